@@ -1,0 +1,101 @@
+# Everything starts here; `make` alone lists the targets. Needs make, and Python 3.11, 3.12 or 3.13 with venv and pip.
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_ARGS ?=
+LOCK_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-stamp
+SETUP_EXTRAS := notebooks,lora,trl,tests,dev
+CPU_EXTRAS := notebooks lora data trl ray tests dev
+NOTEBOOKS = $(wildcard notebooks)
+
+PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
+LOG := $(VENV)/pip.log
+
+# The environment of every command: nothing of the caller's may shadow what is installed here.
+unexport PYTHONPATH PYTHONHOME MPLBACKEND JUPYTER_PATH
+export PIP_USER := 0
+export JUPYTER_PREFER_ENV_PATH := 1
+export TOKENIZERS_PARALLELISM := false
+# Models this small are slower with more threads.
+HERE = PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Tests see no network and none of the user's Jupyter or IPython settings.
+USER_SETTINGS := $(CURDIR)/$(VENV)/settings
+ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test lab bench lint lock clean
+
+help:
+	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
+	@echo 'make quickstart  setup, then a first small training run with its picture'
+	@echo 'make lab         setup, then JupyterLab on notebooks/'
+	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
+	@echo 'make bench       setup, then the benchmarks'
+	@echo 'make lint        setup, then ruff'
+	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
+	@echo 'make clean       remove $(VENV) and what tools leave behind; runs are kept'
+	@echo
+	@echo 'variables: PYTHON=$(PYTHON)  JOBS=$(JOBS)  PYTEST_ARGS="-k name"'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt .ci/install-torch
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "error: Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is $$(command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1 || echo missing); name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "error: '$(PYTHON)' cannot make environments: its venv or ensurepip is missing (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "[1/4] $(VENV): an environment of $$($(BIN)/python --version)"
+	@echo '[2/4] PyTorch'
+	@.ci/install-torch $(BIN)/python
+	@echo '[3/4] workbench and what it needs, at the pins of constraints.txt (a minute or more; progress in $(LOG))'
+	@$(PIP_INSTALL) -e '.[$(SETUP_EXTRAS)]' >$(LOG) 2>&1 || { tail -n 20 $(LOG) >&2; exit 1; }
+	@echo '[4/4] reasoning-gym, for more kinds of problems'
+	@$(PIP_INSTALL) reasoning-gym >>$(LOG) 2>&1 || \
+	  echo '      left out, see $(LOG): one of its dependencies (pycosat) needs a C compiler; all else works without it'
+	@touch $@
+	@echo 'ready: make quickstart, make lab, or . $(BIN)/activate'
+
+quickstart: setup
+	@$(HERE) $(BIN)/python -m workbench quickstart
+
+test: setup
+	@$(HERE) $(ALONE) $(BIN)/python -m pytest -p no:benchmark -n $(JOBS) --dist loadfile \
+	  --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
+
+lab: setup
+	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
+
+bench: setup
+	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-only $(PYTEST_ARGS)
+
+lint: setup
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+
+# The tighter set first: whatever both files name has one pin. Python 3.11's answer serves 3.12 and 3.13 as well.
+LOCK = uv pip compile pyproject.toml $(LOCK_ARGS) --quiet --python-version 3.11 --python-platform linux --no-annotate --no-header
+define HEADER
+# Pins that fit together, for Python 3.11 to 3.13: $(1).
+# Use:   pip install -c $(2) -e ".[$(3)]"
+# Made by `make lock`, which keeps the pins that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` renews them all.
+endef
+export CPU_HEADER = $(call HEADER,what every extra but gpu brings,constraints.txt,notebooks)
+export GPU_HEADER = $(call HEADER,what all extras bring on Linux with an NVIDIA GPU,constraints-gpu.txt,gpu$(comma)notebooks)
+comma := ,
+
+lock:
+	@command -v uv >/dev/null || { echo 'error: uv is needed: pip install uv' >&2; exit 1; }
+	$(LOCK) --all-extras -o constraints-gpu.txt
+	$(LOCK) $(addprefix --extra ,$(CPU_EXTRAS)) -c constraints-gpu.txt -o constraints.txt
+	@{ echo "$$CPU_HEADER"; cat constraints.txt; } > constraints.tmp && mv constraints.tmp constraints.txt
+	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

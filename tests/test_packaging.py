@@ -1,0 +1,90 @@
+"""The files that install the package agree with each other."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+# What "one set of pins" means: the packages whose versions were chosen by hand to fit each other.
+CHOSEN = """torch transformers trl datasets peft accelerate tokenizers math-verify reasoning-gym pandas pyarrow
+    matplotlib seaborn jupyterlab papermill nbval""".split()
+
+
+def pins(name: str) -> dict[str, str]:
+    """The pins of a constraints file: {"torch": "2.13.0", ...}."""
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+    found = dict(re.fullmatch(r"([\w.-]+)==([\w.+!-]+)", line).groups() for line in lines)
+    assert len(found) == len(lines), f"{name} names a package twice"
+    return {canonicalize_name(package): version for package, version in found.items()}
+
+
+CPU, GPU = pins("constraints.txt"), pins("constraints-gpu.txt")
+ASKED = [("", text) for text in PROJECT["dependencies"]]
+ASKED += [(extra, text) for extra, texts in EXTRAS.items() for text in texts]
+
+
+@pytest.mark.parametrize(("extra", "text"), ASKED)
+def test_every_requirement_is_bounded_and_pinned(extra, text):
+    requirement = Requirement(text)
+    package = canonicalize_name(requirement.name)
+    assert any(part.operator == ">=" for part in requirement.specifier), f"{text} has no lower bound"
+    for locked in [GPU] if extra == "gpu" else [CPU, GPU]:
+        assert requirement.specifier.contains(locked[package]), f"{text} does not admit the pin {locked[package]}"
+
+
+def test_both_pin_sets_agree():
+    shared = CPU.keys() & GPU.keys()
+    assert shared >= set(CHOSEN)
+    assert {name: (CPU[name], GPU[name]) for name in shared if CPU[name] != GPU[name]} == {}
+
+
+def test_torch_pin_admits_the_cpu_build():
+    assert Requirement(f"torch=={CPU['torch']}").specifier.contains(Version(f"{CPU['torch']}+cpu"))
+
+
+def test_extras_ask_for_the_same_versions():
+    asked: dict[str, set[str]] = {}
+    for _, text in ASKED:
+        requirement = Requirement(text)
+        asked.setdefault(canonicalize_name(requirement.name), set()).add(str(requirement.specifier))
+    assert {name: bounds for name, bounds in asked.items() if len(bounds) > 1} == {}
+
+
+def test_conda_brings_python_and_pip_alone():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["name"] == PROJECT["name"]
+    by_conda = [item for item in environment["dependencies"] if isinstance(item, str)]
+    assert [re.split(r"[=<> ]", item)[0] for item in by_conda] == ["python", "pip"]
+    version = by_conda[0].split("=")[1]
+    assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
+    [by_pip] = [item["pip"] for item in environment["dependencies"] if isinstance(item, dict)]
+    constraints, project = by_pip
+    assert constraints == "-c constraints-gpu.txt"
+    assert set(re.fullmatch(r"-e \.\[(.*)\]", project)[1].split(",")) <= EXTRAS.keys()
+
+
+def test_makefile_extras_exist():
+    text = (ROOT / "Makefile").read_text()
+    assert set(re.search(r"^SETUP_EXTRAS := (.*)$", text, re.M)[1].split(",")) <= EXTRAS.keys()
+    assert set(re.search(r"^CPU_EXTRAS := (.*)$", text, re.M)[1].split()) == EXTRAS.keys() - {"gpu"}
+
+
+@pytest.mark.parametrize("target", ["help", "setup", "quickstart", "test", "lab", "bench", "lint", "lock", "clean"])
+def test_make_knows(target):
+    done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_shipped_model_goes_into_the_wheel():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert "data/models/tiny" in build["only-include"]
+    assert build["sources"] == {"data/models": "workbench/_data/models"}

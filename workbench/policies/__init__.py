@@ -1,0 +1,67 @@
+"""Who answers: the `Policy` protocol and how responses are sampled."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How responses are drawn.
+
+    temperature: 0 is greedy; log-probabilities are those of the tempered distribution (of the plain one if greedy).
+    top_p, top_k: nucleus mass in (0, 1] and number of most likely tokens (0: all) that may be drawn; log-probabilities
+        stay those of the whole tempered distribution.
+    max_new_tokens: a response that reaches it without an end token is truncated.
+    stop: strings that end a response; the text keeps them.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 40
+    stop: tuple = ()
+
+    def __post_init__(self):
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature={self.temperature}: 0 (greedy) or a positive number is needed")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: a number above 0 and up to 1 is needed")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k}: 0 (all tokens) or a positive whole number is needed")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens}: a positive whole number is needed")
+
+
+class Policy(Protocol):
+    """A language model that samples responses and is trained.
+
+    name: the model's name or path; parameter_count: weights that a forward pass multiplies with (for FLOPs).
+    """
+
+    name: str
+    parameter_count: int
+
+    def generate(self, prompts, counts, sampling, seed):
+        """Sample `counts[i]` responses to `prompts[i]`; returns unverified `Rollouts`, grouped in prompt order.
+
+        prompts: P strings or `Problem`s; counts: (P,) int64, zero allowed; seed: one int, or (P,) ints, one for each
+        prompt. What a prompt's responses are does not depend on the other prompts in the call, up to float rounding.
+        """
+
+    def logprobs(self, rollouts, temperature=1.0, entropy=False):
+        """Log-probabilities of the response tokens, (R, T) float32 torch tensor with gradient, 0 beyond each end.
+
+        With `entropy=True` a pair: the same, and the entropy of each token's distribution in nats, (R, T), with gradient.
+        """
+
+    def parameters(self):
+        """The trainable parameters, as torch wants them for an optimizer."""
+
+    def state_dict(self):
+        """Name to tensor of the trainable parameters."""
+
+    def load_state_dict(self, state):
+        """Sets the trainable parameters from `state_dict()`."""
+
+    def save(self, path):
+        """Writes model (or adapter) and tokenizer to a directory, weights as safetensors."""

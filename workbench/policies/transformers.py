@@ -1,0 +1,329 @@
+"""Any Hugging Face causal language model as a policy, full-parameter or LoRA.
+
+Sampling is a batched loop on the public cache API: each prompt is prefilled once for all its responses, and rows that
+have ended leave the batch. It was chosen over `generate` by measurement (`tests/bench/test_bench_sampling.py`).
+Log-probabilities are computed at response positions only and, for large vocabularies, in recomputed chunks, so that
+no (R, T, V) tensor is ever held.
+"""
+
+import copy
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from workbench.problems import Problem
+from workbench.rollouts import Ragged, Rollouts
+from workbench.seeding import derive, generator
+
+LOGIT_CHUNK = 2**24  # logits held at once: 64 MiB in float32
+KEEP_SHARE = 0.85  # the sampling batch is compacted when fewer of its rows than this are still going
+
+
+class TransformersPolicy:
+    """A causal LM from transformers with its tokenizer.
+
+    template: `str.format` pattern around the problem's text ("{prompt}"), or "chat" for the tokenizer's chat template.
+    rows: responses sampled in one batch at most (memory).
+    """
+
+    def __init__(self, model, tokenizer, *, template="{prompt}", rows=1024, name=None):
+        if template != "chat" and "{prompt}" not in template:
+            raise ValueError(f"template={template!r}: it must contain {{prompt}}, or be 'chat'")
+        if template == "chat" and tokenizer.chat_template is None:
+            raise ValueError("template='chat': this tokenizer has no chat template; give a pattern with {prompt}")
+        if tokenizer.eos_token_id is None:
+            raise ValueError("tokenizer: it has no end-of-sequence token, so no response could end")
+        self.model, self.tokenizer = model, tokenizer
+        self.template, self.rows = template, rows
+        self.name = name or model.config.name_or_path
+        core = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.decoder, self.head = core.get_decoder(), core.get_output_embeddings()
+        self.parameter_count = sum(p.numel() for p in core.parameters())
+        self.end_ids = sorted({tokenizer.eos_token_id, *_as_list(model.generation_config.eos_token_id)})
+        self._check_logits()
+
+    @classmethod
+    def from_pretrained(cls, path, *, lora=None, dtype="float32", device=None, revision=None, **options):
+        """Loads `path`, a directory or a hub name.
+
+        lora: None for full-parameter training, else keyword arguments of `peft.LoraConfig`, as
+            `dict(r=64, lora_alpha=64, target_modules="all-linear")`; device: default cuda where there is one.
+        """
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        with _offline_hint(path):
+            tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), revision=revision)
+        model.to(device)
+        if lora is not None:
+            model = _with_lora(model, lora)
+        return cls(model, tokenizer, name=str(path), **options)
+
+    @property
+    def device(self):
+        """Where the model lies."""
+        return self.head.weight.device
+
+    # sampling
+
+    @torch.no_grad()
+    def generate(self, prompts, counts, sampling, seed):
+        """Sample `counts[i]` responses to `prompts[i]`; see `Policy.generate`.
+
+        Every response draws one uniform number a token from a generator derived from its prompt's seed, and takes the
+        token by inverse cumulative distribution: its draws do not depend on the rest of the batch.
+        """
+        problems = [p if isinstance(p, Problem) else Problem(str(i), p, "") for i, p in enumerate(prompts)]
+        counts = self._check_counts(counts, len(problems))
+        seeds = [derive(seed, i) for i in range(len(problems))] if np.ndim(seed) == 0 else seed
+        encoded = Ragged.of(self.encode([p.prompt for p in problems]), np.int32)
+        owner = np.repeat(np.arange(len(problems)), counts)
+        draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        uniforms = [generator(s, "tokens").random((n, sampling.max_new_tokens)) for s, n in zip(seeds, counts)]
+        uniforms = np.concatenate(uniforms) if len(uniforms) else np.empty((0, sampling.max_new_tokens))
+        self.model.eval()
+        parts = [self._sample(encoded, owner[i : i + self.rows], uniforms[i : i + self.rows], sampling)
+                 for i in range(0, len(owner), self.rows)]
+        columns = [np.concatenate(column) for column in zip(*parts)] if parts else _no_samples()
+        return self._rollouts(problems, encoded, owner, draw, *columns)
+
+    def encode(self, prompts):
+        """Token ids of each prompt inside the template, a list of lists."""
+        if self.template == "chat":
+            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            return [self.tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in chats]
+        return self.tokenizer([self.template.format(prompt=prompt) for prompt in prompts])["input_ids"]
+
+    def _sample(self, prompts, owner, uniforms, sampling):
+        """Tokens (R, T), their log-probabilities (R, T), lengths (R,), mean entropies (R,), truncated (R,)."""
+        rows, width = uniforms.shape
+        tokens = np.zeros((rows, width), dtype=np.int32)
+        logprobs = np.zeros((rows, width), dtype=np.float32)
+        entropies, lengths, ended = np.zeros(rows), np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
+        logits, state = self._prefill(prompts, owner)
+        uniforms = torch.as_tensor(uniforms, device=self.device)
+        batch = np.arange(rows)  # the rollouts still in the batch
+        for step in range(width):
+            chosen, logprob, entropy = _draw(logits.float(), uniforms[batch, step], sampling)
+            going = ~ended[batch]
+            alive = batch[going]
+            tokens[alive, step], logprobs[alive, step] = chosen.cpu().numpy()[going], logprob.cpu().numpy()[going]
+            entropies[alive] += entropy.cpu().numpy()[going]
+            lengths[alive] += 1
+            ended[alive] = self._ends(tokens[alive, : step + 1], sampling.stop)
+            going = ~ended[batch]
+            if not going.any() or step + 1 == width:
+                break
+            if going.mean() < KEEP_SHARE:
+                kept = torch.as_tensor(np.flatnonzero(going), device=self.device)
+                batch, chosen = batch[going], chosen[kept]
+                state.keep(kept)
+            logits = self._advance(chosen, state)
+        return tokens, logprobs, lengths, entropies / lengths, ~ended
+
+    def _prefill(self, prompts, owner):
+        """Next-token logits (R, V) and the decoding state, each distinct prompt computed once."""
+        distinct, inverse = np.unique(owner, return_inverse=True)
+        prompts = prompts.take(distinct)
+        ids = torch.as_tensor(prompts.padded(self._pad_id, side="left"), device=self.device).long()
+        mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self.model.config)
+        hidden = self.decoder(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
+                              use_cache=True).last_hidden_state[:, -1]
+        state, spread = _State(cache, mask, mask.sum(1)), torch.as_tensor(inverse, device=self.device)
+        state.keep(spread)
+        return self.head(hidden)[spread], state
+
+    def _advance(self, tokens, state):
+        """Logits (R, V) after one more token in every row."""
+        state.mask = torch.nn.functional.pad(state.mask, (0, 1), value=1)
+        out = self.decoder(input_ids=tokens[:, None], attention_mask=state.mask, position_ids=state.positions[:, None],
+                           past_key_values=state.cache, use_cache=True)
+        state.positions = state.positions + 1
+        return self.head(out.last_hidden_state[:, -1])
+
+    def _ends(self, tokens, stop):
+        """Which of the rows (R, t) end with their newest token, (R,) bool."""
+        ended = np.isin(tokens[:, -1], self.end_ids)
+        if stop:
+            tails = self.tokenizer.batch_decode(tokens[:, -32:])
+            ended |= np.array([any(s in tail for s in stop) for tail in tails], dtype=bool)
+        return ended
+
+    def _rollouts(self, problems, encoded, owner, draw, tokens, logprobs, lengths, entropies, truncated):
+        response = Ragged.of_padded(tokens, lengths)
+        of = lambda name, dtype: np.array([getattr(p, name) for p in problems], dtype=dtype)[owner]  # noqa: E731
+        return Rollouts(
+            problem=of("id", str), level=of("level", np.int64), answer=of("answer", object), prompt=encoded.take(owner),
+            response=response, logprobs=Ragged.of_padded(logprobs, lengths), text=self._decode(response), draw=draw,
+            truncated=truncated, entropy=entropies,
+        )
+
+    def _decode(self, response):
+        texts = self.tokenizer.batch_decode([response[i].tolist() for i in range(len(response))], skip_special_tokens=True)
+        return np.array([*texts, None], dtype=object)[:-1]
+
+    # training
+
+    def logprobs(self, rollouts, temperature=1.0, entropy=False):
+        """Log-probabilities of the response tokens by a fresh forward pass; see `Policy.logprobs`.
+
+        Rows are padded on the right, where a causal model cannot see them, so no attention mask is needed.
+        """
+        mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
+        hidden = self._response_states(rollouts)
+        targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
+        chunk = max(1, LOGIT_CHUNK // self.head.weight.shape[0])
+        scale = 1.0 / temperature if temperature > 0 else 1.0
+        pieces = [self._token_logprobs(hidden[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk)
+                  for i in range(0, len(targets), chunk)]
+        out = [torch.zeros(mask.shape, device=self.device).masked_scatter(mask, torch.cat(p)) for p in zip(*pieces)]
+        return tuple(out) if entropy else out[0]
+
+    def _response_states(self, rollouts):
+        """Final hidden states at the positions that predict response tokens, (N, H), rows end to end."""
+        prompts, responses = rollouts.prompt.lengths, rollouts.response.lengths
+        rows = [np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))]
+        ids = torch.as_tensor(Ragged.of(rows, np.int64).padded(self._pad_id), device=self.device)
+        hidden = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+        place = np.arange(ids.shape[1])
+        predicts = (place >= prompts[:, None] - 1) & (place < (prompts + responses)[:, None] - 1)
+        return hidden[torch.as_tensor(predicts, device=self.device)]
+
+    def _token_logprobs(self, hidden, targets, scale, recompute):
+        """Log-probabilities and entropies of a chunk of tokens, (N,) each; logits are recomputed in the backward pass."""
+
+        def score(states):
+            logits = torch.log_softmax(self.head(states).float() * scale, dim=-1)
+            return logits.gather(1, targets[:, None])[:, 0], -(logits.exp() * logits).sum(-1)
+
+        return checkpoint(score, hidden, use_reentrant=False) if recompute else score(hidden)
+
+    def frozen(self):
+        """The policy as it stands, never to change: a copy, or for LoRA the base model under the adapter."""
+        return _Reference(self) if hasattr(self.model, "disable_adapter") else copy.deepcopy(self)
+
+    def parameters(self):
+        """The trainable parameters."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def state_dict(self):
+        """Name to tensor of the trainable parameters, detached copies on the CPU."""
+        named = self.model.named_parameters()
+        return {name: p.detach().cpu().clone() for name, p in named if p.requires_grad}
+
+    def load_state_dict(self, state):
+        """Sets the trainable parameters; names and shapes must match exactly."""
+        own = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if own.keys() != state.keys():
+            raise ValueError(f"state: parameter names differ, as {sorted(own.keys() ^ state.keys())[0]}")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(state[name])
+
+    def save(self, path):
+        """Writes the model (a LoRA policy: its adapter) and the tokenizer to directory `path`."""
+        self.model.save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+
+    @property
+    def _pad_id(self):
+        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.end_ids[0]
+
+    @torch.no_grad()
+    def _check_logits(self):
+        """Some architectures rescale or cap their logits after the head; computing them here would then be wrong."""
+        ids = torch.tensor([[self.end_ids[0]] * 2], device=self.device)
+        ours, theirs = self.head(self.decoder(input_ids=ids).last_hidden_state), self.model(input_ids=ids).logits
+        if not torch.allclose(ours.float(), theirs.float(), atol=1e-2, rtol=1e-2):
+            raise ValueError(f"model: {type(self.model).__name__} changes its logits after the head, which is not supported")
+
+    @staticmethod
+    def _check_counts(counts, prompts):
+        counts = np.asarray(counts, dtype=np.int64)
+        if counts.shape != (prompts,):
+            raise ValueError(f"counts has shape {counts.shape}: one count for each of the {prompts} prompts is needed")
+        if (counts < 0).any():
+            raise ValueError(f"counts={counts.tolist()}: counts cannot be negative")
+        return counts
+
+
+class _Reference:
+    """A LoRA policy's base model: same weights in memory, adapter switched off."""
+
+    def __init__(self, policy):
+        self.policy = policy
+
+    def logprobs(self, rollouts, temperature=1.0, entropy=False):
+        with self.policy.model.disable_adapter():
+            return self.policy.logprobs(rollouts, temperature, entropy)
+
+
+class _State:
+    """Decoding state of a batch: key-value cache, attention mask (R, t) and next position (R,)."""
+
+    def __init__(self, cache, mask, positions):
+        self.cache, self.mask, self.positions = cache, mask, positions
+
+    def keep(self, rows):
+        self.cache.batch_select_indices(rows)
+        self.mask, self.positions = self.mask[rows], self.positions[rows]
+
+
+def _draw(logits, uniforms, sampling):
+    """One token a row by inverse CDF: tokens (R,), their log-probabilities (R,), entropies (R,)."""
+    logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
+    probabilities = logprobs.exp()
+    entropy = -(probabilities * logprobs).nan_to_num().sum(-1)
+    if sampling.temperature == 0:
+        tokens = logits.argmax(-1)
+    else:
+        cumulative = _restrict(probabilities, sampling).double().cumsum(-1)
+        threshold = uniforms * cumulative[:, -1]
+        tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+    return tokens, logprobs.gather(1, tokens[:, None])[:, 0], entropy
+
+
+def _restrict(probabilities, sampling):
+    """Zeroes what top_k and top_p exclude, (R, V); the most likely token always stays."""
+    if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
+        floor = probabilities.topk(sampling.top_k, dim=-1).values[:, -1:]
+        probabilities = probabilities.where(probabilities >= floor, 0.0)
+    if sampling.top_p < 1:
+        ordered, order = probabilities.sort(dim=-1, descending=True)
+        before = ordered.cumsum(-1) - ordered
+        ordered = ordered.where(before < sampling.top_p * ordered.sum(-1, keepdim=True), 0.0)
+        probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
+    return probabilities
+
+
+def _with_lora(model, lora):
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise ImportError("LoRA needs a package: pip install peft") from None
+    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+@contextmanager
+def _offline_hint(path):
+    try:
+        yield
+    except OSError as error:
+        if Path(path).exists():
+            raise
+        raise OSError(f"{path}: not a local directory and not to be had from the hub ({str(error).splitlines()[0]}); "
+                      f"where there is a network run: hf download {path}") from None
+
+
+def _as_list(ids):
+    return [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
+
+
+def _no_samples():
+    empty = np.empty((0, 1), dtype=np.int32)
+    return empty, empty.astype(np.float32), np.empty(0, np.int64), np.empty(0), np.empty(0, bool)

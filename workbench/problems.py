@@ -1,0 +1,237 @@
+"""What is asked: problems, finite pools and endless streams of them.
+
+The arithmetic family is the tiny lab's task: left-to-right integer chains, solved by echoing each operation with the
+running value and ending in a box. A problem belongs to the training or the held-out split by a hash of its text, so
+the two can never overlap, whatever the seeds and sizes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.seeding import generator
+
+# level: (operations, largest operand)
+LEVELS = {1: (1, 9), 2: (2, 9), 3: (3, 9), 4: (4, 9), 5: (2, 49), 6: (3, 49), 7: (4, 99), 8: (5, 99)}
+SPLITS = ("train", "heldout")
+HELD_OUT_SHARE = 0.2
+OPENING_PRODUCT = 0.15
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question: `id` is stable across runs and pools, `answer` the gold answer as text, `level` >= 0."""
+
+    id: str
+    prompt: str
+    answer: str
+    level: int = 0
+
+
+class Pool(Sequence):
+    """A finite set of problems, drawn epoch by epoch, each epoch in an order of its own.
+
+    A round never spans two epochs: what an epoch has left beyond its last whole draw is skipped.
+    """
+
+    def __init__(self, problems, config):
+        self.problems, self.config = tuple(problems), dict(config)
+        if not self.problems:
+            raise ValueError("problems=[]: a pool needs at least one problem")
+        ids = [problem.id for problem in self.problems]
+        if len(set(ids)) < len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise ValueError(f"problems: id {twice!r} occurs twice; ids must be unique")
+
+    def __len__(self):
+        return len(self.problems)
+
+    def __getitem__(self, index):
+        return self.problems[index]
+
+    def draw(self, n, cursor=0, seed=0, exclude=frozenset()):
+        """The next n problems after position `cursor`, and the new cursor.
+
+        The order depends on `seed` alone. Problems whose id is in `exclude` are passed over.
+        ValueError when the pool has fewer than n others.
+        """
+        _positive("n", n)
+        size = len(self.problems)
+        if n > size - sum(problem.id in exclude for problem in self.problems):
+            raise ValueError(f"n={n}: the pool has {size} problems, {len(exclude)} of them already in this round")
+        while True:
+            epoch, start = divmod(cursor, size)
+            order = generator(seed, "order", epoch).permutation(size)
+            ahead = [i for i in range(start, size) if self.problems[order[i]].id not in exclude]
+            if len(ahead) >= n:
+                return [self.problems[order[i]] for i in ahead[:n]], epoch * size + ahead[n - 1] + 1
+            cursor = (epoch + 1) * size
+
+    def epoch(self, cursor):
+        """The epoch that position `cursor` lies in, from 0."""
+        return cursor // len(self.problems)
+
+
+class Stream:
+    """Endless fresh problems; the k-th depends only on the seed and k. No epochs: `epoch` is always 0."""
+
+    def __init__(self, make, config):
+        self.make, self.config = make, dict(config)
+
+    def draw(self, n, cursor=0, seed=0, exclude=frozenset()):
+        """The next n problems after position `cursor` with distinct ids outside `exclude`, and the new cursor."""
+        _positive("n", n)
+        drawn, stop = {}, cursor + 1000 * n
+        while len(drawn) < n:
+            problem = self.make(generator(seed, "stream", cursor))
+            cursor += 1
+            if problem is not None and problem.id not in exclude:
+                drawn.setdefault(problem.id, problem)
+            if cursor > stop:
+                raise ValueError(f"n={n}: the stream's levels have too few different problems for one round")
+        return list(drawn.values()), cursor
+
+    def epoch(self, cursor):
+        """Always 0: nothing comes twice by design."""
+        return 0
+
+
+def arithmetic(n=None, *, levels=tuple(LEVELS), seed=0, split="train"):
+    """Integer chains for the tiny lab: a `Pool` of n distinct problems, or an endless `Stream` with n=None.
+
+    levels: those to draw from, in equal shares (1 to 8, see `LEVELS`; a level named twice has twice the share).
+    split: "train" or "heldout"; no problem is ever in both.
+    ValueError when a level has fewer distinct problems than its share of n.
+    """
+    levels = tuple(levels)
+    _check_split(split)
+    if not levels or not set(levels) <= set(LEVELS):
+        raise ValueError(f"levels={levels}: known levels are {', '.join(map(str, LEVELS))}")
+    config = {"family": "arithmetic", "n": n, "levels": list(levels), "seed": seed, "split": split}
+    if n is None:
+        return Stream(_of_split(lambda rng: _chain(int(rng.choice(levels)), rng), split), config)
+    _positive("n", n)
+    return Pool(_distinct_chains(n, levels, seed, split), config)
+
+
+def solution(prompt):
+    """The worked response to an arithmetic prompt: each operation with the running value, then the box.
+
+    `solution("7+5+6=")` is `"+5=12+6=18 \\boxed{18}"`; an opening product is given by its value, `"5*10-31="` starts
+    with `"50"`.
+    """
+    value, text = None, ""
+    for sign, operand in _operations(prompt):
+        if value is None:
+            value = operand
+        elif sign == "*":
+            value *= operand
+            text += str(value)
+        else:
+            value += operand if sign == "+" else -operand
+            text += f"{sign}{operand}={value}"
+    return f"{text} \\boxed{{{value}}}"
+
+
+def reasoning_gym(name, n=500, *, seed=0, split="train", instruction="\nGive the final answer in \\boxed{{}}.", **options):
+    """A `Pool` of n problems of a reasoning-gym task (`name` as there: "chain_sum", "gsm_symbolic", ...).
+
+    options go to the task's configuration. Gold answers are the stored ones and are compared by the lab's verifier:
+    the task's own scorer, which may evaluate what a model wrote, is never called.
+    """
+    _positive("n", n)
+    _check_split(split)
+    gym = _import_reasoning_gym()
+    found, size = {}, 4 * n
+    try:
+        items = gym.create_dataset(name, size=size, seed=seed, **options)
+    except ValueError as error:
+        raise ValueError(f"name={name!r}, options={options}: reasoning-gym says: {error}") from None
+    for item in items:
+        if len(found) < n and _split_of(item["question"]) == split:
+            question = item["question"] + instruction.format()
+            key = f"{name}/{hashlib.blake2b(item['question'].encode(), digest_size=8).hexdigest()}"
+            found.setdefault(key, Problem(key, question, str(item["answer"]), 0))
+    if len(found) < n:
+        raise ValueError(f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws")
+    config = {"family": "reasoning_gym", "name": name, "n": n, "seed": seed, "split": split, **options}
+    return Pool(found.values(), config)
+
+
+def _chain(level, rng):
+    """One chain of the level, partial results never negative."""
+    operations, largest = LEVELS[level]
+    if rng.random() < OPENING_PRODUCT:
+        factors = rng.integers(2, 10), rng.integers(2, 11)
+        value, text, left = int(factors[0] * factors[1]), f"{factors[0]}*{factors[1]}", operations - 1
+    else:
+        value = int(rng.integers(1, largest + 1))
+        text, left = str(value), operations
+    for _ in range(left):
+        if value > 0 and rng.random() < 0.5:
+            operand = int(rng.integers(1, min(value, largest) + 1))
+            value, text = value - operand, f"{text}-{operand}"
+        else:
+            operand = int(rng.integers(1, largest + 1))
+            value, text = value + operand, f"{text}+{operand}"
+    return Problem(f"arithmetic/{text}=", f"{text}=", str(value), level)
+
+
+def _distinct_chains(n, levels, seed, split):
+    make = _of_split(_chain, split)
+    quota = np.bincount(np.arange(n) % len(levels), minlength=len(levels))
+    found = {}
+    for slot, (level, share) in enumerate(zip(levels, quota)):
+        rng, goal, tries = generator(seed, "arithmetic", split, slot, level), len(found) + share, 0
+        while len(found) < goal:
+            problem = make(level, rng)
+            tries += 1
+            if problem is not None:
+                found.setdefault(problem.id, problem)
+            if tries > 200 * share + 2000:
+                raise ValueError(f"n={n}: level {level} has too few distinct {split} problems for its share of {share}")
+    return found.values()
+
+
+def _of_split(make, split):
+    def made(*args):
+        problem = make(*args)
+        return problem if _split_of(problem.prompt) == split else None
+
+    return made
+
+
+def _split_of(text):
+    share = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") / 2**32
+    return "heldout" if share < HELD_OUT_SHARE else "train"
+
+
+def _operations(prompt):
+    body = prompt.rstrip("=")
+    sign, digits = "+", ""
+    for character in body + "+":
+        if character.isdigit():
+            digits += character
+        else:
+            yield sign, int(digits)
+            sign, digits = character, ""
+
+
+def _import_reasoning_gym():
+    try:
+        import reasoning_gym as gym
+    except ImportError:
+        raise ImportError("reasoning_gym problems need a package: pip install reasoning-gym") from None
+    return gym
+
+
+def _check_split(split):
+    if split not in SPLITS:
+        raise ValueError(f"split={split!r}: allowed are {', '.join(SPLITS)}")
+
+
+def _positive(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name}={value!r}: a positive whole number is needed")

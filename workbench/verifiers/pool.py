@@ -1,0 +1,334 @@
+"""Killable worker processes that answer items one by one.
+
+Why not `multiprocessing` or a timeout in a thread: a computation inside C code (a huge power, a factorial) cannot be interrupted
+from within its process, and spawned pools import `__main__` again. Here every worker is `python -m workbench.verifiers.worker`
+in a process group of its own, spoken to by JSON lines, and killed from outside.
+
+- Time: an item's clock starts when its worker has nothing else before it, so start-up and earlier items do not count.
+- A worker past its deadline is killed with its group and replaced; the items waiting behind go to the next free worker.
+- A worker that dies costs its current item a `crash`. A death by a signal that the outside world sends (SIGKILL, SIGTERM, ...)
+  is not held against the item the first time: it is tried once more.
+- Writes never block, so a long item cannot deadlock with the replies coming the other way.
+- Starting happens in one thread that lives as long as the pool: Linux ties "die with your parent" to the starting *thread*.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+WINDOW = 4  # items in a worker's hands: enough to keep it busy while the parent is elsewhere, few to hand back
+START_SECONDS = 120.0  # a start that takes longer has failed
+STARTS = 3  # starts in a row that may be killed from outside before the pool gives up
+CHUNK = 65_536  # bytes a read or write moves at most
+OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGXCPU}
+
+
+class ForkSafeLock:
+    """A lock that a forked child finds open, whoever held it in the parent."""
+
+    def __init__(self) -> None:
+        self._lock, self._pid = threading.Lock(), os.getpid()
+
+    def __enter__(self) -> None:
+        if self._pid != os.getpid():
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        self._lock.acquire()
+
+    def __exit__(self, *exception) -> None:
+        self._lock.release()
+
+
+class Worker:
+    """One process: its pipes, the items in its hands (`jobs`) and since when it works on the first (`since`, seconds)."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.complaints = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.complaints,
+            start_new_session=True, env=environment(),
+        )  # fmt: skip
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self.jobs: deque[int] = deque()
+        self.ready, self.watched, self.since = False, False, time.monotonic()
+        self._unsent, self._unread = bytearray(), b""
+
+    @property
+    def behind(self) -> bool:
+        """Whether part of what was sent still waits for room in the pipe."""
+        return bool(self._unsent)
+
+    def send(self, index: int, line: bytes) -> None:
+        if not self.jobs:
+            self.since = time.monotonic()
+        self.jobs.append(index)
+        self._unsent += line
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the pipe takes now. A closed pipe is no news here: the end of the replies tells."""
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self.process.stdin.fileno(), self._unsent[:CHUNK])]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._unsent.clear()
+
+    def receive(self) -> list[dict] | None:
+        """The replies that have come in whole, or None when the process has ended."""
+        data = os.read(self.process.stdout.fileno(), CHUNK)
+        if not data:
+            return None
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def time_left(self, deadline: float, now: float) -> float | None:
+        """Seconds until this worker is overdue; None while it has nothing to do."""
+        if self.ready and not self.jobs:
+            return None
+        return self.since + (deadline if self.ready else START_SECONDS) - now
+
+    def kill(self) -> int:
+        """Kill the whole group and wait; returns the exit code (negative: the signal), its own if it was dead already."""
+        if self.process.returncode is None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:  # reaped by someone else's wait
+                self.process.poll()
+        return self.process.wait()
+
+    def stop(self) -> None:
+        """Kill, and close the pipes."""
+        self.kill()
+        self._close()
+
+    def abandon(self) -> None:
+        """Let go of a process that belongs to the parent of this fork."""
+        self.process.returncode = 0
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout, self.complaints):
+            pipe.close()
+
+    def last_words(self) -> str:
+        """The last line written to stderr before the worker was ready."""
+        self.complaints.seek(0)
+        lines = self.complaints.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "no message"
+
+
+class Pool:
+    """Up to `workers` processes around one judge, started when first needed and again after `close`.
+
+    judge: "module:function" whose function, called in the worker, returns the judge (see `worker`).
+    deadline: seconds an item may take; memory_mb: MiB a worker may add to what its libraries take.
+    """
+
+    def __init__(self, judge: str, *, workers: int = 2, deadline: float = 5.0, memory_mb: int = 1024) -> None:
+        self.judge, self.size, self.deadline, self.memory_mb = judge, workers, deadline, memory_mb
+        self.failed_starts = 0
+        self._lock = ForkSafeLock()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Begin with no processes, owned by the calling process."""
+        self._pid, self._workers = os.getpid(), []
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="verifier-starter")
+        self._finalizer = weakref.finalize(self, _stop_all, self._workers, self._starter, self._pid)
+
+    def run(self, items: Sequence[dict]) -> list[dict]:
+        """The reply to every item, in order; `{"status": "timeout"}` or `{"status": "crash"}` where none came.
+
+        Raises RuntimeError, naming the cause, when workers cannot be started. Calls from several threads take turns.
+        """
+        with self._lock:
+            self._leave_parent()
+            try:
+                return _Batch(self, items).finish() if items else []
+            except BaseException:  # whatever interrupted: no half-read replies may stay for the next call
+                _stop_all(self._workers, None, self._pid)
+                raise
+
+    def _leave_parent(self) -> None:
+        if self._pid != os.getpid():
+            self._finalizer.detach()
+            for worker in self._workers:
+                worker.abandon()
+            self._settle()
+
+    def crew(self, count: int) -> list[Worker]:
+        """The workers, at least `count` of them as far as the pool's size allows."""
+        while len(self._workers) < min(count, self.size):
+            self._workers.append(self._start())
+        return self._workers
+
+    def replace(self, worker: Worker) -> Worker:
+        """A fresh worker in the place of one that was stopped."""
+        self._workers[self._workers.index(worker)] = fresh = self._start()
+        return fresh
+
+    def _start(self) -> Worker:
+        command = [sys.executable, "-P", "-m", "workbench.verifiers.worker"]
+        command += [self.judge, str(self.memory_mb), str(os.getpid())]
+        return self._starter.submit(Worker, command).result()
+
+    @property
+    def processes(self) -> list[subprocess.Popen]:
+        """The processes as they are now, for a look from outside."""
+        return [worker.process for worker in self._workers]
+
+    def close(self) -> None:
+        """Kill the workers and wait for them. A later `run` starts new ones."""
+        with self._lock:
+            self._leave_parent()
+            self._finalizer()
+            self._settle()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+class _Batch:
+    """One call of `Pool.run`: which items wait, which are in whose hands, what came back (`replies`)."""
+
+    def __init__(self, pool: Pool, items: Sequence[dict]) -> None:
+        self.pool, self.items = pool, items
+        self.waiting, self.open, self.spared = deque(range(len(items))), len(items), set()
+        self.replies: list[dict] = [{}] * len(items)
+
+    def finish(self) -> list[dict]:
+        with selectors.DefaultSelector() as self.selector:
+            for worker in self.pool.crew(len(self.items)):
+                self._register(worker)
+            self._turn(0.0)  # a worker that died while idle is noticed before it is given anything
+            while self.open:
+                for worker in self.pool.crew(0):
+                    self._feed(worker)
+                self._turn(self._patience())
+        return self.replies
+
+    def _register(self, worker: Worker) -> None:
+        worker.watched = False
+        self.selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+
+    def _unregister(self, worker: Worker) -> None:
+        self.selector.unregister(worker.process.stdout)
+        if worker.watched:
+            self.selector.unregister(worker.process.stdin)
+
+    def _feed(self, worker: Worker) -> None:
+        """Fill the worker's window, and have the selector watch its input only while it is behind."""
+        while worker.ready and self.waiting and len(worker.jobs) < WINDOW and not worker.behind:
+            index = self.waiting.popleft()
+            worker.send(index, json.dumps({"id": index, **self.items[index]}).encode() + b"\n")
+        if worker.behind and not worker.watched:
+            self.selector.register(worker.process.stdin, selectors.EVENT_WRITE, worker)
+        elif worker.watched and not worker.behind:
+            self.selector.unregister(worker.process.stdin)
+        worker.watched = worker.behind
+
+    def _patience(self) -> float | None:
+        now = time.monotonic()
+        left = [worker.time_left(self.pool.deadline, now) for worker in self.pool.crew(0)]
+        return max(0.0, min((seconds for seconds in left if seconds is not None), default=0.0))
+
+    def _turn(self, patience: float) -> None:
+        """Wait for news, take it, then see who is overdue (as of the moment the news came)."""
+        events = self.selector.select(patience)
+        now = time.monotonic()
+        current = {key.data for key, mask in events if mask & selectors.EVENT_READ}
+        for key, mask in events:
+            if mask & selectors.EVENT_WRITE:
+                key.data.flush()
+        for worker in current:
+            self._hear(worker)
+        for worker in list(self.pool.crew(0)):
+            left = worker.time_left(self.pool.deadline, now)
+            if worker not in current and left is not None and left <= 0:
+                self._overdue(worker)
+
+    def _hear(self, worker: Worker) -> None:
+        messages = worker.receive()
+        if messages is None:
+            return self._bury(worker)
+        for message in messages:
+            worker.since = time.monotonic()
+            if not worker.ready:
+                worker.ready, self.pool.failed_starts = True, 0
+                continue
+            self._answer(worker, message)
+            if message["status"] == "crash":
+                return self._renew(worker)
+
+    def _answer(self, worker: Worker, reply: dict) -> None:
+        self.replies[worker.jobs.popleft()] = reply
+        self.open -= 1
+
+    def _overdue(self, worker: Worker) -> None:
+        if not worker.ready:
+            raise RuntimeError(f"verifier worker did not start within {START_SECONDS:.0f} seconds")
+        self._answer(worker, {"status": "timeout"})
+        self._renew(worker)
+
+    def _bury(self, worker: Worker) -> None:
+        """A worker has died: charge its current item unless the death came from outside, once."""
+        self._unregister(worker)
+        code = worker.kill()
+        from_outside = code < 0 and -code not in OWN_FAULTS
+        if not worker.ready:
+            self._failed_start(worker, code, from_outside)
+        elif worker.jobs and from_outside and worker.jobs[0] not in self.spared:
+            self.spared.add(worker.jobs[0])
+        elif worker.jobs:
+            self._answer(worker, {"status": "crash"})
+        worker.stop()
+        self._succeed(worker)
+
+    def _failed_start(self, worker: Worker, code: int, from_outside: bool) -> None:
+        self.pool.failed_starts += 1
+        if not from_outside or self.pool.failed_starts >= STARTS:
+            raise RuntimeError(f"verifier worker did not start (exit code {code}): {worker.last_words()}")
+
+    def _renew(self, worker: Worker) -> None:
+        """Kill a worker and put a fresh one in its place."""
+        self._unregister(worker)
+        worker.stop()
+        self._succeed(worker)
+
+    def _succeed(self, worker: Worker) -> None:
+        """What a stopped worker had in hand goes back to the front of the queue; its successor is registered."""
+        self.waiting.extendleft(reversed(worker.jobs))
+        self._register(self.pool.replace(worker))
+
+
+def environment() -> dict[str, str]:
+    """The worker's environment: this package importable from anywhere, one thread, the same hash order every time."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _stop_all(workers: list[Worker], starter: ThreadPoolExecutor | None, pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    while workers:
+        workers.pop().stop()
+    if starter is not None:
+        starter.shutdown(wait=False)
