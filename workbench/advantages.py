@@ -2,6 +2,7 @@
 
 Pure functions of rewards (R,) and group keys (R,); keys need be neither sorted nor contiguous. Every one returns
 (R,) float64. A group whose rewards are exactly equal has advantage zero: equality decides, never a float deviation.
+Two functions exist to lift that: `posterior`, and `batch_normalized` without a baseline.
 """
 
 import numpy as np
@@ -15,8 +16,7 @@ def group_normalized(rewards, groups, *, ddof=0, eps=0.0, clip=None, scale=True)
     out the division (Dr. GRPO). Source: GRPO's group advantage; eps=1e-6 with clip=5 is Knapsack RL's.
     """
     rewards, inverse, sizes = _grouped(rewards, groups)
-    if ddof not in (0, 1):
-        raise ValueError(f"ddof={ddof}: allowed are 0 (population) and 1 (sample)")
+    _check_ddof(ddof)
     centred = rewards - _mean(rewards, inverse, sizes)[inverse]
     if scale:
         variance = np.bincount(inverse, centred**2, len(sizes)) / np.maximum(sizes - ddof, 1)
@@ -32,6 +32,60 @@ def leave_one_out(rewards, groups, *, clip=None):
     advantage = rewards - _divide(others, (sizes - 1.0)[inverse])
     advantage[~_mixed(rewards, inverse, sizes)[inverse]] = 0.0
     return _clipped(advantage, clip)
+
+
+def posterior(
+    rewards, groups, alpha=1.0, beta=1.0, scale="bernoulli", *, bounds=(0.0, 1.0), ddof=0, eps=0.0, clip=None
+):
+    """`group_normalized`, but uniform groups are measured against the mean of a Beta posterior (AERO eq. 7).
+
+    Where all n rewards of a group are equal, with c = their sum, the mean gives way to u = (c + alpha) / (n + alpha +
+    beta). alpha, beta > 0: the prior. scale: what r - u is divided by; the paper leaves it open and the deviation is
+    zero here, so "bernoulli" is our reading, sqrt(u (1 - u)), or a positive number. bounds: rewards of failure and of
+    success, mapped to 0 and 1 in uniform groups; rewards must lie between. ddof, eps: of the mixed groups.
+    Example: eight wrong ones get -1/3 each, eight right ones 1/3. With binary rewards no advantage is ever zero.
+    """
+    if not (alpha > 0 and beta > 0):
+        raise ValueError(f"alpha={alpha}, beta={beta}: a Beta prior needs both above 0")
+    if scale != "bernoulli" and not (isinstance(scale, (int, float)) and scale > 0):
+        raise ValueError(f"scale={scale!r}: 'bernoulli' or a positive number is needed")
+    advantage = group_normalized(rewards, groups, ddof=ddof, eps=eps)
+    rewards, inverse, sizes = _grouped(rewards, groups)
+    outcome = _outcomes(rewards, bounds)
+    mean = (np.bincount(inverse, outcome, len(sizes)) + alpha) / (sizes + alpha + beta)
+    divisor = np.sqrt(mean * (1 - mean)) if scale == "bernoulli" else np.full(len(sizes), float(scale))
+    uniform = ~_mixed(rewards, inverse, sizes)[inverse]
+    return _clipped(np.where(uniform, (outcome - mean[inverse]) / divisor[inverse], advantage), clip)
+
+
+def batch_normalized(rewards, groups, *, baseline=None, ddof=0, eps=0.0, clip=None):
+    """Normalised by mean and deviation of the whole batch (REINFORCE++).
+
+    baseline: None for (r - batch mean) / (batch std + eps), where a uniform group has an advantage too and groups
+    depend on each other; "group" takes off the group's mean first (REINFORCE++-baseline), then divides by the batch
+    deviation, and a uniform group has zero. A batch of equal rewards gets zero. Knapsack RL's table 7 names
+    REINFORCE++ without its form.
+    """
+    if baseline not in (None, "group"):
+        raise ValueError(f"baseline={baseline!r}: allowed are None and 'group'")
+    if baseline is None:
+        rewards = _grouped(rewards, groups)[0]
+        return group_normalized(rewards, np.zeros(len(rewards), dtype=np.int64), ddof=ddof, eps=eps, clip=clip)
+    _check_ddof(ddof)
+    centred = group_normalized(rewards, groups, scale=False)  # its batch mean is zero: subtracting it would only blur zeros
+    deviation = np.sqrt(np.sum(centred**2) / max(len(centred) - ddof, 1)) + eps
+    return _clipped(_divide(centred, np.full_like(centred, deviation)), clip)
+
+
+def _outcomes(rewards, bounds):
+    """Rewards on the scale where failure is 0 and success 1, (R,)."""
+    low, high = bounds
+    if not low < high:
+        raise ValueError(f"bounds={bounds}: the reward of failure must lie below that of success")
+    if len(rewards) and not (low <= rewards.min() and rewards.max() <= high):
+        odd = rewards[(rewards < low) | (rewards > high)][0]
+        raise ValueError(f"rewards: {odd} lies outside bounds={bounds}; a Beta posterior counts from failure to success")
+    return (rewards - low) / (high - low)
 
 
 def _grouped(rewards, groups):
@@ -58,6 +112,11 @@ def _mixed(rewards, inverse, sizes):
 
 def _divide(numerator, denominator):
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
+def _check_ddof(ddof):
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof={ddof}: allowed are 0 (population) and 1 (sample)")
 
 
 def _clipped(values, bound):

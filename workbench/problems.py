@@ -103,7 +103,8 @@ def arithmetic(n=None, *, levels=tuple(LEVELS), seed=0, split="train"):
 
     levels: those to draw from, in equal shares (1 to 8, see `LEVELS`; a level named twice has twice the share).
     split: "train" or "heldout"; no problem is ever in both.
-    ValueError when a level has fewer distinct problems than its share of n.
+    A level with fewer distinct problems than its share gives all it has (level 1: 99 for training and 27 held
+    out) and the others make up for it; ValueError when all of them together have fewer than n.
     """
     levels = tuple(levels)
     _check_split(split)
@@ -161,9 +162,9 @@ def reasoning_gym(name, n=500, *, seed=0, split="train", instruction="\nGive the
 
 
 def _chain(level, rng):
-    """One chain of the level, partial results never negative."""
+    """One chain of the level, partial results never negative; one of several operations may open with a product."""
     operations, largest = LEVELS[level]
-    if rng.random() < OPENING_PRODUCT:
+    if operations > 1 and rng.random() < OPENING_PRODUCT:
         factors = rng.integers(2, 10), rng.integers(2, 11)
         value, text, left = int(factors[0] * factors[1]), f"{factors[0]}*{factors[1]}", operations - 1
     else:
@@ -180,19 +181,28 @@ def _chain(level, rng):
 
 
 def _distinct_chains(n, levels, seed, split):
-    make = _of_split(_chain, split)
-    quota = np.bincount(np.arange(n) % len(levels), minlength=len(levels))
-    found = {}
-    for slot, (level, share) in enumerate(zip(levels, quota)):
-        rng, goal, tries = generator(seed, "arithmetic", split, slot, level), len(found) + share, 0
-        while len(found) < goal:
-            problem = make(level, rng)
-            tries += 1
-            if problem is not None:
-                found.setdefault(problem.id, problem)
-            if tries > 200 * share + 2000:
-                raise ValueError(f"n={n}: level {level} has too few distinct {split} problems for its share of {share}")
+    """n distinct problems, each level its share; what a small level cannot give, the others do."""
+    found, makers = {}, {level: generator(seed, "arithmetic", split, level) for level in levels}
+    while len(found) < n:
+        open_levels = [level for level in levels if level in makers]
+        if not open_levels:
+            raise ValueError(f"n={n}: levels {levels} have only {len(found)} distinct {split} problems")
+        shares = np.bincount(np.arange(n - len(found)) % len(open_levels), minlength=len(open_levels))
+        for level, share in zip(open_levels, shares):
+            if not _add_chains(found, int(share), level, makers[level], split):
+                makers.pop(level, None)
     return found.values()
+
+
+def _add_chains(found, share, level, rng, split):
+    """Adds `share` new problems of the level to `found`; False when the level runs dry first."""
+    make, goal, misses = _of_split(_chain, split), len(found) + share, 0
+    while len(found) < goal and misses < 3000:
+        problem = make(level, rng)
+        misses = misses + 1 if problem is None or problem.id in found else 0
+        if problem is not None:
+            found.setdefault(problem.id, problem)
+    return len(found) == goal
 
 
 def _of_split(make, split):
@@ -204,7 +214,7 @@ def _of_split(make, split):
 
 
 def _split_of(text):
-    share = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") / 2**32
+    share = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4, person=b"heldout").digest(), "big") / 2**32
     return "heldout" if share < HELD_OUT_SHARE else "train"
 
 

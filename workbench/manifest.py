@@ -1,0 +1,40 @@
+"""What a manifest says of the machine and the software a run was made with."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def versions():
+    """Versions of Python and of the packages that results depend on."""
+    names = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "unsloth", "vllm")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware(device):
+    """Machine, cores, threads and, on a GPU, its name and memory in bytes."""
+    import torch
+
+    found = {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count(),
+             "threads": torch.get_num_threads(), "device": str(device)}
+    if device.type == "cuda":
+        found |= {"gpu": torch.cuda.get_device_name(device), "gpu_bytes": torch.cuda.get_device_properties(device).total_memory}
+    return found
+
+
+def commit():
+    """Commit of the checkout this package runs from, None outside one."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
