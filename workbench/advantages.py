@@ -72,7 +72,8 @@ def batch_normalized(rewards, groups, *, baseline=None, ddof=0, eps=0.0, clip=No
         rewards = _grouped(rewards, groups)[0]
         return group_normalized(rewards, np.zeros(len(rewards), dtype=np.int64), ddof=ddof, eps=eps, clip=clip)
     _check_ddof(ddof)
-    centred = group_normalized(rewards, groups, scale=False)  # its batch mean is zero: subtracting it would only blur zeros
+    # the batch mean of these is zero already: taking off its rounding error would only blur exact zeros
+    centred = group_normalized(rewards, groups, scale=False)
     deviation = np.sqrt(np.sum(centred**2) / max(len(centred) - ddof, 1)) + eps
     return _clipped(_divide(centred, np.full_like(centred, deviation)), clip)
 
@@ -84,7 +85,7 @@ def _outcomes(rewards, bounds):
         raise ValueError(f"bounds={bounds}: the reward of failure must lie below that of success")
     if len(rewards) and not (low <= rewards.min() and rewards.max() <= high):
         odd = rewards[(rewards < low) | (rewards > high)][0]
-        raise ValueError(f"rewards: {odd} lies outside bounds={bounds}; a Beta posterior counts from failure to success")
+        raise ValueError(f"rewards: {odd} lies outside bounds={bounds}, the rewards of failure and success")
     return (rewards - low) / (high - low)
 
 
@@ -93,7 +94,8 @@ def _grouped(rewards, groups):
     if rewards.ndim != 1 or groups.shape != rewards.shape:
         raise ValueError(f"rewards {rewards.shape} and groups {groups.shape}: both must be (R,)")
     if not np.isfinite(rewards).all():
-        raise ValueError(f"rewards: row {int(np.argmin(np.isfinite(rewards)))} is {rewards[~np.isfinite(rewards)][0]}, not finite")
+        row = int(np.argmin(np.isfinite(rewards)))
+        raise ValueError(f"rewards: row {row} is {rewards[row]}, not finite")
     keys, inverse = np.unique(groups, return_inverse=True)
     return rewards, inverse, np.bincount(inverse, minlength=len(keys))
 

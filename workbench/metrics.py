@@ -139,9 +139,7 @@ def interquartile_mean(scores):
     return float(scores[cut : len(scores) - cut].mean())
 
 
-def bootstrap_interval(
-    scores, rng, *, statistic=interquartile_mean, level=0.95, resamples=2000, stratified=True
-):
+def bootstrap_interval(scores, rng, *, statistic=interquartile_mean, level=0.95, resamples=2000, stratified=True):
     """Percentile bootstrap over runs of a statistic of scores (runs x tasks): `Interval`.
 
     statistic: a function of a (runs, tasks) array. stratified: runs are drawn anew in each task; else whole runs are
@@ -225,7 +223,7 @@ def _check_bootstrap(rng, level, resamples):
 
 
 def _check_counts(correct, n, k):
-    if k < 1 or k > n:
+    if k != int(k) or k < 1 or k > n:
         raise ValueError(f"k={k}: a whole number from 1 to the number of samples, {n}, is needed")
     counts = np.asarray(correct)
     allowed = (counts >= 0) & (counts <= n) & (counts == np.floor(counts)) if counts.size else np.False_

@@ -7,19 +7,28 @@ reinforcement learning has something to teach. Command: `python -m workbench bas
 
 import string
 import time
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from workbench.evaluate import evaluate
+from workbench.policies import Sampling
+from workbench.policies.transformers import TransformersPolicy
 from workbench.problems import LEVELS, arithmetic, solution
 from workbench.rollouts import Ragged
 from workbench.seeding import generator
+from workbench.verifiers import Math
 
 SPECIAL = ("<pad>", "<eos>", "<unk>", "\\boxed{")
 CHARACTERS = string.digits + string.ascii_lowercase + "+-*/=(){}[]<>.,:;?!'^_|% \n"
 LEVEL_WEIGHTS = (4, 4, 3, 3, 3, 2, 2, 1)
+SEED, STEPS = 0, 2000  # the shipped model's
+TEMPERATURES = (0.0, 0.6, 1.0)
+SAMPLING = Sampling(max_new_tokens=48)
 
 
 def tokenizer():
@@ -65,6 +74,41 @@ def train(net, coder, steps, *, batch=48, learning_rate=3e-3, seed=0, buckets=16
         yield {"step": step + 1, "loss": loss.item(), "seconds": time.perf_counter() - started}
 
 
+def make(path, *, seed=None, steps=None, every=250, report=print):
+    """Trains the base model and writes it to directory `path`, with tokenizer, card and two logs.
+
+    training.csv: step, loss, seconds. accuracy.csv: held-out accuracy at temperature 1 by level, every `every` steps.
+    seed, steps: None for the shipped model's. One CPU thread, so that it comes out the same on the same machine.
+    """
+    seed, steps = SEED if seed is None else seed, STEPS if steps is None else steps
+    if steps < 1:
+        raise ValueError(f"steps={steps}: a positive number of training steps is needed")
+    torch.set_num_threads(1)
+    coder = tokenizer()
+    policy = TransformersPolicy(model(len(coder), seed), coder, name="tiny")
+    held_out, losses, curve = arithmetic(200, split="heldout"), [], []
+    with Math(boxed=True) as verifier:
+        for row in train(policy.model, coder, steps, seed=seed):
+            losses.append(row)
+            if row["step"] % every == 0 or row["step"] == steps:
+                curve.append({"step": row["step"], **accuracy_by_level(policy, held_out, verifier)})
+                report(f"step {row['step']:>5}  loss {row['loss']:.3f}  {row['seconds']:.0f} s  avg@8 {curve[-1]['all']:.3f}")
+                policy.model.train()
+        table = pd.DataFrame([{"temperature": t, **accuracy_by_level(policy, held_out, verifier, t)} for t in TEMPERATURES])
+    policy.save(path)
+    pd.DataFrame(losses).round(4).to_csv(path / "training.csv", index=False)
+    pd.DataFrame(curve).to_csv(path / "accuracy.csv", index=False)
+    (path / "README.md").write_text(_card(policy, table, seed, steps, losses[-1]["seconds"]))
+
+
+def accuracy_by_level(policy, problems, verifier, temperature=1.0, k=8):
+    """Mean correctness over k samples, over all problems ("all") and by level, a dict; one greedy sample at 0."""
+    sampling = replace(SAMPLING, temperature=temperature)
+    frame = evaluate(policy, problems, verifier, k if temperature else 1, sampling=sampling, greedy=False)
+    frame = frame.assign(accuracy=frame.correct / frame.samples)
+    return {"all": round(frame.accuracy.mean(), 4), **frame.groupby("level").accuracy.mean().round(3).to_dict()}
+
+
 def _batches(problems, coder, size, rng):
     prompts = coder([p.prompt for p in problems])["input_ids"]
     responses = coder([solution(p.prompt) for p in problems])["input_ids"]
@@ -77,3 +121,36 @@ def _loss(net, rows):
     ids = torch.as_tensor(Ragged.of([p + r for p, r in rows], np.int64).padded(0))
     labels = torch.as_tensor(Ragged.of([[-100] * len(p) + r for p, r in rows], np.int64).padded(-100))
     return net(input_ids=ids, labels=labels, use_cache=False).loss
+
+
+def _card(policy, table, seed, steps, seconds):
+    rows = [" | ".join(f"{value:.2f}" if name != "all" else f"{value:.3f}" for name, value in row.items())
+            for row in table.to_dict("records")]
+    header = " | ".join(["temperature", "all", *(f"level {level}" for level in LEVELS)])
+    lines = [f"| {row} |" for row in (header, " | ".join("---" for _ in table.columns), *rows)]
+    return CARD.format(parameters=policy.parameter_count, steps=steps, seed=seed, seconds=seconds, vocabulary=len(policy.tokenizer),
+                       table="\n".join(lines), weights=", ".join(map(str, LEVEL_WEIGHTS)))
+
+
+CARD = """---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+---
+# tiny: the base model of the embedded lab
+
+A character-level Qwen3 causal language model with {parameters:,} parameters and {vocabulary} tokens, made to be the start of
+reinforcement learning experiments on a CPU. Training was stopped early on purpose, so that success rates spread from 0 to 1.
+
+- Data: generated left-to-right integer chains of 8 levels with worked solutions (`workbench.problems.arithmetic`, training
+  split; level weights {weights}); no label is corrupted, no held-out problem was seen.
+- Training: {steps} steps of 48 problems, AdamW at 3e-3, seed {seed}; {seconds:.0f} s on one CPU thread. `training.csv` has
+  the loss, `accuracy.csv` the held-out accuracy along the way.
+- Made by `python -m workbench base-model`; shown in `notebooks/08_base_model.ipynb`.
+
+Accuracy on 200 held-out problems (8 samples each; temperature 0 is greedy):
+
+{table}
+
+Use: prompt `7+5+6=`, response `+5=12+6=18 \\boxed{{18}}`. Anything else is outside its training data.
+"""

@@ -83,13 +83,15 @@ class Stream:
     def draw(self, n, cursor=0, seed=0, exclude=frozenset()):
         """The next n problems after position `cursor` with distinct ids outside `exclude`, and the new cursor."""
         _positive("n", n)
-        drawn, stop = {}, cursor + 1000 * n
+        drawn, misses = {}, 0
         while len(drawn) < n:
             problem = self.make(generator(seed, "stream", cursor))
             cursor += 1
-            if problem is not None and problem.id not in exclude:
-                drawn.setdefault(problem.id, problem)
-            if cursor > stop:
+            new = problem is not None and problem.id not in exclude and problem.id not in drawn
+            misses = 0 if new else misses + 1
+            if new:
+                drawn[problem.id] = problem
+            if misses > 3000:
                 raise ValueError(f"n={n}: the stream's levels have too few different problems for one round")
         return list(drawn.values()), cursor
 
@@ -145,7 +147,7 @@ def reasoning_gym(name, n=500, *, seed=0, split="train", instruction="\nGive the
     _positive("n", n)
     _check_split(split)
     gym = _import_reasoning_gym()
-    found, size = {}, 4 * n
+    found, size = {}, 20 + n * {"train": 3, "heldout": 10}[split]
     try:
         items = gym.create_dataset(name, size=size, seed=seed, **options)
     except ValueError as error:

@@ -190,7 +190,7 @@ def _from_the_top(low, high):
     low (G, m) the m lowest rewards ascending, high (G, m) the m highest descending. The best subset is the m - k lowest
     and the k highest for some k (PODS, lemma 3.1). Going from k to k + 1 swaps a = low[m - 1 - k] for b = high[k],
     which changes m times the variance by (b - a)(a + b - mean_k - mean_{k+1}). The second factor falls with k, so the
-    best k is the number of positive ones. Only sums are needed, no squares: nothing cancels.
+    best k is the number of positive ones. Sums of differences suffice, no squares: a common offset does no harm.
     """
     m, start = low.shape[1], np.zeros((len(low), 1))
     sums = np.hstack([start, np.cumsum(low, 1)])[:, ::-1] + np.hstack([start, np.cumsum(high, 1)])

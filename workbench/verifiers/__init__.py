@@ -1,7 +1,7 @@
 """What is right: verifiers turn responses and gold answers into rewards, each with a status.
 
-A verifier has one method, `score(responses, answers) -> Scores`. It never raises for anything a model wrote: what cannot be
-judged has reward 0 and a status that says why. Importing this package loads NumPy and nothing heavier.
+A verifier has one method, `score(responses, answers) -> Scores`. It never raises for anything a model wrote: what
+cannot be judged has reward 0 and a status that says why. Importing this package loads NumPy and nothing heavier.
 """
 
 from __future__ import annotations

@@ -3,14 +3,17 @@
     verifier = Math(boxed=True)
     verifier.score([r"so \\boxed{0.5}", "no idea"], [r"\\frac{1}{2}", "3"]).status    # ['ok', 'unparsed']
 
-Extraction and equivalence are those of Math-Verify (https://github.com/huggingface/Math-Verify) with its own time limits off:
-they are SIGALRM, whole seconds and main thread only. Around it, three ways of not asking twice, none of which changes a verdict:
+Extraction and equivalence are those of Math-Verify (https://github.com/huggingface/Math-Verify) with its own time
+limits off: they are SIGALRM, whole seconds and main thread only. Around it, three ways of not asking twice, none of
+which changes a verdict:
 
-- A response with one complete box is represented by that box (`only_box` says when); when the box alone cannot be read, the
-  whole response is asked about.
+- A response with one complete box is represented by that box (`only_box` says when); when the box alone cannot be
+  read, the whole response is asked about.
 - A box that is a plain integer is compared with a gold answer that is one as integers, without a worker.
-- Verdicts are kept by (text asked about, gold answer), `timeout` and `crash` too: otherwise one hostile answer would cost the
-  deadline every time it is drawn. A worker killed from outside is not such a verdict: the pool asks once more.
+- Verdicts are kept by (text asked about, gold answer), `timeout` and `crash` too: otherwise one hostile answer would
+  cost the deadline every time it is drawn. A worker killed from outside is not such a verdict: the pool asks once more.
+
+The time and memory of reading a gold answer count as its first item's; a gold answer that hangs is a `timeout`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache, wraps
 from itertools import product
@@ -40,14 +43,14 @@ LONG = 256  # characters of a text above which the cache keeps its digest instea
 class Math:
     """Math-Verify as a verifier.
 
-    boxed: only the last complete `\\boxed{...}` counts, and a response without one is `unparsed`; otherwise Math-Verify looks
-        for the answer itself (boxes first, then "the answer is ...", then the last expression or number).
+    boxed: only the last complete `\\boxed{...}` counts, and a response without one is `unparsed`; otherwise Math-Verify
+        looks for the answer itself (boxes first, then "the answer is ...", then the last expression or number).
     workers: processes; deadline: seconds an answer may take; memory_mb: MiB an answer may take.
     max_chars: of a longer response only the last `max_chars` characters are read (the final answer stands at the end).
     cache: verdicts kept, the least recently used are dropped; 0 keeps none.
 
-    Processes start at the first `score` that needs one and end with `close`, the `with` block, the object or the program.
-    `score` may be called from any thread; calls take turns at the workers.
+    Processes start at the first `score` that needs one and end with `close`, the `with` block, the object or the
+    program. `score` may be called from any thread; calls take turns at the workers.
     `counts` (dict status -> int) totals everything scored so far; `config` holds the arguments, for a manifest.
     """
 
@@ -88,24 +91,26 @@ class Math:
         """
         _check_texts(responses, answers)
         tails = [response[-self.max_chars :] for response in responses]
-        asked = [(last_box if self.boxed else only_box)(tail) for tail in tails]
         if self.boxed:
-            status = self._verdict(asked, answers)
+            scores = Scores.of(self._verdict([last_box(tail) for tail in tails], answers))
         else:
-            asked = [tail if box is None else box for box, tail in zip(asked, tails)]
-            status = self._verdict(asked, answers)
-            again = [i for i, found in enumerate(status) if found == "unparsed" and asked[i] != tails[i]]
-            second = self._verdict([tails[i] for i in again], [answers[i] for i in again])
-            for i, found in zip(again, second):
-                status[i] = found
-        scores = Scores.of(status)
+            scores = Scores.of(self._box_then_whole(tails, answers))
         with self._lock:
             for name, count in scores.counts().items():
                 self.counts[name] += count
         return scores
 
+    def _box_then_whole(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+        """A status for every pair; boxes stand for their texts where that is safe, unless they cannot be read."""
+        asked = [only_box(text) or text for text in texts]
+        status = self._verdict(asked, answers)
+        again = [i for i, found in enumerate(status) if found == "unparsed" and asked[i] != texts[i]]
+        for i, found in zip(again, self._verdict([texts[i] for i in again], [answers[i] for i in again])):
+            status[i] = found
+        return status
+
     def _verdict(self, texts: Sequence[str | None], answers: Sequence[str]) -> list[str]:
-        """A status for every pair; each different pair that neither arithmetic nor the cache settles goes to a worker once."""
+        """A status for every pair. Each different pair that neither arithmetic nor the cache settles is asked once."""
         found = [_easy(text, gold) for text, gold in zip(texts, answers)]
         keys = [None if easy else _key(text, gold) for easy, text, gold in zip(found, texts, answers)]
         known = self._recall(keys)
@@ -123,7 +128,9 @@ class Math:
         self._remember(fresh)
         for item, reply in zip(items.values(), replies):
             if reply["status"] == "unusable gold":
-                raise ValueError(f"answers holds {item['answer']!r}, which Math-Verify cannot read; allowed: mathematics")
+                raise ValueError(
+                    f"answers holds {item['answer']!r}, which Math-Verify cannot read; allowed: mathematics"
+                )
         return fresh
 
     def _recall(self, keys: Sequence[tuple | None]) -> dict[tuple, str]:
@@ -168,8 +175,9 @@ def last_box(text: str) -> str | None:
 def only_box(text: str) -> str | None:
     """The box that Math-Verify would read in `text`, or None if other parts of the text could matter to it.
 
-    They could when there is another box, a delimiter inside the box, a percent sign after it, or the words "final answer ...
-    is", which Math-Verify looks for before boxes; the usual "The final answer is $\\boxed{...}$. I hope it is correct." is safe.
+    They could when there is another box, a delimiter inside the box, a percent sign after it, or the words "final
+    answer ... is", which Math-Verify looks for before boxes; the usual "The final answer is $\\boxed{...}$. I hope it
+    is correct." is safe.
 
     >>> only_box(r"Then $x = \\boxed{7}$.")
     '\\\\boxed{7}'
@@ -182,7 +190,9 @@ def only_box(text: str) -> str | None:
         return None
     before, after = text[:start], text[end + 1 :]
     says_final = FINAL_IS.search(text)
-    if says_final and not (FINAL_IS_BOX.search(before) and before.lower().count("final answer") == 1 and CLOSED.match(after)):
+    if says_final and not (
+        FINAL_IS_BOX.search(before) and before.lower().count("final answer") == 1 and CLOSED.match(after)
+    ):
         return None
     return text[start : end + 1]
 

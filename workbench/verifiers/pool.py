@@ -1,15 +1,16 @@
 """Killable worker processes that answer items one by one.
 
-Why not `multiprocessing` or a timeout in a thread: a computation inside C code (a huge power, a factorial) cannot be interrupted
-from within its process, and spawned pools import `__main__` again. Here every worker is `python -m workbench.verifiers.worker`
-in a process group of its own, spoken to by JSON lines, and killed from outside.
+Why not `multiprocessing` or a timeout in a thread: a computation inside C code (a huge power, a factorial) cannot be
+interrupted from within its process, and spawned pools import `__main__` again. Here every worker is
+`python -m workbench.verifiers.worker` in a process group of its own, spoken to by JSON lines, and killed from outside.
 
-- Time: an item's clock starts when its worker has nothing else before it, so start-up and earlier items do not count.
-- A worker past its deadline is killed with its group and replaced; the items waiting behind go to the next free worker.
-- A worker that dies costs its current item a `crash`. A death by a signal that the outside world sends (SIGKILL, SIGTERM, ...)
-  is not held against the item the first time: it is tried once more.
+- Time: an item's clock starts when its worker has nothing else before it; start-up and earlier items do not count.
+- A worker past its deadline is killed with its group and replaced; the items behind go to the next free worker.
+- A worker that dies costs its current item a `crash`. A death by a signal that the outside world sends (SIGKILL,
+  SIGTERM, ...) is not held against the item the first time: it is tried once more.
 - Writes never block, so a long item cannot deadlock with the replies coming the other way.
-- Starting happens in one thread that lives as long as the pool: Linux ties "die with your parent" to the starting *thread*.
+- Starting happens in one thread that lives as long as the pool: Linux ties "die with your parent" to the starting
+  *thread*.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WINDOW = 4  # items in a worker's hands: enough to keep it busy while the parent
 START_SECONDS = 120.0  # a start that takes longer has failed
 STARTS = 3  # starts in a row that may be killed from outside before the pool gives up
 CHUNK = 65_536  # bytes a read or write moves at most
-OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGXCPU}
+OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 
 
 class ForkSafeLock:
@@ -52,7 +53,7 @@ class ForkSafeLock:
 
 
 class Worker:
-    """One process: its pipes, the items in its hands (`jobs`) and since when it works on the first (`since`, seconds)."""
+    """One process: its pipes, the items in its hands (`jobs`), since when it works on the first (`since`, seconds)."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.complaints = tempfile.TemporaryFile()
@@ -102,7 +103,7 @@ class Worker:
         return self.since + (deadline if self.ready else START_SECONDS) - now
 
     def kill(self) -> int:
-        """Kill the whole group and wait; returns the exit code (negative: the signal), its own if it was dead already."""
+        """Kill the whole group and wait; returns the exit code (negative: the signal), its own if it had ended."""
         if self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -322,7 +323,13 @@ def environment() -> dict[str, str]:
     """The worker's environment: this package importable from anywhere, one thread, the same hash order every time."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
 
 
 def _stop_all(workers: list[Worker], starter: ThreadPoolExecutor | None, pid: int) -> None:

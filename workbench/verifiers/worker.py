@@ -5,9 +5,9 @@
 FUNCTION takes nothing, loads what judging needs and returns the judge: item -> reply, both dicts. The first line out is
 `{"ready": true}`; then every `{"id": ..., ...}` is answered by `{"id": ..., "status": ...}` in the order received.
 
-Covered: memory (RLIMIT_AS, Linux only, counted from what the loaded libraries already take), output of libraries on stdout,
-a parent that dies (Linux: killed by the kernel at once; elsewhere: ends at the next read). Not covered: time, which the
-parent keeps, and hostile code: a judge that runs code needs its own sandbox.
+Covered: memory (RLIMIT_AS, Linux only, counted from what the loaded libraries already take), output of libraries on
+stdout, a parent that dies (Linux: killed by the kernel at once; elsewhere: ends at the next read). Not covered: time,
+which the parent keeps, and hostile code: a judge that runs code needs its own sandbox.
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""How long selection takes: `make bench`, or `pytest tests/bench --benchmark-only`.
+
+Bounds are compared with the fastest round, since other processes only ever make a round slower.
+"""
+
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from workbench.rollouts import Rollouts
+from workbench.selectors import MaxReward, MaxVariance, Random, Rejection, max_variance
+
+PROBLEMS, SIZE = 256, 64
+
+
+def fastest(call, times=3):
+    """Seconds of the fastest of a few calls."""
+    seconds = []
+    for _ in range(times):
+        start = perf_counter()
+        call()
+        seconds.append(perf_counter() - start)
+    return min(seconds)
+
+
+def straightforward(rewards, m):
+    """Max-variance selection by its definition: one variance for each number taken from the top."""
+    order = np.argsort(rewards, kind="stable")
+    splits = [np.concatenate([order[: m - k], order[len(rewards) - k :]]) for k in range(m + 1)]
+    return np.sort(max(splits, key=lambda rows: np.var(rewards[rows])))
+
+
+@pytest.fixture(scope="module")
+def rewards():
+    return np.random.default_rng(0).normal(size=PROBLEMS * SIZE)
+
+
+@pytest.fixture(scope="module")
+def rollouts(rewards):
+    names = np.repeat([f"problem/{i:05d}" for i in range(PROBLEMS)], SIZE)
+    return Rollouts(problem=names, reward=rewards, correct=rewards > 1)
+
+
+@pytest.mark.benchmark(group="a round of 256 problems x 64 rollouts")
+def test_max_variance_of_a_round(benchmark, rewards):
+    kept = benchmark(max_variance, rewards, 16, np.repeat(np.arange(PROBLEMS), SIZE))
+    assert len(kept) == PROBLEMS * 16
+    if benchmark.stats:
+        assert benchmark.stats["min"] < 0.002
+
+
+@pytest.mark.benchmark(group="a round of 256 problems x 64 rollouts")
+def test_max_variance_of_a_round_straightforward(benchmark, rewards):
+    table = rewards.reshape(PROBLEMS, SIZE)
+    slow = benchmark.pedantic(lambda: [straightforward(row, 16) for row in table], rounds=3)
+    kept = max_variance(rewards, 16, np.repeat(np.arange(PROBLEMS), SIZE)).reshape(PROBLEMS, 16)
+    if slow is not None:
+        np.testing.assert_allclose(
+            np.take_along_axis(table, np.array(slow), 1).var(1), rewards[kept].var(1), rtol=1e-12
+        )
+
+
+@pytest.mark.benchmark(group="a round of 256 problems x 64 rollouts")
+@pytest.mark.parametrize("selector", [MaxVariance(16), MaxReward(16), Random(16), Rejection()], ids=repr)
+def test_selectors(benchmark, rollouts, selector):
+    generator = np.random.default_rng(0)
+    assert len(benchmark(selector, rollouts, generator))
+
+
+@pytest.mark.benchmark(group="one group of a million")
+@pytest.mark.parametrize("m", [16, 1000, 500_000])
+def test_max_variance_of_a_million(benchmark, m):
+    """Under two sorts: sorting is all there is to it."""
+    rewards = np.random.default_rng(0).normal(size=10**6)
+    assert len(benchmark.pedantic(max_variance, (rewards, m), rounds=5)) == m
+    if benchmark.stats:
+        assert benchmark.stats["min"] < 2 * fastest(lambda: np.sort(rewards), 5)
+
+
+@pytest.mark.benchmark(group="one group of a million")
+def test_sort_of_a_million(benchmark):
+    benchmark.pedantic(np.sort, (np.random.default_rng(0).normal(size=10**6),), rounds=5)

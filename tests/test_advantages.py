@@ -1,0 +1,189 @@
+"""Advantages against tables worked out by hand, invariants and bad input."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.advantages import batch_normalized, group_normalized, leave_one_out, posterior
+
+EVERY = [group_normalized, leave_one_out, posterior, batch_normalized]
+PER_GROUP = EVERY[:3]
+ONE = np.zeros(8)
+
+rows = st.lists(st.tuples(st.sampled_from("zbxa"), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=30)
+
+
+def split(table):
+    keys, rewards = zip(*table)
+    return np.array(rewards), np.array(keys)
+
+
+# --- by hand
+
+
+def test_group_normalized_of_two_groups():
+    """Interleaved groups a = 0, 1, 0 and b = 0, 0, 1: mean 1/3, deviation sqrt(2)/3."""
+    rewards, groups = [0, 0, 1, 0, 0, 1], list("abaabb")
+    expected = np.array([-1, -1, 2, -1, -1, 2]) / np.sqrt(2)
+    np.testing.assert_allclose(group_normalized(rewards, groups), expected)
+
+
+def test_group_normalized_with_the_sample_deviation():
+    """Of 0, 1, 0, 1 it is 1/sqrt(3); the group of two zeros beside it has none."""
+    rewards, groups = [0, 0, 1, 0, 0, 1], list("abbabb")
+    np.testing.assert_allclose(
+        group_normalized(rewards, groups, ddof=1), np.array([0, -1, 1, 0, -1, 1]) * np.sqrt(3) / 2
+    )
+
+
+def test_one_reused_response_of_eight():
+    """AR3PO: seven wrong ones with one correct beside them get -0.378 = -1/sqrt(7); the correct one gets sqrt(7)."""
+    advantage = group_normalized([1] + [0] * 7, ONE)
+    np.testing.assert_allclose(advantage, [np.sqrt(7)] + [-1 / np.sqrt(7)] * 7)
+    assert np.round(advantage[1], 3) == -0.378
+
+
+def test_knapsack_clips_and_adds_to_the_deviation():
+    rewards, groups = [1] + [0] * 99, np.zeros(100)
+    assert group_normalized(rewards, groups)[0] == pytest.approx(np.sqrt(99))
+    assert group_normalized(rewards, groups, eps=1e-6, clip=5)[0] == 5
+    assert group_normalized([0, 1], [0, 0], eps=0.5).tolist() == [-0.5, 0.5]
+
+
+def test_leave_one_out():
+    np.testing.assert_allclose(leave_one_out([1, 0, 0, 1, 1], list("aaabb")), [1, -0.5, -0.5, 0, 0])
+    assert leave_one_out([1, 0, 0], list("aaa"), clip=0.7).tolist() == [0.7, -0.5, -0.5]
+    assert leave_one_out([3.0], ["a"]).tolist() == [0]
+
+
+def test_posterior_of_eight():
+    """AERO eq. 7 with Beta(1, 1): u = 1/10 for none right and 9/10 for all right, each divided by 3/10."""
+    np.testing.assert_allclose(posterior(ONE, ONE), -1 / 3)
+    np.testing.assert_allclose(posterior(ONE + 1, ONE), 1 / 3)
+    np.testing.assert_allclose(posterior(ONE, ONE, scale=1), -0.1)
+    np.testing.assert_allclose(posterior(ONE, ONE, 2, 6, clip=0.1), -0.1)
+    np.testing.assert_allclose(posterior(ONE, ONE, 2, 6), -1 / np.sqrt(7))  # u = 1/8
+    np.testing.assert_allclose(posterior([0.0], [0]), -1 / np.sqrt(2))  # a group of one: u = 1/3
+
+
+def test_posterior_of_mixed_and_uniform_groups():
+    """Mixed groups are GRPO's; the others stand beside them untouched."""
+    rewards, groups = np.array([0, 1, 0, 1, 0, 1, 1]), np.array([7, 2, 7, 2, 5, 5, 5])
+    advantage = posterior(rewards, groups)
+    np.testing.assert_allclose(advantage[:4], np.array([-1, 1, -1, 1]) / np.sqrt(3))  # u = 1/4 and 3/4 of 2
+    np.testing.assert_allclose(advantage[4:], group_normalized([0, 1, 1], [0, 0, 0]))
+
+
+def test_posterior_with_other_bounds():
+    np.testing.assert_allclose(posterior(ONE - 1, ONE, bounds=(-1, 1)), -1 / 3)
+    np.testing.assert_allclose(posterior(ONE + 1.2, ONE, bounds=(0, 1.2)), 1 / 3)
+
+
+def test_batch_normalized():
+    """Rewards 1, 0 | 0, 0: batch mean 1/4, deviation sqrt(3)/4; without the group means 1/2, 0: deviation 1/sqrt(8)."""
+    rewards, groups = [1, 0, 0, 0], list("abab")
+    np.testing.assert_allclose(batch_normalized(rewards, groups), np.array([3, -1, -1, -1]) / np.sqrt(3))
+    centred = batch_normalized(rewards, groups, baseline="group")
+    np.testing.assert_allclose(centred, np.array([1, 0, -1, 0]) * np.sqrt(2))
+    assert (centred[[1, 3]] == 0).all()  # exactly
+    np.testing.assert_allclose(batch_normalized(rewards, groups, baseline="group", ddof=1)[0], 0.5 / np.sqrt(1 / 6))
+    assert batch_normalized(rewards, groups, clip=1).tolist()[0] == 1
+    assert batch_normalized(rewards, groups, baseline="group", clip=1).tolist() == [1, 0, -1, 0]
+    for baseline in (None, "group"):
+        assert batch_normalized([0.3] * 4, groups, baseline=baseline).tolist() == [0] * 4
+
+
+# --- invariants
+
+
+@pytest.mark.parametrize("rule", [group_normalized, leave_one_out])
+@pytest.mark.parametrize("reward", [0.1, 1 / 3, 1.2, 1e9 + 0.1, -0.7])
+@pytest.mark.parametrize("size", [1, 3, 7, 10])
+def test_equal_rewards_are_exactly_zero(rule, reward, size):
+    """Where the mean of equal floats is not that float, a float deviation would say otherwise."""
+    rewards, groups = np.append(np.full(size, reward), [0, 1]), np.append(np.zeros(size), [1, 1])
+    assert (rule(rewards, groups)[:size] == 0).all()
+
+
+@pytest.mark.parametrize("rule", PER_GROUP)
+@settings(max_examples=50, deadline=None)
+@given(table=rows)
+def test_a_group_does_not_depend_on_the_others(rule, table):
+    rewards, keys = split(table)
+    together = rule(rewards, keys)
+    for key in np.unique(keys):
+        np.testing.assert_allclose(together[keys == key], rule(rewards[keys == key], keys[keys == key]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", EVERY)
+@settings(max_examples=50, deadline=None)
+@given(table=rows, seed=st.integers(0, 99))
+def test_the_order_of_rows_does_not_matter(rule, table, seed):
+    rewards, keys = split(table)
+    order = np.random.default_rng(seed).permutation(len(rewards))
+    np.testing.assert_allclose(rule(rewards[order], keys[order]), rule(rewards, keys)[order], atol=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(table=rows, factor=st.sampled_from([0.5, 3.0, 1e6]), offset=st.sampled_from([0.0, -5.0, 1e3]))
+def test_scale_and_offset_of_rewards(table, factor, offset):
+    rewards, keys = split(table)
+    for options in ({}, {"ddof": 1}):
+        expected = group_normalized(rewards, keys, **options)
+        np.testing.assert_allclose(
+            group_normalized(factor * rewards + offset, keys, **options), expected, rtol=1e-6, atol=1e-9
+        )
+    np.testing.assert_allclose(leave_one_out(factor * rewards, keys), factor * leave_one_out(rewards, keys), atol=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(table=rows)
+def test_groups_are_centred_and_scaled(table):
+    rewards, keys = split(table)
+    advantage = group_normalized(rewards, keys)
+    for key in np.unique(keys):
+        mine = advantage[keys == key]
+        assert mine.mean() == pytest.approx(0, abs=1e-12)
+        assert mine.std() == pytest.approx(float(len(set(rewards[keys == key])) > 1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(outcomes=st.lists(st.tuples(st.sampled_from("zbxa"), st.sampled_from([0.0, 1.0])), min_size=1, max_size=30))
+def test_no_posterior_advantage_is_zero_and_right_is_above_wrong(outcomes):
+    rewards, keys = split(outcomes)
+    advantage = posterior(rewards, keys)
+    assert (np.sign(advantage) == np.where(rewards == 1, 1, -1)).all()
+
+
+@pytest.mark.parametrize("rule", EVERY)
+def test_no_rewards(rule):
+    assert rule([], []).shape == (0,)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: group_normalized([0, 1], [0]), r"rewards \(2,\) and groups \(1,\)"),
+        (lambda: group_normalized([0, np.nan], [0, 0]), r"rewards: row 1 is nan, not finite"),
+        (lambda: leave_one_out([np.inf], [0]), r"rewards: row 0 is inf, not finite"),
+        (lambda: posterior([np.nan], [0]), r"rewards: row 0 is nan"),
+        (lambda: batch_normalized([np.nan], [0]), r"rewards: row 0 is nan"),
+        (lambda: batch_normalized([np.nan], [0], baseline="group"), r"rewards: row 0 is nan"),
+        (lambda: group_normalized([0, 1], [0, 0], ddof=2), r"ddof=2: allowed are 0"),
+        (lambda: batch_normalized([0, 1], [0, 0], ddof=2, baseline="group"), r"ddof=2"),
+        (lambda: group_normalized([0, 1], [0, 0], clip=0), r"clip=0: a positive bound"),
+        (lambda: posterior([0, 1], [0, 0], clip=-1), r"clip=-1"),
+        (lambda: posterior([0, 1], [0, 0], alpha=0), r"alpha=0, beta=1.0: .* above 0"),
+        (lambda: posterior([0, 1], [0, 0], scale="beta"), r"scale='beta': 'bernoulli' or a positive number"),
+        (lambda: posterior([0, 1.2], [0, 0]), r"rewards: 1.2 lies outside bounds=\(0.0, 1.0\)"),
+        (lambda: posterior([0, 1], [0, 0], bounds=(1, 1)), r"bounds=\(1, 1\)"),
+        (lambda: batch_normalized([0, 1], [0, 0], baseline="mean"), r"baseline='mean': allowed are None and 'group'"),
+    ],
+)
+def test_bad_input_is_named(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.rollouts import Ragged, Rollouts
+from workbench.seeding import derive, generator
+
+rows = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=6)
+
+
+def plain(ragged):
+    return [ragged[i].tolist() for i in range(len(ragged))]
+
+
+@given(rows, st.data())
+def test_ragged_take_is_list_indexing(lists, data):
+    index = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8))
+    taken = Ragged.of(lists, np.int32).take(np.array(index, dtype=np.int64))
+    assert plain(taken) == [lists[i] for i in index]
+
+
+@given(rows, rows)
+def test_ragged_concat_and_padding(first, second):
+    both = Ragged.concat([Ragged.of(first, np.int32), Ragged.of(second, np.int32)])
+    assert plain(both) == first + second
+    for side in ("left", "right"):
+        padded = both.padded(-1, side)
+        assert [[x for x in row if x != -1] for row in padded.tolist()] == first + second
+    assert plain(Ragged.of_padded(both.padded(-1), both.lengths)) == first + second
+
+
+def test_left_padding_by_hand():
+    assert Ragged.of([[1], [2, 3]], np.int32).padded(0, "left").tolist() == [[0, 1], [2, 3]]
+
+
+def test_groups_keep_order_of_first_appearance():
+    keys, inverse = Rollouts(problem=["b", "a", "b", "c"]).groups()
+    assert keys.tolist() == ["b", "a", "c"] and inverse.tolist() == [0, 1, 0, 2]
+
+
+def test_columns_travel():
+    table = Rollouts(problem=["a", "b", "c"], reward=[1, 0, 1], columns={"score": [3.0, 2.0, 1.0]})
+    taken = table.assign(reward=[0, 1, 2], age=[1, 1, 2]).take([2, 0])
+    assert taken.reward.tolist() == [2, 0] and taken["score"].tolist() == [1, 3] and taken["age"].tolist() == [2, 1]
+    assert table.reward.tolist() == [1, 0, 1], "assign must leave its source alone"
+    both = Rollouts.concat([taken, taken])
+    assert both["score"].tolist() == [1, 3, 1, 3] and len(both) == 4
+    assert list(both.frame().columns).count("score") == 1
+
+
+def test_mask_selects_rows():
+    assert Rollouts(problem=["a", "b"]).take(np.array([False, True])).problem.tolist() == ["b"]
+
+
+def test_bad_columns():
+    with pytest.raises(ValueError, match="column reward has 1 rows, problem has 2"):
+        Rollouts(problem=["a", "b"], reward=[1.0])
+    with pytest.raises(ValueError, match="differ in columns: age"):
+        Rollouts.concat([Rollouts(problem=["a"]), Rollouts(problem=["a"], columns={"age": [1]})])
+    with pytest.raises(ValueError, match="parts"):
+        Rollouts.concat([])
+
+
+def test_seeds_depend_on_every_key_and_their_order():
+    seeds = {derive(1, "a", 2), derive(2, "a", 1), derive(1, "a2"), derive("1", "a", 2), derive(1, "a", 3)}
+    assert len(seeds) == 5 and derive(1, "a", 2) == derive(np.int64(1), "a", 2)
+    assert generator(1, "x").random() == generator(1, "x").random()
+    with pytest.raises(ValueError, match="key=1.5"):
+        derive(1.5)

@@ -1,0 +1,237 @@
+"""Worker processes: charged exactly, replaced when they hang or die, never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from workbench.verifiers import Math
+from workbench.verifiers.pool import Pool
+
+ROOT = Path(__file__).resolve().parents[1]
+HANGING = r"\boxed{9^{9^{9}}}"
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has collected yet is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition, seconds: float = 20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def python(code: str, **options) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, **options)
+
+
+JUDGE = """
+import os, subprocess, time
+def make():
+    def judge(item):
+        exec(item.get("do", ""))
+        return {"status": "ok", "text": item.get("text", ""), "pid": os.getpid()}
+    return judge
+def broken():
+    raise OSError("no such table")
+"""
+
+
+@pytest.fixture
+def judge(tmp_path, monkeypatch):
+    (tmp_path / "house.py").write_text(JUDGE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "house:make"
+
+
+def test_statuses_are_charged_to_the_exact_item(judge):
+    deeds = [
+        "",
+        "os._exit(3)",
+        "",
+        "os.abort()",
+        "time.sleep(60)",
+        "",
+        "raise MemoryError",
+        "print('noise')",
+        "os.write(1, b'noise')",
+    ]
+    with Pool(judge, workers=1, deadline=0.5) as pool:
+        replies = pool.run([{"do": deed} for deed in deeds])
+    assert [reply["status"] for reply in replies] == [
+        "ok",
+        "crash",
+        "ok",
+        "crash",
+        "timeout",
+        "ok",
+        "crash",
+        "ok",
+        "ok",
+    ]
+
+
+def test_each_item_has_the_whole_deadline(judge):
+    with Pool(judge, workers=1, deadline=0.6) as pool:
+        assert {reply["status"] for reply in pool.run([{"do": "time.sleep(0.3)"}] * 4)} == {"ok"}
+
+
+def test_long_texts_both_ways(judge):
+    texts = [str(i) * 3_000_000 for i in range(8)]
+    with Pool(judge, deadline=20) as pool:
+        replies = pool.run([{"text": text} for text in texts])
+    assert [reply["text"] for reply in replies] == texts
+
+
+def test_grandchildren_die_with_a_killed_worker(judge, tmp_path):
+    note = tmp_path / "pid"
+    deed = f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(60)"
+    with Pool(judge, workers=1, deadline=0.5) as pool:
+        assert pool.run([{"do": deed}]) == [{"status": "timeout"}]
+        wait_for(lambda: not alive(int(note.read_text())))
+
+
+def test_a_start_that_fails_names_the_cause(judge):
+    for name, cause in (("house:broken", "no such table"), ("nowhere:make", "nowhere"), ("house:missing", "missing")):
+        with pytest.raises(RuntimeError, match=f"did not start.*{cause}"):
+            Pool(name).run([{}])
+
+
+def test_killed_from_outside_while_idle_and_while_starting(judge):
+    with Pool(judge, workers=2) as pool:
+        pids = {reply["pid"] for reply in pool.run([{}] * 8)}
+        for process in pool.processes:
+            os.kill(process.pid, signal.SIGKILL)
+        replies = pool.run([{}] * 8)
+        assert {reply["status"] for reply in replies} == {"ok"}
+        assert not pids & {reply["pid"] for reply in replies}
+
+
+def test_killed_from_outside_in_the_middle():
+    responses = [rf"\boxed{{\frac{{{i}}}{{1009}}}}" for i in range(1, 601)]
+    answers = [f"{i + i % 2}/1009" for i in range(1, 601)]
+    with Math() as verifier:
+        verifier.score([r"\boxed{0.5}"] * 2, ["1", "2"])
+        result = []
+        thread = threading.Thread(target=lambda: result.append(verifier.score(responses, answers)))
+        thread.start()
+        for _ in range(2):
+            time.sleep(0.05)
+            os.kill(verifier.pool.processes[0].pid, signal.SIGKILL)
+            wait_for(lambda: not thread.is_alive() or verifier.pool._workers[0].ready)
+        thread.join()
+    assert result[0].status.tolist() == ["wrong" if i % 2 else "ok" for i in range(1, 601)]
+
+
+def test_an_item_whose_worker_is_killed_twice_is_a_crash(judge):
+    with Pool(judge, workers=1, deadline=30) as pool:
+        pool.run([{}])
+        result = []
+        thread = threading.Thread(target=lambda: result.append(pool.run([{"do": "time.sleep(60)"}, {}])))
+        thread.start()
+        for _ in range(2):
+            wait_for(lambda: pool._workers[0].jobs and pool.processes[0].returncode is None)
+            victim = pool.processes[0].pid
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda victim=victim: pool.processes[0].pid != victim)
+        thread.join()
+    assert [reply["status"] for reply in result[0]] == ["crash", "ok"]
+
+
+def test_workers_outlive_the_thread_that_first_needed_them(judge):
+    with Pool(judge, workers=1) as pool:
+        first = []
+        thread = threading.Thread(target=lambda: first.extend(pool.run([{}])))
+        thread.start()
+        thread.join()
+        time.sleep(0.1)
+        assert pool.run([{}])[0]["pid"] == first[0]["pid"]
+
+
+def test_two_threads_at_once():
+    found, math = {}, Math()
+
+    def score(offset: int) -> None:
+        for i in range(offset, offset + 20):
+            found[i] = math.score([rf"\boxed{{{i}.25}}", rf"\boxed{{{i}.75}}"], [f"{i}.25"] * 2).status.tolist()
+
+    threads = [threading.Thread(target=score, args=(offset,)) for offset in (0, 1000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    math.close()
+    assert len(found) == 40
+    assert all(status == ["ok", "wrong"] for status in found.values())
+
+
+def test_close_leaves_nothing_and_a_later_score_starts_again():
+    verifier = Math(deadline=1.2)
+    verifier.score([HANGING, r"\boxed{0.5}"], ["5", "1/2"])
+    processes = verifier.pool.processes
+    assert len(processes) == 2
+    verifier.close()
+    verifier.close()
+    assert all(process.returncode is not None and not alive(process.pid) for process in processes)
+    assert verifier.score([r"\boxed{0.25}"], ["1/4"]).correct.all()
+    processes = verifier.pool.processes
+    del verifier
+    assert all(process.returncode is not None for process in processes)
+
+
+PARENT = """
+import threading, time
+from workbench.verifiers import Math
+verifier = Math(deadline=600)
+verifier.score([r"\\boxed{0.5}", r"\\boxed{0.25}"], ["1", "2"])
+threading.Thread(target=verifier.score, args=([r"\\boxed{9^{9^{9}}}"], ["5"]), daemon=True).start()
+time.sleep(0.3)
+print(*[process.pid for process in verifier.pool.processes], flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a busy worker notices at once on Linux only")
+@pytest.mark.parametrize("end", ["time.sleep(600)", "raise SystemExit"])
+def test_workers_die_with_their_parent(end):
+    parent = python(PARENT + end)
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    if end.startswith("time"):
+        assert all(map(alive, pids))
+        parent.kill()
+    parent.communicate(timeout=30)
+    wait_for(lambda: not any(map(alive, pids)), seconds=5)
+
+
+FORK = r"""
+import os
+from workbench.verifiers import Math
+verifier = Math(workers=1)
+ask = lambda n: verifier.score([rf"\boxed{{{n}.5}}"], [f"{n}.5"]).correct.all()
+assert ask(1)
+before = verifier.pool.processes[0].pid
+if (child := os.fork()) == 0:
+    assert ask(2) and verifier.pool.processes[0].pid != before
+    raise SystemExit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert ask(3) and verifier.pool.processes[0].pid == before
+print("both")
+"""
+
+
+def test_a_forked_child_starts_its_own_workers():
+    assert python(FORK).communicate(timeout=60)[0].strip() == "both"

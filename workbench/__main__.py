@@ -1,0 +1,87 @@
+"""The command line: `python -m workbench quickstart`."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def main():
+    """Which rollouts are worth generating, and which are worth training on?"""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("MPLBACKEND", "agg")
+
+
+@main.command()
+@click.option("--rounds", default=100, show_default=True, help="Rounds of 32 problems x 8 rollouts.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", default="runs/quickstart", show_default=True, help="Directory of the record; resumed if it holds this run.")
+@click.option("--figures", default="figures", show_default=True, help="Directory of the pictures.")
+def quickstart(rounds, seed, out, figures):
+    """Train the tiny language model by GRPO on this machine, and draw what happened."""
+    _guard(lambda: _quickstart(rounds, seed, Path(out), Path(figures)))
+
+
+@main.command("base-model")
+@click.option("--out", default="data/models/tiny", show_default=True, help="Directory to write the model to.")
+@click.option("--seed", default=None, type=int, help="Default: that of the shipped model.")
+@click.option("--steps", default=None, type=int, help="Default: those of the shipped model.")
+def base_model(out, seed, steps):
+    """Make the tiny base model again: supervised training, stopped early, with its card."""
+    from workbench import pretrain
+
+    _guard(lambda: pretrain.make(Path(out), seed=seed, steps=steps, report=click.echo))
+
+
+def _quickstart(rounds, seed, out, figures):
+    import workbench as wb
+
+    lab = wb.labs.tiny()
+    run = wb.Run(lab, wb.methods.grpo(), seed=seed, out=out)
+    click.echo(f"GRPO on the tiny lab: {rounds} rounds of 32 problems x 8 rollouts; the record goes to {out}")
+    for _ in run.rounds(rounds):
+        pass
+    click.echo(_table(run.record))
+    figures.mkdir(parents=True, exist_ok=True)
+    figure = wb.plots.overview(run.record)
+    for suffix in ("svg", "png"):
+        figure.savefig(figures / f"quickstart.{suffix}", dpi=150, metadata={"Date": None} if suffix == "svg" else None)
+    click.echo(f"\nfigure    {figures / 'quickstart.svg'} (and .png)")
+    click.echo("notebook  make lab, then open notebooks/00_quickstart.ipynb")
+
+
+def _table(record):
+    """Before and after, as text."""
+    rounds, curve = record.rounds, record.accuracy()
+    lines = []
+    if len(curve):
+        first, last = curve.iloc[0], curve.iloc[-1]
+        k = int(record.evals["samples"].iloc[0])
+        heads = f"round {int(first['round'])}", f"round {int(last['round'])}"
+        lines += ["", f"{'held-out accuracy':<28}{heads[0]:>12}{heads[1]:>12}"]
+        lines += [f"{f'  avg@{k}':<28}{first['accuracy']:>12.3f}{last['accuracy']:>12.3f}",
+                  f"{'  greedy':<28}{first['greedy']:>12.3f}{last['greedy']:>12.3f}"]
+        for level, part in record.evals.groupby("level"):
+            rate = part["correct"].groupby(part["round"]).sum() / part["samples"].groupby(part["round"]).sum()
+            lines.append(f"{f'  level {level}, avg@{k}':<28}{rate.iloc[0]:>12.2f}{rate.iloc[-1]:>12.2f}")
+    if len(rounds):
+        seconds = rounds[["seconds_generate", "seconds_verify", "seconds_schedule", "seconds_update"]].mean()
+        shares = "  ".join(f"{name.removeprefix('seconds_')} {value:.3f}" for name, value in seconds.items())
+        lines += ["", f"rollouts {int(rounds['rollouts'].sum())}, with a gradient {rounds['effective_gradient_ratio'].mean():.0%}",
+                  f"seconds a round {rounds['seconds'].mean():.2f}: {shares}"]
+    return "\n".join(lines)
+
+
+def _guard(job):
+    """Runs a job; a named error is one line on stderr and exit status 1."""
+    try:
+        job()
+    except (ValueError, OSError, ImportError, FloatingPointError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m workbench")
