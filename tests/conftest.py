@@ -1,5 +1,9 @@
 """Shared by all tests: one CPU thread, the tiny model, small labs."""
 
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import numpy as np
 import pytest
 

@@ -39,8 +39,8 @@ from workbench.budgets import (
 from workbench.success_rates import SuccessRates, tally
 
 __all__ = [
-    "DynamicSampling", "Knapsack", "More", "Rescue", "Staged", "SuccessRates", "Uniform", "balance", "expected_rollouts",
-    "info_gain", "jobs", "knapsack", "nonzero_gradient_probability", "required_rollouts", "value",
+    "DynamicSampling", "Knapsack", "More", "Rescue", "Staged", "SuccessRates", "Uniform", "balance",
+    "expected_rollouts", "info_gain", "jobs", "knapsack", "nonzero_gradient_probability", "required_rollouts", "value",
 ]  # fmt: skip
 
 
@@ -88,9 +88,12 @@ class Knapsack:
     rates: SuccessRates = field(default_factory=SuccessRates)
 
     def __post_init__(self):
+        check_budget(1, self.up, self._least, self.up, self.estimator)
         whole("n", self.n, 1)
-        total = self.n if self.total is None else self.total
-        check_budget(1, max(self.low, min(total, self.up)), self._least, self.up, self.estimator)
+        if self.total is not None:
+            whole("total", self.total, 1)
+        elif not self._least <= self.n <= self.up:
+            raise ValueError(f"n={self.n}: an average of {self._least} (low, or the probes) to up={self.up} is needed")
 
     @property
     def _least(self):

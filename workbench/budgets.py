@@ -5,7 +5,8 @@ Pure functions of success rates in [0, 1] (Knapsack RL, sections 3-4, appendices
 
 `knapsack` is exact: gains fall with every further rollout, so the best rollouts are those whose gain lies above one
 threshold. The threshold is bisected and only the candidates near it are sorted, in memory linear in P.
-The solver released with the paper is a dynamic program of another objective: leaving a problem out is worth 0 in it.
+The dynamic program released with the paper takes a problem's bare minimum to be worth 0, and so misses the optimum of
+eq. 6 on many small instances.
 """
 
 import heapq
@@ -161,7 +162,7 @@ def _best(gains, low, high, target):
         middle = bottom + (top - bottom) / 2
         if not bottom < middle < top:  # equal as floats: lower index first
             width = high - low
-            return low + _in_order(width, target - low_sum)
+            return low + serve_in_order(width, target - low_sum)
         active = np.flatnonzero(low < high)
         reach = _count_above(gains.take(active), low[active], high[active], middle)
         total = low_sum + int((reach - low[active]).sum())
@@ -195,12 +196,9 @@ def _settle(gains, low, high, amount):
     return low + np.bincount(owner[np.concatenate([sure, ties])], minlength=len(low))
 
 
-def _in_order(asked, amount):
+def serve_in_order(asked, amount):
     """What each of asked (P,) gets of `amount` when the lower indices are served first."""
     return np.clip(amount - (np.cumsum(asked) - asked), 0, asked)
-
-
-serve_in_order = _in_order
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Configurations as plain data: what a manifest says of a method, and the way back.
 
-Dataclasses, functions and `functools.partial`s become nested dicts of JSON values. Only names of this package are
+Dataclasses, other objects (their public attributes), functions and `functools.partial`s become nested dicts of JSON values. Only names of this package are
 built again; a class of your own is described the same way, and `Run.resume` then asks for the object.
 """
 
@@ -28,7 +28,11 @@ def describe(value):
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise ValueError(f"{value!r}: a configuration holds dataclasses, functions, numbers, strings, lists and dicts only")
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if hasattr(value, "__dict__"):
+        return {"is": _name(type(value)), **{k: describe(v) for k, v in vars(value).items() if not k.startswith("_")}}
+    raise ValueError(f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and dicts only")
 
 
 def rebuild(description):

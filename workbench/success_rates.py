@@ -91,11 +91,11 @@ class SuccessRates:
     def metrics(self):
         """Of the round just observed.
 
-        success_rate_error: mean |estimate - observed rate| over problems that had an estimate and rollouts after it (NaN
-        where none had); its floor is the sampling noise of the observed rate. success_rate_known: share of problems with
-        an estimate.
+        success_rate_error: mean |estimate - observed rate| over problems that had an estimate and rollouts after it
+        (NaN where none had); its floor is the sampling noise of the observed rate. success_rate_known: share of
+        problems with an estimate.
         """
-        return {"success_rate_error": self._used.get("error", np.nan), "success_rate_known": self._used.get("known", np.nan)}
+        return {f"success_rate_{name}": self._used.get(name, np.nan) for name in ("error", "known")}
 
     def state_dict(self):
         """JSON values and numpy arrays."""
@@ -149,7 +149,8 @@ class History:
 
     def state_dict(self):
         """Ids and one array row for each."""
-        return {"ids": list(self.rows), **{name: getattr(self, name)[: len(self.rows)].copy() for name in self._columns()}}
+        size = len(self.rows)
+        return {"ids": list(self.rows), **{name: column[:size].copy() for name, column in self._columns().items()}}
 
     def load_state_dict(self, state):
         """The way back; ValueError when the window differs."""
@@ -223,15 +224,16 @@ class Predictor:
         for _ in range(self.config.steps):
             optimizer.zero_grad()
             logits = self._logits(weights, states)
-            loss = binary_cross_entropy_with_logits(logits, correct / tries, weight=tries, reduction="sum") / tries.sum()
-            loss.backward()
+            loss = binary_cross_entropy_with_logits(logits, correct / tries, weight=tries, reduction="sum")
+            (loss / tries.sum()).backward()
             optimizer.step()
         self.weights = {name: tensor.detach().numpy().copy() for name, tensor in weights.items()}
 
     def _start(self, context):
         rng, width, hidden = generator(context.seed, "success-rates"), self.states.shape[1], self.config.hidden
         w1 = rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32)
-        return {"w1": w1, "b1": np.zeros(hidden, np.float32), "w2": np.zeros(hidden, np.float32), "b2": np.zeros((), np.float32)}
+        b1, w2, b2 = (np.zeros(shape, np.float32) for shape in (hidden, hidden, ()))
+        return {"w1": w1, "b1": b1, "w2": w2, "b2": b2}
 
     def _tensors(self):
         import torch
@@ -246,7 +248,8 @@ class Predictor:
         """Weights and remembered observations; nothing before the first."""
         if not self.weights:
             return {}
-        return {**{k: v.copy() for k, v in self.weights.items()}, "states": self.states.copy(), "outcomes": self.outcomes.copy()}
+        state = {**self.weights, "states": self.states, "outcomes": self.outcomes}
+        return {name: array.copy() for name, array in state.items()}
 
     def load_state_dict(self, state):
         """The way back."""
@@ -259,7 +262,7 @@ class Predictor:
 def _prompt_states(problems, policy):
     """(P, H) float32 of mean 0 and deviation 1 in each row, so that scale and outlying dimensions do not matter."""
     if not hasattr(policy, "prompt_states"):
-        raise ValueError(f"kind='predictor': a policy with prompt_states(prompts) is needed, not {type(policy).__name__}")
+        raise ValueError(f"kind='predictor': {type(policy).__name__} has no prompt_states(prompts)")
     states = np.asarray(policy.prompt_states([problem.prompt for problem in problems]), dtype=np.float32)
     if states.ndim != 2 or len(states) != len(problems) or not np.isfinite(states).all():
         raise ValueError(f"prompt_states: shape {states.shape}; ({len(problems)}, H) finite numbers are needed")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import logging
 
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
@@ -54,7 +55,7 @@ class TransformersPolicy:
             `dict(r=64, lora_alpha=64, target_modules="all-linear")`; device: default cuda where there is one.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        with _offline_hint(path):
+        with _offline_hint(path), _quiet():
             tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
             model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), revision=revision)
         model.to(device)
@@ -164,8 +165,11 @@ class TransformersPolicy:
         )
 
     def _decode(self, response):
-        texts = self.tokenizer.batch_decode([response[i].tolist() for i in range(len(response))], skip_special_tokens=True)
-        return np.array([*texts, None], dtype=object)[:-1]
+        texts = np.full(len(response), "", dtype=object)
+        if len(response):
+            rows = [response[i].tolist() for i in range(len(response))]
+            texts[:] = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return texts
 
     # training
 
@@ -307,6 +311,18 @@ def _with_lora(model, lora):
     except ImportError:
         raise ImportError("LoRA needs a package: pip install peft") from None
     return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+@contextmanager
+def _quiet():
+    """No progress bars while loading."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -1,0 +1,140 @@
+"""One update: equal to the plain computation, however it is split."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import hand_made, tiny_policy
+
+from workbench.advantages import group_normalized
+from workbench.grpo import NonFinite, grpo_step, micro_batches, mini_batches
+from workbench.objectives import Objective, policy_loss
+
+ROLLOUTS = hand_made([1, 0, 0, 1, 1, 1, 0, 0, 1, 0], list("aaabbbcccc"))
+ADVANTAGES = group_normalized(ROLLOUTS.reward, ROLLOUTS.problem)
+
+
+class Gradients:
+    """An optimizer that only keeps what it is given."""
+
+    def __init__(self, policy):
+        self.parameters = list(policy.parameters())
+
+    def zero_grad(self, set_to_none=True):
+        for p in self.parameters:
+            p.grad = torch.zeros_like(p)
+
+    def step(self):
+        self.seen = torch.cat([p.grad.flatten() for p in self.parameters])
+
+
+def gradient(policy, objective, **options):
+    keeper = Gradients(policy)
+    stats = grpo_step(policy, keeper, ROLLOUTS, ADVANTAGES, objective, max_grad_norm=1e9, **options)
+    return keeper.seen, stats
+
+
+def plain_gradient(policy, objective):
+    """Everything at once, by autograd."""
+    mask = torch.as_tensor(ROLLOUTS.response.mask())
+    logprobs = policy.logprobs(ROLLOUTS)
+    loss = policy_loss(logprobs, torch.as_tensor(ROLLOUTS.logprobs.padded()), torch.as_tensor(ADVANTAGES, dtype=torch.float32),
+                       mask, clip=objective.clip, ratio=objective.ratio, mean=objective.mean, length=objective.length)
+    policy.model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in policy.parameters()]), loss.item()
+
+
+OBJECTIVES = [Objective(), Objective(mean="rollout"), Objective(ratio="sequence", mean="rollout", clip=(9e-1, 9.0)),
+              Objective(mean="constant", length=12)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+@pytest.mark.parametrize("micro_tokens", [1, 40, 10**6])
+def test_gradient_and_loss_do_not_depend_on_the_split(policy, objective, micro_tokens):
+    expected, loss = plain_gradient(policy, objective)
+    seen, stats = gradient(policy, objective, micro_tokens=micro_tokens)
+    assert stats.loss == pytest.approx(loss, abs=1e-6)
+    assert torch.allclose(seen, expected, atol=1e-5 * expected.abs().max().item(), rtol=1e-4)
+    assert stats.gradient_norm == pytest.approx(expected.norm().item(), rel=1e-4)
+
+
+def test_rows_without_advantage_are_not_computed(policy):
+    _, stats = gradient(policy, Objective())
+    assert stats.rollouts == int((ADVANTAGES != 0).sum()) == 7
+    assert np.isnan(stats.clip_ratio[ADVANTAGES == 0]).all() and np.isfinite(stats.entropy[ADVANTAGES != 0]).all()
+    _, stats = gradient(policy, Objective(entropy=0.01))
+    assert stats.rollouts == 10 and np.isfinite(stats.entropy).all()
+
+
+def test_kl_pulls_back_to_the_reference(policy):
+    reference = tiny_policy()
+    with pytest.raises(ValueError, match="kl=0.1: a frozen reference policy is needed"):
+        gradient(policy, Objective(kl=0.1))
+    _, stats = gradient(policy, Objective(kl=0.1), reference=reference)
+    assert stats.kl == pytest.approx(0, abs=1e-6)
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.add_(0.02 * torch.randn_like(p))
+    seen, stats = gradient(policy, Objective(kl=0.1), reference=reference)
+    without, _ = gradient(policy, Objective())
+    assert stats.kl > 0 and not torch.allclose(seen, without)
+
+
+def test_gradient_clipping():
+    policy = tiny_policy()
+    keeper = Gradients(policy)
+    stats = grpo_step(policy, keeper, ROLLOUTS, ADVANTAGES, max_grad_norm=0.01)
+    assert keeper.seen.norm().item() == pytest.approx(0.01, rel=1e-3) and stats.gradient_norm > 0.01
+
+
+def test_a_step_makes_good_responses_likelier(policy):
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
+    with torch.no_grad():
+        before = policy.logprobs(ROLLOUTS)
+    rollouts = ROLLOUTS.assign(logprobs=type(ROLLOUTS.logprobs).of_padded(before.numpy(), ROLLOUTS.lengths))
+    grpo_step(policy, optimizer, rollouts, ADVANTAGES)
+    with torch.no_grad():
+        gain = ((policy.logprobs(rollouts) - before).sum(1).numpy() * ADVANTAGES).sum()
+    assert gain > 0
+
+
+def test_drift_and_clip_ratio_see_another_policy(policy):
+    _, stats = gradient(policy, Objective())
+    assert np.nanmin(stats.drift) > 0.1 and np.nanmax(stats.clip_ratio) > 0, "the hand-made behaviour is another policy"
+
+
+def test_non_finite_leaves_the_weights_alone(policy):
+    before = policy.state_dict()
+    broken = ROLLOUTS.assign(logprobs=type(ROLLOUTS.logprobs)(np.full_like(ROLLOUTS.logprobs.values, -np.inf), ROLLOUTS.logprobs.offsets))
+    with pytest.raises(NonFinite, match="the loss of .* rollouts is") as caught:
+        grpo_step(policy, torch.optim.AdamW(policy.parameters()), broken, ADVANTAGES, Objective(clip=(1.0, float("inf"))))
+    assert len(caught.value.rollouts) == 7
+    with pytest.raises(NonFinite, match="advantages are not finite"):
+        grpo_step(policy, torch.optim.AdamW(policy.parameters()), ROLLOUTS, np.full(10, np.nan))
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values()))
+
+
+def test_no_gradient_anywhere_is_a_step_with_none(policy):
+    keeper = Gradients(policy)
+    stats = grpo_step(policy, keeper, ROLLOUTS, np.zeros(10))
+    assert stats.rollouts == 0 and stats.gradient_norm == 0 and not keeper.seen.any()
+
+
+def test_micro_batches_stay_within_the_budget():
+    parts = list(micro_batches(ROLLOUTS, np.arange(10), 30))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(10))
+    lengths = ROLLOUTS.prompt.lengths + ROLLOUTS.lengths
+    assert all(len(part) == 1 or len(part) * lengths[part].max() <= 30 for part in parts)
+
+
+def test_mini_batches_split_by_groups():
+    parts = mini_batches(ROLLOUTS, 2, np.random.default_rng(0))
+    groups = [set(ROLLOUTS.problem[part]) for part in parts]
+    assert not groups[0] & groups[1] and groups[0] | groups[1] == {"a", "b", "c"}
+    with pytest.raises(ValueError, match="mini_batches=4: the round has only 3 groups"):
+        mini_batches(ROLLOUTS, 4, np.random.default_rng(0))
+
+
+def test_advantages_of_another_shape():
+    with pytest.raises(ValueError, match="one for each of the 10 rollouts"):
+        grpo_step(None, None, ROLLOUTS, np.zeros(3))

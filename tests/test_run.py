@@ -1,0 +1,276 @@
+"""The loop and its record: what is promised, exactly repeated, never lost."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import small_lab
+
+import workbench as wb
+from workbench.allocators import More, Uniform
+from workbench.grpo import NonFinite
+from workbench.verifiers import STATUSES, Scores
+
+SMALL = dict(problems_per_round=4, evaluate_every=2, checkpoint_every=2)
+
+
+def go(run, n):
+    return list(run.rounds(n, progress=False))
+
+
+def same_record(a, b):
+    """Equal rounds (timings aside), rollouts and evaluations, bit for bit."""
+    timeless = lambda frame: frame[[c for c in frame if not c.startswith("seconds")]]  # noqa: E731
+    pd.testing.assert_frame_equal(timeless(a.rounds), timeless(b.rounds), check_exact=True)
+    pd.testing.assert_frame_equal(a.rollouts(), b.rollouts(), check_exact=True)
+    pd.testing.assert_frame_equal(a.evals, b.evals, check_exact=True)
+
+
+def weights(path):
+    from safetensors.torch import load_file
+
+    return load_file(path / "checkpoint" / "state.safetensors")
+
+
+def same_weights(a, b):
+    a, b = weights(a), weights(b)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_leaves_what_the_design_says(lab, tmp_path):
+    run = wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path / "run", **SMALL)
+    rows = go(run, 4)
+    record = wb.load(tmp_path / "run")
+    rounds, rollouts, evals = record.rounds, record.rollouts(), record.evals
+    assert [row["round"] for row in rows] == rounds["round"].tolist() == [1, 2, 3, 4]
+    assert len(rollouts) == 4 * 4 * 4 == rounds["rollouts"].sum()
+    assert (rollouts.groupby(["round", "problem"]).size() == 4).all()
+    assert sorted(evals["round"].unique()) == [0, 2, 4] and (evals.groupby("round").size() == 12).all()
+    assert np.allclose(rollouts.groupby("round")["reward"].mean(), rounds["reward"])
+    assert np.allclose(rollouts.groupby("round")["advantage"].apply(lambda a: (a != 0).mean()), rounds["effective_gradient_ratio"])
+    assert (rollouts["trained"] == (rollouts["advantage"] != 0)).all() and rollouts["selected"].all()
+    counted = rounds[[f"status_{name}" for name in STATUSES]].sum(axis=1)
+    assert (counted == rounds["rollouts"]).all()
+    assert (rounds["flops"] > 0).all() and (rounds["seconds"] > 0).all() and rounds["entropy"].gt(0).all()
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["method"]["allocator"] == {"is": "allocators.Uniform", "n": 4} and manifest["versions"]["torch"]
+    assert manifest["lab"]["lab"] == "tiny" and manifest["hardware"]["threads"] == 1
+    files = {p.suffix for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert files == {".json", ".parquet", ".safetensors"}
+
+
+def test_same_seed_same_run_other_seed_other_run(lab, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        go(wb.Run(lab, wb.methods.grpo(n=4), seed=seed, out=tmp_path / name, **SMALL), 2)
+    a, b, c = (wb.load(tmp_path / name) for name in "abc")
+    same_record(a, b)
+    assert same_weights(a.path, b.path)
+    assert a.rollouts()["problem"].tolist() != c.rollouts()["problem"].tolist()
+
+
+def test_methods_share_problems_weights_and_evaluation_draws(lab, tmp_path):
+    for name, method in (("a", wb.methods.grpo(n=4)), ("b", wb.methods.dr_grpo(n=2))):
+        go(wb.Run(lab, method, out=tmp_path / name, **SMALL), 2)
+    a, b = wb.load(tmp_path / "a"), wb.load(tmp_path / "b")
+    assert a.rollouts()["problem"].unique().tolist() == b.rollouts()["problem"].unique().tolist()
+    first = lambda record: record.evals[record.evals["round"] == 0]  # noqa: E731
+    pd.testing.assert_frame_equal(first(a), first(b))
+
+
+def test_rounds_go_on_where_they_stopped(lab, tmp_path):
+    method = wb.methods.grpo(n=4)
+    go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 5)
+    run = wb.Run(lab, method, out=tmp_path / "parts", **SMALL)
+    for row in run.rounds(5, progress=False):
+        if row["round"] == 3:
+            break  # between two checkpoints: leaving the loop writes one
+    assert [row["round"] for row in go(wb.Run.resume(tmp_path / "parts"), 5)] == [4, 5]
+    assert go(wb.Run.resume(tmp_path / "parts"), 5) == []
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts"))
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+KILLED = """
+    import sys; sys.path.insert(0, {tests!r})
+    import torch; torch.set_num_threads(1)
+    from conftest import small_lab
+    import workbench as wb
+    run = wb.Run(small_lab(), wb.methods.grpo(n=4), out={out!r}, problems_per_round=4, evaluate_every=2, checkpoint_every=2)
+    for row in run.rounds(8, progress=False): print(row["round"], flush=True)
+"""
+
+
+def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path):
+    go(wb.Run(small_lab(), wb.methods.grpo(n=4), out=tmp_path / "whole", **SMALL), 8)
+    out, rng, kills = tmp_path / "killed", random.Random(3), 0
+    code = textwrap.dedent(KILLED.format(tests=os.path.dirname(__file__), out=str(out)))
+    for attempt in range(20):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        if attempt < 4:
+            process.stdout.readline()  # at least one round, then a random moment
+            time.sleep(rng.uniform(0, 0.25))
+            process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=300)
+        if process.returncode == 0:
+            break
+        kills += 1
+        wb.load(out).rounds, wb.load(out).rollouts()  # readable after every crash
+    assert kills >= 2, "the run ended before it could be killed"
+    same_record(wb.load(tmp_path / "whole"), wb.load(out))
+    assert same_weights(tmp_path / "whole", out)
+
+
+def test_a_directory_with_another_run_is_refused(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match=r"holds another run \(ours, theirs\): method.allocator.n: 8, 4"):
+        wb.Run(lab, wb.methods.grpo(n=8), out=tmp_path, **SMALL)
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+
+def test_a_directory_with_other_files_is_refused(lab, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="files that are no record"):
+        go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+FULL = """
+    import resource, signal, sys; sys.path.insert(0, {tests!r})
+    import torch; torch.set_num_threads(1)
+    from conftest import small_lab
+    import workbench as wb
+    run = wb.Run(small_lab(), wb.methods.grpo(n=4), out={out!r}, problems_per_round=4, evaluate_every=0, checkpoint_every=2)
+    for row in run.rounds(8, progress=False):
+        if row["round"] == 3:  # from here on no file may grow beyond a kilobyte
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+"""
+
+
+def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(tmp_path):
+    out = tmp_path / "run"
+    code = textwrap.dedent(FULL.format(tests=os.path.dirname(__file__), out=str(out)))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert "RecordError" in done.stderr and "File too large" in done.stderr and "rounds 1 to 3 are kept" in done.stderr
+    assert wb.load(out).rounds["round"].tolist() == [1, 2, 3] and len(wb.load(out).rollouts()) == 48
+    assert not list(out.rglob("*.writing"))
+    go(wb.Run.resume(out), 4)
+    assert len(wb.load(out).rounds) == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a small file system needs root on Linux")
+def test_a_full_disk_loses_nothing(lab, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        run = wb.Run(lab, wb.methods.grpo(n=4), out=disk / "run", **SMALL)
+        with pytest.raises(wb.records.RecordError, match="No space left on device; rounds 1 to"):
+            for row in run.rounds(8, progress=False):
+                if row["round"] == 2:
+                    (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
+        assert len(wb.load(disk / "run").rounds) >= 2
+        (disk / "filler").unlink()
+        assert len(go(wb.Run.resume(disk / "run"), 4)) >= 1
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+class Nan:
+    """A verifier whose rewards are not numbers."""
+
+    def score(self, responses, answers):
+        return Scores(np.full(len(responses), np.nan), np.array(["ok"] * len(responses)))
+
+
+def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
+    from dataclasses import replace
+
+    lab = replace(small_lab(), verifier=Nan(), held_out=None)
+    with pytest.raises(NonFinite, match=r"round 1: the reward of 16 rollouts is not finite; .*failed-000001.parquet"):
+        go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
+    kept = pd.read_parquet(tmp_path / "failed-000001.parquet")
+    assert len(kept) == 16 and len(kept["response"][0]) > 0 and kept["text"].str.len().gt(0).all()
+
+
+class Endless:
+    def allocate(self, problems, context):
+        while True:
+            yield np.zeros(len(problems), dtype=np.int64)
+
+
+class TwoStages:
+    """Two rollouts each, two more problems, two rollouts for those; keeps the first problem only."""
+
+    def allocate(self, problems, context):
+        yield np.full(len(problems), 2)
+        problems = yield More(2)
+        rollouts = yield np.array([0] * (len(problems) - 2) + [2, 2])
+        return np.flatnonzero(rollouts.problem == problems[0].id)
+
+
+def test_allocators_are_generators(lab, tmp_path):
+    run = wb.Run(lab, wb.Method("staged", TwoStages()), out=tmp_path, **SMALL)
+    row = go(run, 1)[0]
+    rollouts = run.record.rollouts()
+    assert row["problems"] == 6 and row["rollouts"] == 12 and row["selected"] == 2
+    assert rollouts["stage"].tolist() == [0] * 8 + [1] * 4 and rollouts.groupby("problem")["draw"].apply(list).map(lambda d: d == [0, 1]).all()
+    assert rollouts["selected"].sum() == 2 and rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
+
+
+def test_an_allocator_that_never_ends_is_stopped(lab):
+    with pytest.raises(ValueError, match="asked 1000 times in one round"):
+        go(wb.Run(lab, wb.Method("endless", Endless()), evaluate_every=0, problems_per_round=2), 1)
+
+
+def test_mini_batches_are_steps(lab):
+    row = go(wb.Run(lab, wb.methods.grpo(n=4), mini_batches=2, problems_per_round=4, evaluate_every=0), 1)[0]
+    assert row["steps"] == 2
+
+
+def test_kl_and_entropy_terms_run(lab):
+    method = wb.methods.grpo(n=4, kl=0.05, entropy=0.01)
+    rows = go(wb.Run(lab, method, problems_per_round=4, evaluate_every=0), 2)
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[1]["kl"] >= 0
+
+
+@pytest.mark.parametrize("method", [wb.methods.grpo(4), wb.methods.gspo(4), wb.methods.dr_grpo(4)], ids=lambda m: m.name)
+def test_every_method_trains_and_resumes_from_its_manifest(lab, method, tmp_path):
+    go(wb.Run(lab, method, out=tmp_path, **SMALL), 3)
+    again = wb.Run.resume(tmp_path)
+    assert repr(again.method) == repr(method) and method.name in repr(method)
+    assert len(go(again, 5)) == 2
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"problems_per_round": 0}, "problems_per_round=0: a whole number of at least 1"), ({"problems_per_round": 33}, "n=33: the pool has 32"),
+    ({"mini_batches": -1}, "mini_batches=-1"), ({"learning_rate": 0.0}, "learning_rate=0.0"), ({"evaluate_every": -1}, "evaluate_every=-1"),
+    ({"learning_rate": float("nan")}, "learning_rate=nan"), ({"seed": -1}, "seed=-1"), ({"seed": 1.5}, "seed=1.5"),
+])
+def test_wrong_arguments_raise_before_a_model_is_loaded(lab, options, message):
+    with pytest.raises(ValueError, match=message):
+        wb.Run(lab, wb.methods.grpo(), **options)
+
+
+def test_more_bad_input(lab, tmp_path):
+    with pytest.raises(ValueError, match="n=1: a group needs at least 2 rollouts"):
+        Uniform(1)
+    with pytest.raises(ValueError, match="n=-1: a whole number"):
+        go(wb.Run(lab, wb.methods.grpo()), -1)
+    with pytest.raises(OSError, match="no record here"):
+        wb.load(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "rounds.parquet").write_bytes(b"half a fi")
+    with pytest.raises(OSError, match="rounds.parquet: cannot be read"):
+        wb.load(tmp_path).rounds
