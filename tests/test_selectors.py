@@ -252,7 +252,7 @@ def test_rejection_reads_correct_and_not_reward():
 
 
 def test_statistics():
-    assert [selector.statistics for selector in EVERY] == ["pool", *["selected"] * 4]
+    assert [selector.statistics for selector in EVERY] == ["pool", *["selected"] * 3, "mixed"]
     assert MaxVariance(2, statistics="pool").statistics == "pool"
 
 

@@ -1,5 +1,7 @@
 """The command line: `python -m workbench quickstart`."""
 
+import ast
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -22,6 +24,20 @@ def main():
 def quickstart(rounds, seed, out, figures):
     """Train the tiny language model by GRPO on this machine, and draw what happened."""
     _guard(lambda: _quickstart(rounds, seed, Path(out), Path(figures)))
+
+
+@main.command()
+@click.argument("method")
+@click.option("--set", "options", multiple=True, metavar="NAME=VALUE", help="An argument of the method, as n=16; repeatable.")
+@click.option("--lab", "lab_options", multiple=True, metavar="NAME=VALUE", help="An argument of the tiny lab, as pool=1024.")
+@click.option("--rounds", default=200, show_default=True)
+@click.option("--problems", default=32, show_default=True, help="Problems a round.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--evaluate-every", default=20, show_default=True, help="Rounds between evaluations, 0 for none.")
+@click.option("--out", required=True, help="Directory of the record; resumed if it holds this run.")
+def run(method, options, lab_options, rounds, problems, seed, evaluate_every, out):
+    """Run METHOD, a name in workbench.methods, in the tiny lab: python -m workbench run grpo --set n=16 --out runs/a"""
+    _guard(lambda: _run(method, _settings(options), _settings(lab_options), rounds, problems, seed, evaluate_every, out))
 
 
 @main.command("base-model")
@@ -50,6 +66,48 @@ def _quickstart(rounds, seed, out, figures):
         figure.savefig(figures / f"quickstart.{suffix}", dpi=150, metadata={"Date": None} if suffix == "svg" else None)
     click.echo(f"\nfigure    {figures / 'quickstart.svg'} (and .png)")
     click.echo("notebook  make lab, then open notebooks/00_quickstart.ipynb")
+
+
+def _run(method, options, lab_options, rounds, problems, seed, evaluate_every, out):
+    import workbench as wb
+
+    lab = _call(wb.labs.tiny, lab_options)
+    chosen = _call(_method(method), options)
+    run = wb.Run(lab, chosen, seed=seed, out=out, problems_per_round=problems, evaluate_every=evaluate_every)
+    click.echo(repr(chosen))
+    for _ in run.rounds(rounds):
+        pass
+    click.echo(_table(run.record))
+
+
+def _method(name):
+    from workbench import methods
+
+    if name not in methods.PAPERS:
+        raise ValueError(f"method {name!r}: there are {', '.join(methods.PAPERS)}")
+    return getattr(methods, name)
+
+
+def _settings(options):
+    """NAME=VALUE pairs as keyword arguments; values are Python literals, anything else is text."""
+    settings = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"{option!r}: NAME=VALUE is needed")
+        try:
+            settings[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[name] = value
+    return settings
+
+
+def _call(function, options):
+    known = inspect.signature(function).parameters
+    for name in options:
+        if name not in known and "objective" not in known:
+            raise ValueError(f"{name}: no argument of {function.__name__}; there are {', '.join(known)}")
+    return function(**options)
 
 
 def _table(record):

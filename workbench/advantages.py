@@ -78,6 +78,23 @@ def batch_normalized(rewards, groups, *, baseline=None, ddof=0, eps=0.0, clip=No
     return _clipped(_divide(centred, np.full_like(centred, deviation)), clip)
 
 
+def selected_advantages(advantage, statistics, pool, index):
+    """Advantages of the selected rows `index` (K,) of the candidates `pool`, (K,) float64.
+
+    statistics: over the "selected" rows alone (PODS), over the whole "pool" of the group, or "mixed": over the pool
+    where all rewards of the pool's group are equal, else over the selected rows (AERO takes the posterior of a uniform
+    group before pruning it, and the mean of a mixed one after).
+    """
+    if statistics == "pool":
+        return advantage(pool.reward, pool.problem)[index]
+    selected = advantage(pool.reward[index], pool.problem[index])
+    if statistics == "selected":
+        return selected
+    rewards, inverse, sizes = _grouped(pool.reward, pool.problem)
+    mixed = _mixed(rewards, inverse, sizes)[inverse][index]
+    return np.where(mixed, selected, advantage(pool.reward, pool.problem)[index])
+
+
 def _outcomes(rewards, bounds):
     """Rewards on the scale where failure is 0 and success 1, (R,)."""
     low, high = bounds

@@ -48,13 +48,15 @@ def grpo_step(policy, optimizer, rollouts, advantages, objective=Objective(), *,
     advantages (R,): finite. temperature: that of the sampling. micro_tokens: tokens of one micro-batch, padding
     included (memory; the loss does not depend on it). max_grad_norm: gradients are scaled down to it. length: L of
     `Objective(mean="constant")` where the objective names none. reference: frozen policy for `objective.kl` > 0.
-    Rollouts with advantage 0 are not computed unless a KL penalty or an entropy bonus depends on them.
+    Rollouts with advantage 0 are not computed unless a KL penalty or an entropy bonus depends on them; those whose
+    column `gradient` is False never are, though they count in the averages.
     ValueError for bad shapes; `NonFinite` before any weight is changed.
     """
     advantages = _check(rollouts, advantages, objective, reference)
     weights = _weights(rollouts, objective, length)
     everything = objective.kl > 0 or objective.entropy > 0
-    active = np.arange(len(rollouts)) if everything else np.flatnonzero(advantages)
+    gradient = rollouts.columns.get("gradient", np.ones(len(rollouts), bool))
+    active = np.flatnonzero(gradient & (everything | (advantages != 0)))
     optimizer.zero_grad(set_to_none=False)
     policy.model.train()
     per_rollout, totals = np.full((3, len(rollouts)), np.nan), np.zeros(3)
@@ -93,13 +95,12 @@ def micro_batches(rollouts, index, tokens):
 def mini_batches(rollouts, parts, rng):
     """Splits a round's groups at random into `parts` sets of rows of nearly equal group counts.
 
-    ValueError when there are fewer groups than parts.
+    Fewer groups make fewer sets, no rollouts none.
     """
     keys, inverse = rollouts.groups()
-    if parts > len(keys) > 0:
-        raise ValueError(f"mini_batches={parts}: the round has only {len(keys)} groups to train on")
-    if parts == 1:
-        return [np.arange(len(rollouts))]
+    parts = min(parts, len(keys))
+    if parts < 2:
+        return [np.arange(len(rollouts))][:parts]
     return [np.flatnonzero(np.isin(inverse, chosen)) for chosen in np.array_split(rng.permutation(len(keys)), parts)]
 
 

@@ -1,15 +1,23 @@
-"""The papers as compositions: each method is five slots, a few lines."""
+"""The papers as compositions: each method is its slots, a few lines.
+
+Papers: PODS (arXiv 2504.13818), AR3PO, Knapsack RL, AERO and, as the baselines they share, GRPO, DAPO, GSPO and Dr. GRPO.
+Settings that belong to the model and the machine (learning rate, response length) are the lab's.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
-from workbench.advantages import group_normalized
+from workbench import allocators, reuse, selectors
+from workbench.advantages import group_normalized, posterior
 from workbench.allocators import Uniform
 from workbench.describe import compose
 from workbench.objectives import Objective
+from workbench.rewards import Correct, Overlong
 from workbench.selectors import All
+
+PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero")
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,7 +25,8 @@ class Method:
     """What a paper decides. Any value of a slot goes with any value of the others.
 
     allocator: how many rollouts for which problem; reuse: which old responses join (None: none); selector: which
-    rollouts are trained on; advantage: function of rewards (R,) and groups (R,); objective: the loss.
+    rollouts are trained on; advantage: function of rewards (R,) and groups (R,); objective: the loss; reward: the
+    parts that are summed to what the advantage reads. `method.but(selector=...)` changes slots.
     """
 
     name: str
@@ -26,23 +35,41 @@ class Method:
     selector: Any = field(default_factory=All)
     advantage: Callable = group_normalized
     objective: Objective = field(default_factory=Objective)
+    reward: tuple = (Correct(),)
 
     def __repr__(self):
-        slots = ", ".join(f"{f.name}={compose(getattr(self, f.name))}" for f in fields(self)[1:])
+        slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
         return f"Method({self.name!r}, {slots})"
 
     def slots(self):
         """Name and value of every slot, in the order of a round."""
         return {f.name: getattr(self, f.name) for f in fields(self)[1:]}
 
+    def but(self, **changes):
+        """The same method with other slots or another name."""
+        return replace(self, **changes)
+
 
 def grpo(n=8, clip=(0.2, 0.28), **objective):
     """Group relative policy optimisation: n rollouts a problem, all trained on, advantages (r - mean) / std.
 
-    Clip 0.2 / 0.28 and no KL term as in PODS, AR3PO and Knapsack RL; the mean over all tokens of the step (DAPO).
-    The original token-then-rollout mean is `grpo(mean="rollout")`, the penalty of AERO eq. 2 `grpo(kl=...)`.
+    n=8 as in AR3PO 4, Knapsack RL 3 and CBS table 4. Clip 0.2 / 0.28 (Knapsack RL F) and no KL term (PODS, AR3PO,
+    Knapsack RL); one mean over all tokens of a step. The mean over rollouts of token means (CBS appendix A) is
+    `grpo(mean="rollout")`, the penalty of AERO eq. 2 `grpo(kl=...)`. PODS's baseline with gradient accumulation
+    (GRPO-GA, n=16) is `grpo(n=16)`: the lab's `micro_tokens` accumulates, and the step does not depend on it.
     """
     return Method("grpo", Uniform(n), objective=Objective(clip=clip, **objective))
+
+
+def dapo(n=8, groups=None, max_draws=3, clip=(0.2, 0.28), overlong=0.2):
+    """DAPO: dynamic sampling, clip-higher, token mean and a soft penalty on overlong responses (CBS appendix A).
+
+    max_draws=3: 1536 problems for 512 (AR3PO 4); at that bound the round goes on with the mixed groups it has. groups:
+    wanted mixed groups, None for a round's problems. overlong: last share of the length limit that is penalised, 0 for
+    no penalty.
+    """
+    parts = (Correct(), Overlong(buffer=overlong)) if overlong else (Correct(),)
+    return Method("dapo", allocators.DynamicSampling(n, groups, max_draws), objective=Objective(clip=clip), reward=parts)
 
 
 def gspo(n=8, clip=(3e-4, 4e-4)):
@@ -57,3 +84,55 @@ def dr_grpo(n=8, clip=(0.2, 0.28), length=None):
     """GRPO without its two normalisations: no division by the deviation, a constant in place of the length."""
     return Method("dr_grpo", Uniform(n), advantage=partial(group_normalized, scale=False),
                   objective=Objective(clip=clip, mean="constant", length=length))
+
+
+def pods(n=64, m=16, rule="max_variance", statistics="selected", clip=(0.2, 0.28)):
+    """PODS: n rollouts a problem, the update on m of them (section 3.2, algorithm 1).
+
+    (64, 16) is setting (a), (32, 8) setting (b), (128, 32) setting (c) of section 4.1. rule: "max_variance" (algorithm
+    2), "max_reward" or "random" (section 3.2). statistics: mean and deviation of the chosen m (section 3.2), or of the
+    whole "pool". The population deviation, as in the text; the released code has the sample one plus 1e-4:
+    `pods().but(advantage=partial(group_normalized, ddof=1, eps=1e-4))`.
+    """
+    rules = {"max_variance": selectors.MaxVariance, "max_reward": selectors.MaxReward, "random": selectors.Random}
+    if rule not in rules:
+        raise ValueError(f"rule={rule!r}: allowed are {', '.join(rules)}")
+    if not 1 <= m <= n:
+        raise ValueError(f"m={m}: a whole number from 1 to n={n} is needed")
+    return Method("pods", Uniform(n), selector=rules[rule](m, statistics=statistics), objective=Objective(clip=clip))
+
+
+def ar3po(stages=2, k=4, mode="stop-gradient", capacity=None, clip=(0.2, 0.28)):
+    """AR3PO: rollouts in stages for unsolved problems, and reuse of an old correct response (algorithm 1).
+
+    stages=2, k=4: at most 8 rollouts (section 4). mode: "stop-gradient" is option II, the paper's choice (table 2),
+    "recompute" option I, "direct" plain replay; None reuses nothing. capacity: see `CorrectResponses`.
+    """
+    kept = None if mode is None else reuse.CorrectResponses(mode, capacity)
+    return Method("ar3po", allocators.Staged(stages, k), kept, objective=Objective(clip=clip))
+
+
+def knapsack(n=8, low=2, up=128, info_gain=True, fallback=True, rates="last", estimator="grpo", clip=(0.2, 0.28)):
+    """Knapsack RL: the greatest summed value of a round's n rollouts a problem (eq. 5-6).
+
+    low=2, up=128 (appendix G.4); fallback for never solved problems (appendix C); rates from the last 16 rollouts
+    (appendix F), or another kind of `SuccessRates`. Advantages over std + 1e-6, clipped to [-5, 5], and clip 0.2 / 0.28
+    (appendix F).
+    """
+    known = allocators.SuccessRates(rates) if isinstance(rates, str) else rates
+    budget = allocators.Knapsack(n, None, low, up, info_gain, fallback, estimator, known)
+    return Method("knapsack", budget, advantage=partial(group_normalized, eps=1e-6, clip=5.0), objective=Objective(clip=clip))
+
+
+def aero(explore=8, total=16, n_max=32, k_max=10, extra=2, k=1, uniform=4, prior=(1.0, 1.0), clip=(0.2, 0.2),
+         entropy=1e-3, kl=0.0):
+    """AERO: explore, rescue, reject, and a posterior in place of the dead zone (algorithm 1, section 4).
+
+    explore=8, total=16, n_max=32, k_max=10, extra=2, Beta(1, 1), entropy bonus 1e-3 and clip 0.2 on both sides (table
+    9, maths; for code extra=4, k_max=3). k=1 wrong for each correct in partial groups, uniform=4 of a group that stays all alike.
+    prior=None trains with plain group advantages. kl: the penalty of eq. 2, off by default as in the other methods.
+    The mean over rollouts of token means (eq. 2).
+    """
+    advantage = group_normalized if prior is None else partial(posterior, alpha=prior[0], beta=prior[1])
+    return Method("aero", allocators.Rescue(explore, total, 0, n_max, k_max, extra), selector=selectors.Rejection(k, uniform),
+                  advantage=advantage, objective=Objective(clip=clip, mean="rollout", kl=kl, entropy=entropy))

@@ -170,12 +170,16 @@ class Rollouts:
         index = np.asarray(index)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         pick = {name: value.take(index) if isinstance(value, Ragged) else value[index] for name, value in self.items()}
-        return _from_columns(pick)
+        return Rollouts.of_columns(pick)
 
     def assign(self, **columns):
         """A new table with the given columns replaced or added, each (R,) or Ragged."""
         own = {name: value for name, value in columns.items() if name in _NAMES}
         return replace(self, **own, columns={**self.columns, **{k: v for k, v in columns.items() if k not in own}})
+
+    def drop(self, names):
+        """A new table without the further columns in `names`; those it does not have are passed over."""
+        return replace(self, columns={k: v for k, v in self.columns.items() if k not in names})
 
     def groups(self):
         """Problem ids in order of first appearance (G,) and the group number of every row (R,) int64."""
@@ -193,6 +197,12 @@ class Rollouts:
         data = {name: value for name, value in self.items() if name not in _RAGGED and name not in left_out}
         return pd.DataFrame({**data, "length": self.lengths})
 
+    @classmethod
+    def of_columns(cls, columns):
+        """From a dict of all columns, own and further ones."""
+        own = {name: value for name, value in columns.items() if name in _NAMES}
+        return cls(**own, columns={name: value for name, value in columns.items() if name not in _NAMES})
+
     @staticmethod
     def concat(parts):
         """The rows of all parts in order; every part must have the same columns."""
@@ -205,7 +215,7 @@ class Rollouts:
                 odd = sorted({name for name, _ in part.items()} ^ set(names))
                 raise ValueError(f"parts differ in columns: {', '.join(odd)}")
         join = {n: Ragged.concat if n in _RAGGED else np.concatenate for n in names}
-        return _from_columns({n: join[n]([part[n] for part in parts]) for n in names})
+        return Rollouts.of_columns({n: join[n]([part[n] for part in parts]) for n in names})
 
 
 _RAGGED = {"prompt": np.int32, "response": np.int32, "logprobs": np.float32}
@@ -223,11 +233,6 @@ _SCALARS = {
     "round": (np.int64, 0),
 }
 _NAMES = {"problem", *_RAGGED, *_SCALARS}
-
-
-def _from_columns(columns):
-    own = {name: value for name, value in columns.items() if name in _NAMES}
-    return Rollouts(**own, columns={name: value for name, value in columns.items() if name not in _NAMES})
 
 
 def _offsets(lengths):

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench import labs
+from workbench import labs, rewards
+from workbench.advantages import selected_advantages
 from workbench.allocators import More
 from workbench.checkpoints import join_arrays, load_optimizer, optimizer_tensors, split_arrays
 from workbench.describe import describe, differences, rebuild
@@ -49,6 +50,8 @@ class Run:
         _whole("evaluate_every", evaluate_every, 0)
         _whole("checkpoint_every", checkpoint_every, 1)
         _whole("seed", seed, 0)
+        if mini_batches > problems_per_round:
+            raise ValueError(f"mini_batches={mini_batches}: at most one for each of problems_per_round={problems_per_round} is allowed")
         if learning_rate is not None and not 0 < learning_rate < float("inf"):
             raise ValueError(f"learning_rate={learning_rate}: a positive number is needed, or None for the lab's own")
         lab.problems.draw(problems_per_round, 0, seed)  # a pool that is too small says so now
@@ -138,9 +141,7 @@ class Run:
             if request is None:
                 break
             if isinstance(request, More):
-                taken = frozenset(p.id for p in problems)
-                more, self._cursor = self.lab.problems.draw(request.n, self._cursor, self.seed, taken)
-                answer = problems = [*problems, *more]
+                answer = problems = [*problems, *self._more(request.n, problems)]
             else:
                 parts.append(self._sample(problems, request, parts, stage, context, watch))
                 answer, stage = Rollouts.concat(parts), stage + 1
@@ -153,6 +154,15 @@ class Run:
         rollouts = Rollouts.concat(parts)
         return rollouts, np.arange(len(rollouts)) if keep is None else np.asarray(keep, dtype=np.int64)
 
+    def _more(self, n, problems):
+        """n more problems, or none when the pool has no n others."""
+        try:
+            taken = frozenset(p.id for p in problems)
+            more, self._cursor = self.lab.problems.draw(n, self._cursor, self.seed, taken)
+        except ValueError:
+            return []
+        return more
+
     def _sample(self, problems, counts, parts, stage, context, watch):
         counts = np.asarray(counts, dtype=np.int64)
         if counts.shape != (len(problems),) or (counts < 0).any():
@@ -163,10 +173,12 @@ class Run:
             rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
         with watch("verify"):
             scores = self.lab.verifier.score(list(rollouts.text), list(rollouts.answer))
-        offset = np.repeat(before, counts)
         size = len(rollouts)
-        rollouts = rollouts.assign(reward=scores.reward, correct=scores.correct, status=scores.status,
-                                   draw=rollouts.draw + offset, stage=np.full(size, stage), round=np.full(size, context.round))
+        rollouts = rollouts.assign(
+            reward=scores.reward, correct=scores.correct, status=scores.status, draw=rollouts.draw + np.repeat(before, counts),
+            stage=np.full(size, stage), round=np.full(size, context.round), gradient=np.ones(size, bool),
+        )
+        rollouts = rewards.total(rollouts, self.method.reward, self.lab.sampling)
         bad = ~np.isfinite(rollouts.reward)
         if bad.any():
             raise NonFinite(f"the reward of {int(bad.sum())} rollouts is not finite", rollouts.take(bad))
@@ -181,12 +193,10 @@ class Run:
     def _select(self, rollouts, candidates, context):
         """Rows trained on (K,) and their advantages (K,)."""
         pool = rollouts.take(candidates)
+        if not len(pool):
+            return candidates, np.empty(0)
         index = np.asarray(self.method.selector(pool, context.rng("selector")), dtype=np.int64)
-        if self.method.selector.statistics == "pool":
-            advantages = self.method.advantage(pool.reward, pool.problem)[index]
-        else:
-            advantages = self.method.advantage(pool.reward[index], pool.problem[index])
-        return candidates[index], advantages
+        return candidates[index], selected_advantages(self.method.advantage, self.method.selector.statistics, pool, index)
 
     def _update(self, rollouts, advantages, context):
         """Optimizer steps over mini-batches; (rows, StepStats) of each."""
@@ -213,7 +223,7 @@ class Run:
             "round": number, "problems": len(fresh.groups()[0]), "rollouts": len(fresh), "selected": len(used),
             "trained": int(rollouts["trained"].sum()), "reward": float(fresh.reward.mean()),
             "correct": float(fresh.correct.mean()),
-            "effective_gradient_ratio": effective_gradient_ratio(used["advantage"]),
+            "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
             "all_positive": positive, "all_negative": negative,
             **_step_columns(steps), **self._cost(fresh, rollouts.take(rollouts["trained"])),
             "entropy": float(fresh.entropy.mean()), "length": float(fresh.lengths.mean()),
@@ -356,19 +366,17 @@ def _marked(rollouts, chosen, advantages, steps, number):
     advantage[chosen], selected[chosen] = advantages, True
     for rows, stats in steps:
         clip_ratio[chosen[rows]], drift[chosen[rows]] = stats.clip_ratio, stats.drift
-    trained[chosen] = advantages != 0
+    trained[chosen] = (advantages != 0) & rollouts["gradient"][chosen]
     return rollouts.assign(advantage=advantage, selected=selected, trained=trained, clip_ratio=clip_ratio, drift=drift,
                            age=number - rollouts.round)
 
 
 def _step_columns(steps):
     stats = [s for _, s in steps]
-    clip = np.concatenate([s.clip_ratio for s in stats])
-    return {
-        "steps": len(stats), "loss": float(np.mean([s.loss for s in stats])),
-        "gradient_norm": float(np.mean([s.gradient_norm for s in stats])), "kl": float(np.mean([s.kl for s in stats])),
-        "clip_ratio": float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0,
-    }
+    clip = np.concatenate([s.clip_ratio for s in stats]) if stats else np.empty(0)
+    means = {name: float(np.mean([getattr(s, name) for s in stats])) if stats else float("nan")
+             for name in ("loss", "gradient_norm", "kl")}
+    return {"steps": len(stats), **means, "clip_ratio": float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0}
 
 
 def _whole(name, value, least):

@@ -6,7 +6,8 @@ A selector is a frozen configuration, called with the round's candidates, return
 
 `rollouts` is a `Rollouts`, or a DataFrame with columns `problem`, `reward`, `correct` (and `stage`, if there are
 stages); `rng` a NumPy generator. Its `statistics` says over what the advantages are taken: "selected" (the kept rows
-alone, as in PODS) or "pool" (all candidates of the group, as in Reinforce-Ada).
+alone, as in PODS), "pool" (all candidates of the group, as in Reinforce-Ada) or "mixed" (the pool where the group's
+rewards are all equal, else the kept rows, as in AERO).
 
 A group is one problem's rows. What is kept of it depends on nothing but its own rows and the generator's state. A
 group with fewer than m rows keeps all of them, since allocators may give a problem as few as two. Ties go to the
@@ -21,7 +22,7 @@ import numpy as np
 
 from workbench.seeding import derive
 
-STATISTICS = ("selected", "pool")
+STATISTICS = ("selected", "pool", "mixed")
 LARGEST = 1e150  # the largest reward in size: sums and squares stay finite
 
 
@@ -143,8 +144,8 @@ class Rejection:
     mixed, u from `high` up           all
 
     Readings: the draws are uniform (the paper names no measure of informativeness); a rescued problem's pair is drawn
-    from all its stages; k does not apply to it. Without stages and with S = 0 no problem is a rescued one. Under
-    "selected" the posterior of a uniform group is taken over the kept rows; the paper takes it before pruning.
+    from all its stages; k does not apply to it. Without stages and with S = 0 no problem is a rescued one. The default
+    statistics are "mixed": the paper takes the posterior of a uniform group before pruning it.
     """
 
     k: int = 1
@@ -152,7 +153,7 @@ class Rejection:
     balanced: int = 1
     threshold: int = 0
     high: float = 0.5
-    statistics: str = "selected"
+    statistics: str = "mixed"
 
     def __post_init__(self):
         _check(self, "k", "uniform", "balanced")

@@ -207,6 +207,15 @@ class TransformersPolicy:
 
         return checkpoint(score, hidden, use_reentrant=False) if recompute else score(hidden)
 
+    @torch.no_grad()
+    def prompt_states(self, prompts):
+        """Mean final hidden state over each prompt's tokens, (P, H) float32 NumPy."""
+        tokens = Ragged.of(self.encode(list(prompts)), np.int64)
+        mask = torch.as_tensor(tokens.mask(), device=self.device)[:, :, None]
+        self.model.eval()
+        hidden = self.decoder(input_ids=torch.as_tensor(tokens.padded(self._pad_id), device=self.device)).last_hidden_state
+        return ((hidden * mask).sum(1) / mask.sum(1)).float().cpu().numpy()
+
     def frozen(self):
         """The policy as it stands, never to change: a copy, or for LoRA the base model under the adapter."""
         return _Reference(self) if hasattr(self.model, "disable_adapter") else copy.deepcopy(self)

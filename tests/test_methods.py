@@ -1,0 +1,228 @@
+"""Every method trains in the tiny lab and its record shows what it promised; any slot goes with any other."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+from conftest import small_lab
+from test_run import go, same_record, same_weights
+
+import workbench as wb
+from workbench import allocators, selectors
+from workbench.advantages import group_normalized, leave_one_out
+from workbench.objectives import Objective
+from workbench.reuse import CorrectResponses
+from workbench.rollouts import Rollouts
+
+SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
+METHODS = {
+    "grpo": wb.methods.grpo(4), "dapo": wb.methods.dapo(4), "gspo": wb.methods.gspo(4), "dr_grpo": wb.methods.dr_grpo(4),
+    "pods": wb.methods.pods(8, 4), "ar3po": wb.methods.ar3po(2, 2), "knapsack": wb.methods.knapsack(4),
+    "aero": wb.methods.aero(4, 8, n_max=10, k_max=3),
+}
+
+
+def trained(method, tmp_path, rounds=5, **options):
+    """Record frames of a short run on a pool of 16 problems: an epoch is two rounds."""
+    run = wb.Run(small_lab(pool=16), method, out=tmp_path, **{**SMALL, **options})
+    go(run, rounds)
+    return run.record.rounds, run.record.rollouts()
+
+
+def sizes(rollouts):
+    return rollouts.groupby(["round", "problem"]).size()
+
+
+def test_every_paper_is_a_method():
+    assert set(METHODS) == set(wb.methods.PAPERS)
+    for name in wb.methods.PAPERS:
+        assert getattr(wb.methods, name)().name == name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_five_rounds_resume_exactly(name, tmp_path):
+    method = METHODS[name]
+    trained(method, tmp_path / "whole")
+    trained(method, tmp_path / "parts", 3)
+    assert len(go(wb.Run.resume(tmp_path / "parts"), 5)) == 2
+    whole, parts = wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts")
+    same_record(whole, parts)
+    assert same_weights(whole.path, parts.path)
+    assert len(whole.rounds) == 5 and whole.rounds["steps"].max() == 1
+
+
+def test_pods_trains_on_m_of_n(tmp_path):
+    rounds, rollouts = trained(METHODS["pods"], tmp_path)
+    kept = rollouts[rollouts["selected"]]
+    assert (sizes(rollouts) == 8).all() and (sizes(kept) == 4).all() and (rounds["selected"] == 32).all()
+    for _, group in rollouts.groupby(["round", "problem"]):
+        right = group["correct"].sum()
+        kept_right = group[group["selected"]]["correct"].sum()
+        assert kept_right == np.clip(2, max(0, right - 4), min(4, right)), "theorem 2: half and half, as far as there are"
+
+
+def test_ar3po_stages_and_reuse(tmp_path):
+    rounds, rollouts = trained(METHODS["ar3po"], tmp_path, rounds=6)
+    fresh = rollouts[rollouts["age"] == 0]
+    for _, group in fresh.groupby(["round", "problem"]):
+        assert len(group) == (2 if group[group["stage"] == 0]["correct"].any() else 4)
+    old = rollouts[rollouts["age"] > 0]
+    assert len(old) > 0 and old["round"].min() >= 1 and old["correct"].all() and not old["trained"].any()
+    assert (rounds["rollouts"] < 32).any() and rounds["reuse_stored"].iloc[-1] == fresh["correct"].sum()
+
+
+def test_knapsack_keeps_the_total_and_starts_uniform(tmp_path):
+    rounds, rollouts = trained(METHODS["knapsack"], tmp_path, rounds=6)
+    assert (rounds["rollouts"] == 32).all()
+    counts = sizes(rollouts)
+    assert (counts[:2] == 4).all() and counts.min() >= 2 and (counts[3:] != 4).any()
+    assert np.isfinite(rounds["success_rate_error"].iloc[-1])
+
+
+def test_aero_sizes(tmp_path):
+    _, rollouts = trained(METHODS["aero"], tmp_path)
+    for _, group in rollouts.groupby(["round", "problem"]):
+        explored, kept = group[group["stage"] == 0], group[group["selected"]]
+        right = explored["correct"].sum()
+        assert len(explored) == 4 and (len(group) == 4 or right == 0)
+        if group["correct"].nunique() == 1:
+            assert len(kept) == 4 and (kept["advantage"] != 0).all()
+        elif right == 0:
+            assert kept["correct"].tolist().count(True) == 1 and len(kept) == 2
+        elif right / 4 < 0.5:
+            assert kept["correct"].sum() == right and len(kept) == 2 * right
+        else:
+            assert len(kept) == len(group)
+
+
+def test_dapo_trains_on_mixed_groups_only(tmp_path):
+    rounds, rollouts = trained(METHODS["dapo"], tmp_path, problems_per_round=4)
+    kept = rollouts[rollouts["selected"]]
+    assert kept.groupby(["round", "problem"])["correct"].nunique().eq(2).all()
+    assert (rounds["problems"] <= 12).all() and (rounds["problems"] > 4).any() and (rounds["selected"] <= 16).all()
+    assert {"reward_correct", "reward_overlong"} <= set(rollouts.columns)
+
+
+def test_dapo_with_nothing_mixed_ends_and_trains_on_nothing(tmp_path):
+    from dataclasses import replace
+
+    from workbench.verifiers import Scores
+
+    class Solved:
+        def score(self, responses, answers):
+            return Scores.of(["ok"] * len(responses))
+
+    lab = replace(small_lab(pool=16, held_out=0), verifier=Solved())
+    row = go(wb.Run(lab, wb.methods.dapo(2), problems_per_round=4, evaluate_every=0), 1)[0]
+    assert row["rollouts"] == 24 and row["selected"] == 0 and row["steps"] == 0 and np.isnan(row["loss"])
+
+
+def test_a_cross_product_is_one_expression(tmp_path):
+    method = wb.methods.knapsack(8).but(
+        name="knapsack-pods-gspo", selector=selectors.MaxVariance(4), reuse=CorrectResponses(),
+        advantage=partial(leave_one_out, clip=5.0), objective=Objective((3e-4, 4e-4), "sequence", "rollout"))
+    rounds, rollouts = trained(method, tmp_path)
+    assert (rounds["rollouts"] == 64).all() and sizes(rollouts[rollouts["selected"]]).max() <= 4
+    assert "Knapsack" in repr(method) and "MaxVariance(m=4)" in repr(method)
+
+
+@pytest.mark.parametrize("kind", ["epoch", "beta", "fresh", "predictor"])
+def test_every_kind_of_success_rate_runs(kind, tmp_path):
+    trained(wb.methods.knapsack(6, rates=kind), tmp_path / "whole", 4)
+    trained(wb.methods.knapsack(6, rates=kind), tmp_path / "parts", 3)
+    go(wb.Run.resume(tmp_path / "parts"), 4)
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts"))
+
+
+def test_a_selector_of_ones_own_in_a_few_lines(tmp_path):
+    @dataclass(frozen=True)
+    class Shortest:
+        """Keeps the m shortest rollouts of the round."""
+
+        m: int
+        statistics: str = "pool"
+
+        def __call__(self, rollouts, rng):
+            return np.sort(np.argsort(rollouts.lengths, kind="stable")[: self.m])
+
+    rounds, rollouts = trained(wb.methods.grpo(4).but(name="shortest", selector=Shortest(10)), tmp_path, 1)
+    assert rounds["selected"].tolist() == [10]
+    assert rollouts.loc[rollouts["selected"], "length"].max() <= rollouts.loc[~rollouts["selected"], "length"].min()
+
+
+class TestReuse:
+    """CorrectResponses on hand-made groups of one problem, one of eight replaced."""
+
+    @staticmethod
+    def joined(mode, policy):
+        from workbench.rollouts import Context
+
+        slot = CorrectResponses(mode)
+        sampled = policy.generate(["1+2="] * 2, [1, 8], wb.policies.Sampling(max_new_tokens=12), seed=3)
+        sampled = sampled.assign(problem=np.array(["p"] * 9), gradient=np.ones(9, bool))
+        slot.feedback(sampled.take([0]).assign(correct=[True], reward=[1.0], round=[1]), Context(round=1))
+        table = sampled.take(np.arange(1, 9)).assign(reward=np.zeros(8), correct=np.zeros(8, bool), round=np.full(8, 2))
+        return slot, *slot.join(table, np.arange(8), Context(round=2, policy=policy))
+
+    @pytest.mark.parametrize("mode", ["stop-gradient", "recompute", "direct"])
+    def test_one_in_eight(self, mode, policy):
+        _, rollouts, candidates = self.joined(mode, policy)
+        assert len(rollouts) == 9 and len(candidates) == 8 and candidates[-1] == 8 and rollouts.correct.sum() == 1
+        advantages = group_normalized(rollouts.reward[candidates], rollouts.problem[candidates])
+        assert advantages[:7] == pytest.approx(np.full(7, -0.378), abs=5e-4) and advantages[7] == pytest.approx(2.646, abs=1e-3)
+        assert rollouts["gradient"][candidates].tolist() == [True] * 7 + [mode != "stop-gradient"]
+
+    def test_no_gradient_through_it_in_stop_gradient_mode(self, policy):
+        from test_grpo import Gradients
+
+        from workbench.grpo import grpo_step
+
+        _, rollouts, candidates = self.joined("stop-gradient", policy)
+        chosen, advantages = rollouts.take(candidates), np.zeros(8)
+        advantages[7] = 2.6  # all of the others' silenced
+        keeper = Gradients(policy)
+        stats = grpo_step(policy, keeper, chosen, advantages)
+        assert not keeper.seen.any() and stats.rollouts == 0
+        assert grpo_step(policy, keeper, chosen.assign(gradient=np.ones(8, bool)), advantages).rollouts == 1
+
+    def test_probabilities_are_of_the_right_policy(self, policy):
+        import torch
+
+        old = self.joined("direct", policy)[1].logprobs[8]
+        with torch.no_grad():
+            for p in policy.parameters():
+                p.add_(0.05 * torch.randn_like(p))
+        slot, rollouts, _ = self.joined("recompute", policy)
+        with torch.no_grad():
+            now = policy.logprobs(rollouts.take([8])).numpy()[0]
+        assert rollouts.logprobs[8] == pytest.approx(now, abs=1e-5) and len(old)
+
+    def test_capacity_drops_the_oldest_and_state_comes_back(self):
+        from workbench.rollouts import Context
+
+        slot = CorrectResponses(capacity=2)
+        for number in (1, 2, 3):
+            table = Rollouts(problem=["a", "b"], correct=[True, number == 1], round=[number] * 2, text=[f"t{number}"] * 2)
+            slot.feedback(table, Context(round=number))
+        assert sorted(zip(slot.stored.problem, slot.stored.round)) == [("a", 2), ("a", 3), ("b", 1)]
+        other = CorrectResponses(capacity=2)
+        other.load_state_dict(slot.state_dict())
+        assert other.stored.text.tolist() == slot.stored.text.tolist() and other.metrics() == slot.metrics()
+
+    def test_bad_arguments(self):
+        with pytest.raises(ValueError, match="mode='clone': allowed are"):
+            CorrectResponses("clone")
+        with pytest.raises(ValueError, match="capacity=0"):
+            CorrectResponses(capacity=0)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: wb.methods.pods(8, 9), "m=9: a whole number from 1 to n=8"), (lambda: wb.methods.pods(8, 0), "m=0"),
+    (lambda: wb.methods.pods(rule="best"), "rule='best'"), (lambda: wb.methods.grpo(1), "n=1"),
+    (lambda: wb.methods.knapsack(200), "n=200"), (lambda: wb.methods.dapo(overlong=2.0), "buffer=2.0"),
+    (lambda: allocators.Staged(0, 4), "stages=0"), (lambda: wb.methods.knapsack(rates="guess"), "kind='guess'"),
+])
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.policies import Sampling
+from workbench.rewards import Boxed, Correct, Overlong, Tags, overlong, total
+from workbench.rollouts import Ragged, Rollouts
+
+
+def table(texts, rewards, lengths):
+    return Rollouts(problem=["a"] * len(texts), text=texts, reward=rewards,
+                    response=Ragged.of([[1] * n for n in lengths], np.int32))
+
+
+def test_overlong_by_hand():
+    assert overlong([50, 80, 90, 100, 120], 100).tolist() == pytest.approx([0, 0, -0.5, -1, -1])
+    assert overlong([10, 10], 100, truncated=np.array([False, True])).tolist() == [0, -1]
+
+
+@given(st.lists(st.integers(1, 300), min_size=1), st.integers(10, 200), st.floats(0.01, 1))
+def test_overlong_is_bounded_and_falls_with_length(lengths, limit, buffer):
+    penalty = overlong(sorted(lengths), limit, buffer)
+    assert (-1 <= penalty).all() and (penalty <= 0).all() and (np.diff(penalty) <= 0).all()
+
+
+def test_parts_are_summed_by_weight_and_recorded():
+    texts = ["<think>a</think><answer>1</answer>", "<think>", r"\boxed{1}"]
+    rollouts = total(table(texts, [1.0, 0.0, 1.0], [10, 95, 100]), (Correct(), Tags(), Overlong(), Boxed(0.5)), Sampling(max_new_tokens=100))
+    assert rollouts["reward_tags"].tolist() == [1, 0.25, 0]
+    assert rollouts["reward_boxed"].tolist() == [0, 0, 1]
+    assert rollouts.reward.tolist() == pytest.approx([1.2, 0.05 - 0.75, 1 - 1 + 0.5])
+    assert rollouts["reward_correct"].tolist() == [1, 0, 1]
+
+
+def test_one_part_adds_no_column():
+    rollouts = total(table(["x"], [1.0], [3]), (Correct(2.0),), Sampling())
+    assert rollouts.reward.tolist() == [2.0] and not rollouts.columns
+
+
+@pytest.mark.parametrize("parts", [(), (Correct(), Correct(0.5))])
+def test_bad_parts(parts):
+    with pytest.raises(ValueError, match="no two of the same name"):
+        total(table(["x"], [1.0], [3]), parts, Sampling())
