@@ -17,7 +17,7 @@ def main():
 
 
 @main.command()
-@click.option("--rounds", default=100, show_default=True, help="Rounds of 32 problems x 8 rollouts.")
+@click.option("--rounds", default=100, show_default=True, type=click.IntRange(1), help="Rounds of 32 problems x 8 rollouts.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", default="runs/quickstart", show_default=True, help="Directory of the record; resumed if it holds this run.")
 @click.option("--figures", default="figures", show_default=True, help="Directory of the pictures.")
@@ -30,7 +30,7 @@ def quickstart(rounds, seed, out, figures):
 @click.argument("method")
 @click.option("--set", "options", multiple=True, metavar="NAME=VALUE", help="An argument of the method, as n=16; repeatable.")
 @click.option("--lab", "lab_options", multiple=True, metavar="NAME=VALUE", help="An argument of the tiny lab, as pool=1024.")
-@click.option("--rounds", default=200, show_default=True)
+@click.option("--rounds", default=200, show_default=True, type=click.IntRange(1))
 @click.option("--problems", default=32, show_default=True, help="Problems a round.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--evaluate-every", default=20, show_default=True, help="Rounds between evaluations, 0 for none.")
@@ -56,7 +56,7 @@ def _quickstart(rounds, seed, out, figures):
 
     lab = wb.labs.tiny()
     run = wb.Run(lab, wb.methods.grpo(), seed=seed, out=out)
-    click.echo(f"GRPO on the tiny lab: {rounds} rounds of 32 problems x 8 rollouts; the record goes to {out}")
+    click.echo(f"GRPO on the tiny lab, {run.problems_per_round} problems x 8 rollouts a round; the record goes to {out}")
     for _ in run.rounds(rounds):
         pass
     click.echo(_table(run.record))

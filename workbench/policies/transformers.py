@@ -240,7 +240,8 @@ class TransformersPolicy:
 
     def save(self, path):
         """Writes the model (a LoRA policy: its adapter) and the tokenizer to directory `path`."""
-        self.model.save_pretrained(path)
+        with _quiet():
+            self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
 
     @property
@@ -324,7 +325,7 @@ def _with_lora(model, lora):
 
 @contextmanager
 def _quiet():
-    """No progress bars while loading."""
+    """No progress bars of transformers."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
