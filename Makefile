@@ -75,7 +75,6 @@ bench: setup
 
 lint: setup
 	@$(BIN)/python -m ruff check .
-	@$(BIN)/python -m ruff format --check .
 
 # The tighter set first: whatever both files name has one pin. Python 3.11's answer serves 3.12 and 3.13 as well.
 LOCK = uv pip compile pyproject.toml $(LOCK_ARGS) --quiet --python-version 3.11 --python-platform linux --no-annotate --no-header

@@ -193,7 +193,7 @@ class TestReuse:
         with torch.no_grad():
             for p in policy.parameters():
                 p.add_(0.05 * torch.randn_like(p))
-        slot, rollouts, _ = self.joined("recompute", policy)
+        _, rollouts, _ = self.joined("recompute", policy)
         with torch.no_grad():
             now = policy.logprobs(rollouts.take([8])).numpy()[0]
         assert rollouts.logprobs[8] == pytest.approx(now, abs=1e-5) and len(old)

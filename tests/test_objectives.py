@@ -72,8 +72,12 @@ def test_kl_estimate_is_zero_at_the_reference_and_positive_elsewhere():
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"ratio": "word"}, "ratio='word': allowed are token, sequence"), ({"mean": "median"}, "mean='median'"),
-    ({"clip": (0.2,)}, "clip"), ({"clip": (-0.1, 0.2)}, "clip"), ({"kl": -1.0}, "kl=-1.0"), ({"entropy": float("nan")}, "entropy"),
+    ({"ratio": "word"}, "ratio='word': allowed are token, sequence"),
+    ({"mean": "median"}, "mean='median'"),
+    ({"clip": (0.2,)}, "clip"),
+    ({"clip": (-0.1, 0.2)}, "clip"),
+    ({"kl": -1.0}, "kl=-1.0"),
+    ({"entropy": float("nan")}, "entropy"),
 ])
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):

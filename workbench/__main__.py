@@ -19,7 +19,7 @@ def main():
 @main.command()
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(1), help="Rounds of 32 problems x 8 rollouts.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--out", default="runs/quickstart", show_default=True, help="Directory of the record; resumed if it holds this run.")
+@click.option("--out", default="runs/quickstart", show_default=True, help="Directory of the record, resumed.")
 @click.option("--figures", default="figures", show_default=True, help="Directory of the pictures.")
 def quickstart(rounds, seed, out, figures):
     """Train the tiny language model by GRPO on this machine, and draw what happened."""
@@ -127,7 +127,8 @@ def _table(record):
     if len(rounds):
         seconds = rounds[["seconds_generate", "seconds_verify", "seconds_schedule", "seconds_update"]].mean()
         shares = "  ".join(f"{name.removeprefix('seconds_')} {value:.3f}" for name, value in seconds.items())
-        lines += ["", f"rollouts {int(rounds['rollouts'].sum())}, with a gradient {rounds['effective_gradient_ratio'].mean():.0%}",
+        share = rounds["effective_gradient_ratio"].mean()
+        lines += ["", f"rollouts {int(rounds['rollouts'].sum())}, of those trained on {share:.0%} with a gradient",
                   f"seconds a round {rounds['seconds'].mean():.2f}: {shares}"]
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """Configurations as plain data: what a manifest says of a method, and the way back.
 
-Dataclasses, other objects (their public attributes), functions and `functools.partial`s become nested dicts of JSON values. Only names of this package are
-built again; a class of your own is described the same way, and `Run.resume` then asks for the object.
+Dataclasses, other objects (their public attributes), functions and `functools.partial`s become nested dicts of JSON
+values. Only names of this package are built again; a class of your own is described the same way, and `Run.resume` then
+asks for the object.
 """
 
 import dataclasses

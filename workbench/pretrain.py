@@ -128,8 +128,10 @@ def _card(policy, table, seed, steps, seconds):
             for row in table.to_dict("records")]
     header = " | ".join(["temperature", "all", *(f"level {level}" for level in LEVELS)])
     lines = [f"| {row} |" for row in (header, " | ".join("---" for _ in table.columns), *rows)]
-    return CARD.format(parameters=policy.parameter_count, steps=steps, seed=seed, seconds=seconds, vocabulary=len(policy.tokenizer),
-                       table="\n".join(lines), weights=", ".join(map(str, LEVEL_WEIGHTS)))
+    return CARD.format(
+        parameters=policy.parameter_count, steps=steps, seed=seed, seconds=seconds, vocabulary=len(policy.tokenizer),
+        table="\n".join(lines), weights=", ".join(map(str, LEVEL_WEIGHTS)),
+    )
 
 
 CARD = """---

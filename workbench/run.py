@@ -51,7 +51,7 @@ class Run:
         _whole("checkpoint_every", checkpoint_every, 1)
         _whole("seed", seed, 0)
         if mini_batches > problems_per_round:
-            raise ValueError(f"mini_batches={mini_batches}: at most one for each of problems_per_round={problems_per_round} is allowed")
+            raise ValueError(f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} problems a round")
         if learning_rate is not None and not 0 < learning_rate < float("inf"):
             raise ValueError(f"learning_rate={learning_rate}: a positive number is needed, or None for the lab's own")
         lab.problems.draw(problems_per_round, 0, seed)  # a pool that is too small says so now
@@ -319,7 +319,8 @@ class Run:
         ours, theirs = self._configuration(), Record(self.path).manifest
         odd = differences(ours, {name: theirs.get(name) for name in ours})
         if odd:
-            raise ValueError(f"out={str(self.path)!r} holds another run (ours, theirs): {'; '.join(odd[:3])}; name another directory")
+            odd = "; ".join(odd[:3])
+            raise ValueError(f"out={str(self.path)!r} holds another run (ours, theirs): {odd}; name another directory")
 
     def _manifest(self):
         return {"format": FORMAT, **self._configuration(), "started": datetime.now(UTC).isoformat(timespec="seconds"),

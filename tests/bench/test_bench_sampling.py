@@ -30,7 +30,8 @@ def test_sampling(benchmark, policy, sampler, problems, n):
         torch.manual_seed(len(tokens))
         batch = policy.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
         with torch.no_grad():
-            out = policy.model.generate(**batch, do_sample=True, top_k=0, num_return_sequences=n, max_new_tokens=64, pad_token_id=0)
+            out = policy.model.generate(
+                **batch, do_sample=True, top_k=0, num_return_sequences=n, max_new_tokens=64, pad_token_id=0)
         tokens.append(int((out[:, batch["input_ids"].shape[1]:] != 0).sum()))
 
     benchmark.pedantic({"loop": loop, "generate": generate}[sampler], rounds=5, warmup_rounds=1)
