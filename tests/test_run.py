@@ -100,6 +100,33 @@ def test_rounds_go_on_where_they_stopped(lab, tmp_path):
     assert same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
+class Interrupting:
+    """Raises KeyboardInterrupt in the middle of round 3, once."""
+
+    def __init__(self, verifier):
+        self.verifier, self.calls = verifier, 0
+
+    def score(self, responses, answers):
+        self.calls += len(responses) == 16
+        if self.calls == 3:
+            self.calls = 99
+            raise KeyboardInterrupt
+        return self.verifier.score(responses, answers)
+
+
+def test_an_interrupted_round_leaves_no_trace(lab, tmp_path):
+    from dataclasses import replace
+
+    method = wb.methods.grpo(n=4)
+    go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 5)
+    run = wb.Run(replace(lab, verifier=Interrupting(lab.verifier)), method, out=tmp_path / "stopped", **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        go(run, 5)
+    assert [row["round"] for row in go(run, 5)] == [3, 4, 5], "the same object goes on, as a notebook would"
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "stopped"))
+    assert same_weights(tmp_path / "whole", tmp_path / "stopped")
+
+
 KILLED = """
     import sys; sys.path.insert(0, {tests!r})
     import torch; torch.set_num_threads(1)

@@ -108,15 +108,16 @@ class Writer:
         number = row["round"]
         with self._writing(f"round {number}"):
             _write_table(self._part(number), pa.table({name: _column(value) for name, value in rollouts.items()}))
-            self.rows.append(row)
-            _write_table(self.path / "rounds.parquet", _rows_table(self.rows))
+            _write_table(self.path / "rounds.parquet", _rows_table([*self.rows, row]))
+        self.rows.append(row)
 
     def evaluation(self, frame):
         """Adds an evaluation, a DataFrame with a `round` column."""
         table = pa.Table.from_pandas(frame, preserve_index=False)
         with self._writing("an evaluation"):
-            self.evaluations = table if self.evaluations is None else pa.concat_tables([self.evaluations, table])
-            _write_table(self.path / "evals.parquet", self.evaluations)
+            table = table if self.evaluations is None else pa.concat_tables([self.evaluations, table])
+            _write_table(self.path / "evals.parquet", table)
+        self.evaluations = table
 
     def checkpoint(self, tensors, state):
         """Swaps in a new checkpoint: `tensors` name to torch tensor, `state` JSON-ready."""

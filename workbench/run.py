@@ -56,6 +56,7 @@ class Run:
             raise ValueError(f"learning_rate={learning_rate}: a positive number is needed, or None for the lab's own")
         lab.problems.draw(problems_per_round, 0, seed)  # a pool that is too small says so now
         self.lab, self.method, self.seed = lab, copy.deepcopy(method), seed
+        self._untaught = copy.deepcopy(method)
         self.problems_per_round, self.mini_batches = problems_per_round, mini_batches
         self.learning_rate = learning_rate or lab.learning_rate
         self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
@@ -100,18 +101,26 @@ class Run:
         with tqdm(total=n, initial=min(self.round, n), desc=self.method.name, unit="round", disable=not progress) as bar:
             try:
                 while self.round < n:
-                    row = self._round(self.round + 1)
+                    row = self._whole_round(self.round + 1)
                     bar.update()
                     bar.set_postfix(reward=f"{row['reward']:.3f}", effective=f"{row['effective_gradient_ratio']:.2f}")
                     yield row
             finally:
-                self._checkpoint()
+                if self._writer is not None:
+                    self._checkpoint()
 
     # one round
 
+    def _whole_round(self, number):
+        """A round, or nothing: after an error or an interrupt the next `rounds` starts from the checkpoint."""
+        try:
+            return self._round(number)
+        except BaseException:
+            self._writer = None
+            raise
+
     def _round(self, number):
-        context = Context(self.seed, number, self.lab.problems.epoch(self._cursor), self.policy)
-        watch, drawn_at = _Watch(), self._cursor
+        context, watch = Context(self.seed, number, self.lab.problems.epoch(self._cursor), self.policy), _Watch()
         try:
             rollouts, candidates = self._collect(context, watch)
             with watch("schedule"):
@@ -120,7 +129,6 @@ class Run:
             with watch("update"):
                 steps = self._update(rollouts.take(chosen), advantages, context)
         except NonFinite as error:
-            self._cursor = drawn_at
             kept = self._writer.save_failure(number, error.rollouts)
             raise NonFinite(f"round {number}: {error}; the rollouts that caused it are in {kept}", error.rollouts) from None
         rollouts = _marked(rollouts, chosen, advantages, steps, number)
@@ -267,7 +275,7 @@ class Run:
             return
         import torch
 
-        self.policy = self.lab.policy()
+        self.policy, self.method = self.lab.policy(), copy.deepcopy(self._untaught)
         self._reference = self.policy.frozen() if self.method.objective.kl > 0 else None
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=self.learning_rate, **self.lab.optimizer)
         self._cursor = 0
