@@ -44,7 +44,7 @@ class Lab:
         return f"Lab({self.name!r}, learning_rate={self.learning_rate}, {held_out} held-out problems, {self.sampling})"
 
 
-def tiny(pool=None, *, levels=tuple(LEVELS), held_out=200, samples=8, learning_rate=5e-4, seed=0, model=None, threads=1):
+def tiny(pool=None, *, levels=tuple(LEVELS), held_out=200, samples=8, learning_rate=3e-4, seed=0, model=None, threads=1):
     """The embedded lab: arithmetic by a 0.34 M parameter model, shipped with the package, on one CPU thread.
 
     pool: number of training problems, drawn epoch by epoch; None for fresh problems every round. levels: 1 to 8, a
