@@ -226,13 +226,14 @@ class Run:
         new = rollouts.round == number
         fresh = rollouts.take(new)
         positive, negative = zero_gradient_ratios(fresh.correct, fresh.problem)
-        used = rollouts.take(rollouts["selected"])
+        used, present = rollouts.take(rollouts["selected"]), rollouts.take(new | rollouts["selected"])
         row = {
             "round": number, "problems": len(fresh.groups()[0]), "rollouts": len(fresh), "selected": len(used),
             "trained": int(rollouts["trained"].sum()), "reward": float(fresh.reward.mean()),
             "correct": float(fresh.correct.mean()),
             "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
             "all_positive": positive, "all_negative": negative,
+            "unsolved": zero_gradient_ratios(present.correct, present.problem)[1],
             **_step_columns(steps), **self._cost(fresh, rollouts.take(rollouts["trained"])),
             "entropy": float(fresh.entropy.mean()), "length": float(fresh.lengths.mean()),
             "truncated": float(fresh.truncated.mean()), "learning_rate": self.learning_rate,
