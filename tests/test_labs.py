@@ -19,7 +19,7 @@ def test_tiny_can_be_made_again_from_its_config():
     again = from_config(lab.config)
     assert again.config == lab.config and again.problems.problems == lab.problems.problems
     assert not {p.id for p in lab.problems} & {p.id for p in lab.held_out}
-    with pytest.raises(ValueError, match="pass it: Run.resume"):
+    with pytest.raises(ValueError, match=r"pass it: Run\.resume"):
         from_config({"lab": "mine"})
 
 
@@ -27,8 +27,9 @@ def test_tiny_can_be_made_again_from_its_config():
 def test_any_causal_lm_trains_and_resumes(lora, tmp_path):
     if lora:
         pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
-    lab = wb.labs.transformers(str(shipped("models/tiny")), arithmetic(16, levels=(1, 2)), arithmetic(4, split="heldout"), lora=lora,
-                               learning_rate=1e-3, sampling=wb.policies.Sampling(max_new_tokens=24), samples=1, device="cpu")
+    lab = wb.labs.transformers(
+        str(shipped("models/tiny")), arithmetic(16, levels=(1, 2)), arithmetic(4, split="heldout"), lora=lora,
+        learning_rate=1e-3, sampling=wb.policies.Sampling(max_new_tokens=24), samples=1, device="cpu")
     row = go(wb.Run(lab, wb.methods.grpo(4), out=tmp_path, problems_per_round=4), 1)[0]
     assert row["steps"] == 1
     with pytest.raises(ValueError, match="the manifest cannot make this lab again"):

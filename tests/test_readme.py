@@ -19,7 +19,8 @@ def test_code_runs_at_a_small_scale(tmp_path, monkeypatch):
     model = wb.labs.shipped("models/tiny")
     names = {}
     for block in blocks:
-        block = block.replace("rounds(20)", "rounds(2, progress=False)").replace("wb.labs.tiny(", "wb.labs.tiny(held_out=8, samples=1, ")
+        block = block.replace("rounds(20)", "rounds(2, progress=False)")
+        block = block.replace("wb.labs.tiny(", "wb.labs.tiny(held_out=8, samples=1, ")
         block = block.replace('"path/or/hub-name"', f'"{model}"').replace('template="chat"', 'template="{prompt}"')
         exec(block, names)
     run = wb.Run(names["lab"], names["shortest"], problems_per_round=8, evaluate_every=0)
