@@ -33,9 +33,16 @@ STYLE = {
 
 @contextmanager
 def style():
-    """The house style, for code of your own: `with wb.plots.style(): ...`."""
-    with plt.rc_context(STYLE):
+    """The house style, for code of your own: `with wb.plots.style() as colours: ...`; gives the palette.
+
+    Only these settings change and come back: a whole `rc_context` would also undo the notebook's switch to inline figures.
+    """
+    before = {name: plt.rcParams[name] for name in STYLE}
+    plt.rcParams.update(STYLE)
+    try:
         yield sns.color_palette("colorblind")
+    finally:
+        plt.rcParams.update(before)
 
 
 def learning_curve(records, *, x="round", y="accuracy", smooth=1, ax=None):
@@ -203,8 +210,6 @@ def watch(run, n, *, every=5):
         yield row
         if row["round"] % every == 0 or row["round"] == n:
             figure, handle = _show(run.record, figure, handle)
-    if figure is not None:
-        plt.close(figure)
 
 
 def _show(record, figure, handle):
@@ -216,8 +221,8 @@ def _show(record, figure, handle):
     if get_ipython() is None:
         return None, None
     if figure is None:
-        with plt.ioff():
-            figure = plt.figure(figsize=(10, 6.4), layout="constrained")
+        figure = plt.figure(figsize=(10, 6.4), layout="constrained")
+        plt.close(figure)  # shown by its handle alone, not once more at the end of the cell
     overview(record, figure=figure)
     if handle is None:
         return figure, display(figure, display_id=True)
