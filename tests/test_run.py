@@ -165,6 +165,14 @@ def test_a_directory_with_another_run_is_refused(lab, tmp_path):
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 
+def test_a_record_without_its_checkpoint_is_not_overwritten(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 3)
+    (tmp_path / "checkpoint" / "state.safetensors").unlink()
+    with pytest.raises(ValueError, match="3 rounds and no checkpoint"):
+        go(wb.Run.resume(tmp_path), 4)
+    assert len(wb.load(tmp_path).rounds) == 3
+
+
 def test_a_directory_with_other_files_is_refused(lab, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ValueError, match="files that are no record"):

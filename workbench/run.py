@@ -305,6 +305,9 @@ class Run:
         """Sets everything from the checkpoint; the round it was made after, 0 without one."""
         found = self._writer.restore()
         if found is None:
+            if (rounds := self.round) > self.checkpoint_every:
+                self._writer = None
+                raise ValueError(f"{self.path}: {rounds} rounds and no checkpoint, so it cannot go on; name another directory")
             return 0
         tensors, state = found
         self.policy.load_state_dict({n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")})
