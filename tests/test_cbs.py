@@ -167,3 +167,35 @@ def test_defaults_are_those_of_table_4():
         wb.methods.cbs("ppo")
     with pytest.raises(ValueError, match="keep=0"):
         wb.methods.cbs(p=0)
+
+
+FRAME = dict(round=[1, 1, 1, 1, 1, 1, 2, 2], age=[0, 0, 0, 1, 1, 1, 1, 2], score=[1.0, 2, 3, 1, 2, 4, 5, np.nan],
+             feature_reward=[2.0, 4, 6, 3, 2, 0, 1, 0], feature_age=[0.0, 0, 0, 1, 1, 1, 1, 2])  # fmt: skip
+
+
+class TestScoreCorrelations:
+    def test_by_hand(self):
+        import pandas as pd
+
+        found = wb.metrics.score_correlations(pd.DataFrame(FRAME), windows=3)
+        assert found.index.tolist() == ["1-1", "2-2", "3-3"] and found.columns.tolist() == ["reward", "age"]
+        assert found["reward"].iloc[:2].tolist() == pytest.approx([1, -1]) and found["age"].isna().all()
+        assert np.isnan(found.loc["3-3", "reward"]), "one row"
+        both = wb.metrics.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
+        assert both.index.tolist() == ["1-2", "3-3"]
+        expected = np.corrcoef([1, 2, 3, 1, 2, 4], [0, 0, 0, 1, 1, 1])[0, 1]
+        assert both.loc["1-2", "age"] == pytest.approx(expected)
+
+    def test_of_a_run(self, tmp_path):
+        record = trained(wb.methods.cbs(n=4, scope="buffer", warmup=0, start=0.5), tmp_path, 4)
+        found = wb.metrics.score_correlations(record.rollouts(), 2)
+        assert found.shape == (2, 10) and found.columns.tolist() == list(FEATURES)
+        assert found["age"].notna().all() and found.abs().max().max() <= 1
+
+    def test_bad_arguments(self):
+        import pandas as pd
+
+        with pytest.raises(ValueError, match="columns round, age, score and feature"):
+            wb.metrics.score_correlations(pd.DataFrame({"score": [1.0]}))
+        with pytest.raises(ValueError, match="windows=0"):
+            wb.metrics.score_correlations(pd.DataFrame(FRAME), 0)

@@ -193,7 +193,8 @@ class Run:
 
     def _select(self, rollouts, candidates, context):
         """Rows trained on (K,), their advantages (K,), and what the selector adds to the table: name -> (R,)."""
-        selector, pool = self.method.selector, rollouts.take(candidates)
+        everything = np.array_equal(candidates, np.arange(len(rollouts)))  # then nothing need be copied
+        selector, pool = self.method.selector, rollouts if everything else rollouts.take(candidates)
         if not len(pool):
             return candidates, np.empty(0), {}
         if selector.statistics == "pool":

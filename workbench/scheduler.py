@@ -2,7 +2,7 @@
 
 The pure functions first, each an equation of the paper (CBS, section 4): `features` (table 1), `epsilon` (eq. 9),
 `round_reward` (eq. 5 and 10), `rollout_rewards` (eq. 11), `epsilon_greedy` (eq. 8). `Learner` is the network with its
-squared-error step (eq. 7), `Scheduler` the selector that a method holds. Torch is loaded by the first selection.
+squared-error step (eq. 7), `Scheduler` the selector that a method holds.
 """
 
 from dataclasses import dataclass, field
@@ -168,65 +168,65 @@ class Learner:
     theorem 5.3 speaks of, and 64 units score thousands of rollouts in about a millisecond. Weights start as in its
     appendix B.1, N(0, 2 / inputs), the last layer N(0, 1 / inputs), with biases of 0, drawn from `seed` alone.
     optimizer: "adam", since plain steps of table 4's 1e-4 hardly move a network in some hundred rounds; "sgd" is eq. 7
-    to the letter.
+    to the letter. NumPy in single precision: at this size it is faster than a framework that builds graphs.
     """
 
     def __init__(self, seed=0, width=64, depth=3, learning_rate=1e-4, optimizer="adam", inputs=len(FEATURES)):
-        import torch
-
         rng, sizes = generator(seed, "scheduler"), [inputs, *[width] * (depth - 1), 1]
-        self.parameters = []
+        self.learning_rate, self.optimizer, self.steps, self.parameters = learning_rate, optimizer, 0, []
         for layer, (rows, columns) in enumerate(pairwise(sizes)):
             weight = rng.normal(0, ((1 if layer == depth - 1 else 2) / rows) ** 0.5, (rows, columns))
-            self.parameters += [torch.tensor(weight, dtype=torch.float32), torch.zeros(columns)]
-        for parameter in self.parameters:
-            parameter.requires_grad_()
-        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
-        self.optimizer = kind(self.parameters, lr=learning_rate)
+            self.parameters += [weight.astype(np.float32), np.zeros(columns, np.float32)]
+        self.moments = [np.zeros((2, *p.shape), np.float32) for p in self.parameters]
 
     def scores(self, inputs):
         """Score of every row of scaled features (R, 10): (R,) float64."""
-        import torch
-
-        with torch.no_grad():
-            return self._forward(inputs).numpy().astype(np.float64)
+        return self._layers(inputs)[-1][:, 0].astype(np.float64)
 
     def update(self, inputs, targets):
         """One step on the mean squared error to targets (K,); the error before it, a number."""
-        import torch
-
-        self.optimizer.zero_grad()
-        loss = ((self._forward(inputs) - torch.tensor(np.asarray(targets), dtype=torch.float32)) ** 2).mean()
-        loss.backward()
-        self.optimizer.step()
-        return loss.item()
-
-    def _forward(self, inputs):
-        import torch
-
-        x = torch.tensor(np.asarray(inputs), dtype=torch.float32)
-        layers = list(zip(self.parameters[::2], self.parameters[1::2]))
-        for weight, bias in layers[:-1]:
-            x = torch.relu(x @ weight + bias)
-        return (x @ layers[-1][0] + layers[-1][1])[:, 0]
+        layers = self._layers(inputs)
+        error = layers[-1] - np.asarray(targets, dtype=np.float32)[:, None]
+        self.steps += 1
+        for i, gradient in self._gradients(layers, 2 * error / len(error)):
+            self.parameters[i] -= self.learning_rate * self._direction(i, gradient)
+        return float((error**2).mean())
 
     def state_dict(self):
-        """Weights and optimizer state as arrays."""
-        from workbench.checkpoints import optimizer_tensors
-
-        weights = {f"parameter.{i}": p.detach().numpy().copy() for i, p in enumerate(self.parameters)}
-        return weights | {name: np.atleast_1d(t.numpy()).copy() for name, t in optimizer_tensors(self.optimizer).items()}
+        """Weights, moments of the gradients, steps done."""
+        both = (("parameters", self.parameters), ("moments", self.moments))
+        return {"steps": self.steps} | {f"{name}.{i}": value.copy() for name, values in both for i, value in enumerate(values)}
 
     def load_state_dict(self, state):
-        """Sets weights and optimizer state."""
-        import torch
+        """Sets what `state_dict` holds."""
+        self.steps = state["steps"]
+        for name in ("parameters", "moments"):
+            setattr(self, name, [np.array(state[f"{name}.{i}"]) for i in range(len(self.parameters))])
 
-        from workbench.checkpoints import load_optimizer
+    def _layers(self, inputs):
+        """Inputs and what every layer gives for them."""
+        layers = [np.asarray(inputs, dtype=np.float32)]
+        for i in range(0, len(self.parameters), 2):
+            out = layers[-1] @ self.parameters[i] + self.parameters[i + 1]
+            layers.append(out if i + 2 == len(self.parameters) else np.maximum(out, 0, out=out))
+        return layers
 
-        for i, parameter in enumerate(self.parameters):
-            parameter.data.copy_(torch.tensor(state[f"parameter.{i}"]))
-        tensors = {name: torch.tensor(value) for name, value in state.items() if name.startswith("optimizer.")}
-        load_optimizer(self.optimizer, {n: t.reshape(()) if n.endswith(".step") else t for n, t in tensors.items()})
+    def _gradients(self, layers, slope):
+        """(number, gradient) of every parameter, from the loss's slope at the scores (K, 1); the last layer first."""
+        for i in range(len(self.parameters) - 2, -1, -2):
+            below, weight = layers[i // 2], self.parameters[i].copy()
+            yield i, below.T @ slope
+            yield i + 1, slope.sum(axis=0)
+            slope = (slope @ weight.T) * (below > 0)
+
+    def _direction(self, i, gradient):
+        """The gradient itself, or Adam's step for it (Kingma and Ba 2015, its default decays)."""
+        if self.optimizer == "sgd":
+            return gradient
+        decays = np.array([0.9, 0.999], np.float32).reshape(2, *[1] * gradient.ndim)
+        self.moments[i] = decays * self.moments[i] + (1 - decays) * np.stack([gradient, gradient**2])
+        mean, square = self.moments[i] / (1 - decays**self.steps)
+        return mean / (np.sqrt(square) + 1e-8)
 
 
 @dataclass(frozen=True)
