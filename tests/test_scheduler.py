@@ -273,6 +273,15 @@ class TestScheduler:
         noise = [correlation(rehearse(lambda entropy, rng: rng.normal(), seed=seed)) for seed in range(3)]
         assert np.mean(paying) > 0.6 and abs(np.mean(noise)) < 0.5
 
+    def test_a_round_done_again_is_the_same(self):
+        slot, tables = Scheduler(50, "round", warmup=0), [pool([1, 0, 0, 0], ["a"] * 4), pool([1, 1, 0, 1], ["a"] * 4, number=2)]
+        slot(tables[0], np.random.default_rng(0))
+        first = slot(tables[1], np.random.default_rng(1)), slot.columns(), slot.metrics(), slot.state_dict()
+        again = slot(tables[1], np.random.default_rng(1)), slot.columns(), slot.metrics(), slot.state_dict()
+        assert np.array_equal(first[0], again[0]) and np.array_equal(first[1]["score"], again[1]["score"])
+        assert first[2]["scheduler_reward"] == again[2]["scheduler_reward"] and first[3]["average"] == again[3]["average"]
+        assert first[3]["learner"]["steps"] == again[3]["learner"]["steps"] == 1
+
     def test_ablations(self):
         slot = rehearse(lambda entropy, rng: 0.01, rounds=3, scores="random", ema=False)
         assert np.isnan(slot.metrics()["scheduler_error"]) and slot.metrics()["scheduler_reward"] == pytest.approx(0.01)

@@ -295,17 +295,19 @@ class Scheduler:
         if "learner" not in memory:
             memory["learner"] = self._learner(seed)
         age, table = _column(rollouts, "age"), features(rollouts)
-        self._learn(rollouts.reward, table[:, FEATURES.index("entropy")], age == 0)
+        new, number = age == 0, int((rollouts.round + age).max(initial=1))
+        now = [float(rollouts.reward[new].mean()), float(rollouts.entropy[new].mean())] if new.any() else None
+        learnt = self._learn(now, number)
         inputs = scaled(table, self.scaling)
         scores = rng.random(len(table)) if self.scores == "random" else memory["learner"].scores(inputs)
-        chance = epsilon(int((rollouts.round + age).max(initial=1)), self.warmup, self.start, self.decay, self.floor)
+        chance = epsilon(number, self.warmup, self.start, self.decay, self.floor)
         index = self._pick(scores, age, rollouts["group"], chance, rng)
-        if (age == 0).any():
-            now = memory.pop("now")
-            memory["pending"] = {"inputs": inputs[index], "advantages": np.abs(table[index, 1]), "before": now}
+        if now is not None:
+            memory["pending"] = {"inputs": inputs[index], "advantages": table[index, 1], "before": now, "round": number,
+                                 "learnt": learnt}  # fmt: skip
         memory["columns"] = {"score": scores, **{f"feature_{name}": table[:, i] for i, name in enumerate(FEATURES)}}
-        memory["metrics"] |= {"scheduler_score": float(scores.mean()) if len(scores) else float("nan"),
-                              "scheduler_epsilon": chance, "seconds_scheduler": perf_counter() - started}  # fmt: skip
+        memory["metrics"] = {**learnt, "scheduler_score": float(scores.mean()) if len(scores) else float("nan"),
+                             "scheduler_epsilon": chance, "seconds_scheduler": perf_counter() - started}  # fmt: skip
         return index
 
     def columns(self):
@@ -339,25 +341,23 @@ class Scheduler:
     def _learner(self, seed):
         return Learner(seed, self.width, self.depth, self.learning_rate, self.optimizer)
 
-    def _learn(self, reward, entropy, new):
-        """The reward of the round before, now that this round's rollouts are here, and one step on it."""
-        memory = self._memory
-        memory["metrics"] = {}
-        if not new.any():
-            return
-        now = memory["now"] = [float(reward[new].mean()), float(entropy[new].mean())]
-        pending = memory.pop("pending", None)
-        if pending is None:
-            return
+    def _learn(self, now, number):
+        """One step on what the round before brought, once this round's mean reward and entropy are known; its metrics."""
+        memory, pending = self._memory, self._memory.get("pending")
+        if pending is None or now is None:
+            return {}
+        if pending["round"] == number:  # a round that was interrupted is done again
+            return pending["learnt"]
         average = memory.get("average", [0.0, 1.0]) if self.ema else None
         gained, average = round_reward(pending["before"], now, average, alpha=self.alpha, weight=self.entropy_weight,
                                        least=self.entropy_least, order=self.order)  # fmt: skip
-        memory["metrics"]["scheduler_reward"] = gained
+        learnt = {"scheduler_reward": gained}
         if average is not None:
             memory["average"] = list(average)
         if self.scores == "network" and len(pending["advantages"]):
             targets = rollout_rewards(pending["advantages"], gained)
-            memory["metrics"]["scheduler_error"] = memory["learner"].update(pending["inputs"], targets)
+            learnt["scheduler_error"] = memory["learner"].update(pending["inputs"], targets)
+        return learnt
 
     def _pick(self, scores, age, group, chance, rng):
         keep = self.keep if self.keep is not None else 100 if self.scope == "buffer" else 30
