@@ -199,3 +199,14 @@ class TestScoreCorrelations:
             wb.metrics.score_correlations(pd.DataFrame({"score": [1.0]}))
         with pytest.raises(ValueError, match="windows=0"):
             wb.metrics.score_correlations(pd.DataFrame(FRAME), 0)
+
+
+def test_kept_and_dropped_side_by_side():
+    import pandas as pd
+
+    frame = pd.DataFrame(dict(problem=list("aaabbc"), round=1, age=[0, 0, 0, 0, 0, 1], text=list("uvwxyz"),
+                              score=[3.0, 1.0, 2.0, 9.0, 5.0, 1.0], selected=np.array([1, 0, 0, 1, 0, 1]) == 1))  # fmt: skip
+    found = wb.metrics.kept_and_dropped(frame, 5, ("text",))
+    assert found.values.tolist() == [[1, "b", "x", 9.0, "y", 5.0], [1, "a", "u", 3.0, "v", 1.0]]
+    assert found.columns.tolist() == ["round", "problem", "kept_text", "kept_score", "dropped_text", "dropped_score"]
+    assert len(wb.metrics.kept_and_dropped(frame, 1, ("text",))) == 1

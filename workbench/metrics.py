@@ -153,6 +153,23 @@ def score_correlations(frame, windows=5):
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=float)
 
 
+def kept_and_dropped(frame, n=5, columns=("text", "reward", "length", "truncated")):
+    """The responses that a scheduler kept and dropped, side by side: a DataFrame of n rows (CBS figures 11 and 12).
+
+    frame: a record's rollouts with columns `problem`, `round`, `age`, `score`, `selected` and those of `columns`. A row
+    for each problem in a round: the kept rollout of the highest score beside the dropped one of the lowest, columns
+    `kept_*` and `dropped_*`; those whose scores lie furthest apart come first, kept ones below dropped ones last.
+    """
+    frame = frame[frame["score"].notna()].assign(now=frame["round"] + frame["age"])
+    order = frame.sort_values("score", ascending=False, kind="stable")
+    keys, wanted = ["now", "problem"], [*columns, "score"]
+    kept = order[order["selected"]].drop_duplicates(keys).set_index(keys)[wanted].add_prefix("kept_")
+    dropped = order[~order["selected"]].drop_duplicates(keys, keep="last").set_index(keys)[wanted].add_prefix("dropped_")
+    pairs = kept.join(dropped, how="inner")
+    apart = (pairs["kept_score"] - pairs["dropped_score"]).sort_values(ascending=False, kind="stable")
+    return pairs.loc[apart.index[:n]].reset_index().rename(columns={"now": "round"})
+
+
 def _windows(rounds, windows):
     """First and last round of every stretch."""
     if not len(rounds):
