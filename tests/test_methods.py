@@ -19,7 +19,7 @@ SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
 METHODS = {
     "grpo": wb.methods.grpo(4), "dapo": wb.methods.dapo(4), "gspo": wb.methods.gspo(4), "dr_grpo": wb.methods.dr_grpo(4),
     "pods": wb.methods.pods(8, 4), "ar3po": wb.methods.ar3po(2, 2), "knapsack": wb.methods.knapsack(4),
-    "aero": wb.methods.aero(4, 8, n_max=10, k_max=3),
+    "aero": wb.methods.aero(4, 8, n_max=10, k_max=3), "cbs": wb.methods.cbs(n=4, p=50, warmup=2, start=0.5),
 }
 
 

@@ -86,13 +86,13 @@ def selected_advantages(advantage, statistics, pool, index):
     group before pruning it, and the mean of a mixed one after).
     """
     if statistics == "pool":
-        return advantage(pool.reward, pool.problem)[index]
-    selected = advantage(pool.reward[index], pool.problem[index])
+        return advantage(pool.reward, pool.group)[index]
+    selected = advantage(pool.reward[index], pool.group[index])
     if statistics == "selected":
         return selected
-    rewards, inverse, sizes = _grouped(pool.reward, pool.problem)
+    rewards, inverse, sizes = _grouped(pool.reward, pool.group)
     mixed = _mixed(rewards, inverse, sizes)[inverse][index]
-    return np.where(mixed, selected, advantage(pool.reward, pool.problem)[index])
+    return np.where(mixed, selected, advantage(pool.reward, pool.group)[index])
 
 
 def _outcomes(rewards, bounds):

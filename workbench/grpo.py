@@ -92,16 +92,41 @@ def micro_batches(rollouts, index, tokens):
         yield index[batch]
 
 
-def mini_batches(rollouts, parts, rng):
+def mini_batches(rollouts, parts, rng, size=None):
     """Splits a round's groups at random into `parts` sets of rows of nearly equal group counts.
 
-    Fewer groups make fewer sets, no rollouts none.
+    Fewer groups make fewer sets, no rollouts none. size: instead sets of so many rows, whatever their groups, the last
+    ones perhaps one smaller, fewer rows in one set.
     """
+    if size is not None:
+        parts = max(1, len(rollouts) // size)
+        sets = np.array_split(rng.permutation(len(rollouts)), parts)
+        return [np.sort(rows) for rows in sets if len(rows)]
     keys, inverse = rollouts.groups()
     parts = min(parts, len(keys))
     if parts < 2:
         return [np.arange(len(rollouts))][:parts]
     return [np.flatnonzero(np.isin(inverse, chosen)) for chosen in np.array_split(rng.permutation(len(keys)), parts)]
+
+
+def marked(rollouts, chosen, advantages, steps, number):
+    """The round's table with what became of each rollout, from the selected rows (K,) and the (rows, `StepStats`) of each step.
+
+    advantage, selected, trained, drift, age; uses, rounds that selected it, this one included; clip_ratio at its latest
+    update, update_entropy (nats) at this one. NaN where there was none: a selected row of advantage 0 is not computed.
+    """
+    size = len(rollouts)
+    advantage, selected, trained = np.full(size, np.nan), np.zeros(size, bool), np.zeros(size, bool)
+    clip_ratio, entropy, drift = np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan))), *np.full((2, size), np.nan)
+    advantage[chosen], selected[chosen] = advantages, True
+    for rows, stats in steps:
+        computed = np.isfinite(stats.clip_ratio)
+        rows = chosen[rows][computed]
+        clip_ratio[rows], entropy[rows], drift[rows] = (
+            values[computed] for values in (stats.clip_ratio, stats.entropy, stats.drift))
+    trained[chosen] = (advantages != 0) & rollouts["gradient"][chosen]
+    return rollouts.assign(advantage=advantage, selected=selected, trained=trained, clip_ratio=clip_ratio, drift=drift,
+                           update_entropy=entropy, uses=rollouts["uses"] + selected, age=number - rollouts.round)
 
 
 def _loss(policy, part, advantages, weights, objective, temperature, reference):

@@ -1,6 +1,6 @@
 """The papers as compositions: each method is its slots, a few lines.
 
-Papers: PODS (arXiv 2504.13818), AR3PO, Knapsack RL, AERO and, as the baselines they share, GRPO, DAPO, GSPO and Dr. GRPO.
+Papers: PODS (arXiv 2504.13818), AR3PO, Knapsack RL, AERO, CBS and, as the baselines they share, GRPO, DAPO, GSPO and Dr. GRPO.
 Settings that belong to the model and the machine (learning rate, response length) are the lab's.
 """
 
@@ -15,9 +15,10 @@ from workbench.allocators import Uniform
 from workbench.describe import compose
 from workbench.objectives import Objective
 from workbench.rewards import Correct, Overlong
+from workbench.scheduler import Scheduler
 from workbench.selectors import All
 
-PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero")
+PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,3 +137,22 @@ def aero(explore=8, total=16, n_max=32, k_max=10, extra=2, k=1, uniform=4, prior
     advantage = group_normalized if prior is None else partial(posterior, alpha=prior[0], beta=prior[1])
     return Method("aero", allocators.Rescue(explore, total, 0, n_max, k_max, extra), selector=selectors.Rejection(k, uniform),
                   advantage=advantage, objective=Objective(clip=clip, mean="rollout", kl=kl, entropy=entropy))
+
+
+def cbs(base="grpo", scope="group", p=None, rounds=2, n=8, mini_batch=None, **scheduler):
+    """CBS: of the rollouts of `base`, those that a learnt scheduler puts first (algorithm 1, table 4).
+
+    base: "grpo" (with the mean over rollouts of token means, eq. 14), "dapo" or "gspo". DAPO keeps its dynamic
+    sampling; the scheduler chooses among the groups that pass it (section 6.2). scope: "group", the best of every group
+    (CBS*, definition 3.1); "round", of the round (what the authors ran, appendix D); "buffer", as many as a round has,
+    of the last `rounds` rounds (CBS, definition 3.2): 2, since table 4 has M=2048 at 1024 a round; figure 10 has 1 to
+    5. p: percent kept, None for table 4's 30, and 100 with a buffer. mini_batch: rollouts a step (128 in appendix D).
+    scheduler: further arguments of `Scheduler`. Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges
+    entropy above 0.1 nats with GRPO, above 0.5 with the others.
+    """
+    bases = {"grpo": (partial(grpo, mean="rollout"), 0.2, 0.1), "dapo": (dapo, 0.2, 0.5), "gspo": (gspo, 0.005, 0.5)}
+    if base not in bases:
+        raise ValueError(f"base={base!r}: allowed are {', '.join(bases)}")
+    make, floor, least = bases[base]
+    slot = Scheduler(p, scope, mini_batch, **{"floor": floor, "entropy_least": least, **scheduler})
+    return make(n).but(name="cbs", reuse=reuse.Buffer(rounds) if scope == "buffer" else None, selector=slot)

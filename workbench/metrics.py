@@ -129,6 +129,70 @@ def gradient_norm_stats(norms):
     }
 
 
+def score_correlations(frame, windows=5):
+    """Pearson correlation of the scheduler's scores with each feature by time: a DataFrame (windows x features).
+
+    frame: a record's rollouts of a run with `Scheduler`, with columns `round`, `age`, `score` and `feature_*`; rows
+    without a score are left out. windows: a number of stretches of nearly equal length, or the rounds in which they
+    start. A rollout counts in the round that scored it, sampled or old. NaN where the feature or the score is
+    constant, or fewer than two rows have one (CBS figure 9). The index names each stretch by its rounds, "1-20".
+    """
+    import pandas as pd
+
+    names = [name for name in frame if name.startswith("feature_")]
+    if not names or not {"round", "age", "score"} <= set(frame):
+        raise ValueError("frame: columns round, age, score and feature_* are needed, as a run with a Scheduler records them")
+    frame = frame[frame["score"].notna()]
+    now = (frame["round"] + frame["age"]).to_numpy()
+    rows = {}
+    for first, last in _windows(now, windows):
+        part = frame[(first <= now) & (now <= last)]
+        score = part["score"].to_numpy()
+        rows[f"{first}-{last}"] = [_pearson(score, part[name].to_numpy()) for name in names]
+    columns = [name.removeprefix("feature_") for name in names]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=float)
+
+
+def kept_and_dropped(frame, n=5, columns=("text", "reward", "length", "truncated")):
+    """The responses that a scheduler kept and dropped, side by side: a DataFrame of n rows (CBS figures 11 and 12).
+
+    frame: a record's rollouts with columns `problem`, `round`, `age`, `score`, `selected` and those of `columns`. A row
+    for each problem in a round: the kept rollout of the highest score beside the dropped one of the lowest, columns
+    `kept_*` and `dropped_*`; those whose scores lie furthest apart come first, kept ones below dropped ones last.
+    """
+    frame = frame[frame["score"].notna()].assign(now=frame["round"] + frame["age"])
+    order = frame.sort_values("score", ascending=False, kind="stable")
+    keys, wanted = ["now", "problem"], [*columns, "score"]
+    kept = order[order["selected"]].drop_duplicates(keys).set_index(keys)[wanted].add_prefix("kept_")
+    dropped = order[~order["selected"]].drop_duplicates(keys, keep="last").set_index(keys)[wanted].add_prefix("dropped_")
+    pairs = kept.join(dropped, how="inner")
+    apart = (pairs["kept_score"] - pairs["dropped_score"]).sort_values(ascending=False, kind="stable")
+    return pairs.loc[apart.index[:n]].reset_index().rename(columns={"now": "round"})
+
+
+def _windows(rounds, windows):
+    """First and last round of every stretch."""
+    if not len(rounds):
+        return []
+    first, last = int(rounds.min()), int(rounds.max())
+    if np.ndim(windows) == 0:
+        if windows != int(windows) or windows < 1:
+            raise ValueError(f"windows={windows}: a whole number of at least 1, or a list of rounds, is needed")
+        parts = np.array_split(np.arange(first, last + 1), min(windows, last + 1 - first))
+        starts = [int(part[0]) for part in parts]
+    else:
+        starts = sorted(int(start) for start in windows)
+    return [(start, end - 1) for start, end in zip(starts, [*starts[1:], max(last, starts[-1]) + 1]) if start < end]
+
+
+def _pearson(x, y):
+    """Correlation of x and y (n,); NaN where either does not vary."""
+    if len(x) < 2 or x.min() == x.max() or y.min() == y.max():
+        return float("nan")
+    x, y = x - x.mean(), y - y.mean()
+    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
+
+
 def interquartile_mean(scores):
     """Mean of the middle half of all scores, of any shape (runs x tasks): floor(n / 4) are left out at either end.
 

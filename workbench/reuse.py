@@ -10,6 +10,7 @@ Rows whose column `gradient` is False take part in advantages and in the loss's 
 """
 
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 
@@ -102,10 +103,80 @@ class CorrectResponses:
         return old
 
 
+@dataclass(frozen=True)
+class Buffer:
+    """All rollouts of the last `rounds` rounds, this one included, are candidates (CBS, definition 3.2).
+
+    First in, first out by round; 1 reuses nothing. What passed the allocator is stored: with dynamic sampling the mixed
+    groups. The ratio of an old rollout is against the probabilities of the policy that sampled it. Its advantage is
+    again that within its own group, problem and round together, as when it was sampled. How often it was selected is
+    counted; clip ratio and entropy are those of its latest update, its age grows every round.
+    """
+
+    rounds: int = 2
+    _memory: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, (int, np.integer)) or self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds!r}: a whole number of at least 1 is needed")
+
+    @property
+    def stored(self):
+        """The earlier rounds' rollouts as a `Rollouts` table, None while there are none."""
+        return self._memory.get("table")
+
+    def join(self, rollouts, candidates, context):
+        """Appends the stored rollouts of the rounds still wanted; all of them are candidates."""
+        started = perf_counter()
+        unused = np.full(len(rollouts), np.nan)
+        table, self._memory["candidates"] = rollouts.assign(group=_group_of_round(rollouts), clip_ratio=unused), candidates
+        if self.stored is not None:
+            old = self.stored.take(self.stored.round > context.round - self.rounds)
+            old = old.assign(gradient=np.ones(len(old), bool), group=_group_of_round(old))
+            candidates = np.concatenate([candidates, len(table) + np.arange(len(old))])
+            table = Rollouts.concat([table, old])
+        self._memory["seconds"] = perf_counter() - started
+        return table, candidates
+
+    def feedback(self, rollouts, context):
+        """Keeps what the next round wants, with uses, clip ratios and entropies as they are now."""
+        started = perf_counter()
+        old = np.flatnonzero(rollouts.round < context.round)
+        rows = np.concatenate([self._memory.pop("candidates"), old])
+        rows = rows[rollouts.round[rows] > context.round + 1 - self.rounds]
+        self._memory["table"] = self._kept(rollouts.take(rows)) if len(rows) else None
+        self._memory["seconds"] += perf_counter() - started
+
+    def metrics(self):
+        """Size of the buffer, responses and bytes, and the seconds it took this round."""
+        size = (0, 0) if self.stored is None else (len(self.stored), self.stored.nbytes)
+        return {"buffer_stored": size[0], "buffer_bytes": size[1], "seconds_buffer": self._memory.get("seconds", 0.0)}
+
+    def state_dict(self):
+        """The buffer as arrays and lists."""
+        return {} if self.stored is None else _to_state(self.stored)
+
+    def load_state_dict(self, state):
+        """Sets the buffer."""
+        self._memory.clear()
+        if state:
+            self._memory["table"] = _from_state(state)
+
+    @staticmethod
+    def _kept(rollouts):
+        latest = rollouts["update_entropy"]
+        entropy = np.where(np.isnan(latest), rollouts.entropy, latest)
+        return _bare(rollouts).assign(entropy=entropy, uses=rollouts["uses"], clip_ratio=rollouts["clip_ratio"])
+
+
+def _group_of_round(rollouts):
+    """Problem and round of each rollout as one key, (R,) str."""
+    return np.char.add(np.char.add(rollouts.problem, "@"), rollouts.round.astype(str))
+
+
 def _bare(rollouts):
     """Only what a stored response needs: no marks of the round it was sampled in, but its reward parts."""
-    marks = {"advantage", "selected", "trained", "clip_ratio", "drift", "age", "gradient"}
-    return rollouts.drop(marks)
+    return rollouts.drop([name for name in rollouts.columns if not name.startswith("reward_")])
 
 
 def _newest(table, capacity):

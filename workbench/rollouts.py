@@ -155,6 +155,11 @@ class Rollouts:
         return [*own, *self.columns.items()]
 
     @property
+    def group(self):
+        """What advantages are taken over, (R,) str: a further column `group`, or else the problem."""
+        return self.columns.get("group", self.problem)
+
+    @property
     def lengths(self):
         """Tokens of each response, (R,) int64."""
         return self.response.lengths

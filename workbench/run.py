@@ -19,7 +19,7 @@ from workbench.allocators import More
 from workbench.checkpoints import join_arrays, load_optimizer, optimizer_tensors, split_arrays
 from workbench.describe import describe, differences, rebuild
 from workbench.evaluate import evaluate
-from workbench.grpo import NonFinite, grpo_step, mini_batches
+from workbench.grpo import NonFinite, grpo_step, marked, mini_batches
 from workbench.manifest import commit, hardware, versions
 from workbench.metrics import effective_gradient_ratio, flops, zero_gradient_ratios
 from workbench.records import FORMAT, Record, Writer
@@ -125,13 +125,13 @@ class Run:
             rollouts, candidates = self._collect(context, watch)
             with watch("schedule"):
                 rollouts, candidates = self._join(rollouts, candidates, context)
-                chosen, advantages = self._select(rollouts, candidates, context)
+                chosen, advantages, seen = self._select(rollouts, candidates, context)
             with watch("update"):
                 steps = self._update(rollouts.take(chosen), advantages, context)
         except NonFinite as error:
             kept = self._writer.save_failure(number, error.rollouts)
             raise NonFinite(f"round {number}: {error}; the rollouts that caused it are in {kept}", error.rollouts) from None
-        rollouts = _marked(rollouts, chosen, advantages, steps, number)
+        rollouts = marked(rollouts, chosen, advantages, steps, number).assign(**seen)
         with watch("schedule"):
             self._feedback(rollouts, context)
         row = self._row(number, rollouts, steps, watch)
@@ -185,6 +185,7 @@ class Run:
         rollouts = rollouts.assign(
             reward=scores.reward, correct=scores.correct, status=scores.status, draw=rollouts.draw + np.repeat(before, counts),
             stage=np.full(size, stage), round=np.full(size, context.round), gradient=np.ones(size, bool),
+            uses=np.zeros(size, dtype=np.int64),
         )
         rollouts = rewards.total(rollouts, self.method.reward, self.lab.sampling)
         bad = ~np.isfinite(rollouts.reward)
@@ -199,16 +200,24 @@ class Run:
         return self.method.reuse.join(rollouts, candidates, context)
 
     def _select(self, rollouts, candidates, context):
-        """Rows trained on (K,) and their advantages (K,)."""
-        pool = rollouts.take(candidates)
+        """Rows trained on (K,), their advantages (K,), and what the selector adds to the table: name -> (R,)."""
+        everything = np.array_equal(candidates, np.arange(len(rollouts)))  # then nothing need be copied
+        selector, pool = self.method.selector, rollouts if everything else rollouts.take(candidates)
         if not len(pool):
-            return candidates, np.empty(0)
-        index = np.asarray(self.method.selector(pool, context.rng("selector")), dtype=np.int64)
-        return candidates[index], selected_advantages(self.method.advantage, self.method.selector.statistics, pool, index)
+            return candidates, np.empty(0), {}
+        if selector.statistics == "pool":
+            pool = pool.assign(advantage=self.method.advantage(pool.reward, pool.group), age=context.round - pool.round,
+                               max_length=np.full(len(pool), self.lab.sampling.max_new_tokens))
+        index = np.asarray(selector(pool, context.rng("selector")), dtype=np.int64)
+        advantages = (pool["advantage"][index] if selector.statistics == "pool"
+                      else selected_advantages(self.method.advantage, selector.statistics, pool, index))
+        seen = selector.columns() if hasattr(selector, "columns") else {}
+        return candidates[index], advantages, {n: _spread(v, candidates, len(rollouts)) for n, v in seen.items()}
 
     def _update(self, rollouts, advantages, context):
         """Optimizer steps over mini-batches; (rows, StepStats) of each."""
-        parts = mini_batches(rollouts, self.mini_batches, context.rng("mini-batches"))
+        size = getattr(self.method.selector, "mini_batch", None)
+        parts = mini_batches(rollouts, self.mini_batches, context.rng("mini-batches"), size)
         lab = self.lab
         return [(rows, grpo_step(
             self.policy, self.optimizer, rollouts.take(rows), advantages[rows], self.method.objective,
@@ -371,17 +380,11 @@ def _counts_so_far(problems, parts):
     return before
 
 
-def _marked(rollouts, chosen, advantages, steps, number):
-    """The round's table with what became of each rollout: advantage, selected, trained, clip_ratio, drift, age."""
-    size = len(rollouts)
-    advantage, selected, trained = np.full(size, np.nan), np.zeros(size, bool), np.zeros(size, bool)
-    clip_ratio, drift = np.full(size, np.nan), np.full(size, np.nan)
-    advantage[chosen], selected[chosen] = advantages, True
-    for rows, stats in steps:
-        clip_ratio[chosen[rows]], drift[chosen[rows]] = stats.clip_ratio, stats.drift
-    trained[chosen] = (advantages != 0) & rollouts["gradient"][chosen]
-    return rollouts.assign(advantage=advantage, selected=selected, trained=trained, clip_ratio=clip_ratio, drift=drift,
-                           age=number - rollouts.round)
+def _spread(values, rows, size):
+    """Values of the given rows in a column of `size` rows, NaN elsewhere."""
+    column = np.full(size, np.nan)
+    column[rows] = values
+    return column
 
 
 def _step_columns(steps):

@@ -185,6 +185,14 @@ class Rejection:
         )
 
 
+def __getattr__(name):
+    if name == "Scheduler":  # it learns, and lives in a room of its own
+        from workbench.scheduler import Scheduler
+
+        return Scheduler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _from_the_top(low, high):
     """How many of the m rows of largest variance come from the top, (G,).
 

@@ -1,0 +1,212 @@
+"""CBS in a run: the buffer on hand-made tables, and the scheduler with every objective and scope."""
+
+import numpy as np
+import pytest
+from conftest import hand_made, small_lab
+from test_run import go, same_record, same_weights
+
+import workbench as wb
+from workbench.advantages import group_normalized, leave_one_out
+from workbench.grpo import mini_batches
+from workbench.reuse import Buffer, CorrectResponses
+from workbench.rollouts import Context, Rollouts
+from workbench.scheduler import FEATURES, Scheduler, features
+
+SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
+
+
+def trained(method, path, rounds=5, **options):
+    """Record of a short run on a pool of 16 problems: an epoch is two rounds."""
+    run = wb.Run(small_lab(pool=16, held_out=0), method, out=path, **{**SMALL, **options})
+    go(run, rounds)
+    return run.record
+
+
+def sampled(number, rewards=(1.0, 0.0, 0.0, 0.0), problems=("a", "a", "b", "b")):
+    """A round's table as a run hands it to the reuse slot."""
+    table, size = hand_made(list(rewards), list(problems), seed=number), len(rewards)
+    return table.assign(round=np.full(size, number), uses=np.zeros(size, int), gradient=np.ones(size, bool),
+                        entropy=np.full(size, number / 10), reward_correct=table.reward)  # fmt: skip
+
+
+def after(table, number, selected, clip=np.nan, entropy=np.nan):
+    """The table as the update leaves it: rows `selected` were used, and computed with these numbers."""
+    used = np.isin(np.arange(len(table)), selected)
+    old = table.columns.get("clip_ratio", np.full(len(table), np.nan))
+    return table.assign(selected=used, uses=table["uses"] + used, age=number - table.round,
+                        clip_ratio=np.where(used, clip, old), update_entropy=np.where(used, entropy, np.nan))  # fmt: skip
+
+
+class TestBuffer:
+    def test_three_rounds_by_hand(self):
+        buffer = Buffer(3)
+        for number, selected, clip, entropy in ((1, [1], 0.5, 0.9), (2, [0, 4], 0.25, 0.8), (3, [], 0, 0)):
+            table, rows = buffer.join(sampled(number), np.arange(4), Context(round=number))
+            if number < 3:
+                buffer.feedback(after(table, number, selected, clip, entropy), Context(round=number))
+        assert len(table) == 12 and rows.tolist() == list(range(12)) and buffer.metrics()["buffer_stored"] == 8
+        age = 3 - table.round
+        seen = features(table.assign(age=age, advantage=group_normalized(table.reward, table.group)), 16)
+        named = dict(zip(FEATURES, seen.T))
+        assert named["age"].tolist() == [0] * 4 + [1] * 4 + [2] * 4, "round 3, then 2, then 1"
+        assert named["uses"].tolist() == [0] * 4 + [1, 0, 0, 0] + [1, 1, 0, 0]
+        assert named["clip_ratio"].tolist() == [0] * 4 + [0.25, 0, 0, 0] + [0.25, 0.5, 0, 0]
+        assert named["entropy"] == pytest.approx([0.3] * 4 + [0.8, 0.2, 0.2, 0.2] + [0.8, 0.9, 0.1, 0.1])
+        assert named["reward"].tolist() == [1, 0, 0, 0] * 3 and named["group_mean"].tolist() == [0.5, 0.5, 0, 0] * 3
+        assert named["advantage"].tolist() == [1, -1, 0, 0] * 3 and named["group_std"].tolist() == [0.5, 0.5, 0, 0] * 3
+
+    def test_the_oldest_round_goes_and_tokens_stay(self):
+        buffer, tables = Buffer(2), {n: sampled(n) for n in (1, 2, 3)}
+        for number in (1, 2, 3):
+            table, _ = buffer.join(tables[number], np.arange(4), Context(round=number))
+            buffer.feedback(after(table, number, [0], 0.0, 0.5), Context(round=number))
+            assert sorted(set(table.round)) == [max(1, number - 1), number][number == 1 :]
+        assert np.array_equal(table.take(np.arange(4, 8)).logprobs.values, tables[2].logprobs.values)
+        assert np.array_equal(table.take(np.arange(4, 8)).response.values, tables[2].response.values)
+        assert buffer.stored.round.tolist() == [3] * 4 and buffer.metrics()["buffer_bytes"] == buffer.stored.nbytes > 0
+
+    def test_only_candidates_are_stored_and_one_round_reuses_nothing(self):
+        for rounds, stored in ((2, 2), (1, 0)):
+            buffer = Buffer(rounds)
+            table, rows = buffer.join(sampled(1), np.array([0, 1]), Context(round=1))
+            buffer.feedback(after(table, 1, [0]), Context(round=1))
+            assert rows.tolist() == [0, 1] and buffer.metrics()["buffer_stored"] == stored
+
+    def test_a_group_is_a_problem_in_a_round(self):
+        table = sampled(1).assign(group=["a1", "a2", "b", "b"])
+        assert table.group.tolist() == ["a1", "a2", "b", "b"] and sampled(1).group.tolist() == ["a", "a", "b", "b"]
+        assert table.take([1, 3]).group.tolist() == ["a2", "b"]
+
+    def test_state_comes_back(self):
+        buffer, other = Buffer(3), Buffer(3)
+        table, _ = buffer.join(sampled(1), np.arange(4), Context(round=1))
+        buffer.feedback(after(table, 1, [0], 0.1, 0.2), Context(round=1))
+        other.load_state_dict(buffer.state_dict())
+        for (name, ours), (_, theirs) in zip(buffer.stored.items(), other.stored.items()):
+            assert np.array_equal(getattr(ours, "values", ours), getattr(theirs, "values", theirs), name in ("clip_ratio",))
+        assert Buffer().state_dict() == {}
+
+    @pytest.mark.parametrize("rounds", [0, 1.5, True])
+    def test_bad_arguments(self, rounds):
+        with pytest.raises(ValueError, match=f"rounds={rounds}: a whole number"):
+            Buffer(rounds)
+
+
+@pytest.mark.parametrize("base", ["grpo", "dapo", "gspo"])
+@pytest.mark.parametrize("scope", ["group", "buffer"])
+def test_every_objective_resumes_exactly(base, scope, tmp_path):
+    method = wb.methods.cbs(base, scope, n=4, rounds=3, warmup=1, start=0.5)
+    trained(method, tmp_path / "whole")
+    trained(method, tmp_path / "parts", 3)
+    assert len(go(wb.Run.resume(tmp_path / "parts"), 5)) == 2
+    whole, parts = wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts")
+    same_record(whole, parts)
+    assert same_weights(whole.path, parts.path)
+    assert whole.rounds["scheduler_reward"].iloc[1:].notna().all()
+
+
+def test_in_the_group(tmp_path):
+    record = trained(wb.methods.cbs(n=8), tmp_path, 3)
+    rollouts = record.rollouts()
+    assert (rollouts[rollouts["selected"]].groupby(["round", "problem"]).size() == 2).all(), "30% of 8"
+    assert rollouts["score"].notna().all() and (rollouts["feature_age"] == 0).all()
+    assert np.allclose(rollouts["feature_advantage"][rollouts["selected"]], rollouts["advantage"][rollouts["selected"]])
+    assert record.rounds["scheduler_epsilon"].tolist() == [1] * 3
+
+
+def test_over_the_round_in_whole_mini_batches(tmp_path):
+    record = trained(wb.methods.cbs(n=8, scope="round", p=70, mini_batch=16, scores="random"), tmp_path, 2)
+    assert (record.rounds["selected"] == 32).all() and (record.rounds["steps"] == 2).all(), "floor(.7 64 / 16) = 2"
+
+
+def test_from_the_buffer(tmp_path):
+    record = trained(wb.methods.cbs(n=4, scope="buffer", rounds=3, warmup=0, start=0.5, floor=0.5), tmp_path, 6)
+    rounds, rollouts = record.rounds, record.rollouts()
+    assert (rounds["selected"] == 32).all() and rounds["buffer_stored"].tolist() == [32] + [64] * 5
+    assert (rounds["rollouts"] == 32).all() and rounds["buffer_bytes"].gt(0).all()
+    rollouts["now"] = rollouts["round"] + rollouts["age"]
+    assert rollouts.groupby("now")["age"].max().tolist() == [0, 1, 2, 2, 2, 2]
+    reused = rollouts[rollouts["selected"] & (rollouts["age"] > 0)]
+    assert len(reused) and reused["clip_ratio"].max() > 0 and reused["drift"].max() > 0, "off-policy by now"
+    for _, life in rollouts.sort_values("now").groupby(["round", "problem", "draw"]):
+        assert life["uses"].tolist() == life["selected"].cumsum().tolist() and life["age"].is_monotonic_increasing
+        assert life["feature_advantage"].nunique() == 1, "as when it was sampled"
+        assert (life["feature_uses"] == life["uses"] - life["selected"]).all()
+        untouched = life["update_entropy"].shift().isna()
+        assert (life["feature_entropy"].diff().fillna(0)[untouched] == 0).all(), "changes only by training"
+
+
+def test_dapo_stores_what_passed(tmp_path):
+    record = trained(wb.methods.cbs("dapo", "buffer", n=4), tmp_path, 3, problems_per_round=4)
+    rollouts = record.rollouts()
+    old = rollouts[rollouts["age"] > 0]
+    assert len(old) and (old.groupby(["round", "problem"])["correct"].nunique() == 2).all()
+
+
+def test_with_other_slots(tmp_path):
+    method = wb.methods.ar3po(2, 2).but(selector=Scheduler(50, "round"), advantage=leave_one_out)
+    rollouts = trained(method, tmp_path / "a", 8).rollouts()
+    assert (rollouts["age"] > 0).any() and isinstance(method.reuse, CorrectResponses)
+    trained(wb.methods.pods(8, 4).but(reuse=Buffer(2)), tmp_path / "b", 3)
+
+
+def test_mini_batches_of_a_size():
+    table, rng = Rollouts(problem=["a"] * 10), np.random.default_rng(0)
+    parts = mini_batches(table, 1, rng, 4)
+    assert [len(rows) for rows in parts] == [5, 5] and sorted(np.concatenate(parts)) == list(range(10))
+    assert [len(rows) for rows in mini_batches(table, 1, rng, 20)] == [10] and mini_batches(table.take([]), 1, rng, 4) == []
+
+
+def test_defaults_are_those_of_table_4():
+    grpo, dapo, gspo = (wb.methods.cbs(base, "buffer").selector for base in ("grpo", "dapo", "gspo"))
+    assert (grpo.floor, dapo.floor, gspo.floor) == (0.2, 0.2, 0.005)
+    assert (grpo.entropy_least, dapo.entropy_least, gspo.entropy_least) == (0.1, 0.5, 0.5)
+    assert (grpo.warmup, grpo.start, grpo.decay, grpo.alpha, grpo.learning_rate) == (50, 1, 0.008, 0.9, 1e-4)
+    assert wb.methods.cbs(scope="buffer").reuse == Buffer(2) and wb.methods.cbs().reuse is None
+    with pytest.raises(ValueError, match="base='ppo': allowed are grpo, dapo, gspo"):
+        wb.methods.cbs("ppo")
+    with pytest.raises(ValueError, match="keep=0"):
+        wb.methods.cbs(p=0)
+
+
+FRAME = dict(round=[1, 1, 1, 1, 1, 1, 2, 2], age=[0, 0, 0, 1, 1, 1, 1, 2], score=[1.0, 2, 3, 1, 2, 4, 5, np.nan],
+             feature_reward=[2.0, 4, 6, 3, 2, 0, 1, 0], feature_age=[0.0, 0, 0, 1, 1, 1, 1, 2])  # fmt: skip
+
+
+class TestScoreCorrelations:
+    def test_by_hand(self):
+        import pandas as pd
+
+        found = wb.metrics.score_correlations(pd.DataFrame(FRAME), windows=3)
+        assert found.index.tolist() == ["1-1", "2-2", "3-3"] and found.columns.tolist() == ["reward", "age"]
+        assert found["reward"].iloc[:2].tolist() == pytest.approx([1, -1]) and found["age"].isna().all()
+        assert np.isnan(found.loc["3-3", "reward"]), "one row"
+        both = wb.metrics.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
+        assert both.index.tolist() == ["1-2", "3-3"]
+        expected = np.corrcoef([1, 2, 3, 1, 2, 4], [0, 0, 0, 1, 1, 1])[0, 1]
+        assert both.loc["1-2", "age"] == pytest.approx(expected)
+
+    def test_of_a_run(self, tmp_path):
+        record = trained(wb.methods.cbs(n=4, scope="buffer", warmup=0, start=0.5), tmp_path, 4)
+        found = wb.metrics.score_correlations(record.rollouts(), 2)
+        assert found.shape == (2, 10) and found.columns.tolist() == list(FEATURES)
+        assert found["age"].notna().all() and found.abs().max().max() <= 1
+
+    def test_bad_arguments(self):
+        import pandas as pd
+
+        with pytest.raises(ValueError, match="columns round, age, score and feature"):
+            wb.metrics.score_correlations(pd.DataFrame({"score": [1.0]}))
+        with pytest.raises(ValueError, match="windows=0"):
+            wb.metrics.score_correlations(pd.DataFrame(FRAME), 0)
+
+
+def test_kept_and_dropped_side_by_side():
+    import pandas as pd
+
+    frame = pd.DataFrame(dict(problem=list("aaabbc"), round=1, age=[0, 0, 0, 0, 0, 1], text=list("uvwxyz"),
+                              score=[3.0, 1.0, 2.0, 9.0, 5.0, 1.0], selected=np.array([1, 0, 0, 1, 0, 1]) == 1))  # fmt: skip
+    found = wb.metrics.kept_and_dropped(frame, 5, ("text",))
+    assert found.values.tolist() == [[1, "b", "x", 9.0, "y", 5.0], [1, "a", "u", 3.0, "v", 1.0]]
+    assert found.columns.tolist() == ["round", "problem", "kept_text", "kept_score", "dropped_text", "dropped_score"]
+    assert len(wb.metrics.kept_and_dropped(frame, 1, ("text",))) == 1

@@ -1,0 +1,311 @@
+"""CBS's learner: every equation on hand-made numbers, and what it learns."""
+
+import numpy as np
+import pytest
+
+from workbench import selectors
+from workbench.rollouts import Ragged, Rollouts
+from workbench.scheduler import (
+    FEATURES,
+    Learner,
+    Scheduler,
+    epsilon,
+    epsilon_greedy,
+    features,
+    rollout_rewards,
+    round_reward,
+    scaled,
+)
+
+
+def pool(rewards, problems, ages=None, number=1, entropy=None, seed=0, **columns):
+    """Candidates of round `number` with the columns that a run adds."""
+    rng = np.random.default_rng(seed)
+    size, rewards = len(rewards), np.asarray(rewards, dtype=float)
+    ages = np.zeros(size, int) if ages is None else np.asarray(ages)
+    response = Ragged.of([rng.integers(4, 14, n) for n in rng.integers(1, 9, size)], np.int32)
+    return Rollouts(problem=problems, reward=rewards, round=number - ages, response=response,
+                    entropy=np.full(size, 0.5) if entropy is None else entropy,
+                    columns={"age": ages, "advantage": rewards - rewards.mean(), **columns})
+
+
+def plain_loop(scores, ages, explore, groups, picks):
+    """Eq. 8 by its definition."""
+    left, chosen = set(range(len(scores))), []
+    for coin, group in zip(explore, picks):
+        rows = [i for i in sorted(left) if groups[i] == group]
+        chosen.append(min(rows, key=lambda i: (ages[i], i)) if coin else min(rows, key=lambda i: (-scores[i], i)))
+        left.remove(chosen[-1])
+    return chosen
+
+
+def test_epsilon_is_that_of_the_paper():
+    assert [epsilon(t) for t in (1, 50, 51, 100, 101, 500)] == pytest.approx([1, 1, 0.6, 0.208, 0.2, 0.2])
+    assert epsilon(500, floor=0.005) == 0.005 and epsilon(1, warmup=0) == 1.0 and epsilon(2, warmup=0) == pytest.approx(0.992)
+
+
+class TestFeatures:
+    def test_the_ten_by_hand(self):
+        table = Rollouts(
+            problem=["a", "b", "a", "b"], reward=[1, 0, 0, 0], truncated=[False, True, False, False],
+            entropy=[0.5, 0.25, 1.5, 0.75], response=Ragged.of([[5] * 4, [5] * 8, [5] * 2, [5]], np.int32),
+            columns={"advantage": [1, 0, -1, 0], "age": [0, 0, 2, 2], "uses": [0, 0, 1, 3],
+                     "clip_ratio": [np.nan, np.nan, 0.1, 0]},
+        )  # fmt: skip
+        assert features(table, 16).tolist() == [
+            [1, 1, 0.5, 0.5, 0.25, 0, 0.5, 0, 0, 0], [0, 0, 0, 0, 0.5, 1, 0.25, 0, 0, 0],
+            [0, -1, 0.5, 0.5, 0.125, 0, 1.5, 0.1, 1, 2], [0, 0, 0, 0, 0.0625, 0, 0.75, 0, 3, 2]]  # fmt: skip
+        assert features(table).T[4].tolist() == [0.5, 1, 0.25, 0.125] and len(FEATURES) == 10
+        split = table.assign(group=["a1", "b", "a2", "b"])
+        assert features(split)[:, 2].tolist() == [1, 0, 0, 0]
+
+    def test_scaling(self):
+        table = np.array([[1.0, 5.0, 0.1 + 0.2], [3.0, 5.0, 0.3]])
+        assert scaled(table).tolist() == [[-1, 0, 0], [1, 0, 0]] and scaled(table, "none") is table
+        assert np.linalg.norm(scaled(table, "unit"), axis=1) == pytest.approx([1, 1])
+        assert scaled(np.zeros((2, 3)), "unit").tolist() == np.zeros((2, 3)).tolist()
+
+    @pytest.mark.parametrize("name, value", [("entropy", np.nan), ("advantage", np.inf), ("uses", np.inf)])
+    def test_not_finite(self, name, value):
+        bad = pool([1, 0], ["a", "a"]).assign(**{name: np.array([0.0, value])})
+        with pytest.raises(ValueError, match=f"features: {name} of rollout 1 is {value}; finite"):
+            features(bad)
+
+    def test_missing(self):
+        with pytest.raises(ValueError, match="column 'advantage' is missing"):
+            features(Rollouts(problem=["a"], reward=[1.0], entropy=[0.1]))
+
+
+class TestReward:
+    def test_by_hand(self):
+        # gain .2, mean .9 * .2 = .18, variance .1 + .9 * .02 ** 2
+        after, average = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0))
+        assert after == pytest.approx(1 / (1 + np.exp(-0.2))) and average == pytest.approx((0.18, 0.1 + 0.9 * 0.0004))
+        before, same = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0), order="before")
+        assert before == pytest.approx(1 / (1 + np.exp(-0.02 / np.sqrt(0.10036)))) and same == average
+        second, average = round_reward((0.5, 0.05), (0.4, 0.05), average)
+        assert second == pytest.approx(1 / (1 + np.exp(0.28 / np.sqrt(0.10036))))
+        assert average == pytest.approx((0.018 - 0.09, 0.010036 + 0.9 * 0.028**2))
+
+    def test_entropy_is_charged_above_the_least(self):
+        for start, charge in ((0.05, 0), (0.1, 0), (0.2, 100 * 0.01)):
+            assert round_reward((0, start), (0, start + 0.01))[0] == pytest.approx(0.5 - charge)
+        assert round_reward((0, 1.0), (0, 2.0), weight=0)[0] == 0.5
+
+    def test_plain_gain(self):
+        assert round_reward((0.25, 1.0), (0.5, 1.5), None, weight=2) == (0.25 - 1.0, None)
+
+    def test_before_stays_within_a_quarter(self):
+        average, rng = (0.0, 1.0), np.random.default_rng(0)
+        for gain in rng.normal(size=200):
+            reward, average = round_reward((0, 0), (gain, 0), average, order="before")
+            assert 0.258 < reward < 0.742
+
+    def test_shares_and_extremes(self):
+        assert rollout_rewards([-2, 0, 0.5], 0.4) == pytest.approx([0.8, 0, 0.2])
+        assert round_reward((0, 0), (1, 0), (0.0, 0.0))[0] == 1.0 and round_reward((0, 0), (0, 0), (0.0, 0.0))[0] == 0.5
+        with pytest.raises(ValueError, match="order='later'"):
+            round_reward((0, 0), (0, 0), order="later")
+
+
+class TestPicks:
+    def test_order_with_a_fixed_score(self):
+        scores, ages = [0.1, 0.9, 0.5, 0.9, 0.3], [2, 1, 0, 1, 0]
+        assert epsilon_greedy(scores, ages, [False] * 5).tolist() == [1, 3, 2, 4, 0]
+        assert epsilon_greedy(scores, ages, [True] * 5).tolist() == [2, 4, 1, 3, 0]
+        assert epsilon_greedy(scores, ages, [False, True, False, True]).tolist() == [1, 2, 3, 4]
+        assert epsilon_greedy([], [], []).tolist() == []
+
+    @pytest.mark.parametrize("chance", [0.0, 0.05, 0.5, 0.95, 1.0])
+    def test_equals_the_plain_loop(self, chance):
+        rng = np.random.default_rng(int(chance * 100))
+        for _ in range(80):
+            size, parts = int(rng.integers(1, 60)), int(rng.integers(1, 5))
+            groups = rng.integers(parts, size=size)
+            counts = [rng.integers(n + 1) for n in np.bincount(groups)]
+            picks = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+            scores, ages = rng.integers(6, size=size) / 4, rng.integers(4, size=size)
+            explore = rng.random(len(picks)) < chance
+            found = epsilon_greedy(scores, ages, explore, groups, picks)
+            assert found.tolist() == plain_loop(scores, ages, explore, groups, picks)
+
+    def test_equals_the_plain_loop_when_scores_follow_age(self):
+        rng = np.random.default_rng(1)
+        for sign in (1, -1):
+            ages, explore = rng.permutation(300), rng.random(200) < 0.5
+            found = epsilon_greedy(sign * ages, ages, explore)
+            assert found.tolist() == plain_loop(sign * ages, ages, explore, [0] * 300, [0] * 200)
+
+    def test_bad_arguments(self):
+        with pytest.raises(ValueError, match="3 of the 2 rows of group 0"):
+            epsilon_greedy([1, 2], [0, 0], [True] * 3)
+        with pytest.raises(ValueError, match="scores: row 1 is nan"):
+            epsilon_greedy([1, np.nan], [0, 0], [True])
+        with pytest.raises(ValueError, match=r"ages \(1,\)"):
+            epsilon_greedy([1, 2], [0], [True])
+
+
+class TestLearner:
+    @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+    def test_an_update_lowers_the_error(self, optimizer):
+        rng = np.random.default_rng(0)
+        inputs, targets = rng.normal(size=(64, 10)), rng.random(64)
+        learner = Learner(1, learning_rate=1e-3, optimizer=optimizer)
+        before = learner.update(inputs, targets)
+        assert before == pytest.approx(np.mean((Learner(1).scores(inputs) - targets) ** 2), rel=1e-4)
+        assert np.mean((learner.scores(inputs) - targets) ** 2) < before
+
+    @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+    def test_steps_are_those_of_torch(self, optimizer):
+        import torch
+
+        rng, learner = np.random.default_rng(0), Learner(3, width=7, depth=4, learning_rate=0.01, optimizer=optimizer)
+        ours = [torch.tensor(p.copy(), requires_grad=True) for p in learner.parameters]
+        steps = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer](ours, lr=0.01)
+        for _ in range(5):
+            inputs, targets = rng.normal(size=(20, 10)), rng.random(20)
+            x = torch.tensor(inputs, dtype=torch.float32)
+            for i in range(0, 8, 2):
+                x = x @ ours[i] + ours[i + 1] if i == 6 else torch.relu(x @ ours[i] + ours[i + 1])
+            loss = ((x[:, 0] - torch.tensor(targets, dtype=torch.float32)) ** 2).mean()
+            steps.zero_grad(), loss.backward(), steps.step()
+            assert learner.update(inputs, targets) == pytest.approx(loss.item(), rel=1e-4)
+        for p, q in zip(learner.parameters, ours):
+            assert p == pytest.approx(q.detach().numpy(), abs=2e-5)
+
+    @pytest.mark.parametrize("strength", [1.0, 0.0])
+    def test_a_signal_is_learnt_and_noise_is_not(self, strength):
+        rng, learner = np.random.default_rng(0), Learner(0, learning_rate=1e-3)
+        worth = lambda inputs: np.maximum(inputs[:, 1], 0) * (1 - inputs[:, 9])  # noqa: E731
+        for _ in range(300):
+            inputs = rng.normal(size=(64, 10))
+            learner.update(inputs, strength * worth(inputs) + 0.5 * rng.normal(size=64))
+        fresh = rng.normal(size=(2000, 10))
+        found = np.corrcoef(learner.scores(fresh), worth(fresh))[0, 1]
+        assert found > 0.8 if strength else abs(found) < 0.3
+
+    def test_seeded(self):
+        a, b, c = (Learner(seed).scores(np.ones((1, 10))) for seed in (1, 1, 2))
+        assert a == b != c
+
+    def test_state_goes_on_exactly(self):
+        rng = np.random.default_rng(0)
+        batches = [(rng.normal(size=(8, 10)), rng.random(8)) for _ in range(6)]
+        whole, first = Learner(0), Learner(0)
+        for batch in batches[:3]:
+            whole.update(*batch), first.update(*batch)
+        second = Learner(5)
+        second.load_state_dict(first.state_dict())
+        for batch in batches[3:]:
+            assert whole.update(*batch) == second.update(*batch)
+        assert all(np.array_equal(v, second.state_dict()[k]) for k, v in whole.state_dict().items())
+
+
+def rehearse(gain, rounds=300, seed=0, **options):
+    """A scheduler after so many rounds in which the mean reward grows by `gain(entropy of the chosen rows)`.
+
+    All |advantages| are 1: what a rollout is worth shows in the rounds' rewards alone.
+    """
+    options = {"warmup": rounds, "entropy_weight": 0, "learning_rate": 3e-3, **options}
+    rng, slot, level = np.random.default_rng(seed), Scheduler(10, "round", **options), 0.0
+    for number in range(1, rounds + 1):
+        entropy = rng.random(32)
+        table = pool(np.full(32, level), ["a"] * 32, number=number, entropy=entropy, advantage=rng.choice([-1, 1], 32))
+        level += gain(entropy[slot(table, np.random.default_rng(number))].mean(), rng)
+    return slot
+
+
+def correlation(slot):
+    """Of the last scores with the entropies they were given."""
+    return np.corrcoef(slot.columns()["score"], slot.columns()["feature_entropy"])[0, 1]
+
+
+class TestScheduler:
+    def test_sizes_by_scope(self):
+        rng, table = np.random.default_rng(0), pool([1, 0] * 20, np.repeat(["a", "b", "c", "d"], 10))
+        kept = Scheduler(30)(table, rng)
+        assert np.bincount(kept // 10).tolist() == [3, 3, 3, 3] and (np.diff(kept) > 0).all()
+        assert len(Scheduler(29, "round")(table, rng)) == 11 and len(Scheduler(1)(table, rng)) == 4
+        ages = np.repeat([0, 1, 2, 3], 10)
+        old = pool([1, 0] * 20, np.repeat(["a", "b", "c", "d"], 10), ages, number=4)
+        assert Scheduler(scope="buffer")(old, rng).tolist() == list(range(10)), "warming up: the newest"
+        assert len(Scheduler(50, scope="buffer", warmup=0, start=0, floor=0)(old, rng)) == 5
+        assert len(Scheduler(100)(table, rng)) == 40 and len(Scheduler(100)(table.take([]), rng)) == 0
+
+    def test_whole_mini_batches(self):
+        table, rng = pool([1, 0] * 512, np.repeat(np.arange(128).astype(str), 8)), np.random.default_rng(0)
+        assert len(Scheduler(30, "round")(table, rng)) == 307
+        assert len(Scheduler(30, "round", mini_batch=128)(table, rng)) == 256, "appendix D"
+        assert len(Scheduler(30, "round", mini_batch=512)(table, rng)) == 307
+        assert len(Scheduler(30, mini_batch=100)(table, rng)) == 200
+
+    def test_learns_after_the_next_round_and_not_before(self):
+        slot, rng = Scheduler(100, "round", learning_rate=1e-2), np.random.default_rng(0)
+        slot(pool([1, 0, 0, 0], ["a"] * 4), rng)
+        first = slot.state_dict()
+        assert np.isnan(slot.metrics()["scheduler_reward"]) and slot.metrics()["scheduler_epsilon"] == 1
+        slot(pool([1, 1, 0, 0], ["a"] * 4, number=2), rng)
+        assert slot.metrics()["scheduler_reward"] == pytest.approx(1 / (1 + np.exp(-0.25)))
+        assert slot.state_dict()["average"] == pytest.approx([0.225, 0.1 + 0.9 * 0.025**2])
+        assert any(not np.array_equal(v, slot.state_dict()["learner"][k]) for k, v in first["learner"].items())
+
+    def test_a_round_without_new_rollouts_waits(self):
+        slot, rng = Scheduler(100, "buffer"), np.random.default_rng(0)
+        slot(pool([1, 0], ["a"] * 2), rng)
+        assert len(slot(pool([1, 0], ["a"] * 2, [1, 1], number=2), rng)) == 0 and "pending" in slot.state_dict()
+        slot(pool([1, 1], ["a"] * 2, number=3), rng)
+        assert slot.metrics()["scheduler_reward"] == pytest.approx(1 / (1 + np.exp(-0.5)))
+
+    def test_state_goes_on_exactly(self):
+        tables = [pool(np.random.default_rng(i).integers(2, size=16), ["a", "b"] * 8, number=i, seed=i) for i in range(1, 7)]
+        options = dict(warmup=0, start=0.5, learning_rate=1e-2)
+        whole, first, second = (Scheduler(25, **options) for _ in range(3))
+        for i, table in enumerate(tables[:3]):
+            whole(table, np.random.default_rng(i)), first(table, np.random.default_rng(i))
+        second.load_state_dict(first.state_dict())
+        for i, table in enumerate(tables[3:]):
+            assert np.array_equal(*(slot(table, np.random.default_rng(9 + i)) for slot in (whole, second)))
+            assert np.array_equal(whole.columns()["score"], second.columns()["score"])
+        assert Scheduler().state_dict() == {} and whole == second
+
+    def test_a_paying_feature_is_found_from_round_rewards(self):
+        paying = [correlation(rehearse(lambda entropy, rng: entropy - 0.5, seed=seed)) for seed in range(3)]
+        noise = [correlation(rehearse(lambda entropy, rng: rng.normal(), seed=seed)) for seed in range(3)]
+        assert np.mean(paying) > 0.6 and abs(np.mean(noise)) < 0.5
+
+    def test_a_round_done_again_is_the_same(self):
+        slot, tables = Scheduler(50, "round", warmup=0), [pool([1, 0, 0, 0], ["a"] * 4), pool([1, 1, 0, 1], ["a"] * 4, number=2)]
+        slot(tables[0], np.random.default_rng(0))
+        first = slot(tables[1], np.random.default_rng(1)), slot.columns(), slot.metrics(), slot.state_dict()
+        again = slot(tables[1], np.random.default_rng(1)), slot.columns(), slot.metrics(), slot.state_dict()
+        assert np.array_equal(first[0], again[0]) and np.array_equal(first[1]["score"], again[1]["score"])
+        assert first[2]["scheduler_reward"] == again[2]["scheduler_reward"] and first[3]["average"] == again[3]["average"]
+        assert first[3]["learner"]["steps"] == again[3]["learner"]["steps"] == 1
+
+    def test_ablations(self):
+        slot = rehearse(lambda entropy, rng: 0.01, rounds=3, scores="random", ema=False)
+        assert np.isnan(slot.metrics()["scheduler_error"]) and slot.metrics()["scheduler_reward"] == pytest.approx(0.01)
+        assert slot.state_dict()["average"] is None
+        charged = rehearse(lambda entropy, rng: 0.01, rounds=3, ema=False, entropy_weight=100.0)
+        assert charged.metrics()["scheduler_reward"] != pytest.approx(0.01)
+
+    def test_constant_features_are_neutral(self):
+        slot = Scheduler(50, "round", warmup=0, start=0, floor=0)
+        table = pool(np.ones(6), ["a"] * 6).assign(response=Ragged.of([[5]] * 6, np.int32))
+        assert slot(table, np.random.default_rng(0)).tolist() == [0, 1, 2] and not slot.columns()["score"].any()
+
+    def test_it_is_a_selector(self):
+        assert selectors.Scheduler is Scheduler and Scheduler().statistics == "pool"
+        with pytest.raises(AttributeError, match="Schedule"):
+            _ = selectors.Schedule
+
+    @pytest.mark.parametrize("options, message", [
+        ({"keep": 0}, "keep=0: a percentage"), ({"keep": 101}, "keep=101"), ({"keep": float("nan")}, "keep=nan"),
+        ({"scope": "world"}, "scope='world': allowed are 'group'"), ({"scores": "best"}, "scores='best'"),
+        ({"scaling": "log"}, "scaling='log'"), ({"order": "now"}, "order='now'"), ({"optimizer": "lion"}, "optimizer='lion'"),
+        ({"mini_batch": 0}, "mini_batch=0"), ({"depth": 1}, "depth=1"), ({"floor": 2}, "floor=2"),
+        ({"learning_rate": 0}, "learning_rate=0"), ({"warmup": -1}, "warmup=-1"),
+    ])  # fmt: skip
+    def test_bad_arguments(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            Scheduler(**options)
