@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from workbench.columns import column, generator_given, grouped, whole_number
 from workbench.seeding import generator
-from workbench.selectors import _column, _generator, _grouped, _whole
 
 FEATURES = ("reward", "advantage", "group_mean", "group_std", "length", "truncated", "entropy", "clip_ratio", "uses", "age")
 SCOPES = ("group", "round", "buffer")
@@ -32,16 +32,16 @@ def features(rollouts, max_length=None):
     `max_length`, or else the longest candidate. ValueError for a missing column and for numbers that are not finite.
     """
     size, reward = len(rollouts), np.asarray(rollouts.reward, dtype=np.float64)
-    _, groups, sizes = _grouped(rollouts["group"])
+    _, groups, sizes = grouped(rollouts["group"])
     mean = (np.bincount(groups, reward, len(sizes)) / sizes)[groups]
     deviation = np.sqrt(np.bincount(groups, (reward - mean) ** 2, len(sizes)) / sizes)[groups]
     if max_length is None:
-        max_length = _column(rollouts, "max_length", np.full(size, max(1, rollouts.lengths.max(initial=1))))
+        max_length = column(rollouts, "max_length", np.full(size, max(1, rollouts.lengths.max(initial=1))))
     zeros = np.zeros(size)
-    clip = np.asarray(_column(rollouts, "clip_ratio", zeros), dtype=np.float64)
+    clip = np.asarray(column(rollouts, "clip_ratio", zeros), dtype=np.float64)
     columns = (
-        reward, _column(rollouts, "advantage"), mean, deviation, rollouts.lengths / max_length, rollouts.truncated,
-        rollouts.entropy, np.where(np.isnan(clip), 0.0, clip), _column(rollouts, "uses", zeros), _column(rollouts, "age"),
+        reward, column(rollouts, "advantage"), mean, deviation, rollouts.lengths / max_length, rollouts.truncated,
+        rollouts.entropy, np.where(np.isnan(clip), 0.0, clip), column(rollouts, "uses", zeros), column(rollouts, "age"),
     )  # fmt: skip
     table = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
     bad = ~np.isfinite(table)
@@ -279,9 +279,9 @@ class Scheduler:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r}: allowed are {', '.join(map(repr, allowed))}")
         for name, least in (("warmup", 0), ("width", 1), ("depth", 2)):
-            _whole(name, getattr(self, name), least)
+            whole_number(name, getattr(self, name), least)
         if self.mini_batch is not None:
-            _whole("mini_batch", self.mini_batch, 1)
+            whole_number("mini_batch", self.mini_batch, 1)
         for name in ("start", "floor", "alpha"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}: a number from 0 to 1 is needed")
@@ -291,10 +291,10 @@ class Scheduler:
     def __call__(self, rollouts, rng):
         """Learns from the round before, then schedules: the rows kept, (K,) int64, ascending."""
         started, memory = perf_counter(), self._memory
-        seed = int(_generator(rng).integers(2**63))
+        seed = int(generator_given(rng).integers(2**63))
         if "learner" not in memory:
             memory["learner"] = self._learner(seed)
-        age, table = _column(rollouts, "age"), features(rollouts)
+        age, table = column(rollouts, "age"), features(rollouts)
         new, number = age == 0, int((rollouts.round + age).max(initial=1))
         now = [float(rollouts.reward[new].mean()), float(rollouts.entropy[new].mean())] if new.any() else None
         learnt = self._learn(now, number)
@@ -361,7 +361,7 @@ class Scheduler:
 
     def _pick(self, scores, age, group, chance, rng):
         keep = self.keep if self.keep is not None else 100 if self.scope == "buffer" else 30
-        groups = _grouped(group)[1].astype(np.int64) if self.scope == "group" else np.zeros(len(scores), dtype=np.int64)
+        groups = grouped(group)[1].astype(np.int64) if self.scope == "group" else np.zeros(len(scores), dtype=np.int64)
         sizes = np.array([np.count_nonzero(age == 0)]) if self.scope == "buffer" else np.bincount(groups)
         counts = np.minimum(np.maximum(np.floor(sizes * keep / 100 + TINY), 1), sizes).astype(np.int64)
         picks = _turns(counts)

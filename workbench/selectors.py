@@ -9,7 +9,7 @@ stages); `rng` a NumPy generator. Its `statistics` says over what the advantages
 alone, as in PODS), "pool" (all candidates of the group, as in Reinforce-Ada) or "mixed" (the pool where the group's
 rewards are all equal, else the kept rows, as in AERO).
 
-A group is one problem's rows. What is kept of it depends on nothing but its own rows and the generator's state. A
+A group is one problem's rows, or those of one value where there is a column `group`. What is kept of it depends on nothing but its own rows and the generator's state. A
 group with fewer than m rows keeps all of them, since allocators may give a problem as few as two. Ties go to the
 lower row.
 
@@ -20,7 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.columns import column, generator_given, group_keys, grouped, whole_number
+from workbench.scheduler import Scheduler
 from workbench.seeding import derive
+
+__all__ = [
+    "All", "MaxReward", "MaxVariance", "Random", "Rejection", "Scheduler",
+    "max_reward", "max_variance", "random", "rejection",
+]  # fmt: skip
 
 STATISTICS = ("selected", "pool", "mixed")
 LARGEST = 1e150  # the largest reward in size: sums and squares stay finite
@@ -54,9 +61,9 @@ def max_reward(rewards, m, groups=None):
 
 def random(n, m, rng):
     """m of n rows, every subset equally likely: (m,) int64, ascending. m from 1 to n; rng a NumPy generator."""
-    _whole("n", n, 1)
-    _whole("m", m, 1, n)
-    return np.sort(_generator(rng).choice(n, m, replace=False)).astype(np.int64)
+    whole_number("n", n, 1)
+    whole_number("m", m, 1, n)
+    return np.sort(generator_given(rng).choice(n, m, replace=False)).astype(np.int64)
 
 
 def rejection(correct, k, rng):
@@ -65,10 +72,10 @@ def rejection(correct, k, rng):
     correct (n,) bool; k >= 1 whole. Wrong rows are capped at those there are; without a correct row none is kept.
     The paper calls the kept wrong ones most informative without naming a measure: they are random here.
     """
-    _whole("k", k, 1)
+    whole_number("k", k, 1)
     correct = _booleans(correct)
     right, wrong = np.flatnonzero(correct), np.flatnonzero(~correct)
-    kept = _generator(rng).choice(wrong, min(k * len(right), len(wrong)), replace=False)
+    kept = generator_given(rng).choice(wrong, min(k * len(right), len(wrong)), replace=False)
     return np.sort(np.concatenate([right, kept]))
 
 
@@ -98,7 +105,7 @@ class MaxVariance:
 
     def __call__(self, rollouts, rng=None):
         """`max_variance` of every problem; draws nothing."""
-        return max_variance(_column(rollouts, "reward"), self.m, _column(rollouts, "problem"))
+        return max_variance(column(rollouts, "reward"), self.m, group_keys(rollouts))
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ class MaxReward:
 
     def __call__(self, rollouts, rng=None):
         """`max_reward` of every problem; draws nothing."""
-        return max_reward(_column(rollouts, "reward"), self.m, _column(rollouts, "problem"))
+        return max_reward(column(rollouts, "reward"), self.m, group_keys(rollouts))
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ class Random:
 
     def __call__(self, rollouts, rng):
         """One number from the generator; the draws of a problem follow from it and from the problem's id."""
-        problems, groups, sizes = _grouped(_column(rollouts, "problem"))
+        problems, groups, sizes = grouped(group_keys(rollouts))
         return np.sort(_first(_shuffled(problems, groups, rng), groups, np.full(len(sizes), self.m)))
 
 
@@ -157,15 +164,15 @@ class Rejection:
 
     def __post_init__(self):
         _check(self, "k", "uniform", "balanced")
-        _whole("threshold", self.threshold, 0)
+        whole_number("threshold", self.threshold, 0)
         if not 0 < self.high <= 1:
             raise ValueError(f"high={self.high}: a share above 0 and up to 1 is needed")
 
     def __call__(self, rollouts, rng):
         """One number from the generator; the draws of a problem follow from it and from the problem's id."""
-        problems, groups, sizes = _grouped(_column(rollouts, "problem"))
-        correct = _booleans(_column(rollouts, "correct"))
-        right, wrong = self._counts(groups, sizes, correct, _column(rollouts, "stage", np.zeros(len(groups))))
+        problems, groups, sizes = grouped(group_keys(rollouts))
+        correct = _booleans(column(rollouts, "correct"))
+        right, wrong = self._counts(groups, sizes, correct, column(rollouts, "stage", np.zeros(len(groups))))
         rows = _shuffled(problems, groups, rng)
         kept = _first(rows[correct[rows]], groups, right), _first(rows[~correct[rows]], groups, wrong)
         return np.sort(np.concatenate(kept))
@@ -183,14 +190,6 @@ class Rejection:
             np.select([uniform, rescue], [self.uniform, self.balanced], right),
             np.select([uniform, rescue, partial], [self.uniform, self.balanced, self.k * right], sizes - right),
         )
-
-
-def __getattr__(name):
-    if name == "Scheduler":  # it learns, and lives in a room of its own
-        from workbench.scheduler import Scheduler
-
-        return Scheduler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _from_the_top(low, high):
@@ -249,7 +248,7 @@ def _sorted_within(values, groups, size):
 
 def _shuffled(problems, groups, rng):
     """All rows in random order, (R,): the order within a problem follows from one draw of rng and the problem's id."""
-    entropy = int(_generator(rng).integers(2**63))
+    entropy = int(generator_given(rng).integers(2**63))
     seeds = np.array([derive(entropy, "selector", str(problem)) for problem in problems], dtype=np.uint64)
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups, minlength=len(problems))
@@ -266,17 +265,6 @@ def _mixed(seeds, draws):
     return z ^ (z >> np.uint64(31))
 
 
-def _grouped(keys):
-    """Sorted keys (G,), group number of every row (R,) and sizes (G,). Runs of equal keys are looked up once."""
-    keys = np.asarray(keys)
-    heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])
-    names, inverse = np.unique(keys[heads], return_inverse=True)
-    groups = np.repeat(inverse, np.diff(np.append(heads, len(keys))))
-    # 16 bits, where they suffice, are sorted by radix
-    dtype = np.uint16 if len(names) <= 2**16 else np.int64
-    return names, groups.astype(dtype), np.bincount(groups, minlength=len(names))
-
-
 def _arguments(rewards, m, groups):
     """Checked rewards (R,), group numbers (R,) and sizes (G,)."""
     rewards = np.asarray(rewards, dtype=np.float64)
@@ -287,19 +275,10 @@ def _arguments(rewards, m, groups):
     if not allowed.all():
         row = int(np.argmin(allowed))
         raise ValueError(f"rewards: row {row} is {rewards[row]}; finite numbers up to {LARGEST} in size are needed")
-    _whole("m", m, 1, len(rewards) if groups is None else None)
+    whole_number("m", m, 1, len(rewards) if groups is None else None)
     if groups is None:
         return rewards, np.zeros(len(rewards), dtype=np.uint16), np.array([len(rewards)])
-    return rewards, *_grouped(groups)[1:]
-
-
-def _column(rollouts, name, default=None):
-    try:
-        return np.asarray(rollouts[name])
-    except (KeyError, AttributeError):
-        if default is None:
-            raise ValueError(f"rollouts: column {name!r} is missing") from None
-        return default
+    return rewards, *grouped(groups)[1:]
 
 
 def _booleans(correct):
@@ -311,21 +290,8 @@ def _booleans(correct):
     return correct.astype(bool)
 
 
-def _generator(rng):
-    if not isinstance(rng, np.random.Generator):
-        raise ValueError(f"rng={rng!r}: a NumPy generator is needed, such as np.random.default_rng(0)")
-    return rng
-
-
-def _whole(name, value, low, high=None):
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high):
-        allowed = f"from {low} to {high}, the number of rollouts," if high is not None else f"of at least {low}"
-        raise ValueError(f"{name}={value}: a whole number {allowed} is needed")
-
-
 def _check(selector, *counts):
     for name in counts:
-        _whole(name, getattr(selector, name), 1)
+        whole_number(name, getattr(selector, name), 1)
     if selector.statistics not in STATISTICS:
         raise ValueError(f"statistics={selector.statistics!r}: allowed are {', '.join(map(repr, STATISTICS))}")
