@@ -19,8 +19,27 @@ from workbench.rollouts import Ragged, Rollouts
 MODES = ("stop-gradient", "recompute", "direct")
 
 
+class _Stored:
+    """A slot with a table of old rollouts in its memory."""
+
+    @property
+    def stored(self):
+        """The old rollouts as a `Rollouts` table, None while there are none."""
+        return self._memory.get("table")
+
+    def state_dict(self):
+        """The buffer as arrays and lists."""
+        return {} if self.stored is None else _to_state(self.stored)
+
+    def load_state_dict(self, state):
+        """Sets the buffer."""
+        self._memory.clear()
+        if state:
+            self._memory["table"] = _from_state(state)
+
+
 @dataclass(frozen=True)
-class CorrectResponses:
+class CorrectResponses(_Stored):
     """An earlier correct response replaces a wrong one of a problem that has no correct response now (AR3PO, section 3.2).
 
     mode: "stop-gradient", the old response shapes the others' advantages and carries no gradient itself (option II, the
@@ -39,11 +58,6 @@ class CorrectResponses:
             raise ValueError(f"mode={self.mode!r}: allowed are {', '.join(map(repr, MODES))}")
         if self.capacity is not None and self.capacity < 1:
             raise ValueError(f"capacity={self.capacity}: a positive number of responses is needed, or None for all")
-
-    @property
-    def stored(self):
-        """The buffer as a `Rollouts` table, None while it is empty."""
-        return self._memory.get("table")
 
     def join(self, rollouts, candidates, context):
         """Appends one old response for each unsolved problem that has one; it takes the place of a random wrong row."""
@@ -68,16 +82,6 @@ class CorrectResponses:
         """Size of the buffer: responses and bytes."""
         size = (0, 0) if self.stored is None else (len(self.stored), self.stored.nbytes)
         return {"reuse_stored": size[0], "reuse_bytes": size[1]}
-
-    def state_dict(self):
-        """The buffer as arrays and lists."""
-        return {} if self.stored is None else _to_state(self.stored)
-
-    def load_state_dict(self, state):
-        """Sets the buffer."""
-        self._memory.clear()
-        if state:
-            self._memory["table"] = _from_state(state)
 
     def _replacements(self, pool, context):
         """(candidate position to drop, buffer row to add) for each unsolved problem with a stored response."""
@@ -104,7 +108,7 @@ class CorrectResponses:
 
 
 @dataclass(frozen=True)
-class Buffer:
+class Buffer(_Stored):
     """All rollouts of the last `rounds` rounds, this one included, are candidates (CBS, definition 3.2).
 
     First in, first out by round; 1 reuses nothing. What passed the allocator is stored: with dynamic sampling the mixed
@@ -119,11 +123,6 @@ class Buffer:
     def __post_init__(self):
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, (int, np.integer)) or self.rounds < 1:
             raise ValueError(f"rounds={self.rounds!r}: a whole number of at least 1 is needed")
-
-    @property
-    def stored(self):
-        """The earlier rounds' rollouts as a `Rollouts` table, None while there are none."""
-        return self._memory.get("table")
 
     def join(self, rollouts, candidates, context):
         """Appends the stored rollouts of the rounds still wanted; all of them are candidates."""
@@ -151,16 +150,6 @@ class Buffer:
         """Size of the buffer, responses and bytes, and the seconds it took this round."""
         size = (0, 0) if self.stored is None else (len(self.stored), self.stored.nbytes)
         return {"buffer_stored": size[0], "buffer_bytes": size[1], "seconds_buffer": self._memory.get("seconds", 0.0)}
-
-    def state_dict(self):
-        """The buffer as arrays and lists."""
-        return {} if self.stored is None else _to_state(self.stored)
-
-    def load_state_dict(self, state):
-        """Sets the buffer."""
-        self._memory.clear()
-        if state:
-            self._memory["table"] = _from_state(state)
 
     @staticmethod
     def _kept(rollouts):

@@ -9,9 +9,9 @@ stages); `rng` a NumPy generator. Its `statistics` says over what the advantages
 alone, as in PODS), "pool" (all candidates of the group, as in Reinforce-Ada) or "mixed" (the pool where the group's
 rewards are all equal, else the kept rows, as in AERO).
 
-A group is one problem's rows, or those of one value where there is a column `group`. What is kept of it depends on nothing but its own rows and the generator's state. A
-group with fewer than m rows keeps all of them, since allocators may give a problem as few as two. Ties go to the
-lower row.
+A group is one problem's rows, or those of one value where there is a column `group`. What is kept of it depends on
+nothing but its own rows and the generator's state. A group with fewer than m rows keeps all of them, since allocators
+may give a problem as few as two. Ties go to the lower row.
 
 The rules are also functions of arrays: `max_variance`, `max_reward`, `random`, `rejection`.
 """
