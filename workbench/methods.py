@@ -146,7 +146,8 @@ def cbs(base="grpo", scope="group", p=None, rounds=2, n=8, mini_batch=None, **sc
     sampling; the scheduler chooses among the groups that pass it (section 6.2). scope: "group", the best of every group
     (CBS*, definition 3.1); "round", of the round (what the authors ran, appendix D); "buffer", as many as a round has,
     of the last `rounds` rounds (CBS, definition 3.2): 2, since table 4 has M=2048 at 1024 a round; figure 10 has 1 to
-    5. p: percent kept, None for table 4's 30, and 100 with a buffer. mini_batch: rollouts a step (128 in appendix D).
+    5 (with 2, and one step a round, every candidate's clip ratio is still 0: its first use is on-policy). p:
+    percent kept, None for table 4's 30, and 100 with a buffer. mini_batch: rollouts a step (128 in appendix D).
     scheduler: further arguments of `Scheduler`. Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges
     entropy above 0.1 nats with GRPO, above 0.5 with the others.
     """
