@@ -6,10 +6,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import workbench as wb
 from workbench.labs import shipped
 from workbench.rollouts import Ragged, Rollouts
+
+
+settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong result
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(autouse=True)
