@@ -12,7 +12,6 @@ import workbench as wb
 from workbench.labs import shipped
 from workbench.rollouts import Ragged, Rollouts
 
-
 settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong result
 settings.load_profile("no deadline")
 
