@@ -77,11 +77,13 @@ def judged(judge: Judge, item: dict) -> dict:
 
 
 def write(replies: BinaryIO, message: dict) -> None:
+    """One message as a line of JSON, sent at once."""
     replies.write(json.dumps(message).encode() + b"\n")
     replies.flush()
 
 
 def main(name: str, memory_mb: str, parent: str) -> None:
+    """Judges items from standard input until it ends: `name` is "module:function", `parent` the pid to die with."""
     die_with_parent(int(parent))
     replies = private_stdout()
     judge = load(name)
