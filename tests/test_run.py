@@ -280,6 +280,7 @@ def test_kl_and_entropy_terms_run(lab):
     method = wb.methods.grpo(n=4, kl=0.05, entropy=0.01)
     rows = go(wb.Run(lab, method, problems_per_round=4, evaluate_every=0), 2)
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[1]["kl"] >= 0
+    assert rows[0]["trained"] < 16 and rows[0]["tokens_trained"] > rows[0]["tokens_sampled"], "every row is computed, and counted"
 
 
 @pytest.mark.parametrize("method", [wb.methods.grpo(4), wb.methods.gspo(4), wb.methods.dr_grpo(4)], ids=lambda m: m.name)

@@ -81,12 +81,12 @@ def batch_normalized(rewards, groups, *, baseline=None, ddof=0, eps=0.0, clip=No
 def selected_advantages(advantage, statistics, pool, index):
     """Advantages of the selected rows `index` (K,) of the candidates `pool`, (K,) float64.
 
-    statistics: over the "selected" rows alone (PODS), over the whole "pool" of the group, or "mixed": over the pool
-    where all rewards of the pool's group are equal, else over the selected rows (AERO takes the posterior of a uniform
-    group before pruning it, and the mean of a mixed one after).
+    statistics: over the "selected" rows alone (PODS); over the whole "pool" of the group, which its column `advantage`
+    then holds already; or "mixed", over the pool where all rewards of the pool's group are equal, else over the selected
+    rows (AERO takes the posterior of a uniform group before pruning it, and the mean of a mixed one after).
     """
     if statistics == "pool":
-        return advantage(pool.reward, pool.group)[index]
+        return pool["advantage"][index]
     selected = advantage(pool.reward[index], pool.group[index])
     if statistics == "selected":
         return selected

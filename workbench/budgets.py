@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.columns import whole_number as whole
+
 ESTIMATORS = ("grpo", "rloo", "remax", "reinforce")
 CANDIDATES = 2**12  # rollouts sorted at the end, or P where that is more
 NEVER = -1e30  # logarithm of zero, finite so that zero rollouts times it is zero
@@ -298,12 +300,6 @@ def _leaves(tree):
 
 
 # arguments
-
-
-def whole(name, number, least):
-    """ValueError unless `number` is a whole number of at least `least`."""
-    if isinstance(number, (bool, np.bool_)) or not isinstance(number, (int, np.integer)) or number < least:
-        raise ValueError(f"{name}={number!r}: a whole number of at least {least} is needed")
 
 
 def _choice(name, given, allowed):

@@ -41,4 +41,4 @@ def whole_number(name, value, low, high=None):
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or value < low or (high is not None and value > high):
         allowed = f"from {low} to {high}, the number of rollouts," if high is not None else f"of at least {low}"
-        raise ValueError(f"{name}={value}: a whole number {allowed} is needed")
+        raise ValueError(f"{name}={value!r}: a whole number {allowed} is needed")

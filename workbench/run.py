@@ -17,6 +17,7 @@ from workbench import labs, rewards
 from workbench.advantages import selected_advantages
 from workbench.allocators import More
 from workbench.checkpoints import join_arrays, load_optimizer, optimizer_tensors, split_arrays
+from workbench.columns import whole_number
 from workbench.describe import describe, differences, rebuild
 from workbench.evaluate import evaluate
 from workbench.grpo import NonFinite, grpo_step, marked, mini_batches
@@ -45,11 +46,11 @@ class Run:
 
     def __init__(self, lab, method, *, seed=0, out=None, problems_per_round=32, learning_rate=None, mini_batches=1,
                  evaluate_every=20, checkpoint_every=5):
-        _whole("problems_per_round", problems_per_round, 1)
-        _whole("mini_batches", mini_batches, 1)
-        _whole("evaluate_every", evaluate_every, 0)
-        _whole("checkpoint_every", checkpoint_every, 1)
-        _whole("seed", seed, 0)
+        whole_number("problems_per_round", problems_per_round, 1)
+        whole_number("mini_batches", mini_batches, 1)
+        whole_number("evaluate_every", evaluate_every, 0)
+        whole_number("checkpoint_every", checkpoint_every, 1)
+        whole_number("seed", seed, 0)
         if mini_batches > problems_per_round:
             raise ValueError(f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} problems a round")
         if learning_rate is not None and not 0 < learning_rate < float("inf"):
@@ -96,7 +97,7 @@ class Run:
         """
         from tqdm.auto import tqdm
 
-        _whole("n", n, 0)
+        whole_number("n", n, 0)
         self._start()
         with tqdm(total=n, initial=min(self.round, n), desc=self.method.name, unit="round", disable=not progress) as bar:
             try:
@@ -209,8 +210,7 @@ class Run:
             pool = pool.assign(advantage=self.method.advantage(pool.reward, pool.group), age=context.round - pool.round,
                                max_length=np.full(len(pool), self.lab.sampling.max_new_tokens))
         index = np.asarray(selector(pool, context.rng("selector")), dtype=np.int64)
-        advantages = (pool["advantage"][index] if selector.statistics == "pool"
-                      else selected_advantages(self.method.advantage, selector.statistics, pool, index))
+        advantages = selected_advantages(self.method.advantage, selector.statistics, pool, index)
         seen = selector.columns() if hasattr(selector, "columns") else {}
         return candidates[index], advantages, {n: _spread(v, candidates, len(rollouts)) for n, v in seen.items()}
 
@@ -243,7 +243,7 @@ class Run:
             "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
             "all_positive": positive, "all_negative": negative,
             "unsolved": zero_gradient_ratios(present.correct, present.problem)[1],
-            **_step_columns(steps), **self._cost(fresh, rollouts.take(rollouts["trained"])),
+            **_step_columns(steps), **self._cost(fresh, rollouts.take(np.isfinite(rollouts["drift"]))),
             "entropy": float(fresh.entropy.mean()), "length": float(fresh.lengths.mean()),
             "truncated": float(fresh.truncated.mean()), "learning_rate": self.learning_rate,
             **{f"status_{name}": int(np.sum(fresh.status == name)) for name in STATUSES},
@@ -254,6 +254,7 @@ class Run:
         return row | {f"seconds_{phase}": watch.seconds[phase] for phase in PHASES[:4]} | {"seconds": training}
 
     def _cost(self, fresh, trained):
+        """Tokens and FLOPs of the fresh rollouts and of those that an update computed."""
         _, first = np.unique(fresh.problem, return_index=True)
         sampled = int(fresh.lengths.sum() + fresh.prompt.lengths[first].sum())
         trained_tokens = int(trained.lengths.sum() + trained.prompt.lengths.sum())
@@ -393,8 +394,3 @@ def _step_columns(steps):
     means = {name: float(np.mean([getattr(s, name) for s in stats])) if stats else float("nan")
              for name in ("loss", "gradient_norm", "kl")}
     return {"steps": len(stats), **means, "clip_ratio": float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0}
-
-
-def _whole(name, value, least):
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
