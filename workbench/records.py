@@ -92,6 +92,23 @@ def load(path):
     return Record(path)
 
 
+def thin(path, columns=(), rounds=None):
+    """Makes a finished record small enough to be kept in a repository: it can be read as before, but not resumed.
+
+    The checkpoint goes, and of the rollouts all but the columns and rounds named: columns () for none, None for all;
+    rounds: numbers, None for all.
+    """
+    record = Record(path)
+    (record.path / "checkpoint" / "state.safetensors").unlink(missing_ok=True)
+    wanted = None if rounds is None else {int(number) for number in rounds}
+    for part in (record.path / "rollouts").glob("*.parquet"):
+        if columns == () or (wanted is not None and int(part.stem) not in wanted):
+            part.unlink()
+        elif columns is not None:
+            present = set(pq.read_schema(part).names)
+            _write_table(part, pq.read_table(part, columns=[name for name in columns if name in present]))
+
+
 class Writer:
     """Writes a record; made new, or opened to go on. One process at a time."""
 

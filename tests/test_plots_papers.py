@@ -1,0 +1,69 @@
+"""Figures of the paper notebooks: what is drawn is what the table says."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench import plots_papers as pp
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+TABLE = pd.DataFrame({"n": [3, 3, 2], "mean": [0.3, 0.35, 0.2], "half": [0.01, 0.02, 0.05], "difference": [np.nan, 0.05, -0.1],
+                      "low": [np.nan, 0.02, -0.3], "high": [np.nan, 0.08, 0.1]}, index=["grpo", "pods", "cbs"])  # fmt: skip
+
+
+def rows(ax):
+    return [text.get_text() for text in ax.get_yticklabels()]
+
+
+def test_dots_name_their_rows_and_n():
+    ax = pp.dots(TABLE, reference="grpo", label="avg@8")
+    assert rows(ax) == ["grpo (n = 3)", "pods (n = 3)", "cbs (n = 2)"]
+    drawn = ax.containers[0].lines[0]
+    assert drawn.get_xdata().tolist() == [0.3, 0.35, 0.2] and drawn.get_ydata().tolist() == [2, 1, 0]
+
+
+def test_differences_leave_the_baseline_out_and_show_which_are_clear():
+    ax = pp.differences(TABLE, baseline="grpo")
+    assert rows(ax) == ["pods (n = 3)", "cbs (n = 2)"]
+    dots = [line for line in ax.lines if line.get_marker() == "o"]
+    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True]
+
+
+def test_stacked_bars_add_up():
+    ax = pp.stacked(pd.DataFrame({"generate": [1.0, 2], "verify": [0.0, 0], "update": [3.0, 1]}, index=["a", "b"]))
+    assert len(ax.containers) == 2
+    assert sum(bars[0].get_width() for bars in ax.containers) == 4 and ax.containers[1][1].get_x() == 2
+
+
+def test_sweep_ticks_are_the_values_tried():
+    ax = pp.sweep({"pods": pd.DataFrame({"mean": [1, 2], "half": [0.1, 0.1]}, index=[8, 32])})
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["8", "32"] and ax.get_legend() is None
+
+
+def test_heatmap_leaves_nan_empty():
+    ax = pp.heatmap(pd.DataFrame([[1.0, np.nan], [0.5, -0.25]], index=["x", "y"], columns=["p", "q"]), diverging=True)
+    assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
+
+
+def test_counts_name_the_largest():
+    ax = pp.counts({"knapsack": np.array([2, 2, 93]), "grpo": np.array([8, 8])})
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["knapsack (largest 93)", "grpo (largest 8)"]
+
+
+def test_trajectories_draw_each_series():
+    ax = pp.trajectories({"grpo": pd.Series([0, 0.5], index=[0, 1])})
+    assert ax.lines[0].get_ydata().tolist() == [0, 0.5]
+
+
+def test_waterfall_ends_where_the_savings_lead():
+    ax = pp.waterfall(10, pd.Series({"rejection": 4.0, "rescue": -1.0}), names=("GRPO", "AERO"))
+    widths = [bar.get_width() for bar in ax.patches]
+    assert widths == [10, 4, 1, 7] and [bar.get_x() for bar in ax.patches] == [0, 6, 6, 0]
+    assert rows(ax) == ["GRPO", "rejection", "rescue", "AERO"]

@@ -1,0 +1,168 @@
+"""Frames behind the papers' figures: runs of several methods set side by side, at an equal budget or visit by visit.
+
+Runs are grouped in a dict from label to the records of its seeds, as `load_all` gives it for a directory.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from workbench.metrics import mean_interval, paired_difference
+from workbench.records import Record
+from workbench.seeding import generator
+
+PHASES = ("generate", "verify", "schedule", "update")
+SPENT = ("round", "rollouts", "flops", "seconds")
+
+
+def load_all(path):
+    """The records under a directory `path/label/seed-N`: dict from label to a list of `Record`, seeds in order.
+
+    ValueError when there are none.
+    """
+    groups = {}
+    for manifest in sorted(Path(path).glob("*/*/manifest.json")):
+        groups.setdefault(manifest.parent.parent.name, []).append(Record(manifest.parent))
+    if not groups:
+        raise ValueError(f"path={str(path)!r}: no records of the form label/seed-0 there")
+    return {label: sorted(group, key=lambda record: record.manifest["seed"]) for label, group in groups.items()}
+
+
+def spent(record, unit):
+    """What a run had spent by the end of each round, a Series indexed by round, with 0 for round 0.
+
+    unit: "round", "rollouts" (sampled), "flops" or "seconds" (of training).
+    """
+    if unit not in SPENT:
+        raise ValueError(f"unit={unit!r}: allowed are {', '.join(SPENT)}")
+    rounds = record.rounds
+    values = rounds["round"] if unit == "round" else rounds[unit].cumsum()
+    return pd.Series([0.0, *values], index=[0, *rounds["round"]], name=unit)
+
+
+def scores_at(record, unit, budget, y="accuracy"):
+    """Held-out scores when the run had spent `budget` of `unit`: a Series indexed by problem.
+
+    Between two evaluations every problem's score is interpolated. y: "accuracy" (share of its samples) or "greedy".
+    ValueError when the run ended, or was evaluated last, before.
+    """
+    evals = record.evals
+    values = evals["correct"] / evals["samples"] if y == "accuracy" else evals["greedy"].astype(float)
+    table = evals.assign(value=values).pivot_table(index="round", columns="problem", values="value", sort=True)
+    places = spent(record, unit).loc[table.index].to_numpy()
+    if not 0 <= budget <= places[-1]:
+        raise ValueError(f"budget={budget:g}: {record.path} was last evaluated at {places[-1]:g} {unit}")
+    right = int(np.clip(np.searchsorted(places, budget), 1, len(places) - 1)) if len(places) > 1 else 0
+    left = max(right - 1, 0)
+    share = (budget - places[left]) / (places[right] - places[left]) if right > left else 0.0
+    return (1 - share) * table.iloc[left] + share * table.iloc[right]
+
+
+def common_budget(groups, unit):
+    """The largest budget that every run of `groups` reached with its last evaluation, a number."""
+    records = [record for group in groups.values() for record in group]
+    return min(float(spent(record, unit)[record.evals["round"].max()]) for record in records)
+
+
+def at_budget(groups, unit, budget=None, *, baseline=None, y="accuracy", seed=0):
+    """Held-out scores of every label at an equal budget: a DataFrame, a row a label.
+
+    Columns: n (seeds), mean and half (95 % Student half-width over seeds). With a baseline, a label of `groups`, also
+    the paired difference to it over the same seeds and problems: difference, low, high (95 %, two-way bootstrap) and
+    better, the share of pairs (seed) whose mean is above the baseline's, ties counting half: the probability of
+    improvement. budget: None for `common_budget`. seed: of the bootstrap.
+    """
+    if baseline is not None and baseline not in groups:
+        raise ValueError(f"baseline={baseline!r}: the labels are {', '.join(groups)}")
+    budget = common_budget(groups, unit) if budget is None else budget
+    scores = {label: {r.manifest["seed"]: scores_at(r, unit, budget, y) for r in group} for label, group in groups.items()}
+    rows = {}
+    for label, by_seed in scores.items():
+        mean, half = mean_interval([values.mean() for values in by_seed.values()])
+        rows[label] = {"n": len(by_seed), "mean": mean, "half": half}
+        if baseline is not None and label != baseline:
+            rows[label] |= _paired(by_seed, scores[baseline], generator(seed, "bootstrap"))
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _paired(by_seed, baseline, rng):
+    seeds = sorted(set(by_seed) & set(baseline))
+    if not seeds:
+        return {}
+    a, b = (np.array([scores[seed].to_numpy() for seed in seeds]) for scores in (by_seed, baseline))
+    found = paired_difference(a, b, rng)
+    ahead = np.sign(a.mean(axis=1) - b.mean(axis=1))
+    return {"difference": found.estimate, "low": found.low, "high": found.high, "better": float((ahead + 1).mean() / 2)}
+
+
+def means(groups, columns, *, rounds=None):
+    """Mean of columns of the rounds table by label: a DataFrame with (column, "mean") and (column, "half"), 95 % over seeds.
+
+    rounds: (first, last) to read, both included; None for all. Empty cells are left out of a run's mean.
+    """
+    rows = {}
+    for label, group in groups.items():
+        tables = [record.rounds for record in group]
+        if rounds is not None:
+            tables = [table[table["round"].between(*rounds)] for table in tables]
+        rows[label] = {}
+        for column in columns:
+            mean, half = mean_interval([table[column].mean() for table in tables])
+            rows[label] |= {(column, "mean"): mean, (column, "half"): half}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def phases(groups, unit="seconds"):
+    """What a round costs by phase: a DataFrame (labels x phases), means over rounds, medians over seeds.
+
+    unit: "seconds" (generate, verify, schedule, update) or "flops" (generate, update).
+    """
+    names = PHASES if unit == "seconds" else ("generate", "update")
+    rows = {label: np.median([[r[f"{unit}_{name}"].mean() for name in names] for r in (x.rounds for x in group)], axis=0)
+            for label, group in groups.items()}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
+
+
+def visits(frame):
+    """A problem's rollouts each time it was drawn: a DataFrame indexed by problem and visit (0, 1, ...).
+
+    frame: a record's rollouts with columns problem, round, correct. Columns: round, rollouts, correct (count), rate.
+    Old responses that joined a round are not among them if the frame has `age` or its rows are those of their own round.
+    """
+    table = frame.groupby(["problem", "round"], sort=True)["correct"].agg(rollouts="size", correct="sum").reset_index()
+    table["visit"] = table.groupby("problem").cumcount()
+    table["rate"] = table["correct"] / table["rollouts"]
+    return table.set_index(["problem", "visit"])
+
+
+def estimation_error(frame, window=16):
+    """How far the rate of a problem's last `window` rollouts lies from its rate at the next visit: a Series by visit.
+
+    frame as for `visits`; mean absolute error over problems, from visit 1 on (Knapsack RL, appendix F). What is left
+    even for a perfect estimate is the sampling error of the visit itself.
+    """
+    errors = {}
+    for _, rows in frame.sort_values("round", kind="stable").groupby("problem", sort=True):
+        history = []
+        for visit, (_, part) in enumerate(rows.groupby("round", sort=True)):
+            outcome = part["correct"].to_numpy(float)
+            if history:
+                errors.setdefault(visit, []).append(abs(np.mean(history[-window:]) - outcome.mean()))
+            history.extend(outcome)
+    return pd.Series({visit: float(np.mean(values)) for visit, values in sorted(errors.items())}, name="error")
+
+
+def rollouts_by_rate(frame, edges=(0, 0.2, 0.4, 0.6, 0.8, 1)):
+    """Mean rollouts a visit of the problems in each bin of success rate: a DataFrame (bins) with rollouts and problems.
+
+    A problem's rate is that over all its rollouts in the frame; bins are [a, b), the last one [a, b]
+    (AR3PO, section 4: the hardest bin gets the most).
+    """
+    drawn = visits(frame).groupby("problem")
+    rate = drawn["correct"].sum() / drawn["rollouts"].sum()
+    place = np.clip(np.searchsorted(edges, rate, side="right") - 1, 0, len(edges) - 2)
+    found = drawn["rollouts"].mean().groupby(place).agg(["mean", "size"]).reindex(range(len(edges) - 1))
+    columns = {"rollouts": found["mean"].to_numpy(), "problems": found["size"].fillna(0).astype(int).to_numpy()}
+    return pd.DataFrame(columns, index=[f"{a:g} to {b:g}" for a, b in pairwise(edges)])
