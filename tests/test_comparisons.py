@@ -69,6 +69,25 @@ def test_means_and_phases(tmp_path):
     assert comparisons.phases(groups).loc["a"].tolist() == [0.25] * 4
 
 
+def test_savings_are_paired_by_seed(tmp_path):
+    for seed, n in ((0, 10), (1, 40)):
+        written(tmp_path, seed, rollouts=(n, n), label="a")
+    written(tmp_path, 0, rollouts=(5, 5), label="b"), written(tmp_path, 1, rollouts=(10, 10), label="b")
+    table = comparisons.saved(comparisons.load_all(tmp_path), "rollouts", {"b": "a"})
+    assert table.loc["b", ["baseline", "n", "mean"]].tolist() == ["a", 2, (0.5 + 0.75) / 2]
+    assert comparisons.saved(comparisons.load_all(tmp_path), "rollouts", {"a": "a"}, rounds=(2, 2)).loc["a", "mean"] == 0
+
+
+def test_correlations_over_seeds(tmp_path):
+    for seed, sign in ((0, 1.0), (1, -1.0)):
+        writer = Writer(tmp_path / "cbs" / f"seed-{seed}", {"format": 1, "seed": seed, "method": {"name": "cbs"}})
+        table = {"round": np.ones(3, int), "age": np.zeros(3, int), "score": np.arange(3.0) * sign,
+                 "feature_reward": np.arange(3.0), "feature_age": np.zeros(3)}
+        writer.round({"round": 1}, table)
+    mean, spread = comparisons.correlations(comparisons.load_all(tmp_path)["cbs"], 1)
+    assert mean.loc["1-1", "reward"] == 0 and spread.loc["1-1", "reward"] == 1 and np.isnan(mean.loc["1-1", "age"])
+
+
 def frame():
     """Problem p: 2 of 4, then 1 of 2; problem q: 0 of 2."""
     return pd.DataFrame({"problem": list("ppppqqpp"), "round": [1, 1, 1, 1, 1, 1, 2, 2],

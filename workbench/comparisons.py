@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.metrics import mean_interval, paired_difference
+from workbench.metrics import mean_interval, paired_difference, score_correlations
 from workbench.records import Record
 from workbench.seeding import generator
 
@@ -166,3 +166,33 @@ def rollouts_by_rate(frame, edges=(0, 0.2, 0.4, 0.6, 0.8, 1)):
     found = drawn["rollouts"].mean().groupby(place).agg(["mean", "size"]).reindex(range(len(edges) - 1))
     columns = {"rollouts": found["mean"].to_numpy(), "problems": found["size"].fillna(0).astype(int).to_numpy()}
     return pd.DataFrame(columns, index=[f"{a:g} to {b:g}" for a, b in pairwise(edges)])
+
+
+def saved(groups, column, pairs, rounds=None):
+    """Share of a summed column that one method saves against another on the same seed: a DataFrame, a row a pair.
+
+    pairs: dict from label to its baseline, both of `groups`. column: of the rounds table, as "seconds_update". rounds:
+    (first, last) to read, both included; None for all. Columns: baseline, n (common seeds), mean, half (95 %).
+    """
+    def total(record):
+        table = record.rounds
+        return float((table if rounds is None else table[table["round"].between(*rounds)])[column].sum())
+
+    rows = {}
+    for label, baseline in pairs.items():
+        ours, theirs = ({r.manifest["seed"]: total(r) for r in groups[name]} for name in (label, baseline))
+        shares = [1 - ours[seed] / theirs[seed] for seed in sorted(set(ours) & set(theirs))]
+        mean, half = mean_interval(shares)
+        rows[label] = {"baseline": baseline, "n": len(shares), "mean": mean, "half": half}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def correlations(records, windows=5):
+    """Mean over seeds of `metrics.score_correlations`, and how far the seeds lie apart: two DataFrames (windows x features).
+
+    The second is the population deviation over seeds: where it is as large as the mean, a score's leaning is the seed's.
+    """
+    tables = [score_correlations(record.rollouts(), windows) for record in records]
+    stack = np.array([table.to_numpy() for table in tables])
+    like = {"index": tables[0].index, "columns": tables[0].columns}
+    return pd.DataFrame(stack.mean(axis=0), **like), pd.DataFrame(stack.std(axis=0), **like)
