@@ -11,7 +11,8 @@ READ = [
     (r"so \boxed{C}.", "C"), (r"\boxed{c}", "C"), (r"\boxed{\text{C}}", "C"), (r"\boxed{(C)}", "C"),
     (r"\boxed{\textbf{(C)}}", "C"), (r"\boxed{\mathrm{C}}", "C"), (r"\boxed{C. 12 m}", "C"), (r"\boxed{C) 12 m}", "C"),
     (r"\boxed{ C }", "C"), (r"\boxed{A}", "A"), (r"first \boxed{A}, no: \boxed{D}", "D"), (r"\boxed{\boxed{B}}", "B"),
-    (r"\boxed{\text{Option B}}", "B"), (r"\boxed{\textbf{\text{D}}}", "D"), (r"\boxed{A}, B follows", "A"), (r"\fbox{x} and \boxed{B", ""), (r"\boxed{B} and \boxed{12}", "B"),
+    (r"\boxed{\text{Option B}}", "B"), (r"\boxed{\textbf{\text{D}}}", "D"), (r"\boxed{A}, B follows", "A"),
+    (r"\fbox{x} and \boxed{B", ""), (r"\boxed{B} and \boxed{12}", "B"),
     (r"The answer is A. \boxed{D}", "D"), (r"\boxed{A, C}", "AC"), (r"\boxed{\text{A and C}}", "AC"), (r"\boxed{A/B}", "AB"),
     (r"\boxed{12 m}", ""), (r"\boxed{A cat}", ""), (r"\boxed{Ar}", ""), (r"\boxed{}", ""),
     # statements
@@ -58,9 +59,10 @@ def test_counts_config_and_close():
 
 
 FORMS = [r"\boxed{%s}", r"\boxed{\text{(%s)}}", "Answer: %s", "The answer is (%s).", "So we choose\n%s", "Therefore (%s)"]
+BEFORE = st.text(st.characters(exclude_characters="\\\r"), max_size=40)
 
 
-@given(st.text(st.characters(exclude_characters="\\\r"), max_size=40), st.sampled_from("ABCD"), st.sampled_from(FORMS), st.booleans())
+@given(BEFORE, st.sampled_from("ABCD"), st.sampled_from(FORMS), st.booleans())
 def test_a_clear_end_decides(before, gold, form, lower):
     response = before + "\n" + form % (gold.lower() if lower else gold)
     statement = Choice().letters_of(before)
@@ -96,8 +98,9 @@ def test_hostile_text_ends(choice, attack, letters):
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: Choice("A"), "letters='A': at least two"), (lambda: Choice("abc"), "letters='abc'"), (lambda: Choice("AAB"), "different"),
-    (lambda: Choice(max_chars=0), "max_chars=0"), (lambda: Choice().score(["x"], ["E"]), r"answers\[0\] is 'E'; allowed: one of A, B"),
+    (lambda: Choice("A"), "letters='A': at least two"), (lambda: Choice("abc"), "letters='abc'"),
+    (lambda: Choice("AAB"), "different"), (lambda: Choice(max_chars=0), "max_chars=0"),
+    (lambda: Choice().score(["x"], ["E"]), r"answers\[0\] is 'E'; allowed: one of A, B"),
     (lambda: Choice().score(["x"], ["AB"]), r"answers\[0\] is 'AB'"), (lambda: Choice().score(["x"], [""]), r"answers\[0\]"),
     (lambda: Choice().score("x", ["A"]), "one string"), (lambda: Choice().score([1], ["A"]), r"responses\[0\] is 1"),
     (lambda: Choice().score(["x"], ["A", "B"]), "length 2"),

@@ -119,7 +119,7 @@ def test_a_local_model(tmp_path):
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: shape("no/such-model"), "model='no/such-model': not a directory"), (lambda: shape("a b"), "model='a b'"),
+    (lambda: shape("no/such-model"), "model='no/such-model': no directory"), (lambda: shape("a b"), "model='a b'"),
     (lambda: from_config({"model_type": "mamba"}), "model_type='mamba': sizes are known for llama"),
     (lambda: from_config({"model_type": "llama"}), "'hidden_size' is missing"),
     (lambda: estimate(SMALL, lora_rank=-1), "lora_rank=-1"), (lambda: estimate(SMALL, max_length=0), "max_length=0"),

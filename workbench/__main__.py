@@ -57,7 +57,7 @@ def base_model(out, seed, steps):
 @click.option("--model", default=None, metavar="NAME_OR_PATH", help="Estimate the memory of this model; nothing is downloaded.")
 @click.option("--lora-rank", default=64, show_default=True, help="0 trains all parameters.")
 @click.option("--load-in-4bit", is_flag=True, help="Quantised weights (bitsandbytes).")
-@click.option("--fast-inference/--no-fast-inference", default=True, show_default=True, help="Sampling by vLLM in the lab unsloth.")
+@click.option("--fast-inference/--no-fast-inference", default=True, show_default=True, help="vLLM samples in the lab unsloth.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the weights.")
 @click.option("--max-length", default=1024, show_default=True, help="Tokens of prompt and response.")
 @click.option("--rollouts", default=64, show_default=True, help="Sampled at once.")

@@ -96,8 +96,8 @@ def packages():
             version = _version(requirement.name)
             admitted = version is not None and requirement.specifier.contains(version, prereleases=True)
             state = "ok" if admitted else "missing" if version is None else "out of bounds"
-            entry = {"name": requirement.name, "wanted": str(requirement.specifier), "version": version, "state": state, "extras": []}
-            found.setdefault(requirement.name, entry)["extras"].append(extra)
+            entry = {"name": requirement.name, "wanted": str(requirement.specifier), "version": version, "state": state}
+            found.setdefault(requirement.name, entry | {"extras": []})["extras"].append(extra)
     return list(found.values())
 
 
@@ -161,8 +161,8 @@ def obstacles(lab, load_in_4bit=False, fast_inference=True):
 def report(lab="tiny", model=None, *, fast_inference=True, **options):
     """All that `doctor` shows, as plain data: machine, packages, lab, obstacles, can_run and, with a model, its memory.
 
-    fast_inference: see `require`. options: of `memory.estimate`. A model is held against the largest GPU, or the machine's memory where there is none;
-    `can_run` is False where it takes more than `memory.SHARE` of that and the lab would load it.
+    fast_inference: see `require`. options: of `memory.estimate`. A model is held against the largest GPU, or the machine's
+    memory where there is none; `can_run` is False where it takes more than `memory.SHARE` of that and the lab would load it.
     """
     found = obstacles(lab, options.get("load_in_4bit", False), fast_inference)
     here = machine()
@@ -170,11 +170,11 @@ def report(lab="tiny", model=None, *, fast_inference=True, **options):
     if model is not None:
         parts, sizes = memory.estimate(model, **options), memory.shape(model)
         device = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=None)
-        room = device["bytes"] if device else here["memory"]
+        room = (device["bytes"] if device else 0) or here["memory"]  # some GPUs share the main memory
         told["model"] = {
             "name": str(model), "parameters": sizes.parameters, "bytes": parts, "total": sum(parts.values()),
-            "lora_parameters": sizes.lora_parameters(options.get("lora_rank", 64)), "device": device["name"] if device else "CPU",
-            "room": room, "fits": sum(parts.values()) <= memory.SHARE * room, **options,
+            "lora_parameters": sizes.lora_parameters(options.get("lora_rank", 64)), "room": room,
+            "device": device["name"] if device else "CPU", "fits": sum(parts.values()) <= memory.SHARE * room, **options,
         }
         if lab != "tiny" and not told["model"]["fits"]:
             found.append(f"{model} does not fit: a smaller model, load_in_4bit, a shorter max_length, fewer rollouts at once")
@@ -187,8 +187,8 @@ def text(told):
     lines = [
         f"python    {here['python']} ({here['executable']})", f"system    {here['system']}",
         f"cores     {here['cores']}", f"memory    {_gb(here['memory'])}", f"disk      {_gb(here['disk'])} free here",
-        *(f"gpu       {gpu['name']}, {_gb(gpu['bytes'])}, {_gb(gpu['free'])} free, driver {gpu['driver']}" for gpu in here["gpus"]),
-        *([] if here["gpus"] else ["gpu       none"]),
+        *([f"gpu       {gpu['name']}, {_gb(gpu['bytes'])}, {_gb(gpu['free'])} free, driver {gpu['driver']}"
+           for gpu in here["gpus"]] or ["gpu       none"]),
         f"compiler  {here['compiler'] or 'none: apt install build-essential'}",
         f"model     {here['model'] or 'not shipped here: python -m workbench base-model'}", "",
     ]
@@ -230,7 +230,7 @@ def _no_gpu():
         return "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by CUDA_VISIBLE_DEVICES)"
     torch = _version("torch") or ""
     if torch.endswith("+cpu"):
-        return f"torch {torch} is the build without CUDA; pip install --force-reinstall torch=={torch.removesuffix('+cpu')} brings the other"
+        return f"torch {torch} has no CUDA; get the build that has: pip install --force-reinstall torch=={torch[:-4]}"
     return None
 
 

@@ -64,7 +64,7 @@ class Shape:
 
 _QWEN2 = dict(qkv_bias=True)
 _LLAMA3 = dict(vocabulary=128_256)
-# Sizes as published in the models' config.json; the numbers of parameters that follow are in tests/test_memory.py.
+# Sizes as published in the models' config.json.
 KNOWN = {
     "Qwen2.5-0.5B": Shape(896, 24, 14, 2, 64, 4864, 151_936, **_QWEN2),
     "Qwen2.5-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, **_QWEN2),
@@ -100,7 +100,7 @@ def shape(model):
     cached = _cached(str(model))
     if cached:
         return from_config(_read(Path(cached)))
-    raise ValueError(f"model={str(model)!r}: not a directory with config.json, not in the cache, and not one of {', '.join(KNOWN)}")
+    raise ValueError(f"model={str(model)!r}: no directory with config.json, not in the cache, not one of {', '.join(KNOWN)}")
 
 
 def from_config(config):
@@ -118,7 +118,8 @@ def from_config(config):
         config["hidden_size"], config["num_hidden_layers"], heads, config.get("num_key_value_heads") or heads,
         config.get("head_dim") or config["hidden_size"] // heads, config["intermediate_size"], config["vocab_size"],
         tied=bool(config.get("tie_word_embeddings", False)), qkv_bias=family == "qwen2" or bias,
-        out_bias=family in ("llama", "qwen3") and bias, mlp_bias=bool(config.get("mlp_bias", False)), head_norms=family == "qwen3",
+        out_bias=family in ("llama", "qwen3") and bias, mlp_bias=bool(config.get("mlp_bias", False)),
+        head_norms=family == "qwen3",
     )
 
 
@@ -127,8 +128,8 @@ def estimate(model, *, lora_rank=64, load_in_4bit=False, dtype="bfloat16", max_l
 
     model: see `shape`, or a `Shape`. lora_rank: of adapters on all seven projections; 0 trains all parameters. dtype: of
     the weights. max_length: tokens of prompt and response. rollouts: sampled at once. micro_tokens: of one micro-batch,
-    never below max_length. With P parameters, L layers, width H, a attention and k key-value width, I MLP width, b bytes of dtype,
-    T tokens of a micro-batch:
+    never below max_length. With P parameters, L layers, width H, a attention and k key-value width, I MLP width, b bytes
+    of dtype, T tokens of a micro-batch:
 
     - weights: b P; in 4 bits the linear layers take 0.5625 bytes each instead;
     - adapters: 4 bytes a LoRA parameter (float32), rank (in + out) for each projection;

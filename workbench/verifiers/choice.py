@@ -21,7 +21,8 @@ from workbench.verifiers import STATUSES, Scores
 
 # every pattern reads a text in linear time, whatever a model wrote
 BOX = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
-SAYS = re.compile(r"\b(?:answer|option|choice)\b[\s*_\"'“”]*(?::|=|\b(?:is|was|must be|should be|would be|will be)\b:?)", re.IGNORECASE)
+SAYS = re.compile(r"\b(?:answer|option|choice)\b[\s*_\"'“”]*"
+                  r"(?::|=|\b(?:is|was|must be|should be|would be|will be)\b:?)", re.IGNORECASE)
 OPENING = re.compile(r"(?:[\s*_$({\[\"'“`]|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
                      r"|(?:option|choice|letter)\b|\\boxed\b)*", re.IGNORECASE)
 CLOSING = r"[\s*_$)}\]\"'”`]*"
