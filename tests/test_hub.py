@@ -120,6 +120,7 @@ def test_answers_of_math_are_the_last_box():
 @pytest.mark.parametrize("text, held", [
     (r"\boxed{1} then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"), (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\boxed 7", "7"),
     (r"\fbox{x}", "x"), (r"\boxed{\left\{\frac{1}{2}\right\}}", r"\left\{\frac{1}{2}\right\}"), (r"\boxed{open", None),
+    (r"$\boxed \frac{1}{2}$.", r"\frac{1}{2}"), (r"\boxed {8}", "8"),
     ("none", None), (r"\boxed{}", ""), (r"$\boxed 5$.", "5"), (r"\boxed{a}\boxed{b{c{d}}}", "b{c{d}}"),
 ])
 def test_last_box(text, held):
@@ -362,7 +363,8 @@ def test_missing_columns(caches):
     (lambda: sample("gsm8k", n=21), "n=21: gsm8k train has 20 problems"),
     (lambda: wb_problems.hub("gsm8k", template="question"), r"template='question': text with \{prompt\}"),
     (lambda: wb_problems.hub("gsm8k", levels=(3,)), "levels=.*gsm8k have no levels; math and math-500 have"),
-    (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): levels are 1 to 5"),
+    (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): several of 1 to 5"),
+    (lambda: wb_problems.hub("math", levels=3), r"levels=3: several of 1 to 5"),
     (lambda: sample("math", levels=()), "math train has 0 problems"),
     (lambda: wb_problems.hub("gsm8k", revision="a b"), "revision='a b': a commit, tag or branch"),
     (lambda: wb_problems.hub("gsm8k", path="data.xml"), "path='data.xml': a directory or a file ending in .jsonl"),

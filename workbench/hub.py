@@ -64,14 +64,16 @@ def last_box(text):
     >>> last_box(r"\boxed{1}, hence \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
     """
-    found = list(re.finditer(r"\\(?:boxed|fbox)(?:\{|\s+([^\s${}]+))", text))
-    if not found or found[-1][1]:
-        return found[-1][1] if found else None
-    depth = 1
-    for brace in re.finditer(r"\\.|[{}]", text[found[-1].end():]):  # an escaped brace is no brace
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)(?:\s*\{|\s+([^$\n]+))", text))
+    if not boxes:
+        return None
+    if boxes[-1][1]:
+        return boxes[-1][1].strip(" .")
+    rest, depth = text[boxes[-1].end():], 1
+    for brace in re.finditer(r"\\.|[{}]", rest):  # an escaped brace is no brace
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
-            return text[found[-1].end():][: brace.start()]
+            return rest[: brace.start()]
     return None
 
 
@@ -180,7 +182,8 @@ def rows(name, split="train", n=None, *, seed=0, template=None, levels=None, pat
         found, left_out["gold answer not verified"] = _verified(found, verifier)
     left_out = {reason: count for reason, count in left_out.items() if count}
     if left_out:
-        warnings.warn(f"{key}: rows left out: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}", stacklevel=3)
+        told = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        warnings.warn(f"{key}: rows left out: {told}", stacklevel=3)
     found = _subset(key, split, found, n, seed)
     config = {"family": "hub", "name": key, "split": split, "n": n, "seed": seed, "template": template,
               "levels": None if levels is None else list(levels), "left_out": left_out}
@@ -206,8 +209,8 @@ def _check(key, name, split, n, template, levels, revision):
         raise ValueError(f"template={template!r}: text with {{prompt}} in it is needed, such as workbench.hub.BOXED")
     if levels is not None and not DATA_SETS[key].levels:
         raise ValueError(f"levels={levels!r}: problems of {key} have no levels; math and math-500 have")
-    if levels is not None and not set(levels) <= set(range(6)):
-        raise ValueError(f"levels={levels!r}: levels are 1 to 5, and 0 for unknown")
+    if levels is not None and (isinstance(levels, (int, str)) or not set(levels) <= set(range(6))):
+        raise ValueError(f"levels={levels!r}: several of 1 to 5, and 0 for unknown, are needed, such as (3, 4, 5)")
     if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
         raise ValueError(f"revision={revision!r}: a commit, tag or branch is needed")
 
