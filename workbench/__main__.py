@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import os
 import sys
 from pathlib import Path
@@ -49,6 +50,31 @@ def base_model(out, seed, steps):
     from workbench import pretrain
 
     _guard(lambda: pretrain.make(Path(out), seed=seed, steps=steps, report=click.echo))
+
+
+@main.command()
+@click.option("--lab", default="tiny", show_default=True, type=click.Choice(["tiny", "transformers", "unsloth"]))
+@click.option("--model", default=None, metavar="NAME_OR_PATH", help="Estimate the memory of this model; nothing is downloaded.")
+@click.option("--lora-rank", default=64, show_default=True, help="0 trains all parameters.")
+@click.option("--load-in-4bit", is_flag=True, help="Quantised weights (bitsandbytes).")
+@click.option("--fast-inference/--no-fast-inference", default=True, show_default=True, help="vLLM samples in the lab unsloth.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of the weights.")
+@click.option("--max-length", default=1024, show_default=True, help="Tokens of prompt and response.")
+@click.option("--rollouts", default=64, show_default=True, help="Sampled at once.")
+@click.option("--micro-tokens", default=16_384, show_default=True, help="Tokens of a micro-batch.")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+def doctor(lab, model, as_json, **options):
+    """Show this machine and what is missing; exit with 1 when LAB, with the model if one is named, cannot run here."""
+    _guard(lambda: _doctor(lab, model, as_json, options))
+
+
+def _doctor(lab, model, as_json, options):
+    from workbench import doctor
+
+    told = doctor.report(lab, model, **options)
+    click.echo(json.dumps(told, indent=2) if as_json else doctor.text(told))
+    if not told["can_run"]:
+        sys.exit(1)
 
 
 def _quickstart(rounds, seed, out, figures):

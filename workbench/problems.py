@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.hub import rows
 from workbench.seeding import generator
 
 # level: (operations, largest operand)
@@ -161,6 +162,24 @@ def reasoning_gym(name, n=500, *, seed=0, split="train", instruction="\nGive the
         raise ValueError(f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws")
     config = {"family": "reasoning_gym", "name": name, "n": n, "seed": seed, "split": split, **options}
     return Pool(found.values(), config)
+
+
+def hub(name, split="train", n=None, *, seed=0, template=None, levels=None, path=None, revision=None, verifier=None):
+    """A `Pool` of a public data set: "gsm8k", "math", "math-500", "dapo-math-17k", "aime24", "gpqa", ... (`hub.DATA_SETS`).
+
+    name: in any case. split: "train" or "test", as the set has. n: a subset drawn by `seed`; None for all.
+    template: text with {prompt} where the question goes, such as `workbench.hub.BOXED`, the default, `TAGS` or, the
+    default of "gpqa", `CHOICE`; "{prompt}" for the bare question. levels: keep these (MATH has 1 to 5; 0 is unknown).
+    path: a local file (JSONL, JSON, parquet, CSV) or directory with the same columns, instead of the hub. revision:
+    another commit, tag or branch than the pinned commit. verifier: leave out problems whose gold answer, in a box, it
+    does not score 1; a few answers of the larger sets cannot be read as mathematics, and would end a run when drawn.
+
+    Needs the package `datasets`. ValueError for an unknown name, split, revision or level and for missing columns,
+    ConnectionError with the command to run elsewhere when the data is not here, PermissionError for a gated set.
+    """
+    found, config = rows(name, split, n, seed=seed, template=template, levels=levels, path=path, revision=revision,
+                         verifier=verifier)
+    return Pool([Problem(**row) for row in found], config)
 
 
 def _chain(level, rng):

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["STATUSES", "Math", "Scores"]
+__all__ = ["STATUSES", "Choice", "Math", "Scores"]
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
 """`ok`: equivalent to the gold answer; `wrong`: read, not equivalent; `unparsed`: no answer could be read;
 `timeout`: killed at the deadline; `crash`: the worker ran out of memory or died."""
 
-_ROOMS = {"Math": "math"}
+_ROOMS = {"Choice": "choice", "Math": "math"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,385 @@
+"""Data sets of the hub: every schema read by the real loader, gold answers against themselves, and what is refused.
+
+The samples in tests/data/hub have the columns of the data sets and problems of our own.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+datasets = pytest.importorskip("datasets", reason="datasets is not installed (pip install datasets)")
+
+from workbench import hub  # noqa: E402
+from workbench import problems as wb_problems  # noqa: E402
+from workbench.verifiers import Choice, Math  # noqa: E402
+
+SAMPLES = Path(__file__).parent / "data" / "hub"
+SPLIT = {name: next(iter(entry.splits)) for name, entry in hub.DATA_SETS.items()}
+EXPECTED = {"dapo-math-17k": 16}  # of 20 rows, as there rows are repeated
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path, monkeypatch):
+    """The caches of the hub and of datasets in a directory of the test, no progress bars, no network."""
+    import huggingface_hub
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+    yield tmp_path
+    datasets.enable_progress_bars()
+
+
+@pytest.fixture(scope="module")
+def math():
+    with Math() as verifier:
+        yield verifier
+
+
+def sample(name, **options):
+    return wb_problems.hub(name, SPLIT[name], **{"path": SAMPLES / f"{name}.jsonl", **options})
+
+
+def written(folder, rows, name="own.jsonl"):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+# --- every data set
+
+
+def test_there_is_a_sample_of_every_data_set():
+    assert {path.stem for path in SAMPLES.iterdir()} == set(hub.DATA_SETS)
+    assert {"gsm8k", "math", "math-500", "dapo-math-17k", "aime24", "aime25", "amc23", "minerva", "olympiadbench",
+            "gpqa"} <= set(hub.DATA_SETS)
+
+
+@pytest.mark.parametrize("name", hub.DATA_SETS)
+def test_gold_answers_score_one_and_others_zero(name, math):
+    pool = sample(name)
+    assert len(pool) == EXPECTED.get(name, 20)
+    verifier = Choice() if name == "gpqa" else math
+    golds = [problem.answer for problem in pool]
+    right = verifier.score([f"We get \\boxed{{{gold}}}." for gold in golds], golds)
+    assert right.status.tolist() == ["ok"] * len(pool)
+    others = ["ABCD"["BCDA".index(gold)] if name == "gpqa" else "987654321" for gold in golds]
+    wrong = verifier.score([f"We get \\boxed{{{other}}}." for other in others], golds)
+    assert wrong.reward.sum() == 0 and set(wrong.status) == {"wrong"}
+
+
+@pytest.mark.parametrize("name", hub.DATA_SETS)
+def test_prompts_are_the_question_and_the_instruction(name):
+    bare, full = sample(name, template="{prompt}"), sample(name)
+    instruction = hub.DATA_SETS[name].template
+    assert [p.prompt for p in full] == [instruction.replace("{prompt}", p.prompt) for p in bare]
+    assert all("\\boxed{}" in p.prompt and "####" not in p.prompt and "Remember to put" not in p.prompt for p in full)
+    assert [p.id for p in full] == [p.id for p in bare], "the template is no part of the id"
+
+
+@pytest.mark.parametrize("name", hub.DATA_SETS)
+def test_revisions_are_commits(name):
+    entry = hub.DATA_SETS[name]
+    assert re.fullmatch("[0-9a-f]{40}", entry.revision) and entry.repository.count("/") == 1
+
+
+def test_pools_train(math):
+    pool = sample("gsm8k")
+    drawn, cursor = pool.draw(8, 0, seed=1)
+    assert len({p.id for p in drawn}) == 8 and cursor == 8
+    assert pool.config["family"] == "hub" and pool.config["name"] == "gsm8k" and json.dumps(pool.config)
+
+
+# --- answers
+
+
+def answers(name, **options):
+    return {p.prompt: p.answer for p in sample(name, template="{prompt}", **options)}
+
+
+def test_answers_of_gsm8k_are_behind_the_hashes():
+    found = list(answers("gsm8k").values())
+    assert found[:2] == ["840", "3750"] and "-11" in found and "7.5" in found
+
+
+def test_answers_of_math_are_the_last_box():
+    found = answers("math")
+    assert found[r"What is $\sin \frac{\pi}{3}$?"] == r"\frac{\sqrt{3}}{2}"
+    assert found["Two fair dice are rolled. What is the probability of a sum of $9$?"] == r"\dfrac{1}{9}"
+    assert found[r"Compute $\log_2 32$."] == "5", "\\boxed 5, without braces"
+    assert list(found.values()) == list(answers("math-500").values())
+
+
+@pytest.mark.parametrize("text, held", [
+    (r"\boxed{1} then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"), (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\boxed 7", "7"),
+    (r"\fbox{x}", "x"), (r"\boxed{\left\{\frac{1}{2}\right\}}", r"\left\{\frac{1}{2}\right\}"), (r"\boxed{open", None),
+    (r"$\boxed \frac{1}{2}$.", r"\frac{1}{2}"), (r"\boxed {8}", "8"),
+    ("none", None), (r"\boxed{}", ""), (r"$\boxed 5$.", "5"), (r"\boxed{a}\boxed{b{c{d}}}", "b{c{d}}"),
+])
+def test_last_box(text, held):
+    assert hub.last_box(text) == held
+
+
+BALANCED = st.recursive(st.text("ab1+ ", max_size=4), lambda t: t.map("{{{}}}".format) | st.tuples(t, t).map("".join))
+
+
+@given(BALANCED)
+def test_last_box_holds_any_balanced_text(content):
+    assert hub.last_box(rf"first \boxed{{0}}, then $\boxed{{{content}}}$ and }} more") == content
+
+
+def test_answers_of_competitions():
+    assert list(answers("aime24").values())[:3] == ["030", "17", "125"]
+    assert list(answers("amc23").values())[:3] == ["30", "17", "125"], "27.0 in the file is 27"
+
+
+def test_answers_of_olympiadbench_join_the_list():
+    found = answers("olympiadbench")
+    assert found["Find all real solutions of $|x - 3| = 4$."] == "-1, 7"
+    assert found["Find all real $x$ with $x^2 = 7x - 10$."] == "2, 5"
+    assert any(question.startswith("All numbers are written in base ten.\nIn a group") for question in found)
+
+
+def test_dapo_loses_its_prompt_and_its_repetitions():
+    assert answers("dapo-math-17k").items() <= answers("dapo-math-17k-en").items()
+
+
+def test_rows_with_two_answers_are_left_out(caches):
+    row = {"prompt": [{"role": "user", "content": "What is $x$?"}], "reward_model": {"ground_truth": "1"}}
+    other = {"prompt": [{"role": "user", "content": "What is $y$?"}], "reward_model": {"ground_truth": "3"}}
+    path = written(caches, [row, {**row, "reward_model": {"ground_truth": "2"}}, other])
+    with pytest.warns(UserWarning, match="dapo-math-17k: rows left out: 1 with several answers"):
+        pool = wb_problems.hub("dapo-math-17k", path=path)
+    assert [p.answer for p in pool] == ["3"] and pool.config["left_out"] == {"with several answers": 1}
+
+
+def test_rows_without_an_answer_are_left_out(caches):
+    rows = [{"question": "a", "answer": "no mark"}, {"question": "b", "answer": "so\n#### 2"},
+            {"question": None, "answer": "#### 1"}]
+    with pytest.warns(UserWarning, match="2 without question or answer"):
+        assert len(wb_problems.hub("gsm8k", path=written(caches, rows))) == 1
+    with pytest.warns(UserWarning, match="1 without"), pytest.raises(ValueError, match="gsm8k train has 0 problems"):
+        wb_problems.hub("gsm8k", path=written(caches, rows[:1], "none.jsonl"))
+
+
+@pytest.mark.parametrize("name", hub.DATA_SETS)
+def test_empty_rows_are_left_out(name, caches):
+    rows = [json.loads(line) for line in (SAMPLES / f"{name}.jsonl").read_text().splitlines()]
+    empty = dict.fromkeys(rows[0])
+    with pytest.warns(UserWarning, match="1 without question or answer"):
+        pool = wb_problems.hub(name, SPLIT[name], path=written(caches, [*rows, empty]))
+    assert list(pool) == list(sample(name))
+
+
+def test_answers_that_cannot_be_verified_can_be_left_out(caches, math):
+    rows = [{"question": "a", "answer": r"p \land q"}, {"question": "b", "answer": r"\frac{1}{2}"}]
+    path = written(caches, rows)
+    with pytest.raises(ValueError, match="cannot read"):
+        math.score(["1"], [wb_problems.hub("minerva", "test", path=path)[0].answer])
+    with pytest.warns(UserWarning, match="1 gold answer not verified"):
+        assert [p.answer for p in wb_problems.hub("minerva", "test", path=path, verifier=math)] == [r"\frac{1}{2}"]
+
+
+# --- multiple choice
+
+
+def test_choices_are_shuffled_by_content_alone(caches):
+    pool = sample("gpqa", template="{prompt}")
+    assert {p.answer for p in pool} == set("ABCD")
+    rows = [json.loads(line) for line in (SAMPLES / "gpqa.jsonl").read_text().splitlines()]
+    right = {row["Question"]: row["Correct Answer"] for row in rows}
+    for problem in pool:
+        question, *choices = problem.prompt.split("\n")
+        assert [c[:3] for c in choices] == ["(A)", "(B)", "(C)", "(D)"] and len(set(choices)) == 4
+        assert choices["ABCD".index(problem.answer)] == f"({problem.answer}) {right[question]}"
+    turned = wb_problems.hub("gpqa", "test", path=written(caches, rows[::-1]), seed=5, template="{prompt}")
+    assert {p.id: p for p in turned} == {p.id: p for p in pool}
+
+
+# --- ids, subsets, levels
+
+
+def test_ids_do_not_depend_on_positions(caches):
+    rows = [json.loads(line) for line in (SAMPLES / "gsm8k.jsonl").read_text().splitlines()]
+    again = wb_problems.hub("GSM8K", path=written(caches, rows[::-1]))
+    assert {p.id: p for p in again} == {p.id: p for p in sample("gsm8k")}
+    assert all(re.fullmatch("gsm8k/[0-9a-f]{16}", p.id) for p in again)
+
+
+def test_subsets_depend_on_the_seed_alone(caches):
+    rows = [json.loads(line) for line in (SAMPLES / "gsm8k.jsonl").read_text().splitlines()]
+    five = {p.id for p in sample("gsm8k", n=5, seed=3)}
+    assert len(five) == 5 and five == {p.id for p in wb_problems.hub("gsm8k", n=5, seed=3, path=written(caches, rows[::-1]))}
+    assert any(five != {p.id for p in sample("gsm8k", n=5, seed=seed)} for seed in (4, 5))
+
+
+def test_levels(caches):
+    assert [p.level for p in sample("math")][:3] == [1, 1, 2] and sample("math")[-1].level == 0
+    hard = sample("math", levels=(3, 4, 5))
+    assert {p.level for p in hard} == {3, 4, 5} and len(hard) == 11 and hard.config["levels"] == [3, 4, 5]
+
+
+# --- where the data comes from
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet", "csv"])
+def test_files_of_other_kinds(kind, caches):
+    table = datasets.load_dataset("json", data_files=str(SAMPLES / "gsm8k.jsonl"), split="train")
+    path = caches / f"copy.{kind}"
+    getattr(table, f"to_{kind}")(str(path))
+    assert [p for p in wb_problems.hub("gsm8k", path=path)] == list(sample("gsm8k"))
+
+
+def copy_of_the_repository(folder):
+    """A copy of openai/gsm8k: a card, two configurations, two splits."""
+    card = ["---", "configs:"]
+    for config in ("socratic", "main"):
+        card += [f"- config_name: {config}", "  data_files:"]
+        card += [f"  - split: {split}\n    path: {config}/{split}-*" for split in ("train", "test")]
+    folder.mkdir(parents=True)
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+    lines = (SAMPLES / "gsm8k.jsonl").read_text().splitlines(keepends=True)
+    for config, start in (("socratic", 18), ("main", 0)):
+        (folder / config).mkdir()
+        (folder / config / "train-0.jsonl").write_text("".join(lines[start : start + 15]))
+        (folder / config / "test-0.jsonl").write_text("".join(lines[15:]))
+
+
+def test_a_directory_with_configurations_and_splits(caches):
+    copy_of_the_repository(caches / "gsm8k")
+    train, test = (wb_problems.hub("gsm8k", split, path=caches / "gsm8k") for split in ("train", "test"))
+    assert (len(train), len(test)) == (15, 5) and not {p.id for p in train} & {p.id for p in test}
+
+
+def test_a_directory_of_files_named_by_split(caches):
+    shutil.copy(SAMPLES / "olympiadbench.jsonl", written(caches, [], "plain/test.jsonl"))
+    assert len(wb_problems.hub("olympiadbench", "test", path=caches / "plain")) == 20
+    with pytest.raises(ValueError, match=r"split='train': .*plain has test"):
+        wb_problems.hub("gsm8k", "train", path=caches / "plain")
+
+
+def test_offline_a_download_of_the_pinned_revision_is_found(caches):
+    entry = hub.DATA_SETS["gsm8k"]
+    copy_of_the_repository(caches / "hub" / "datasets--openai--gsm8k" / "snapshots" / entry.revision)
+    pool = wb_problems.hub("gsm8k", "test")
+    assert len(pool) == 5 and pool.config["revision"] == entry.revision and pool.config["repository"] == "openai/gsm8k"
+    with pytest.raises(ConnectionError, match=f"--revision {'0' * 40}`"):
+        wb_problems.hub("gsm8k", "test", revision="0" * 40)
+
+
+@pytest.mark.parametrize("name, file", [
+    ("olympiadbench", "OlympiadBench/OE_TO_maths_en_COMP/OE_TO_maths_en_COMP.parquet"), ("openr1-math", "data/train-0.parquet"),
+])
+def test_offline_part_of_a_large_repository_is_enough(name, file, caches):
+    entry = hub.DATA_SETS[name]
+    assert f"--include '{entry.files}'" in hub.command(name)
+    snapshot = caches / "hub" / f"datasets--{entry.repository.replace('/', '--')}" / "snapshots" / entry.revision
+    (snapshot / file).parent.mkdir(parents=True)
+    datasets.load_dataset("json", data_files=str(SAMPLES / f"{name}.jsonl"), split="train").to_parquet(str(snapshot / file))
+    assert [p for p in wb_problems.hub(name, SPLIT[name])] == list(sample(name))
+
+
+@pytest.mark.parametrize("cached, size", [(hub.DATA_SETS["gsm8k"].revision, 20), ("1" * 40, None)])
+def test_offline_another_revision_in_the_cache_is_not_taken(caches, cached, size):
+    """`datasets` offline gives the revision it has, whatever was asked for."""
+    folder = caches / "datasets" / "openai___gsm8k" / "main" / "0.0.0" / cached
+    table = datasets.load_dataset("json", data_files=str(SAMPLES / "gsm8k.jsonl"), split="train")
+    shutil.copytree(Path(table.cache_files[0]["filename"]).parent, folder)
+    (folder / "json-train.arrow").rename(folder / "gsm8k-train.arrow")
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info |= {"dataset_name": "gsm8k", "config_name": "main", "builder_name": "parquet"}
+    info["splits"]["train"]["dataset_name"] = "gsm8k"
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    if size:
+        assert len(wb_problems.hub("gsm8k")) == size
+    else:
+        with pytest.raises(ConnectionError, match="not on this machine"):
+            wb_problems.hub("gsm8k")
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("name", hub.DATA_SETS)
+def test_offline_the_error_is_the_command(name):
+    entry = hub.DATA_SETS[name]
+    with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE=1, or give path=") as error:
+        wb_problems.hub(name, SPLIT[name])
+    command = f"hf download {entry.repository} --repo-type dataset --revision {entry.revision}"
+    assert command in str(error.value) and "\n" not in str(error.value)
+    assert ("is gated" in str(error.value)) == (name == "gpqa")
+
+
+NOT_FOUND = [
+    ("gpqa", "Dataset 'Idavidrein/gpqa' is a gated dataset on the Hub. You must be authenticated to access it.", PermissionError,
+     "gpqa: Idavidrein/gpqa is gated: accept its terms at https"),
+    ("gsm8k", "Revision 'nine' doesn't exist for dataset 'openai/gsm8k' on the Hub.", ValueError,
+     "revision='nine': openai/gsm8k has no such revision; the pinned one is 7403"),
+    ("gsm8k", "Dataset 'openai/gsm8k' doesn't exist on the Hub or cannot be accessed.", FileNotFoundError, "gsm8k: openai/gsm8k"),
+]
+
+
+@pytest.mark.parametrize("name, said, kind, message", NOT_FOUND)
+def test_what_the_hub_refuses(monkeypatch, name, said, kind, message):
+    """No network here: the errors are those that `datasets` raises for such answers."""
+    def load_dataset(*args, **kwargs):
+        raise datasets.exceptions.DatasetNotFoundError(said)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(kind, match=message):
+        wb_problems.hub(name, SPLIT[name], revision="nine")
+
+
+def test_what_the_hub_is_asked_for(monkeypatch):
+    asked = []
+
+    def load_dataset(*args, **kwargs):
+        asked.append((args, kwargs))
+        return datasets.Dataset.from_list([json.loads(line) for line in (SAMPLES / "gsm8k.jsonl").read_text().splitlines()])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert len(wb_problems.hub("gsm8k", "test", revision="main")) == 20
+    assert asked == [(("openai/gsm8k", "main"), {"split": "test", "revision": "main"})]
+
+
+def test_missing_columns(caches):
+    path = written(caches, [{"question": "a", "solution": "b"}])
+    with pytest.raises(ValueError, match=r"gsm8k: column 'answer' is missing; .*own.jsonl has question, solution"):
+        wb_problems.hub("gsm8k", path=path)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: wb_problems.hub("gsm9k"), "name='gsm9k': no such data set; there are gsm8k, math"),
+    (lambda: wb_problems.hub("aime24"), "split='train': aime24 has test"),
+    (lambda: wb_problems.hub("gsm8k", "valid"), "split='valid': gsm8k has train, test"),
+    (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a positive whole number"),
+    (lambda: sample("gsm8k", n=21), "n=21: gsm8k train has 20 problems"),
+    (lambda: wb_problems.hub("gsm8k", template="question"), r"template='question': text with \{prompt\}"),
+    (lambda: wb_problems.hub("gsm8k", levels=(3,)), "levels=.*gsm8k have no levels; math and math-500 have"),
+    (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): several of 1 to 5"),
+    (lambda: wb_problems.hub("math", levels=3), r"levels=3: several of 1 to 5"),
+    (lambda: sample("math", levels=()), "math train has 0 problems"),
+    (lambda: wb_problems.hub("gsm8k", revision="a b"), "revision='a b': a commit, tag or branch"),
+    (lambda: wb_problems.hub("gsm8k", path="data.xml"), "path='data.xml': a directory or a file ending in .jsonl"),
+])
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_path_that_is_not_there():
+    with pytest.raises(FileNotFoundError, match=r"path='none.jsonl': there is no such file; `hf download openai/gsm8k"):
+        wb_problems.hub("gsm8k", path="none.jsonl")
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'datasets>=4\.0,<5'"):
+        wb_problems.hub("gsm8k")
