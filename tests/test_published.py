@@ -129,9 +129,9 @@ def test_aero_tables_agree_with_each_other_and_with_the_text():
                                   check_dtype=False)
     totals = table("aero_table1").query("benchmark == 'total'").pivot(index=["model", "method"], columns="metric", values="value")
     assert totals.loc[cost.index, ["avg@8", "pass@8"]].equals(again[["avg@8", "pass@8"]].rename_axis(columns="metric"))
-    for model, part in cost.groupby("model"):
+    for model, part in cost[["minutes_a_step", "petaflops_a_step"]].groupby("model"):
         ratio = part.xs("GRPO", level="method").iloc[0] / part.xs("AERO", level="method").iloc[0]
         said = [text("aero", f"{what} of GRPO, as a multiple", model=model) for what in ("time of a step", "total FLOPs")]
-        np.testing.assert_allclose(ratio[["minutes_a_step", "petaflops_a_step"]].to_numpy(), said, atol=0.1)
+        np.testing.assert_allclose(ratio.to_numpy(), said, atol=0.1)
     norms = table("aero_table7").groupby("method")["gradient_norm_x100"].mean()
     assert norms["GRPO + Bayesian Prior"] / norms["GRPO"] == pytest.approx(1.5, abs=0.1)

@@ -9,7 +9,7 @@ import importlib
 __version__ = "0.1.0"
 
 _ROOMS = ("advantages", "allocators", "bandits", "evaluate", "grpo", "labs", "methods", "metrics", "objectives", "plots",
-          "policies", "problems", "records", "reuse", "rewards", "rollouts", "scheduler", "selectors", "verifiers")
+          "policies", "problems", "records", "reuse", "rewards", "rollouts", "scheduler", "selectors", "sweep", "verifiers")
 _NAMES = {"Method": "methods", "Record": "records", "Rollouts": "rollouts", "Run": "run", "load": "records"}
 
 __all__ = [*_ROOMS, *_NAMES]
