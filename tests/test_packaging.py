@@ -78,7 +78,7 @@ def test_makefile_extras_exist():
     assert set(re.search(r"^CPU_EXTRAS := (.*)$", text, re.M)[1].split()) == EXTRAS.keys() - {"gpu"}
 
 
-@pytest.mark.parametrize("target", ["help", "setup", "quickstart", "test", "lab", "bench", "lint", "lock", "clean"])
+@pytest.mark.parametrize("target", ["help", "setup", "quickstart", "test", "sweep", "lab", "bench", "lint", "lock", "clean"])
 def test_make_knows(target):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -41,6 +41,17 @@ def run(method, options, lab_options, rounds, problems, seed, evaluate_every, ou
     _guard(lambda: _run(method, _settings(options), _settings(lab_options), rounds, problems, seed, evaluate_every, out))
 
 
+@main.command()
+@click.argument("grid", type=click.Path())
+@click.option("--out", default=None, help="Output directory, gone on with if it holds this sweep.  [default: runs/sweeps/NAME]")
+@click.option("--jobs", default=None, type=click.IntRange(1), help="Runs side by side.  [default: one a core]")
+@click.option("--ray", default=None, metavar="ADDRESS", help="A Ray cluster: auto or its address; local starts one here.")
+@click.option("--gpus", default=0.0, help="GPUs that each run takes on Ray.")
+def sweep(grid, out, jobs, ray, gpus):
+    """Run a notebook over GRID, a YAML file: python -m workbench sweep data/grids/example.yaml"""
+    _guard(lambda: _sweep(grid, out, jobs, ray, gpus))
+
+
 @main.command("base-model")
 @click.option("--out", default="data/models/tiny", show_default=True, help="Directory to write the model to.")
 @click.option("--seed", default=None, type=int, help="Default: that of the shipped model.")
@@ -104,6 +115,20 @@ def _run(method, options, lab_options, rounds, problems, seed, evaluate_every, o
     for _ in run.rounds(rounds):
         pass
     click.echo(_table(run.record))
+
+
+def _sweep(grid, out, jobs, ray, gpus):
+    from workbench import sweep as sweeps
+
+    try:
+        frame = sweeps.sweep(grid, out=out, jobs=jobs, ray=ray, gpus=gpus, report=click.echo)
+    except KeyboardInterrupt:
+        click.echo("\nstopped; the same command goes on with what is missing", err=True)
+        sys.exit(130)
+    click.echo("\n" + frame.drop(columns=["error", "notebook"]).to_string(index=False))
+    failed = int((frame["status"] == "failed").sum())
+    if failed:
+        raise ValueError(f"{failed} of {len(frame)} runs failed; the same command runs them again")
 
 
 def _method(name):
