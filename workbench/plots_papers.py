@@ -80,16 +80,17 @@ def sweep(series, *, xlabel=None, ylabel=None, log=True, ax=None):
     return ax
 
 
-def heatmap(table, *, label=None, diverging=False, digits=2, ax=None):
+def heatmap(table, *, label=None, diverging=False, largest=None, digits=2, ax=None):
     """A table as coloured, numbered cells, empty where it is NaN: transition matrices, correlations.
 
-    diverging: a scale around 0 from -1 to 1 (correlations); else from 0 on. label: of the colour bar.
+    diverging: a scale around 0 from -1 to 1 (correlations); else from 0 to `largest`, None for the table's own. label: of
+    the colour bar.
     """
     with style():
         rows, columns = table.shape
         ax = ax or plt.subplots(figsize=(2.2 + 0.72 * columns, 1.3 + 0.42 * rows), layout="constrained")[1]
         ax.grid(visible=False)
-        scale = {"cmap": "vlag", "vmin": -1, "vmax": 1} if diverging else {"cmap": "Blues", "vmin": 0}
+        scale = {"cmap": "vlag", "vmin": -1, "vmax": 1} if diverging else {"cmap": "Blues", "vmin": 0, "vmax": largest}
         sns.heatmap(table.astype(float), annot=True, fmt=f".{digits}f", linewidths=0.5, linecolor="white", ax=ax,
                     annot_kws={"size": 8}, cbar_kws={"label": label or ""}, **scale)
         ax.tick_params(length=0)
