@@ -233,10 +233,17 @@ def test_results_that_cannot_be_read_are_a_failure(results, message):
     assert _results(new_notebook(cells=[new_code_cell("1")])) == {}
 
 
-def test_a_local_ray_cluster(tmp_path):
+def test_a_local_ray_cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "60000")  # of Ray's own processes, on a busy machine
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray>=2.50'")
     grid = {"notebook": str(write_notebook(tmp_path)), "parameters": {"word": ["meet-a", "meet-b"]}}
-    frame = sweep(grid, out=tmp_path / "out", jobs=2, ray="local", report=lambda line: None)
+    try:
+        frame = sweep(grid, out=tmp_path / "out", jobs=2, ray="local", report=lambda line: None)
+    except ConnectionError as error:
+        assert not ray.is_initialized()
+        if "timed out during startup" in str(error):
+            pytest.skip(str(error))
+        raise
     assert frame["status"].tolist() == ["done", "done"], frame["error"].tolist()
     assert not ray.is_initialized()
 

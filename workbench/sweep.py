@@ -177,10 +177,9 @@ def _on_ray(address, limit, gpus):
         raise ValueError(f"ray={address!r}: this process is connected to Ray already; call ray.shutdown() first")
 
     def start(jobs):
-        options = {"num_cpus": limit or _cores(), "include_dashboard": False} if address == "local" else {}
         running = {}
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="error", **options)
+            _connect(ray, address, limit)
             there = ray.cluster_resources().get("GPU", 0)
             if gpus > there:
                 raise ValueError(f"gpus={gpus}: this Ray cluster has {there:g}")
@@ -194,6 +193,15 @@ def _on_ray(address, limit, gpus):
             ray.shutdown()
 
     return start
+
+
+def _connect(ray, address, limit):
+    options = {"num_cpus": limit or _cores(), "include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error", **options)
+    except Exception as error:  # Ray raises bare ones
+        said = str(error).splitlines()[0]
+        raise ConnectionError(f"ray={address!r}: no cluster could be started or reached: {said}") from error
 
 
 def _cancel(ray, running):
