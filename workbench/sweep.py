@@ -3,13 +3,13 @@
 In the notebook. A parameter `out` of type str that the grid does not mention is set to the directory `record` of the
 run, relative to the notebook's own directory, in which the notebook works. A code cell tagged `results` may print one
 line of JSON, an object of numbers and strings; its entries become columns of the frame, `result_NAME` where NAME is a
-column already.
+column already. A parameter named like a column of the sweep becomes `parameter_NAME`.
 
 On disk, under the output directory: `sweep.json`, what is run; `source.ipynb`, the notebook without its outputs;
 `results.csv`; and a directory for each run with the executed notebook, kept after an error too, `log.txt`, `run.json`
 and `record`. A second start runs what is missing or failed. It may have more runs than the first, but not fewer or
 other ones, and not another notebook: code changed since then is refused, text between the code is not looked at. Changes
-of this package are not noticed.
+of this package are not noticed, nor is a second start while the first still runs.
 
 On Ray. Every node needs this package and the output directory under the same path.
 """
@@ -177,10 +177,9 @@ def _on_ray(address, limit, gpus):
         raise ValueError(f"ray={address!r}: this process is connected to Ray already; call ray.shutdown() first")
 
     def start(jobs):
-        options = {"num_cpus": limit or _cores(), "include_dashboard": False} if address == "local" else {}
         running = {}
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="error", **options)
+            _connect(ray, address, limit)
             there = ray.cluster_resources().get("GPU", 0)
             if gpus > there:
                 raise ValueError(f"gpus={gpus}: this Ray cluster has {there:g}")
@@ -194,6 +193,15 @@ def _on_ray(address, limit, gpus):
             ray.shutdown()
 
     return start
+
+
+def _connect(ray, address, limit):
+    options = {"num_cpus": limit or _cores(), "include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error", **options)
+    except Exception as error:  # Ray raises bare ones
+        said = str(error).splitlines()[0]
+        raise ConnectionError(f"ray={address!r}: no cluster could be started or reached: {said}") from error
 
 
 def _cancel(ray, running):
@@ -288,7 +296,8 @@ def _row(job):
     if outcome is None:
         log = (job.directory / "log.txt").read_text(errors="replace").strip().splitlines()
         outcome = {"status": "failed", "seconds": None, "results": {}, "error": f"the process died: {(log or ['no log'])[-1]}"}
-    row = {"run": job.name, **job.parameters, **{name: outcome[name] for name in COLUMNS[1:4]}}
+    named = {f"parameter_{name}" if name in COLUMNS else name: value for name, value in job.parameters.items()}
+    row = {"run": job.name, **named, **{name: outcome[name] for name in COLUMNS[1:4]}}
     row["notebook"] = os.path.relpath(job.directory / "notebook.ipynb")
     return row | {f"result_{name}" if name in row else name: value for name, value in outcome["results"].items()}
 
