@@ -8,8 +8,9 @@ import importlib
 
 __version__ = "0.1.0"
 
-_ROOMS = ("advantages", "allocators", "bandits", "evaluate", "grpo", "labs", "methods", "metrics", "objectives", "plots",
-          "policies", "problems", "records", "reuse", "rewards", "rollouts", "scheduler", "selectors", "verifiers")
+_ROOMS = ("advantages", "allocators", "bandits", "evaluate", "gradients", "grpo", "labs", "methods", "metrics", "objectives",
+          "plots", "plots_theory", "policies", "problems", "records", "reuse", "rewards", "rollouts", "scheduler", "selectors",
+          "theory", "verifiers")
 _NAMES = {"Method": "methods", "Record": "records", "Rollouts": "rollouts", "Run": "run", "load": "records"}
 
 __all__ = [*_ROOMS, *_NAMES]

@@ -137,6 +137,23 @@ def norm(kernel, rewards):
     return float(np.sqrt(rewards @ np.linalg.solve(kernel, rewards)))
 
 
+def bound_parts(bandit, rounds):
+    """What theorem 5.4's bound consists of after each number of rounds: a DataFrame (rounds x quantities), index T.
+
+    Columns: d, the `effective_dimension` of all arms' kernel; S, the `norm` of all true rewards; bound, sqrt(T) (d + S
+    sqrt(d)) + sqrt(T), with the theorem's constants and logarithms left out. Time cubic in T times the arms.
+    """
+    import pandas as pd
+
+    rows = []
+    for n in rounds:
+        features, truth, _ = bandit.rounds(n)
+        kernel = neural_tangent_kernel(features.reshape(-1, bandit.dimension))
+        d, s = effective_dimension(kernel), norm(kernel, truth.ravel())
+        rows.append((d, s, np.sqrt(n) * (d + s * np.sqrt(d) + 1)))
+    return pd.DataFrame(rows, columns=["d", "S", "bound"], index=list(rounds)).rename_axis("T")
+
+
 def best_reachable(buffer, rounds, step, performance, kinds=2):
     """Theorem 5.3's optimum by brute force: the best expected max over rounds of the performance, a number.
 
