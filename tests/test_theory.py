@@ -94,7 +94,9 @@ class TestSuccessGain:
     (lambda: theory.success_gain([0.5, 1], [1.0]), "p=1"),
     (lambda: theory.success_gain([0.5], [0.5]), "sum to 1"),
     (lambda: theory.success_gain([0.5], [1.0], 0), "rate=0"),
+    (lambda: theory.best_allocation([0.5, np.nan], 8), "1 NaN"),
     (lambda: plots_theory.fidelity(pd.DataFrame(), y="loss"), "y='loss'"),
+    (lambda: plots_theory.fidelity(pd.DataFrame()), "means: it is empty"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):

@@ -1,8 +1,8 @@
 """CBS's theory where the truth is known: regret on a synthetic contextual bandit, and the quantities of its bounds.
 
 In each round M arms show their features; a policy chooses one and sees a noisy reward of it, as in section 5 of the
-paper. `Bandit` knows the true rewards, so that regret can be counted. `neural_tangent_kernel`, `effective_dimension` and
-`norm` are those of theorem 5.4; `best_reachable` checks theorem 5.3 by trying every scheduler of a tiny case.
+paper. `Bandit` knows the true rewards, so that regret can be counted. `neural_tangent_kernel`, `effective_dimension`,
+`norm` and `bound_parts` are those of theorem 5.4; `best_reachable` checks theorem 5.3 by trying every scheduler of a tiny case.
 """
 
 from dataclasses import dataclass

@@ -58,7 +58,7 @@ def rollout_gradients(policy, rollouts, temperature=1.0):
     policy.model.eval()  # no dropout: the gradient of the distribution that was sampled from
     out = torch.empty(len(rollouts), sum(p.numel() for p in parameters))
     for i, length in enumerate(rollouts.lengths):
-        objective = policy.logprobs(rollouts.take([i]), temperature).sum() / int(length)
+        objective = policy.logprobs(rollouts.take([i]), temperature).sum() / max(int(length), 1)
         parts = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
         out[i] = torch.cat([part.reshape(-1) for part in parts])
     return out
@@ -208,13 +208,13 @@ def fidelity(products, rollouts, selectors, *, seed=0, seen=None, reference=None
     seen, reference = _mask("seen", seen, rollouts), _mask("reference", reference, rollouts)
     update = partial(_update, rollouts=rollouts, advantage=advantage, mean=mean, seed=seed)
     target, whole = update(All(), reference)[0], update(All(), seen)[0]
-    updates = {selector: update(selector, seen) for selector in selectors}
+    updates = [(selector, *update(selector, seen)) for selector in selectors]
     rows = []
     for problem, matrix in products.items():
         mine = rollouts.problem == problem
         if not (target[mine].any() and whole[mine].any()):
             continue
-        for selector, (weights, kept) in updates.items():
+        for selector, weights, kept in updates:
             own, ratio = weights[mine], squared_norm(matrix, weights[mine]) / squared_norm(matrix, target[mine])
             rows.append((_rule(selector), compose(selector), problem, kept[mine].sum() / seen[mine].sum(),
                          cosine(matrix, own, target[mine]), np.sqrt(ratio), bool(own.any())))  # fmt: skip

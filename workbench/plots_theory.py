@@ -75,6 +75,7 @@ def norm_bound(frame, *, ax=None):
 
     Above 1 the bound is broken. Each case's legend entry has its number of groups.
     """
+    _not_empty("frame", frame)
     with style() as colours:
         ax = ax or _new_axes()
         ax.axhline(1, color="#666666", lw=1)
@@ -92,6 +93,7 @@ def norms_by_balance(frame, c, *, ax=None):
 
     Lines: the factor of the theorem, |E G|^2 (which it fits), and E|G|^2 with its interval over problems.
     """
+    _not_empty("frame", frame)
     with style() as colours:
         ax = ax or _new_axes()
         means = frame.groupby("m")["group"].apply(mean_interval)
@@ -151,6 +153,7 @@ def fidelity(means, *, y="cosine", label=None, ax=None):
     """
     if y not in FIDELITY_LABELS:
         raise ValueError(f"y={y!r}: allowed are {', '.join(FIDELITY_LABELS)}")
+    _not_empty("means", means)
     with style() as colours:
         ax = ax or _new_axes()
         if y == "norm_ratio":
@@ -174,6 +177,11 @@ def save(figures, folder):
     with style():
         for name, ax in figures.items():
             ax.figure.savefig(Path(folder) / f"{name}.svg", metadata={"Date": None})
+
+
+def _not_empty(name, frame):
+    if frame.empty:
+        raise ValueError(f"{name}: it is empty; no problem had enough right and wrong rollouts")
 
 
 def _new_axes():

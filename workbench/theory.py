@@ -92,6 +92,8 @@ def best_allocation(p, total, low=2, up=128, *, info_gain=True, minimum_counts=T
     """
     p = np.asarray(p, dtype=np.float64)
     check_budget(p.size, total, low, up)
+    if p.ndim != 1 or np.isnan(p).any():
+        raise ValueError(f"p: shape {p.shape}, {np.isnan(p).sum()} NaN; known rates (P,) are needed")
     spare = total - low * p.size
     best, taken = np.full(spare + 1, -np.inf), np.zeros((p.size, spare + 1), dtype=np.int64)
     best[0] = 0.0
