@@ -1,8 +1,8 @@
 """CBS's theory where the truth is known: regret on a synthetic contextual bandit, and the quantities of its bounds.
 
 In each round M arms show their features; a policy chooses one and sees a noisy reward of it, as in section 5 of the
-paper. `Bandit` knows the true rewards, so that regret can be counted. `neural_tangent_kernel`, `effective_dimension` and
-`norm` are those of theorem 5.4; `best_reachable` checks theorem 5.3 by trying every scheduler of a tiny case.
+paper. `Bandit` knows the true rewards, so that regret can be counted. `neural_tangent_kernel`, `effective_dimension`,
+`norm` and `bound_parts` are those of theorem 5.4; `best_reachable` checks theorem 5.3 by trying every scheduler of a tiny case.
 """
 
 from dataclasses import dataclass
@@ -135,6 +135,23 @@ def norm(kernel, rewards):
     if least <= 1e-10 * len(kernel):
         raise ValueError(f"kernel: its least eigenvalue is {least:.1e}; no two arms may have the same features (assumption 5.2)")
     return float(np.sqrt(rewards @ np.linalg.solve(kernel, rewards)))
+
+
+def bound_parts(bandit, rounds):
+    """What theorem 5.4's bound consists of after each number of rounds: a DataFrame (rounds x quantities), index T.
+
+    Columns: d, the `effective_dimension` of all arms' kernel; S, the `norm` of all true rewards; bound, sqrt(T) (d + S
+    sqrt(d)) + sqrt(T), with the theorem's constants and logarithms left out. Time cubic in T times the arms.
+    """
+    import pandas as pd
+
+    rows = []
+    for n in rounds:
+        features, truth, _ = bandit.rounds(n)
+        kernel = neural_tangent_kernel(features.reshape(-1, bandit.dimension))
+        d, s = effective_dimension(kernel), norm(kernel, truth.ravel())
+        rows.append((d, s, np.sqrt(n) * (d + s * np.sqrt(d) + 1)))
+    return pd.DataFrame(rows, columns=["d", "S", "bound"], index=list(rounds)).rename_axis("T")
 
 
 def best_reachable(buffer, rounds, step, performance, kinds=2):

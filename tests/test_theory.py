@@ -1,0 +1,158 @@
+"""The slow and literal functions against cases worked out by hand, and the figures that show them."""
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import bandits, gradients, plots_theory, theory
+from workbench.budgets import expected_rollouts, info_gain, knapsack, nonzero_gradient_probability, value
+from workbench.rollouts import Rollouts
+
+TENTHS = np.arange(1, 10) / 10
+
+
+class TestSubsets:
+    def test_by_hand(self):
+        assert theory.best_variance([0, 1, 3], 2) == 2.25 and theory.best_variance([0, 1, 3], 1) == 0
+        assert theory.split_variances([0, 0, 0, 1], 2) == pytest.approx([0, 0.25, 0.25])
+
+    @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.data())
+    def test_the_best_split_is_the_best_subset(self, rewards, data):
+        m = data.draw(st.integers(1, len(rewards)))
+        assert theory.split_variances(rewards, m).max() == pytest.approx(theory.best_variance(rewards, m), abs=1e-12)
+
+
+class TestNeededRollouts:
+    def test_by_hand(self):
+        # p=1/2: 1 - 2/2^N is 0.875 at 4 and 0.9375 at 5; p=0.01: 0.99^229 is 0.10011, 0.99^230 is 0.09911
+        assert theory.least_rollouts([0.5, 0.01, 0.99]).tolist() == [5, 230, 230]
+        assert theory.least_rollouts(0.5, alpha=0.5) == 2
+
+    @given(st.floats(0.02, 0.98), st.floats(0.1, 0.95))
+    def test_least_is_the_least(self, p, alpha):
+        n = int(theory.least_rollouts(p, alpha))
+        assert nonzero_gradient_probability(n, p) >= alpha and (n == 2 or nonzero_gradient_probability(n - 1, p) < alpha)
+
+    def test_dice(self):
+        waits = theory.first_mixed(0.2, 20_000, np.random.default_rng(0))
+        assert waits.min() == 2 and waits.mean() == pytest.approx(expected_rollouts(0.2), rel=0.03)
+        assert np.mean(waits == 2) == pytest.approx(2 * 0.2 * 0.8, abs=0.01)
+
+    def test_table(self):
+        frame = theory.needed_rollouts([0.1, 0.5], np.random.default_rng(0), runs=4000)
+        assert frame.loc[0.5, ["least", "expected"]].tolist() == [5, 3]
+        assert ((frame["simulated"] - frame["expected"]).abs() < 2 * frame["half"]).all()
+
+
+class TestAllocations:
+    def test_published_and_optimal(self):
+        assert theory.best_allocation(TENTHS, 72).tolist() == knapsack(TENTHS, 72).tolist() == [15, 12, 9, 7, 7, 7, 7, 6, 2]
+        assert theory.best_allocation(TENTHS, 72, minimum_counts=False).tolist() == [14, 12, 9, 7, 7, 7, 7, 6, 3]
+        assert theory.best_allocation(TENTHS, 72, info_gain=False).tolist() == [12, 9, 7, 6, 5, 6, 7, 9, 11]
+
+    @given(st.lists(st.floats(0, 1), min_size=1, max_size=4), st.integers(1, 3), st.data())
+    def test_dynamic_programming_and_greed_agree(self, p, low, data):
+        up = data.draw(st.integers(low, 7))
+        total = data.draw(st.integers(low * len(p), up * len(p)))
+        counts = theory.best_allocation(p, total, low, up)
+        assert counts.sum() == total and counts.min() >= low and counts.max() <= up
+        greedy = knapsack(p, total, low=low, up=up, fallback=False)
+        assert value(counts, p).sum() == pytest.approx(value(greedy, p).sum(), abs=1e-12)
+
+    def test_missed_optima(self):
+        lost = theory.missed_optima(3, 40, np.random.default_rng(0))
+        assert lost["greedy"].abs().max() < 1e-12 and 0.1 < (lost["released"] > 1e-12).mean() < 0.6
+
+
+class TestSuccessGain:
+    def test_by_hand(self):
+        # two actions, p = 1/2, rate 1: logits move by +1/2 and -1/2
+        assert theory.success_gain([0.5], [1.0]) == pytest.approx([1 / (1 + np.exp(-1)) - 0.5])
+
+    @given(st.floats(0.01, 0.99), st.lists(st.floats(0.01, 1), min_size=1, max_size=20))
+    def test_small_rates_give_the_first_order_and_the_sum_that_proposition_2_leaves_out(self, p, shares):
+        rivals = np.array(shares) / np.sum(shares)
+        expected = info_gain(p) * (1 + np.sum(rivals**2))
+        assert theory.success_gain([p], rivals, 1e-5)[0] == pytest.approx(expected, rel=1e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: theory.best_variance([1, 2], 3), "m=3"),
+    (lambda: theory.split_variances([1, 2], 0), "m=0"),
+    (lambda: theory.least_rollouts([0.5, 1.0]), "above 0 and below 1"),
+    (lambda: theory.least_rollouts(0.5, 1), "alpha=1"),
+    (lambda: theory.first_mixed(0, 5, np.random.default_rng(0)), "p=0"),
+    (lambda: theory.first_mixed(0.5, 5, 0), "rng=0"),
+    (lambda: theory.best_allocation([0.5], 1), "total=1"),
+    (lambda: theory.success_gain([0.5, 1], [1.0]), "p=1"),
+    (lambda: theory.success_gain([0.5], [0.5]), "sum to 1"),
+    (lambda: theory.success_gain([0.5], [1.0], 0), "rate=0"),
+    (lambda: theory.best_allocation([0.5, np.nan], 8), "1 NaN"),
+    (lambda: plots_theory.fidelity(pd.DataFrame(), y="loss"), "y='loss'"),
+    (lambda: plots_theory.fidelity(pd.DataFrame()), "means: it is empty"),
+])  # fmt: skip
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_bound_parts():
+    parts = bandits.bound_parts(bandits.Bandit(arms=3), [4, 8])
+    assert parts.index.tolist() == [4, 8] and parts["d"].is_monotonic_increasing
+    d, s, bound = parts.loc[4]
+    assert bound == pytest.approx(2 * (d + s * np.sqrt(d)) + 2)
+
+
+def fidelity_frame():
+    names, rows = ["rule", "kept", "cosine", "cosine_half", "norm_ratio", "norm_ratio_half", "gradient", "n"], []
+    for rule in ("A", "B"):
+        rows += [(rule, kept, kept, 0.1, 1.0, 0.1, 0.5, 7) for kept in (0.5, 1.0)]
+    return pd.DataFrame(rows, columns=names)
+
+
+def balance_frame():
+    rng = np.random.default_rng(0)
+    products = {f"p{i}": rng.normal(size=(8, 8)) for i in range(2)}
+    rollouts = Rollouts(problem=["p0"] * 8 + ["p1"] * 8, correct=[True] * 4 + [False] * 4 + [True] * 4 + [False] * 4)
+    return gradients.norms_by_balance({name: part @ part.T for name, part in products.items()}, rollouts, 2, [1, 3])
+
+
+FIGURES = {
+    "split_variance": lambda ax: plots_theory.split_variance(TENTHS, (2, 4), ax=ax),
+    "needed_rollouts": lambda ax: plots_theory.needed_rollouts(
+        theory.needed_rollouts(TENTHS, np.random.default_rng(0), runs=50), ax=ax),
+    "success_gain": lambda ax: plots_theory.success_gain(pd.DataFrame({"a": TENTHS, "p(1-p)^2": TENTHS}, index=TENTHS), ax=ax),
+    "norm_bound": lambda ax: plots_theory.norm_bound(pd.DataFrame({"squared": [1, 2], "bound": [1, 3], "case": "a"}), ax=ax),
+    "norms_by_balance": lambda ax: plots_theory.norms_by_balance(balance_frame(), 2, ax=ax),
+    "regret": lambda ax: plots_theory.regret(
+        {"a": np.cumsum(np.ones((2, 20)), 1)}, {"a": bandits.Interval(1.0, 0.9, 1.1)}, ax=ax),
+    "bound_growth": lambda ax: plots_theory.bound_growth(bandits.bound_parts(bandits.Bandit(arms=2), [2, 4]), ax=ax),
+    **{f"fidelity {y}": lambda ax, y=y: plots_theory.fidelity(fidelity_frame(), y=y, ax=ax)
+       for y in plots_theory.FIDELITY_LABELS},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("draw", FIGURES.values(), ids=FIGURES)
+def test_draws_on_the_axes_given(draw):
+    _, ax = plt.subplots()
+    assert draw(ax) is ax and ax.has_data() and ax.get_xlabel() and ax.get_title("left") and ax.get_legend()
+    assert draw(None) is not ax, "without one it makes its own"
+
+
+def test_saved_figures_are_the_same_twice(tmp_path):
+    for name in "ab":
+        plots_theory.save({name: FIGURES["split_variance"](None)}, tmp_path)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
