@@ -1,7 +1,64 @@
 """State as tensors and JSON, for checkpoints without pickle."""
 
+import json
+import zlib
+
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+
+def save(path, tensors, state):
+    """Writes a checkpoint: `tensors` name to torch tensor, `state` JSON-ready; OSError when the disk does not take it."""
+    text = json.dumps(state)
+    try:
+        save_file(tensors, path, metadata={"state": text, "crc32": checksum(tensors, text)})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def load(path):
+    """(tensors, state) of a checkpoint; OSError when the file is damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+        state = json.loads(metadata["state"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise OSError(f"damaged ({type(error).__name__}: {str(error).splitlines()[0]})") from error
+    if metadata.get("crc32", found := checksum(tensors, metadata["state"])) != found:
+        raise OSError("damaged (its checksum does not fit)")
+    return tensors, state
+
+
+def checksum(tensors, text):
+    """CRC-32 of a text and of all tensors, names, types and shapes included, as hex: safetensors itself has none."""
+    value = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), value)
+    return f"{value:08x}"
+
+
+def pack(policy, optimizer, slots, **state):
+    """What a run has learnt as (tensors, state) for `save`; slots: name to slot, those without `state_dict` are passed over."""
+    tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()} | optimizer_tensors(optimizer)
+    learnt = {name: slot.state_dict() for name, slot in slots.items() if hasattr(slot, "state_dict")}
+    learnt = {name: split_arrays(f"slots.{name}", value, tensors) for name, value in learnt.items()}
+    return tensors, {**state, "slots": learnt}
+
+
+def unpack(tensors, state, policy, optimizer, slots):
+    """Sets policy, optimizer and slots to what `pack` took; ValueError when it was taken from others than these."""
+    try:
+        policy.load_state_dict({n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")})
+        load_optimizer(optimizer, tensors)
+        for name, value in state["slots"].items():
+            slots[name].load_state_dict(join_arrays(value, tensors))
+    except (KeyError, AttributeError, RuntimeError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), "")
+        raise ValueError(f"the checkpoint is not of this lab and method ({type(error).__name__}: {first})") from error
 
 
 def optimizer_tensors(optimizer):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.checks import check_parts
 from workbench.policies import Sampling
 from workbench.problems import LEVELS, Pool, arithmetic
 from workbench.verifiers import Math
@@ -34,6 +35,9 @@ class Lab:
     samples: int = 8
     micro_tokens: int = 16_384
     config: dict | None = None
+
+    def __post_init__(self):
+        check_parts(self)
 
     def policy(self):
         """A fresh policy at its initial weights: the same for every run of this lab."""
@@ -89,8 +93,8 @@ def transformers(model, problems, held_out=None, *, lora=None, learning_rate=Non
 
     return Lab(
         f"transformers:{model}", problems, held_out, verifier or Math(), make_policy, sampling,
-        learning_rate or (5e-6 if lora else 1e-6), {"weight_decay": 0.1 if lora else 0.0}, samples=samples,
-        micro_tokens=micro_tokens,
+        (5e-6 if lora else 1e-6) if learning_rate is None else learning_rate, {"weight_decay": 0.1 if lora else 0.0},
+        samples=samples, micro_tokens=micro_tokens,
     )
 
 

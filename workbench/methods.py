@@ -12,6 +12,7 @@ from typing import Any
 from workbench import allocators, reuse, selectors
 from workbench.advantages import group_normalized, posterior
 from workbench.allocators import Uniform
+from workbench.checks import check_slots
 from workbench.describe import compose
 from workbench.objectives import Objective
 from workbench.rewards import Correct, Overlong
@@ -37,6 +38,9 @@ class Method:
     advantage: Callable = group_normalized
     objective: Objective = field(default_factory=Objective)
     reward: tuple = (Correct(),)
+
+    def __post_init__(self):
+        check_slots(self)
 
     def __repr__(self):
         slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
