@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
 LOCK_ARGS ?=
 
 VENV := .venv
@@ -27,13 +28,14 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lab bench lint lock clean
+.PHONY: help setup quickstart test soak lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
 	@echo 'make quickstart  setup, then a first small training run with its picture'
 	@echo 'make lab         setup, then JupyterLab on notebooks/'
 	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
+	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--kills 50")'
 	@echo 'make bench       setup, then the benchmarks'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
@@ -66,6 +68,9 @@ quickstart: setup
 test: setup
 	@$(HERE) $(ALONE) $(BIN)/python -m pytest -p no:benchmark -n $(JOBS) --dist loadfile \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
+
+soak: setup
+	@$(HERE) $(ALONE) $(BIN)/python tests/soak.py $(SOAK_ARGS)
 
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
