@@ -9,8 +9,8 @@
     lock.json                the process that writes, or wrote last; see `locks`
 
 Every file is written beside its place, brought to the disk and renamed into it, so a reader never meets half a file and
-a killed process loses at most the round it was in. Tables and checkpoint carry checksums: a file that was damaged later
-is noticed. Weights are safetensors; nothing is pickled.
+a killed process loses at most the round it was in. The data of tables and checkpoint carry checksums, so damage done
+later is noticed (a parquet footer has none). Weights are safetensors; nothing is pickled.
 """
 
 import json
@@ -125,13 +125,12 @@ class Record:
     def _table(self, path, columns=None):
         """The table at `path`, a DataFrame; None when it cannot be read, or is gone because the run was resumed."""
         try:
-            return _read(path, columns).to_pandas()
+            return _read(path, columns, lambda table: table.to_pandas())
         except FileNotFoundError:
             return None
-        except (RecordError, ValueError) as error:
-            error = error if isinstance(error, RecordError) else RecordError(f"{path}: cannot be read: {_first_line(error)}")
+        except RecordError as error:
             if self.strict:
-                raise error from None
+                raise
             warnings.warn(f"{error}; it is left out", RecordWarning, stacklevel=4)
             return None
 
@@ -276,14 +275,14 @@ def _manifest(path):
     return manifest
 
 
-def _read(path, columns=None):
+def _read(path, columns=None, convert=lambda table: table):
     """The columns of a table that are there; FileNotFoundError, or RecordError when it is damaged."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read(columns and [name for name in columns if name in file.schema_arrow.names])
+            return convert(file.read(columns and [name for name in columns if name in file.schema_arrow.names]))
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         raise RecordError(f"{path}: cannot be read: {_first_line(error)}") from None
 
 
