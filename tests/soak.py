@@ -4,7 +4,8 @@
     python tests/soak.py --kills 200 --seed 3
 
 Each life of a run is a forked child of this process, which has imported everything and never trains itself: a life costs
-no import time, and SIGKILL hits every stage, from the first file of the record to its last checkpoint. After each kill
+no import time, and SIGKILL hits every stage, from the first file of the record to its last checkpoint: every second delay
+counts from the life's start, the others from the first round it records. After each kill
 the record must be readable without a warning; when a run has ended, its record (timings aside) and its weights must be
 those of the undisturbed run bit for bit. The seed fixes the delays; what a run is doing after a delay is up to the
 machine. Exit status 1, and the directories are kept, when anything differs.
@@ -78,16 +79,24 @@ def done(function, *arguments):
     return os.waitpid(begin(function, *arguments), 0)[1] == 0
 
 
-def disturbed_life(name, out, delay):
-    """A life that is killed after `delay` seconds: "killed", or "ended" or "failed" when it was over before."""
-    pid, end = begin(train, name, out), time.monotonic() + delay
-    while time.monotonic() < end:
+def disturbed_life(name, out, delay, rolling):
+    """A life killed `delay` seconds after its start, or its first round (rolling): "killed"; "ended", "failed" before that."""
+    began, before, pid = time.monotonic(), written(out), begin(train, name, out)
+    while time.monotonic() < began + delay:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return "ended" if status == 0 else "failed"
+        if rolling and written(out) == before:
+            began = time.monotonic()
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     return "killed" if os.WIFSIGNALED(os.waitpid(pid, 0)[1]) else "ended"
+
+
+def written(out):
+    """When the table of rounds was last written."""
+    table = out / "rounds.parquet"
+    return table.stat().st_mtime_ns if table.exists() else None
 
 
 def state(out):
@@ -108,11 +117,13 @@ def soak(name, kills, rng, folder):
         runs += 1
         out, outcome = folder / f"{name}-{runs}", "killed"
         while killed < kills and outcome == "killed":
-            delay = rng.uniform(0, seconds)
-            outcome = disturbed_life(name, out, delay)
+            rolling = killed % 2 == 0
+            delay = rng.uniform(0, seconds / 3 if rolling else seconds)
+            outcome = disturbed_life(name, out, delay, rolling)
             if outcome == "killed":
                 killed += 1
-                print(f"{name}: run {runs}, kill {killed} after {delay:.2f} s: {state(out)}")
+                since = "first round" if rolling else "start"
+                print(f"{name}: run {runs}, kill {killed}, {delay:.2f} s after its {since}: {state(out)}")
                 if not done(readable, out):
                     complaints.append(f"{out}: not readable after a kill")
         if outcome == "failed" or not done(train, name, out):

@@ -50,9 +50,19 @@ def check_parts(lab):
         raise ValueError(f"config={lab.config!r}: a dict is needed, or None")
 
 
+def check_optimizer(options):
+    """ValueError unless AdamW takes these keyword arguments."""
+    import torch
+
+    try:
+        torch.optim.AdamW([torch.zeros(1)], **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"optimizer={options!r}: AdamW says: {error}") from None
+
+
 def _needs(slot, value, method, example, *others):
     """ValueError unless `value` is an object with the methods named."""
-    missing = [name for name in (method, *others) if not callable(getattr(value, name, None))]
+    missing = [name for name in (method, *others) if isinstance(value, str) or not callable(getattr(value, name, None))]
     if isinstance(value, type) or missing:
         what = "this is a class, an object" if isinstance(value, type) else f"it has no {missing[0]}(); one that has it"
         raise ValueError(f"{slot}={_shown(value)}: {what} is needed, such as {example}")

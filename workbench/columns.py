@@ -44,8 +44,12 @@ def whole_number(name, value, low, high=None):
         raise ValueError(f"{name}={value!r}: a whole number {allowed} is needed")
 
 
+def is_number(value):
+    """Whether `value` is a real number; True and False are none."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
 def positive_number(name, value, zero=False):
     """ValueError unless `value` is a finite number above 0, or from 0 up with zero=True."""
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not real or not np.isfinite(value) or value < 0 or (value == 0 and not zero):
+    if not is_number(value) or not np.isfinite(float(value)) or value < 0 or (value == 0 and not zero):
         raise ValueError(f"{name}={value!r}: a {'number of at least 0' if zero else 'positive number'} is needed")

@@ -20,7 +20,7 @@ from workbench import labs, rewards
 from workbench.advantages import selected_advantages
 from workbench.allocators import More
 from workbench.checkpoints import pack, unpack
-from workbench.checks import check_instance
+from workbench.checks import check_instance, check_optimizer
 from workbench.columns import positive_number, whole_number
 from workbench.describe import describe, differences, rebuild
 from workbench.evaluate import evaluate
@@ -67,6 +67,7 @@ class Run:
             positive_number("learning_rate", learning_rate)
         if out is not None and not isinstance(out, (str, os.PathLike)):
             raise ValueError(f"out={out!r}: the path of a directory is needed, or None")
+        check_optimizer(lab.optimizer)
         lab.problems.draw(problems_per_round, 0, seed)  # a pool that is too small says so now
         self.lab, self.method, self.seed = lab, copy.deepcopy(method), seed
         self._untaught = copy.deepcopy(method)
