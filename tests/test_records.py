@@ -8,14 +8,17 @@ import sys
 import textwrap
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from test_run import SMALL, go, same_record, same_weights
 
 import workbench as wb
+from workbench import checkpoints
 from workbench.locks import RecordLock
 from workbench.records import FORMAT, RecordError, RecordWarning, Writer
 
@@ -189,6 +192,55 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", none)
     with pytest.warns(RecordWarning, match="has no locks .No locks available.; see to it that one process"), RecordLock(tmp_path):
         pass
+
+
+def test_a_second_run_on_a_record_is_refused_before_its_model_is_loaded(lab, tmp_path):
+    def unloadable():
+        raise AssertionError("a model was loaded")
+
+    method = wb.methods.grpo(n=4)
+    rounds = wb.Run(lab, method, out=tmp_path, **SMALL).rounds(3, progress=False)
+    next(rounds)
+    second = wb.Run(replace(lab, make_policy=unloadable), method, out=tmp_path, **SMALL)
+    with pytest.raises(RecordError, match=f"process {os.getpid()} on .* writes this record; wait for it or end it"):
+        go(second, 3)
+    assert [row["round"] for row in rounds] == [2, 3], "the first is not disturbed"
+
+
+def test_a_run_that_another_took_over_goes_on_from_what_that_left(lab, tmp_path):
+    method = wb.methods.grpo(n=4)
+    go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 4)
+    first, second = (wb.Run(lab, method, out=tmp_path / "both", **SMALL) for _ in range(2))
+    for run, n in ((first, 1), (second, 3), (first, 4)):
+        go(run, n)
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "both"))
+    assert same_weights(tmp_path / "whole", tmp_path / "both")
+
+
+def test_a_damaged_checkpoint_stops_a_resume_in_one_line_and_harms_nothing(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 2)
+    target = tmp_path / "checkpoint" / "state.safetensors"
+    kept = target.read_bytes()
+    target.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    run = wb.Run.resume(tmp_path)
+    with pytest.raises(RecordError, match=r"state\.safetensors: damaged .*: put a copy back, or start again"):
+        go(run, 3)
+    assert len(wb.load(tmp_path).rounds) == 2
+    target.write_bytes(kept)
+    (tmp_path / "rounds.parquet").rename(tmp_path / "elsewhere")
+    with pytest.raises(RecordError, match="has 0 rounds, but the checkpoint was made after round 2"):
+        go(run, 3)
+    (tmp_path / "elsewhere").rename(tmp_path / "rounds.parquet")
+    assert len(go(run, 3)) == 1
+
+
+def test_a_checkpoint_of_other_weights_is_refused(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 2)
+    target = tmp_path / "checkpoint" / "state.safetensors"
+    tensors, state = checkpoints.load(target)
+    checkpoints.save(target, {name: value[:1] if value.ndim else value for name, value in tensors.items()}, state)
+    with pytest.raises(ValueError, match=r"not of this lab and method .*shape.*; pass those that the run began"):
+        go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 3)
 
 
 WRITER = """

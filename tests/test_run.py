@@ -208,21 +208,24 @@ FULL = """
     import workbench as wb
     run = wb.Run(small_lab(), wb.methods.grpo(n=4), out={out!r}, problems_per_round=4, evaluate_every=0, checkpoint_every=2)
     for row in run.rounds(8, progress=False):
-        if row["round"] == 3:  # from here on no file may grow beyond a kilobyte
+        if row["round"] == 3:  # from here on no file may grow beyond the limit
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+            resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 """
 
 
-def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(tmp_path):
+@pytest.mark.parametrize("limit, what, kept", [(1024, "round 4", 3), (1_000_000, "the checkpoint", 4)])
+def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, kept, tmp_path):
     out = tmp_path / "run"
-    code = textwrap.dedent(FULL.format(tests=os.path.dirname(__file__), out=str(out)))
+    code = textwrap.dedent(FULL.format(tests=os.path.dirname(__file__), out=str(out), limit=limit))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert "RecordError" in done.stderr and "File too large" in done.stderr and "rounds 1 to 3 are kept" in done.stderr
-    assert wb.load(out).rounds["round"].tolist() == [1, 2, 3] and len(wb.load(out).rollouts()) == 48
+    last = done.stderr.strip().splitlines()[-1]
+    assert "RecordError" in last and f"cannot write {what}: " in last and "File too large" in last
+    assert f"rounds 1 to {kept} are kept" in last
+    assert wb.load(out).rounds["round"].tolist() == list(range(1, kept + 1)) and len(wb.load(out).rollouts()) == 16 * kept
     assert not list(out.rglob("*.writing"))
-    go(wb.Run.resume(out), 4)
-    assert len(wb.load(out).rounds) == 4
+    go(wb.Run.resume(out), 5)
+    assert len(wb.load(out).rounds) == 5
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a small file system needs root on Linux")
@@ -259,6 +262,32 @@ def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
         go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
     kept = pd.read_parquet(tmp_path / "failed-000001.parquet")
     assert len(kept) == 16 and len(kept["response"][0]) > 0 and kept["text"].str.len().gt(0).all()
+
+
+def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path):
+    run = wb.Run(lab, wb.methods.grpo(n=4, kl=1e308), out=tmp_path, **SMALL)  # 0 x inf
+    with pytest.raises(NonFinite, match=r"round 1: the loss of \d+ rollouts is .*; the rollouts .*failed-000001.parquet"):
+        go(run, 1)
+    assert len(pd.read_parquet(tmp_path / "failed-000001.parquet")) > 0 and len(run.record.rounds) == 0
+
+
+def test_an_interrupted_first_evaluation_is_made_again(lab, tmp_path):
+    from dataclasses import replace
+
+    class Once:
+        calls = 0
+
+        def score(self, responses, answers):
+            self.calls += 1
+            if self.calls == 1:
+                raise KeyboardInterrupt
+            return lab.verifier.score(responses, answers)
+
+    run = wb.Run(replace(lab, verifier=Once()), wb.methods.grpo(n=4), out=tmp_path, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        go(run, 1)
+    go(run, 1)
+    assert run.record.evals["round"].unique().tolist() == [0]
 
 
 class Endless:

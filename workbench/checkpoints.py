@@ -51,8 +51,12 @@ def pack(policy, optimizer, slots, **state):
 
 def unpack(tensors, state, policy, optimizer, slots):
     """Sets policy, optimizer and slots to what `pack` took; ValueError when it was taken from others than these."""
+    weights = {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
     try:
-        policy.load_state_dict({n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")})
+        for name, value in policy.state_dict().items():
+            if value.shape != weights[name].shape:
+                raise ValueError(f"{name}: shape {tuple(value.shape)}, in the checkpoint {tuple(weights[name].shape)}")
+        policy.load_state_dict(weights)
         load_optimizer(optimizer, tensors)
         for name, value in state["slots"].items():
             slots[name].load_state_dict(join_arrays(value, tensors))
@@ -68,13 +72,19 @@ def optimizer_tensors(optimizer):
 
 
 def load_optimizer(optimizer, tensors):
-    """Sets an optimizer's state from `optimizer_tensors`; other names are passed over."""
+    """Sets an optimizer's state from `optimizer_tensors`; other names are passed over.
+
+    Gradients become the zeros they would be without the resume: a step on zeros moves by momentum, while a parameter
+    that has no gradient at all is passed over.
+    """
     state = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
             _, i, entry = name.split(".")
             state.setdefault(int(i), {})[entry] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for parameter in optimizer.state:
+        parameter.grad = torch.zeros_like(parameter)
 
 
 def split_arrays(prefix, state, tensors):

@@ -58,8 +58,6 @@ def grpo_step(policy, optimizer, rollouts, advantages, objective=Objective(), *,
     gradient = rollouts.columns.get("gradient", np.ones(len(rollouts), bool))
     active = np.flatnonzero(gradient & (everything | (advantages != 0)))
     optimizer.zero_grad(set_to_none=False)
-    for parameter in optimizer.state:  # just resumed, it has moments but no gradient yet: without one AdamW would pass it over
-        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     policy.model.train()
     per_rollout, totals = np.full((3, len(rollouts)), np.nan), np.zeros(3)
     for index in micro_batches(rollouts, active, micro_tokens):
