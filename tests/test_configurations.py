@@ -68,7 +68,7 @@ MISTAKES = {
     "a buffer's name": (lambda: method(reuse="buffer"), r"reuse='buffer': it has no join\(\)"),
     "an advantage's name": (lambda: method(advantage="posterior"), "advantage='posterior': a function of rewards and groups"),
     "an advantage's class": (lambda: method(advantage=Objective), "advantage=Objective: a function"),
-    "an objective's arguments": (lambda: method(objective={"clip": (0.2, 0.2)}), "objective=.*: an? Objective is needed"),
+    "an objective's arguments": (lambda: method(objective={"clip": (0.2, 0.2)}), "objective=.*: an Objective is needed"),
     "a reward part alone": (lambda: method(reward=rewards.Correct()), r"reward=Correct\(weight=1.0\): a tuple of at least one"),
     "no reward": (lambda: method(reward=()), r"reward=\(\): a tuple of at least one part"),
     "a reward's class": (lambda: method(reward=(rewards.Correct,)), "reward: Correct is no part"),

@@ -37,6 +37,7 @@ def told(history):
      "(groups all right 0%, all wrong 100%, mixed 0%): the problems are too hard for this policy, or no answer can be read "
      "(75% of responses unparsed, 50% truncated)"),
     (dict(all_positive=0.5, all_negative=0.5), "either too easy or too hard"),
+    (dict(all_positive=0.1, all_negative=0.9), "mixed 0%): the problems are too hard"),
     (dict(all_positive=0.25, all_negative=0.25), "mixed 50%): the selector or the allocator kept uniform groups only"),
     (dict(all_positive=0.25, all_negative=0.25, selected=0), "no rollout was selected for training"),
 ])

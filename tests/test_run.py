@@ -316,6 +316,20 @@ def test_allocators_are_generators(lab, tmp_path):
     assert rollouts["selected"].sum() == 2 and rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
 
 
+def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path):
+    class Counting:
+        def __init__(self):
+            self.asked = 0
+
+        def allocate(self, problems, context):
+            self.asked += 1
+            yield np.full(len(problems), 2)
+
+    run = wb.Run(lab, wb.Method("counting", Counting()), out=tmp_path, evaluate_every=0, problems_per_round=2)
+    go(run, 1)
+    assert [row["round"] for row in go(run, 2)] == [2] and run.method.allocator.asked == 2
+
+
 def test_an_allocator_that_never_ends_is_stopped(lab):
     with pytest.raises(ValueError, match="asked 1000 times in one round"):
         go(wb.Run(lab, wb.Method("endless", Endless()), evaluate_every=0, problems_per_round=2), 1)

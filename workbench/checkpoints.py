@@ -25,7 +25,7 @@ def load(path):
             tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
         state = json.loads(metadata["state"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise OSError(f"damaged ({type(error).__name__}: {str(error).splitlines()[0]})") from error
+        raise OSError(f"damaged ({type(error).__name__}: {_first_line(error)})") from error
     if metadata.get("crc32", found := checksum(tensors, metadata["state"])) != found:
         raise OSError("damaged (its checksum does not fit)")
     return tensors, state
@@ -61,8 +61,8 @@ def unpack(tensors, state, policy, optimizer, slots):
         for name, value in state["slots"].items():
             slots[name].load_state_dict(join_arrays(value, tensors))
     except (KeyError, AttributeError, RuntimeError, ValueError) as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise ValueError(f"the checkpoint is not of this lab and method ({type(error).__name__}: {first})") from error
+        cause = f"{type(error).__name__}: {_first_line(error)}"
+        raise ValueError(f"the checkpoint is not of this lab and method ({cause})") from error
 
 
 def optimizer_tensors(optimizer):
@@ -104,3 +104,7 @@ def join_arrays(state, tensors):
     if "dict" in state:
         return {key: join_arrays(value, tensors) for key, value in state["dict"].items()}
     return state["value"]
+
+
+def _first_line(error):
+    return next(iter(str(error).splitlines()), "")

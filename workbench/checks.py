@@ -1,4 +1,4 @@
-"""Is this a method, is this a lab? Said by the name of the argument, before a model is loaded.
+"""Checks of methods and labs, made before a model is loaded; errors name the argument.
 
 The slots are protocols, not classes: what is checked is what the loop will call.
 """
@@ -11,7 +11,8 @@ from workbench.selectors import STATISTICS
 def check_instance(name, value, kind, example):
     """ValueError unless the argument `name` is a `kind`."""
     if not isinstance(value, kind):
-        raise ValueError(f"{name}={_shown(value)}: a {kind.__name__} is needed, such as {example}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ValueError(f"{name}={_shown(value)}: {article} {kind.__name__} is needed, such as {example}")
 
 
 def check_slots(method):

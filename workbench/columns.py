@@ -51,5 +51,5 @@ def is_number(value):
 
 def positive_number(name, value, zero=False):
     """ValueError unless `value` is a finite number above 0, or from 0 up with zero=True."""
-    if not is_number(value) or not np.isfinite(float(value)) or value < 0 or (value == 0 and not zero):
+    if not is_number(value) or not 0 <= value <= np.finfo(np.float64).max or (value == 0 and not zero):
         raise ValueError(f"{name}={value!r}: a {'number of at least 0' if zero else 'positive number'} is needed")

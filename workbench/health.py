@@ -32,7 +32,7 @@ def nothing_learnt(rows, rounds=10):
     if len(last) < rounds or any(row["trained"] for row in last):
         return None
     right, wrong = (float(np.mean([row[name] for row in last])) for name in ("all_positive", "all_negative"))
-    mixed = max(0.0, 1 - right - wrong)
+    mixed = max(0.0, round(1 - right - wrong, 9))  # shares are fractions: what is left of 1 may be a rounding error
     shares = f"groups all right {right:.0%}, all wrong {wrong:.0%}, mixed {mixed:.0%}"
     since = f"rounds {last[0]['round']} to {last[-1]['round']}"
     return f"every advantage was 0 in {since} ({shares}): {_why(last, right, wrong, mixed)}"

@@ -328,7 +328,7 @@ class Run:
 
     def _configuration(self):
         names = ("seed", "problems_per_round", "learning_rate", "mini_batches", "evaluate_every", "checkpoint_every")
-        return {"method": describe(self.method), "lab": self.lab.config or {"lab": self.lab.name},
+        return {"method": describe(self._untaught), "lab": self.lab.config or {"lab": self.lab.name},
                 "seed": self.seed, "arguments": {name: getattr(self, name) for name in names}}
 
     def _same_run_or_none(self):
