@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
 LOCK_ARGS ?=
 SWEEP_ARGS ?=
 
@@ -28,7 +29,7 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test sweep lab bench lint lock clean
+.PHONY: help setup quickstart test sweep lab bench lint lock clean soak
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
@@ -36,6 +37,7 @@ help:
 	@echo 'make lab         setup, then JupyterLab on notebooks/'
 	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
 	@echo 'make sweep       setup, then a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"'
+	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--kills 50")'
 	@echo 'make bench       setup, then the benchmarks'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
@@ -72,6 +74,9 @@ test: setup
 sweep: setup
 	@test -n '$(GRID)' || { echo 'error: name a grid: make sweep GRID=data/grids/example.yaml' >&2; exit 1; }
 	@$(HERE) $(BIN)/python -m workbench sweep '$(GRID)' $(SWEEP_ARGS)
+
+soak: setup
+	@$(HERE) $(ALONE) $(BIN)/python tests/soak.py $(SOAK_ARGS)
 
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks

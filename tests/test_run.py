@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import small_lab
+from conftest import small_lab, tiny_policy
 
 import workbench as wb
 from workbench.allocators import More, Uniform
@@ -98,6 +98,27 @@ def test_rounds_go_on_where_they_stopped(lab, tmp_path):
     assert go(wb.Run.resume(tmp_path / "parts"), 5) == []
     same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts"))
     assert same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_round_without_gradient_right_after_a_resume_moves_by_momentum_all_the_same(policy, tmp_path):
+    import torch
+
+    from workbench import checkpoints
+    from workbench.grpo import grpo_step
+
+    rollouts = policy.generate(["1+2="], [4], wb.policies.Sampling(max_new_tokens=12), seed=0)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
+    grpo_step(policy, optimizer, rollouts, [1.0, -1.0, 1.0, -1.0])
+    resumed = tiny_policy()
+    again = torch.optim.AdamW(resumed.parameters(), lr=1e-3)
+    checkpoints.save(tmp_path / "state", *checkpoints.pack(policy, optimizer, {}))
+    checkpoints.unpack(*checkpoints.load(tmp_path / "state"), resumed, again, {})
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    grpo_step(policy, optimizer, rollouts, np.zeros(4))
+    grpo_step(resumed, again, rollouts, np.zeros(4))
+    after, theirs = policy.state_dict(), resumed.state_dict()
+    assert all(torch.equal(after[name], theirs[name]) for name in after)
+    assert any(not torch.equal(after[name], before[name]) for name in after)
 
 
 class Interrupting:
@@ -187,21 +208,24 @@ FULL = """
     import workbench as wb
     run = wb.Run(small_lab(), wb.methods.grpo(n=4), out={out!r}, problems_per_round=4, evaluate_every=0, checkpoint_every=2)
     for row in run.rounds(8, progress=False):
-        if row["round"] == 3:  # from here on no file may grow beyond a kilobyte
+        if row["round"] == 3:  # from here on no file may grow beyond the limit
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+            resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 """
 
 
-def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(tmp_path):
+@pytest.mark.parametrize("limit, what, kept", [(1024, "round 4", 3), (1_000_000, "the checkpoint", 4)])
+def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, kept, tmp_path):
     out = tmp_path / "run"
-    code = textwrap.dedent(FULL.format(tests=os.path.dirname(__file__), out=str(out)))
+    code = textwrap.dedent(FULL.format(tests=os.path.dirname(__file__), out=str(out), limit=limit))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert "RecordError" in done.stderr and "File too large" in done.stderr and "rounds 1 to 3 are kept" in done.stderr
-    assert wb.load(out).rounds["round"].tolist() == [1, 2, 3] and len(wb.load(out).rollouts()) == 48
+    last = done.stderr.strip().splitlines()[-1]
+    assert "RecordError" in last and f"cannot write {what}: " in last and "File too large" in last
+    assert f"rounds 1 to {kept} are kept" in last
+    assert wb.load(out).rounds["round"].tolist() == list(range(1, kept + 1)) and len(wb.load(out).rollouts()) == 16 * kept
     assert not list(out.rglob("*.writing"))
-    go(wb.Run.resume(out), 4)
-    assert len(wb.load(out).rounds) == 4
+    go(wb.Run.resume(out), 5)
+    assert len(wb.load(out).rounds) == 5
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a small file system needs root on Linux")
@@ -240,6 +264,32 @@ def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
     assert len(kept) == 16 and len(kept["response"][0]) > 0 and kept["text"].str.len().gt(0).all()
 
 
+def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path):
+    run = wb.Run(lab, wb.methods.grpo(n=4, kl=1e308), out=tmp_path, **SMALL)  # 0 x inf
+    with pytest.raises(NonFinite, match=r"round 1: the loss of \d+ rollouts is .*; the rollouts .*failed-000001.parquet"):
+        go(run, 1)
+    assert len(pd.read_parquet(tmp_path / "failed-000001.parquet")) > 0 and len(run.record.rounds) == 0
+
+
+def test_an_interrupted_first_evaluation_is_made_again(lab, tmp_path):
+    from dataclasses import replace
+
+    class Once:
+        calls = 0
+
+        def score(self, responses, answers):
+            self.calls += 1
+            if self.calls == 1:
+                raise KeyboardInterrupt
+            return lab.verifier.score(responses, answers)
+
+    run = wb.Run(replace(lab, verifier=Once()), wb.methods.grpo(n=4), out=tmp_path, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        go(run, 1)
+    go(run, 1)
+    assert run.record.evals["round"].unique().tolist() == [0]
+
+
 class Endless:
     def allocate(self, problems, context):
         while True:
@@ -264,6 +314,20 @@ def test_allocators_are_generators(lab, tmp_path):
     assert rollouts["stage"].tolist() == [0] * 8 + [1] * 4
     assert all(draws == [0, 1] for draws in rollouts.groupby("problem")["draw"].apply(list))
     assert rollouts["selected"].sum() == 2 and rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
+
+
+def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path):
+    class Counting:
+        def __init__(self):
+            self.asked = 0
+
+        def allocate(self, problems, context):
+            self.asked += 1
+            yield np.full(len(problems), 2)
+
+    run = wb.Run(lab, wb.Method("counting", Counting()), out=tmp_path, evaluate_every=0, problems_per_round=2)
+    go(run, 1)
+    assert [row["round"] for row in go(run, 2)] == [2] and run.method.allocator.asked == 2
 
 
 def test_an_allocator_that_never_ends_is_stopped(lab):
@@ -314,7 +378,3 @@ def test_more_bad_input(lab, tmp_path):
         go(wb.Run(lab, wb.methods.grpo()), -1)
     with pytest.raises(OSError, match="no record here"):
         wb.load(tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
-    (tmp_path / "rounds.parquet").write_bytes(b"half a fi")
-    with pytest.raises(OSError, match=r"rounds\.parquet: cannot be read"):
-        _ = wb.load(tmp_path).rounds

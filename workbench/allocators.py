@@ -88,6 +88,9 @@ class Knapsack:
     rates: SuccessRates = field(default_factory=SuccessRates)
 
     def __post_init__(self):
+        whole("low", self.low, 0)
+        if not isinstance(self.rates, SuccessRates):
+            raise ValueError(f"rates={self.rates!r}: a SuccessRates is needed, such as SuccessRates('last')")
         check_budget(1, self.up, self._least, self.up, self.estimator)
         whole("n", self.n, 1)
         if self.total is not None:

@@ -42,3 +42,14 @@ def whole_number(name, value, low, high=None):
     if not whole or value < low or (high is not None and value > high):
         allowed = f"from {low} to {high}, the number of rollouts," if high is not None else f"of at least {low}"
         raise ValueError(f"{name}={value!r}: a whole number {allowed} is needed")
+
+
+def is_number(value):
+    """Whether `value` is a real number; True and False are none."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def positive_number(name, value, zero=False):
+    """ValueError unless `value` is a finite number above 0, or from 0 up with zero=True."""
+    if not is_number(value) or not 0 <= value <= np.finfo(np.float64).max or (value == 0 and not zero):
+        raise ValueError(f"{name}={value!r}: a {'number of at least 0' if zero else 'positive number'} is needed")

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.checks import check_parts
+from workbench.columns import whole_number
 from workbench.policies import Sampling
 from workbench.problems import LEVELS, Pool, arithmetic
 from workbench.verifiers import Math
@@ -35,6 +37,9 @@ class Lab:
     micro_tokens: int = 16_384
     config: dict | None = None
 
+    def __post_init__(self):
+        check_parts(self)
+
     def policy(self):
         """A fresh policy at its initial weights: the same for every run of this lab."""
         return self.make_policy()
@@ -53,6 +58,10 @@ def tiny(pool=None, *, levels=tuple(LEVELS), held_out=200, samples=8, learning_r
     of torch, set when the policy is made; more than one slows a model this small.
     """
     _known_levels(levels)
+    for name, value, least in (("held_out", held_out, 0), ("seed", seed, 0), ("threads", threads, 1)):
+        whole_number(name, value, least)
+    if model is not None and not isinstance(model, (str, os.PathLike)):
+        raise ValueError(f"model={model!r}: the path of a directory is needed, or None for the shipped model")
     config = {"lab": "tiny", "pool": pool, "levels": list(levels), "held_out": held_out, "samples": samples,
               "learning_rate": learning_rate, "seed": seed, "model": None if model is None else str(model),
               "threads": threads}
@@ -89,8 +98,8 @@ def transformers(model, problems, held_out=None, *, lora=None, learning_rate=Non
 
     return Lab(
         f"transformers:{model}", problems, held_out, verifier or Math(), make_policy, sampling,
-        learning_rate or (5e-6 if lora else 1e-6), {"weight_decay": 0.1 if lora else 0.0}, samples=samples,
-        micro_tokens=micro_tokens,
+        (5e-6 if lora else 1e-6) if learning_rate is None else learning_rate, {"weight_decay": 0.1 if lora else 0.0},
+        samples=samples, micro_tokens=micro_tokens,
     )
 
 
@@ -112,6 +121,5 @@ def from_config(config):
 
 
 def _known_levels(levels):
-    unknown = [level for level in levels if level not in LEVELS]
-    if unknown or not levels:
-        raise ValueError(f"levels={tuple(levels)}: known levels are {', '.join(map(str, LEVELS))}")
+    if not isinstance(levels, (tuple, list)) or not levels or any(level not in tuple(LEVELS) for level in levels):
+        raise ValueError(f"levels={levels!r}: known levels are {', '.join(map(str, LEVELS))}, one or more of them in a tuple")

@@ -6,11 +6,14 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from workbench import __version__
+from workbench.describe import differences
+
 
 def versions():
-    """Versions of Python and of the packages that results depend on."""
+    """Versions of this package, Python and the packages that results depend on."""
     names = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "unsloth", "vllm")
-    found = {"python": platform.python_version()}
+    found = {"workbench": __version__, "python": platform.python_version()}
     for name in names:
         try:
             found[name] = version(name)
@@ -38,3 +41,18 @@ def commit():
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+def changes(ours, theirs):
+    """Where versions and hardware differ from those of another manifest, a line each; what it does not name is left out."""
+    known = {name: theirs.get(name, {}) for name in ("versions", "hardware")}
+    return differences({name: {key: ours[name].get(key) for key in known[name]} for name in known}, known)
+
+
+def made_again(make, manifest, what, path):
+    """`make` of the manifest's description of "lab" or "method"; ValueError when this version cannot."""
+    try:
+        return make(manifest[what])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: the manifest cannot make this {what} again ({error}); "
+                         f"pass it: Run.resume(path, {what}=...)") from error

@@ -12,6 +12,8 @@ from typing import Any
 from workbench import allocators, reuse, selectors
 from workbench.advantages import group_normalized, posterior
 from workbench.allocators import Uniform
+from workbench.checks import check_slots
+from workbench.columns import is_number, whole_number
 from workbench.describe import compose
 from workbench.objectives import Objective
 from workbench.rewards import Correct, Overlong
@@ -37,6 +39,9 @@ class Method:
     advantage: Callable = group_normalized
     objective: Objective = field(default_factory=Objective)
     reward: tuple = (Correct(),)
+
+    def __post_init__(self):
+        check_slots(self)
 
     def __repr__(self):
         slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
@@ -96,9 +101,10 @@ def pods(n=64, m=16, rule="max_variance", statistics="selected", clip=(0.2, 0.28
     `pods().but(advantage=partial(group_normalized, ddof=1, eps=1e-4))`.
     """
     rules = {"max_variance": selectors.MaxVariance, "max_reward": selectors.MaxReward, "random": selectors.Random}
-    if rule not in rules:
+    if rule not in tuple(rules):
         raise ValueError(f"rule={rule!r}: allowed are {', '.join(rules)}")
-    if not 1 <= m <= n:
+    whole_number("m", m, 1)
+    if m > Uniform(n).n:
         raise ValueError(f"m={m}: a whole number from 1 to n={n} is needed")
     return Method("pods", Uniform(n), selector=rules[rule](m, statistics=statistics), objective=Objective(clip=clip))
 
@@ -134,6 +140,8 @@ def aero(explore=8, total=16, n_max=32, k_max=10, extra=2, k=1, uniform=4, prior
     prior=None trains with plain group advantages. kl: the penalty of eq. 2, off by default as in the other methods.
     The mean over rollouts of token means (eq. 2).
     """
+    if prior is not None and not (isinstance(prior, (tuple, list)) and len(prior) == 2 and all(map(is_number, prior))):
+        raise ValueError(f"prior={prior!r}: the two parameters of a Beta distribution are needed, or None")
     advantage = group_normalized if prior is None else partial(posterior, alpha=prior[0], beta=prior[1])
     return Method("aero", allocators.Rescue(explore, total, 0, n_max, k_max, extra), selector=selectors.Rejection(k, uniform),
                   advantage=advantage, objective=Objective(clip=clip, mean="rollout", kl=kl, entropy=entropy))
@@ -152,7 +160,7 @@ def cbs(base="grpo", scope="group", p=None, rounds=2, n=8, mini_batch=None, **sc
     entropy above 0.1 nats with GRPO, above 0.5 with the others.
     """
     bases = {"grpo": (partial(grpo, mean="rollout"), 0.2, 0.1), "dapo": (dapo, 0.2, 0.5), "gspo": (gspo, 0.005, 0.5)}
-    if base not in bases:
+    if base not in tuple(bases):
         raise ValueError(f"base={base!r}: allowed are {', '.join(bases)}")
     make, floor, least = bases[base]
     slot = Scheduler(p, scope, mini_batch, **{"floor": floor, "entropy_least": least, **scheduler})

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from workbench.columns import is_number, whole_number
+
 RATIOS = ("token", "sequence")
 MEANS = ("rollout", "token", "constant")
 
@@ -32,8 +34,10 @@ class Objective:
 
     def __post_init__(self):
         _check(self.clip, self.ratio, self.mean)
+        if self.length is not None:
+            whole_number("length", self.length, 1)
         for name in ("kl", "entropy"):
-            if not getattr(self, name) >= 0:
+            if not (is_number(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name}={getattr(self, name)}: zero or a positive weight is needed")
 
 
@@ -92,5 +96,6 @@ def _check(clip, ratio, mean):
         raise ValueError(f"ratio={ratio!r}: allowed are {', '.join(RATIOS)}")
     if mean not in MEANS:
         raise ValueError(f"mean={mean!r}: allowed are {', '.join(MEANS)}")
-    if len(tuple(clip)) != 2 or not (0 <= clip[0] <= 1 and clip[1] >= 0):
+    pair = isinstance(clip, (tuple, list)) and len(clip) == 2 and all(map(is_number, clip))
+    if not pair or not (0 <= clip[0] <= 1 and clip[1] >= 0):
         raise ValueError(f"clip={clip}: (low, high) with low in [0, 1] and high >= 0 is needed")

@@ -6,33 +6,51 @@
     evals.parquet            a row a problem and evaluation
     checkpoint/state.safetensors
 
-Every file is written beside its place and renamed into it, so a reader never meets half a file and a killed process
-loses at most the round it was in. Weights are safetensors; nothing is pickled.
+    lock.json                the process that writes, or wrote last; see `locks`
+
+Every file is written beside its place, brought to the disk and renamed into it, so a reader never meets half a file and
+a killed process loses at most the round it was in. The data of tables and checkpoint carry checksums, so damage done
+later is noticed (a parquet footer has none). Weights are safetensors; nothing is pickled.
 """
 
 import json
 import os
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from workbench import __version__
+
 FORMAT = 1
+LOCK = "lock.json"
+LOST = "the run cannot go on without it: put a copy back, or start again in another directory"
 
 
 class RecordError(OSError):
     """A record cannot be written or read; the message names the file and the cause."""
 
 
-class Record:
-    """A run's record, readable while the run goes on and after a crash. Tables are read at each access."""
+class RecordWarning(UserWarning):
+    """A part of a record cannot be read, or a run goes on under other conditions; the message names it."""
 
-    def __init__(self, path):
-        self.path = Path(path)
+
+class Record:
+    """A run's record, readable while the run goes on and after a crash. Tables are read at each access.
+
+    A table or part that is damaged is left out with a `RecordWarning` that names the file, and the rest stays readable;
+    strict=True raises `RecordError` instead. RecordError for a directory without a manifest, or of another format.
+    """
+
+    def __init__(self, path, strict=False):
+        self.path, self.strict = Path(path), strict
         if not (self.path / "manifest.json").is_file():
             raise RecordError(f"{self.path}: no record here (manifest.json is missing)")
+        _ = self.manifest  # a format that cannot be read says so now
 
     def __repr__(self):
         return f"Record({str(self.path)!r}: {self.label}, seed {self.manifest['seed']}, {len(self.rounds)} rounds)"
@@ -40,7 +58,7 @@ class Record:
     @property
     def manifest(self):
         """The manifest as a dict."""
-        return json.loads((self.path / "manifest.json").read_text())
+        return _manifest(self.path / "manifest.json")
 
     @property
     def label(self):
@@ -58,13 +76,30 @@ class Record:
         return self._frame("evals.parquet")
 
     def rollouts(self, rounds=None, columns=None):
-        """One row a rollout, a DataFrame; `rounds` (numbers) and `columns` (names) limit what is read."""
+        """One row a rollout, a DataFrame; `rounds` (numbers) and `columns` (names) limit what is read.
+
+        Parts differ in columns where a slot had nothing to say; what a part lacks is NaN. ValueError for a column that
+        no part has.
+        """
         import pandas as pd
 
         wanted = None if rounds is None else {int(r) for r in rounds}
         parts = [p for p in sorted((self.path / "rollouts").glob("*.parquet")) if wanted is None or int(p.stem) in wanted]
-        frames = [_read(part, columns) for part in parts]
+        frames = [frame for part in parts if (frame := self._table(part, columns)) is not None]
+        odd = [name for name in columns or () if frames and not any(name in frame for frame in frames)]
+        if odd:
+            raise ValueError(f"columns={list(columns)}: no rollouts have {', '.join(map(repr, odd))}")
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    @property
+    def warnings(self):
+        """What looked sick in the training, a DataFrame of `round` and `warning`; each cause once, see `health`."""
+        import pandas as pd
+
+        rounds = self.rounds
+        texts = zip(rounds["round"], rounds.get("warnings", ()))  # records of earlier versions have none
+        said = [(number, line) for number, text in texts if isinstance(text, str) for line in text.splitlines()]
+        return pd.DataFrame(said, columns=["round", "warning"])
 
     def accuracy(self):
         """Held-out avg@k and greedy accuracy by round, with the training time and rollouts spent so far, a DataFrame.
@@ -84,12 +119,25 @@ class Record:
     def _frame(self, name):
         import pandas as pd
 
-        return _read(self.path / name) if (self.path / name).exists() else pd.DataFrame({"round": []})
+        frame = self._table(self.path / name) if (self.path / name).exists() else None
+        return pd.DataFrame({"round": []}) if frame is None else frame
+
+    def _table(self, path, columns=None):
+        """The table at `path`, a DataFrame; None when it cannot be read, or is gone because the run was resumed."""
+        try:
+            return _read(path, columns, lambda table: table.to_pandas())
+        except FileNotFoundError:
+            return None
+        except RecordError as error:
+            if self.strict:
+                raise
+            warnings.warn(f"{error}; it is left out", RecordWarning, stacklevel=4)
+            return None
 
 
-def load(path):
-    """The `Record` at `path`; RecordError when there is none."""
-    return Record(path)
+def load(path, strict=False):
+    """The `Record` at `path`; RecordError when there is none. strict: see `Record`."""
+    return Record(path, strict)
 
 
 def thin(path, columns=(), rounds=None):
@@ -114,11 +162,10 @@ class Writer:
 
     def __init__(self, path, manifest):
         self.path = Path(path)
-        self.rows, self.evaluations = [], None
-        if (self.path / "manifest.json").exists():
-            self._open()
-        else:
+        self.rows = []
+        if not (self.path / "manifest.json").exists():
             self._create(manifest)
+        self._open()
 
     def round(self, row, rollouts):
         """Adds a round: `row` a dict of scalars with its number under "round", `rollouts` a dict of (R,) columns."""
@@ -138,33 +185,37 @@ class Writer:
 
     def checkpoint(self, tensors, state):
         """Swaps in a new checkpoint: `tensors` name to torch tensor, `state` JSON-ready."""
-        from safetensors.torch import save_file
+        from workbench import checkpoints
 
-        target = self.path / "checkpoint" / "state.safetensors"
-        with self._writing("the checkpoint"), _replacing(target) as temporary:
-            save_file(tensors, temporary, metadata={"state": json.dumps(state)})
+        with self._writing("the checkpoint"), _replacing(self._state) as temporary:
+            checkpoints.save(temporary, tensors, state)
 
     def restore(self):
         """(tensors, state) of the checkpoint, None when there is none yet."""
-        from safetensors import safe_open
+        from workbench import checkpoints
 
-        target = self.path / "checkpoint" / "state.safetensors"
-        if not target.exists():
+        if not self._state.exists():
             return None
-        with safe_open(target, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["state"])
+        try:
+            return checkpoints.load(self._state)
+        except OSError as error:
+            raise RecordError(f"{self._state}: {_first_line(error)}; {LOST}") from error
 
     def truncate(self, last):
         """Forgets rounds and evaluations after round `last`: they are made again from the checkpoint."""
-        self.rows = [row for row in self.rows if row["round"] <= last]
-        _write_table(self.path / "rounds.parquet", _rows_table(self.rows)) if self.rows else self._remove("rounds.parquet")
-        if self.evaluations is not None:
-            keep = pa.compute.less_equal(self.evaluations["round"], last)
-            self.evaluations = self.evaluations.filter(keep)
-            _write_table(self.path / "evals.parquet", self.evaluations)
-        for part in (self.path / "rollouts").glob("*.parquet"):
-            if int(part.stem) > last:
-                part.unlink()
+        kept = [row for row in self.rows if row["round"] <= last]
+        with self._writing(f"the record as of round {last}"):
+            if len(kept) < len(self.rows):
+                _write_table(self.path / "rounds.parquet", _rows_table(kept)) if kept else self._remove("rounds.parquet")
+            if self.evaluations is not None:
+                keep = pc.less_equal(self.evaluations["round"], last)
+                if len(evaluations := self.evaluations.filter(keep)) < len(self.evaluations):
+                    _write_table(self.path / "evals.parquet", evaluations)
+                    self.evaluations = evaluations
+            for part in (self.path / "rollouts").glob("*.parquet"):
+                if int(part.stem) > last:
+                    part.unlink()
+        self.rows = kept
 
     def save_failure(self, number, rollouts):
         """Keeps rollouts that stopped a round, tokens included; returns the file's path."""
@@ -177,21 +228,31 @@ class Writer:
         return target
 
     def _create(self, manifest):
-        if self.path.exists() and any(self.path.iterdir()):
-            raise ValueError(f"out={str(self.path)!r}: the directory holds files that are no record; name an empty or new one")
+        refuse_other_files(self.path)
         with self._writing("the manifest"):
-            for folder in ("rollouts", "checkpoint"):
-                (self.path / folder).mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             with _replacing(self.path / "manifest.json") as temporary:
                 temporary.write_text(json.dumps(manifest, indent=1) + "\n")
 
     def _open(self):
-        for temporary in self.path.rglob("*.writing"):
-            temporary.unlink()
-        if (self.path / "rounds.parquet").exists():
-            self.rows = pq.read_table(self.path / "rounds.parquet").to_pylist()
-        if (self.path / "evals.parquet").exists():
-            self.evaluations = pq.read_table(self.path / "evals.parquet")
+        with self._writing("the record"):
+            for folder in ("rollouts", "checkpoint"):
+                (self.path / folder).mkdir(exist_ok=True)
+            for temporary in self.path.rglob("*.writing"):
+                temporary.unlink()
+        self.rows = self._own("rounds.parquet", pa.table({})).to_pylist()
+        self.evaluations = self._own("evals.parquet", None)
+
+    def _own(self, name, none):
+        """A table that the run needs to go on, `none` where it was not written yet."""
+        try:
+            return _read(self.path / name) if (self.path / name).exists() else none
+        except RecordError as error:
+            raise RecordError(f"{error}; {LOST}") from None
+
+    @property
+    def _state(self):
+        return self.path / "checkpoint" / "state.safetensors"
 
     def _part(self, number):
         return self.path / "rollouts" / f"{number:06d}.parquet"
@@ -205,15 +266,45 @@ class Writer:
             yield
         except OSError as error:
             done = f"rounds 1 to {self.rows[-1]['round']} are kept" if self.rows else "no round was lost"
-            cause = error.strerror or str(error).splitlines()[0]
+            cause = error.strerror or _first_line(error)
             raise RecordError(f"{self.path}: cannot write {what}: {cause}; {done}, mend the cause and run again") from error
 
 
-def _read(path, columns=None):
+def refuse_other_files(path):
+    """ValueError when a directory that is no record holds anything but what a killed start leaves."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"out={str(path)!r}: this is a file; name an empty or new directory")
+    if path.exists() and {file.name for file in path.iterdir()} - {LOCK, "manifest.json.writing"}:
+        raise ValueError(f"out={str(path)!r}: the directory holds files that are no record; name an empty or new one")
+
+
+def _manifest(path):
+    """The manifest at `path` as a dict; RecordError when it is damaged or of another format."""
     try:
-        return pq.read_table(path, columns=columns).to_pandas()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RecordError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        manifest = json.loads(path.read_text())
+        found = manifest["format"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RecordError(f"{path}: cannot be read: {type(error).__name__}: {_first_line(error)}") from None
+    if found != FORMAT:
+        made = manifest.get("versions", {}).get("workbench", "of unknown version")
+        raise RecordError(f"{path}: format {found}, written by workbench {made}; this is workbench {__version__}, which reads "
+                          f"format {FORMAT}: use the version that wrote it")
+    return manifest
+
+
+def _read(path, columns=None, convert=lambda table: table):
+    """The columns of a table that are there; FileNotFoundError, or RecordError when it is damaged."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            return convert(file.read(columns and [name for name in columns if name in file.schema_arrow.names]))
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+        raise RecordError(f"{path}: cannot be read: {_first_line(error)}") from None
+
+
+def _first_line(error):
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _rows_table(rows):
@@ -228,7 +319,7 @@ def _column(values):
 
 def _write_table(path, table):
     with _replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
 
 @contextmanager
@@ -237,6 +328,8 @@ def _replacing(path):
     temporary = path.with_name(path.name + ".writing")
     try:
         yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())  # some file systems report a full disk only now
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

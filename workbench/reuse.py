@@ -56,7 +56,7 @@ class CorrectResponses(_Stored):
     def __post_init__(self):
         if self.mode not in MODES:
             raise ValueError(f"mode={self.mode!r}: allowed are {', '.join(map(repr, MODES))}")
-        if self.capacity is not None and self.capacity < 1:
+        if self.capacity is not None and not (isinstance(self.capacity, (int, np.integer)) and self.capacity >= 1):
             raise ValueError(f"capacity={self.capacity}: a positive number of responses is needed, or None for all")
 
     def join(self, rollouts, candidates, context):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.columns import is_number
+
 
 @dataclass(frozen=True)
 class Correct:
@@ -62,9 +64,9 @@ class Overlong:
     name = "overlong"
 
     def __post_init__(self):
-        if not 0 < self.buffer <= 1:
+        if not (is_number(self.buffer) and 0 < self.buffer <= 1):
             raise ValueError(f"buffer={self.buffer}: a share above 0 and up to 1 is needed")
-        if self.limit is not None and self.limit < 1:
+        if self.limit is not None and not (is_number(self.limit) and self.limit >= 1):
             raise ValueError(f"limit={self.limit}: a positive number of tokens is needed, or None for the sampling limit")
 
     def __call__(self, rollouts, sampling):

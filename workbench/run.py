@@ -5,8 +5,11 @@ mini-batches -> record -> feedback to the slots. Everything passes forward as `R
 """
 
 import copy
+import inspect
+import os
 import tempfile
 import time
+import warnings
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,17 +19,20 @@ import numpy as np
 from workbench import labs, rewards
 from workbench.advantages import selected_advantages
 from workbench.allocators import More
-from workbench.checkpoints import join_arrays, load_optimizer, optimizer_tensors, split_arrays
-from workbench.columns import whole_number
+from workbench.checkpoints import pack, unpack
+from workbench.checks import check_instance, check_optimizer
+from workbench.columns import positive_number, whole_number
 from workbench.describe import describe, differences, rebuild
 from workbench.evaluate import evaluate
 from workbench.grpo import NonFinite, grpo_step, marked, mini_batches
-from workbench.manifest import commit, hardware, versions
-from workbench.metrics import effective_gradient_ratio, flops, zero_gradient_ratios
-from workbench.records import FORMAT, Record, Writer
+from workbench.health import TrainingWarning, symptoms
+from workbench.locks import RecordLock
+from workbench.manifest import changes, commit, hardware, made_again, versions
+from workbench.methods import Method
+from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
 from workbench.rollouts import Context, Rollouts
+from workbench.rows import round_row
 from workbench.seeding import derive
-from workbench.verifiers import STATUSES
 
 PHASES = ("generate", "verify", "schedule", "update", "record", "evaluate")
 REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
@@ -39,13 +45,16 @@ class Run:
     lab: a `Lab`; method: a `Method`, copied, so that what it learns stays in this run. seed: of everything drawn.
     out: directory of the record, made when missing; one that holds the same run is resumed, another run is refused;
     None keeps the record in a temporary directory that goes with this object. problems_per_round: drawn each round.
-    learning_rate: None for the lab's own. mini_batches: optimizer steps a round, split by groups. evaluate_every: rounds
-    between evaluations on the lab's held-out problems, the first before round 1; 0 for none. checkpoint_every: rounds
-    between checkpoints; a killed run repeats the rounds since the last one, bit for bit on a CPU.
+    learning_rate: None for the lab's own. mini_batches: optimizer steps a round, split by groups; a selector with a
+    `mini_batch` of its own decides instead. evaluate_every: rounds between evaluations on the lab's held-out problems,
+    the first before round 1; 0 for none. checkpoint_every: rounds between checkpoints; a killed run repeats the rounds
+    since the last one, bit for bit on a CPU.
     """
 
     def __init__(self, lab, method, *, seed=0, out=None, problems_per_round=32, learning_rate=None, mini_batches=1,
                  evaluate_every=20, checkpoint_every=5):
+        check_instance("lab", lab, labs.Lab, "labs.tiny()")
+        check_instance("method", method, Method, "methods.grpo()")
         whole_number("problems_per_round", problems_per_round, 1)
         whole_number("mini_batches", mini_batches, 1)
         whole_number("evaluate_every", evaluate_every, 0)
@@ -53,8 +62,11 @@ class Run:
         whole_number("seed", seed, 0)
         if mini_batches > problems_per_round:
             raise ValueError(f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} problems a round")
-        if learning_rate is not None and not 0 < learning_rate < float("inf"):
-            raise ValueError(f"learning_rate={learning_rate}: a positive number is needed, or None for the lab's own")
+        if learning_rate is not None:
+            positive_number("learning_rate", learning_rate)
+        if out is not None and not isinstance(out, (str, os.PathLike)):
+            raise ValueError(f"out={out!r}: the path of a directory is needed, or None")
+        check_optimizer(lab.optimizer)
         lab.problems.draw(problems_per_round, 0, seed)  # a pool that is too small says so now
         self.lab, self.method, self.seed = lab, copy.deepcopy(method), seed
         self._untaught = copy.deepcopy(method)
@@ -65,6 +77,7 @@ class Run:
         self.path = Path(out if out is not None else self._temporary.name)
         self._same_run_or_none()
         self.policy = self._writer = None
+        self._lock = RecordLock(self.path)
 
     @classmethod
     def resume(cls, path, *, lab=None, method=None):
@@ -73,9 +86,12 @@ class Run:
         Lab and method are made from the manifest; those of your own making have to be passed.
         """
         manifest = Record(path).manifest
-        lab = lab if lab is not None else labs.from_config(manifest["lab"])
-        method = method if method is not None else rebuild(manifest["method"])
-        return cls(lab, method, out=path, **manifest["arguments"])
+        lab = lab if lab is not None else made_again(labs.from_config, manifest, "lab", path)
+        method = method if method is not None else made_again(rebuild, manifest, "method", path)
+        arguments = manifest.get("arguments", {})
+        if odd := arguments.keys() - inspect.signature(cls).parameters.keys():
+            raise ValueError(f"{path}: its arguments {', '.join(sorted(odd))} are unknown to this version of workbench")
+        return cls(lab, method, out=path, **arguments)
 
     @property
     def record(self):
@@ -98,24 +114,30 @@ class Run:
         from tqdm.auto import tqdm
 
         whole_number("n", n, 0)
-        self._start()
-        with tqdm(total=n, initial=min(self.round, n), desc=self.method.name, unit="round", disable=not progress) as bar:
-            try:
-                while self.round < n:
-                    row = self._whole_round(self.round + 1)
-                    bar.update()
-                    bar.set_postfix(reward=f"{row['reward']:.3f}", effective=f"{row['effective_gradient_ratio']:.2f}")
-                    yield row
-            finally:
-                if self._writer is not None:
-                    self._checkpoint()
+        self._same_run_or_none()
+        with self._lock:
+            with self._whole():
+                self._start()
+            with tqdm(total=n, initial=min(self.round, n), desc=self.method.name, unit="round", disable=not progress) as bar:
+                try:
+                    while self.round < n:
+                        with self._whole():
+                            row = self._round(self.round + 1)
+                        bar.update()
+                        bar.set_postfix(reward=f"{row['reward']:.3f}", effective=f"{row['effective_gradient_ratio']:.2f}")
+                        _warn(row["warnings"], bar)
+                        yield row
+                finally:
+                    if self._writer is not None:
+                        self._checkpoint()
 
     # one round
 
-    def _whole_round(self, number):
-        """A round, or nothing: after an error or an interrupt the next `rounds` starts from the checkpoint."""
+    @contextmanager
+    def _whole(self):
+        """All of what is done within, or nothing: after an error or an interrupt the next `rounds` reads the checkpoint."""
         try:
-            return self._round(number)
+            yield
         except BaseException:
             self._writer = None
             raise
@@ -225,43 +247,19 @@ class Run:
             length=lab.sampling.max_new_tokens, reference=self._reference)) for rows in parts]
 
     def _feedback(self, rollouts, context):
-        for slot in self._learning():
+        for slot in self._learning().values():
             if hasattr(slot, "feedback"):
                 slot.feedback(rollouts, context)
 
     # the record
 
     def _row(self, number, rollouts, steps, watch):
-        new = rollouts.round == number
-        fresh = rollouts.take(new)
-        positive, negative = zero_gradient_ratios(fresh.correct, fresh.problem)
-        used, present = rollouts.take(rollouts["selected"]), rollouts.take(new | rollouts["selected"])
-        row = {
-            "round": number, "problems": len(fresh.groups()[0]), "rollouts": len(fresh), "selected": len(used),
-            "trained": int(rollouts["trained"].sum()), "reward": float(fresh.reward.mean()),
-            "correct": float(fresh.correct.mean()),
-            "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
-            "all_positive": positive, "all_negative": negative,
-            "unsolved": zero_gradient_ratios(present.correct, present.problem)[1],
-            **_step_columns(steps), **self._cost(fresh, rollouts.take(np.isfinite(rollouts["drift"]))),
-            "entropy": float(fresh.entropy.mean()), "length": float(fresh.lengths.mean()),
-            "truncated": float(fresh.truncated.mean()), "learning_rate": self.learning_rate,
-            **{f"status_{name}": int(np.sum(fresh.status == name)) for name in STATUSES},
-        }
-        for slot in self._learning():
+        row = round_row(number, rollouts, steps, self.policy.parameter_count, self.learning_rate)
+        for slot in self._learning().values():
             row |= slot.metrics() if hasattr(slot, "metrics") else {}
+        row["warnings"] = "\n".join(symptoms([*self._writer.rows, row]))
         training = sum(watch.seconds[phase] for phase in PHASES[:4])
         return row | {f"seconds_{phase}": watch.seconds[phase] for phase in PHASES[:4]} | {"seconds": training}
-
-    def _cost(self, fresh, trained):
-        """Tokens and FLOPs of the fresh rollouts and of those that an update computed."""
-        _, first = np.unique(fresh.problem, return_index=True)
-        sampled = int(fresh.lengths.sum() + fresh.prompt.lengths[first].sum())
-        trained_tokens = int(trained.lengths.sum() + trained.prompt.lengths.sum())
-        count = self.policy.parameter_count
-        generating, training = flops(count, sampled_tokens=sampled), flops(count, trained_tokens=trained_tokens)
-        return {"tokens_sampled": sampled, "tokens_trained": trained_tokens, "flops_generate": generating,
-                "flops_update": training, "flops": generating + training}
 
     def _record(self, row, rollouts, watch):
         with watch("record"):
@@ -282,7 +280,7 @@ class Run:
 
     def _start(self):
         """Loads the policy and, where there is one, the checkpoint."""
-        if self._writer is not None:
+        if self._writer is not None and not self._lock.taken_over:
             return
         import torch
 
@@ -290,10 +288,12 @@ class Run:
         self._reference = self.policy.frozen() if self.method.objective.kl > 0 else None
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=self.learning_rate, **self.lab.optimizer)
         self._cursor = 0
-        self._writer = Writer(self.path, self._manifest())
-        done = self._restore()
+        self._writer = Writer(self.path, manifest := self._manifest())
+        if odd := changes(manifest, self.record.manifest):
+            warnings.warn(f"{self.path}: goes on under other conditions (now, then): {'; '.join(odd[:3])}; its rounds may differ "
+                          "from those of an uninterrupted run", RecordWarning, stacklevel=4)
+        self._saved = done = self._restore()
         self._writer.truncate(done)
-        self._saved = done
         if done == 0:
             self._writer.truncate(-1)
             self._evaluate(0)
@@ -301,43 +301,39 @@ class Run:
     def _checkpoint(self):
         if self._saved == self.round:
             return
-        tensors = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
-        tensors |= optimizer_tensors(self.optimizer)
-        state = {"round": self.round, "cursor": self._cursor, "slots": {}}
-        for name in LEARNING_SLOTS:
-            slot = getattr(self.method, name)
-            if hasattr(slot, "state_dict"):
-                state["slots"][name] = split_arrays(f"slots.{name}", slot.state_dict(), tensors)
-        self._writer.checkpoint(tensors, state)
+        self._writer.checkpoint(*pack(self.policy, self.optimizer, self._learning(), round=self.round, cursor=self._cursor))
         self._saved = self.round
 
     def _restore(self):
         """Sets everything from the checkpoint; the round it was made after, 0 without one."""
-        found = self._writer.restore()
+        found, recorded = self._writer.restore(), self.round
         if found is None:
-            if (rounds := self.round) > self.checkpoint_every:
-                self._writer = None
-                raise ValueError(f"{self.path}: {rounds} rounds and no checkpoint, so it cannot go on; name another directory")
+            if recorded > self.checkpoint_every:
+                raise ValueError(f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name another directory")
             return 0
         tensors, state = found
-        self.policy.load_state_dict({n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")})
-        load_optimizer(self.optimizer, tensors)
-        for name, value in state["slots"].items():
-            getattr(self.method, name).load_state_dict(join_arrays(value, tensors))
+        if recorded < state["round"]:
+            raise RecordError(f"{self.path}: rounds.parquet has {recorded} rounds, but the checkpoint was made after round "
+                              f"{state['round']}: put both back from one copy, or start again in another directory")
+        try:
+            unpack(tensors, state, self.policy, self.optimizer, self._learning())
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}; pass those that the run began with") from error
         self._cursor = state["cursor"]
         return state["round"]
 
     def _learning(self):
-        return [getattr(self.method, name) for name in LEARNING_SLOTS]
+        return {name: getattr(self.method, name) for name in LEARNING_SLOTS}
 
     def _configuration(self):
         names = ("seed", "problems_per_round", "learning_rate", "mini_batches", "evaluate_every", "checkpoint_every")
-        return {"method": describe(self.method), "lab": self.lab.config or {"lab": self.lab.name},
+        return {"method": describe(self._untaught), "lab": self.lab.config or {"lab": self.lab.name},
                 "seed": self.seed, "arguments": {name: getattr(self, name) for name in names}}
 
     def _same_run_or_none(self):
+        """ValueError unless the directory holds this run, or nothing yet."""
         if not (self.path / "manifest.json").exists():
-            return
+            return refuse_other_files(self.path)
         ours, theirs = self._configuration(), Record(self.path).manifest
         odd = differences(ours, {name: theirs.get(name) for name in ours})
         if odd:
@@ -388,9 +384,8 @@ def _spread(values, rows, size):
     return column
 
 
-def _step_columns(steps):
-    stats = [s for _, s in steps]
-    clip = np.concatenate([s.clip_ratio for s in stats]) if stats else np.empty(0)
-    means = {name: float(np.mean([getattr(s, name) for s in stats])) if stats else float("nan")
-             for name in ("loss", "gradient_norm", "kl")}
-    return {"steps": len(stats), **means, "clip_ratio": float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0}
+def _warn(texts, bar):
+    """Each line as a `TrainingWarning`, above the progress bar."""
+    for text in texts.splitlines():
+        with bar.external_write_mode():
+            warnings.warn(text, TrainingWarning, stacklevel=3)

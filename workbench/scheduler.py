@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from workbench.columns import column, generator_given, grouped, whole_number
+from workbench.columns import column, generator_given, grouped, is_number, positive_number, whole_number
 from workbench.seeding import generator
 
 FEATURES = ("reward", "advantage", "group_mean", "group_std", "length", "truncated", "entropy", "clip_ratio", "uses", "age")
@@ -272,7 +272,7 @@ class Scheduler:
     statistics: ClassVar[str] = "pool"
 
     def __post_init__(self):
-        if self.keep is not None and not 0 < self.keep <= 100:
+        if self.keep is not None and not (is_number(self.keep) and 0 < self.keep <= 100):
             raise ValueError(f"keep={self.keep}: a percentage above 0 and up to 100 is needed")
         for name, allowed in (("scope", SCOPES), ("order", ("after", "before")), ("optimizer", ("adam", "sgd")),
                               ("scaling", SCALINGS), ("scores", ("network", "random"))):  # fmt: skip
@@ -283,10 +283,11 @@ class Scheduler:
         if self.mini_batch is not None:
             whole_number("mini_batch", self.mini_batch, 1)
         for name in ("start", "floor", "alpha"):
-            if not 0 <= getattr(self, name) <= 1:
+            if not (is_number(getattr(self, name)) and 0 <= getattr(self, name) <= 1):
                 raise ValueError(f"{name}={getattr(self, name)}: a number from 0 to 1 is needed")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate={self.learning_rate}: a positive number is needed")
+        positive_number("learning_rate", self.learning_rate)
+        for name in ("decay", "entropy_weight", "entropy_least"):
+            positive_number(name, getattr(self, name), zero=True)
 
     def __call__(self, rollouts, rng):
         """Learns from the round before, then schedules: the rows kept, (K,) int64, ascending."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.columns import column, generator_given, group_keys, grouped, whole_number
+from workbench.columns import column, generator_given, group_keys, grouped, is_number, whole_number
 from workbench.scheduler import Scheduler
 from workbench.seeding import derive
 
@@ -165,7 +165,7 @@ class Rejection:
     def __post_init__(self):
         _check(self, "k", "uniform", "balanced")
         whole_number("threshold", self.threshold, 0)
-        if not 0 < self.high <= 1:
+        if not (is_number(self.high) and 0 < self.high <= 1):
             raise ValueError(f"high={self.high}: a share above 0 and up to 1 is needed")
 
     def __call__(self, rollouts, rng):

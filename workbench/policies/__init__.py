@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from workbench.columns import positive_number, whole_number
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -22,14 +24,14 @@ class Sampling:
     stop: tuple = ()
 
     def __post_init__(self):
-        if not self.temperature >= 0:
-            raise ValueError(f"temperature={self.temperature}: 0 (greedy) or a positive number is needed")
-        if not 0 < self.top_p <= 1:
+        positive_number("temperature", self.temperature, zero=True)
+        positive_number("top_p", self.top_p)
+        if self.top_p > 1:
             raise ValueError(f"top_p={self.top_p}: a number above 0 and up to 1 is needed")
-        if self.top_k < 0:
-            raise ValueError(f"top_k={self.top_k}: 0 (all tokens) or a positive whole number is needed")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens}: a positive whole number is needed")
+        whole_number("top_k", self.top_k, 0)
+        whole_number("max_new_tokens", self.max_new_tokens, 1)
+        if not isinstance(self.stop, tuple | list) or not all(isinstance(text, str) and text for text in self.stop):
+            raise ValueError(f"stop={self.stop!r}: a tuple of texts is needed")
 
 
 class Policy(Protocol):
