@@ -34,9 +34,11 @@ BOX = "\\boxed{"
 INTEGER = re.compile(r"-?[0-9]{1,12}")
 PERCENT = re.compile(r"%|percent|pct", re.IGNORECASE)
 DELIMITER = re.compile(r"\$|\\[()\[\]]")
-FINAL_IS = re.compile(r"final answer.*?\sis", re.IGNORECASE | re.DOTALL)
-FINAL_IS_BOX = re.compile(r"final answer is:?\s*(\$\$?|\\\(|\\\[)?\s*\Z", re.IGNORECASE)
-CLOSED = re.compile(r"\s*(\$\$?|\\\)|\\\])?\s*\.?\s*(I hope it is correct\.?)?\s*\Z")
+FINAL = re.compile("final answer", re.IGNORECASE)
+IS = re.compile(r"\sis", re.IGNORECASE)
+FINAL_IS = re.compile(r"final answer is:?\Z", re.IGNORECASE)
+OPENING, CLOSING = ("$$", "$", "\\(", "\\["), ("$$", "$", "\\)", "\\]")
+HOPE = "", "I hope it is correct", "I hope it is correct."
 LONG = 256  # characters of a text above which the cache keeps its digest instead
 
 
@@ -163,12 +165,10 @@ def last_box(text: str) -> str | None:
     >>> last_box(r"\\boxed{1} or \\boxed{\\frac{1}{2}.}, not \\boxed{3")
     '\\\\boxed{\\\\frac{1}{2}}'
     """
-    start = text.rfind(BOX)
-    while start >= 0:
-        end = _closing(text, start + len(BOX))
-        if end is not None:
-            return BOX + text[start + len(BOX) : end].strip().removesuffix(".") + "}"
-        start = text.rfind(BOX, 0, start)
+    closings = _closings(text)
+    for start in reversed([found.end() for found in re.finditer(re.escape(BOX), text)]):
+        if start in closings:
+            return BOX + text[start : closings[start]].strip().removesuffix(".") + "}"
     return None
 
 
@@ -185,26 +185,37 @@ def only_box(text: str) -> str | None:
     if text.count("\\boxed") + text.count("\\fbox") != 1 or BOX not in text:
         return None
     start = text.index(BOX)
-    end = _closing(text, start + len(BOX))
+    end = _closings(text).get(start + len(BOX))
     if end is None or DELIMITER.search(text, start, end) or PERCENT.search(text, end):
         return None
     before, after = text[:start], text[end + 1 :]
-    says_final = FINAL_IS.search(text)
-    if says_final and not (
-        FINAL_IS_BOX.search(before) and before.lower().count("final answer") == 1 and CLOSED.match(after)
-    ):
+    says_final = FINAL.search(text)
+    if says_final and IS.search(text, says_final.end()) and not _is_usual_end(before, after):
         return None
     return text[start : end + 1]
 
 
-def _closing(text: str, start: int) -> int | None:
-    """Where the brace opened just before `start` closes, counted as Math-Verify counts (escaped braces too)."""
-    depth = 1
-    for brace in re.finditer("[{}]", text[start:]):
-        depth += 1 if brace.group() == "{" else -1
-        if depth == 0:
-            return start + brace.start()
-    return None
+def _is_usual_end(before: str, after: str) -> bool:
+    """Whether a box stands in "final answer is $...$. I hope it is correct.", its words said once, and ends the text.
+
+    Plain string methods, because a response chooses the text: a pattern with several runs of optional space takes
+    hours over a page of blanks.
+    """
+    before, after = before.rstrip(), after.strip()
+    before = before.removesuffix(next(filter(before.endswith, OPENING), "")).rstrip()
+    after = after.removeprefix(next(filter(after.startswith, CLOSING), "")).lstrip().removeprefix(".").lstrip()
+    return after in HOPE and bool(FINAL_IS.search(before)) and before.lower().count("final answer") == 1
+
+
+def _closings(text: str) -> dict[int, int]:
+    """Where each brace closes: {position after "{": position of its "}"}, as Math-Verify counts (escaped braces too)."""
+    closings, opened = {}, []
+    for brace in re.finditer("[{}]", text):
+        if brace.group() == "{":
+            opened.append(brace.end())
+        elif opened:
+            closings[opened.pop()] = brace.start()
+    return closings
 
 
 def _easy(text: str | None, gold: str) -> str | None:
