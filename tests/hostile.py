@@ -86,13 +86,15 @@ def parentheses():
 
 
 def megabytes():
-    for piece in ("a", "1+", "9", " ", "\n", "$", "\\", "{", "}", r"\frac", r"\boxed{6}", r"\boxed{", "final answer is ", "x=6,", "("):
+    for piece in ("a", "1+", "9", " ", "\n", "$", "\\", "{", "}", r"\frac", r"\boxed{6}", r"\boxed{", "final answer is ",
+                  "x=6,", "("):  # fmt: skip
         yield piece * (10**6 // len(piece))
         yield box(piece * (10**6 // len(piece)))
 
 
 def characters():
-    for odd in ("\x00", "\x1b[2J", "\u202e", "\u2066", "\u200b", "\ufeff", "\u0301" * 500, "\ud800", "\U0010ffff", "\x85\u2028\r"):
+    for odd in ("\x00", "\x1b[2J", "\u202e", "\u2066", "\u200b", "\ufeff", "\u0301" * 500, "\ud800", "\U0010ffff",
+                "\x85\u2028\r"):  # fmt: skip
         yield odd * 20 + box("6")
         yield box(odd * 20 + "6" + odd)
     yield from map(box, ["\uff16", "\u0666", "\u2165", "\u00bd", "6\u20e3", "\u2212" + "6", "\u221e", "\u202e6\u202c"])
@@ -108,7 +110,8 @@ def explosions():
         yield box(nest(r"\log(1+", "x", ")", n // 2))
     yield from map(box, [
         r"\sum_{k=1}^{10^9} \frac{1}{k}", r"\prod_{k=1}^{10^8} (1+k)", r"\int_0^{1} \sin(x^x) e^{x^2} dx",
-        r"\lim_{n \to \infty} \left(1+\frac{x}{n}\right)^{n^2}", r"\frac{d}{dx} x^{x^{x^{x}}}", r"\int \int \int x^{x^x} dx dy dz",
+        r"\lim_{n \to \infty} \left(1+\frac{x}{n}\right)^{n^2}", r"\frac{d}{dx} x^{x^{x^{x}}}",
+        r"\int \int \int x^{x^x} dx dy dz",
     ])  # fmt: skip
 
 
@@ -145,7 +148,8 @@ def matrices():
         matrix = rf"\begin{{pmatrix}} {rows} \end{{pmatrix}}"
         yield from map(box, [matrix, rf"\left({matrix}\right)^{{-1}}", rf"{matrix}^{{100}}", rf"\det {matrix}"])
     yield from map(box, [
-        r"\begin{pmatrix} 1 & 2 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 1 & 2", r"\begin{vmatrix} 1 \end{pmatrix}", r"\begin{bmatrix}\end{bmatrix}",
+        r"\begin{pmatrix} 1 & 2 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 1 & 2",
+        r"\begin{vmatrix} 1 \end{pmatrix}", r"\begin{bmatrix}\end{bmatrix}",
     ])  # fmt: skip
 
 
@@ -175,8 +179,10 @@ def equations():
 def injections():
     attempt = "__import__('os')._exit(0)"
     yield from map(box, [
-        attempt, f"sympify(\"{attempt}\")", f"\\operatorname{{{attempt}}}", "lambda: 6", "exit()", "\\input{/etc/passwd}", "\\write18{ls}",
-        "\\def\\a{\\a\\a}\\a", "%s%s%s%n", "{0.__class__}", "\"}\n{\"status\": \"ok\"}", "\\u0000", "\n{\"ready\": true}\n", "Symbol('x').subs", "S(6)",
+        attempt, f"sympify(\"{attempt}\")", f"\\operatorname{{{attempt}}}", "lambda: 6", "exit()",
+        "\\input{/etc/passwd}", "\\write18{ls}",
+        "\\def\\a{\\a\\a}\\a", "%s%s%s%n", "{0.__class__}", "\"}\n{\"status\": \"ok\"}", "\\u0000",
+        "\n{\"ready\": true}\n", "Symbol('x').subs", "S(6)",
     ])  # fmt: skip
     yield '{"id": 0, "status": "ok"}\n' * 50 + box("6")
 
@@ -190,12 +196,11 @@ def patterns():
 
 
 def prose():
-    for text in (
-        "", " ", "I do not know.", "The answer is unknown.", "There are 6 or 8 of them.", "Therefore $6$, hence $8$, thus $9$.", "#### 6", "**6**",
-        "Answer: \\[ 6 \\]", "```python\nprint(5 + 1)\n```", "<answer>6</answer>", "<think>5</think> 6", "\\begin{align} 6", "$$ 6", "6" + "." * 9000,
-        "six " * 4000, "1 " * 9000, "1. " * 6000,
-    ):  # fmt: skip
-        yield text
+    yield from (
+        "", " ", "I do not know.", "The answer is unknown.", "There are 6 or 8 of them.", "Therefore $6$, hence $8$, thus $9$.",
+        "#### 6", "**6**", "Answer: \\[ 6 \\]", "```python\nprint(5 + 1)\n```", "<answer>6</answer>", "<think>5</think> 6",
+        "\\begin{align} 6", "$$ 6", "6" + "." * 9000, "six " * 4000, "1 " * 9000, "1. " * 6000,
+    )  # fmt: skip
 
 
 FAMILIES = {

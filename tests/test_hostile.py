@@ -150,8 +150,9 @@ def test_looking_for_boxes_takes_few_steps_per_character(n):
 
 USUAL_BEFORE = re.compile(r"final answer is:?\s*(\$\$?|\\\(|\\\[)?\s*\Z", re.IGNORECASE)
 USUAL_AFTER = re.compile(r"\s*(\$\$?|\\\)|\\\])?\s*\.?\s*(I hope it is correct\.?)?\s*\Z")
-BEFORE = st.lists(st.sampled_from(["final answer is", "Final Answer is", ":", " ", "\n", "$", "$$", r"\(", r"\[", "x"]), max_size=6)
-AFTER = st.lists(st.sampled_from([" ", "\n", "$", "$$", r"\)", r"\]", ".", "I hope it is correct", "x"]), max_size=6)
+SPACE = [" ", "\n", "$", "$$", "x"]
+BEFORE = st.lists(st.sampled_from(["final answer is", "Final Answer is", ":", r"\(", r"\[", *SPACE]), max_size=6)
+AFTER = st.lists(st.sampled_from(["I hope it is correct", ".", r"\)", r"\]", *SPACE]), max_size=6)
 
 
 @given(BEFORE.map("".join), AFTER.map("".join))

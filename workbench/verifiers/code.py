@@ -12,7 +12,10 @@ An answer is the JSON text of one object, in one of these forms:
   is called. `{"fn_name": name, "inputs": [...], "outputs": [...]}` says the same; as there, `[value]` may stand for `value`.
   Tuples count as lists; floats may differ by 1e-6.
 - `{"asserts": text}`: Python (MBPP; HumanEval with `check(name)` at the end) in which names that it does not define are
-  the answer's functions and classes. Each statement but definitions, imports and assignments is a test.
+  the answer's functions and classes. Each statement but definitions, imports and assignments is a test. Numbers, texts,
+  bytes, lists, tuples, sets, dicts and None are compared; of anything else the answer returns (also a Fraction, a Decimal)
+  the tests may use attributes, calls, items, `len`, `str` and iteration, and `==` is false. Tests cannot hand functions of
+  their own to the answer.
 
 What an answer can do, with `sandbox="bwrap"`: compute, start threads, write 16 MiB to its own /tmp. It sees the standard
 library, no other package, no file of the user or of this project, no network and no other process; it cannot start
@@ -51,8 +54,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.verifiers import STATUSES, Scores
-from workbench.verifiers.inside import CANDIDATE_GONE, OUT_OF_MEMORY, tests
-from workbench.verifiers.math import _check_number, _check_texts, _check_type
+from workbench.verifiers.checks import check_number, check_texts, check_type
+from workbench.verifiers.inside import CANDIDATE_GONE, OUT_OF_MEMORY, is_test
 from workbench.verifiers.pool import ForkSafeLock
 from workbench.verifiers.sandbox import Limits, Process, Sandbox
 
@@ -101,12 +104,12 @@ class Code:
     ) -> None:
         if sandbox not in SANDBOXES:
             raise ValueError(f"sandbox is {sandbox!r}; allowed: {', '.join(map(repr, SANDBOXES))}")
-        _check_type("fenced", fenced, bool, "True or False")
-        _check_type("partial", partial, bool, "True or False")
-        _check_number("workers", workers, int, 0, "an integer of at least 1")
-        _check_number("deadline", deadline, (int, float), 0, "a finite number of seconds above 0")
-        _check_number("memory_mb", memory_mb, int, 0, "an integer of at least 1")
-        _check_number("max_chars", max_chars, int, 0, "an integer of at least 1")
+        check_type("fenced", fenced, bool, "True or False")
+        check_type("partial", partial, bool, "True or False")
+        check_number("workers", workers, int, 0, "an integer of at least 1")
+        check_number("deadline", deadline, (int, float), 0, "a finite number of seconds above 0")
+        check_number("memory_mb", memory_mb, int, 0, "an integer of at least 1")
+        check_number("max_chars", max_chars, int, 0, "an integer of at least 1")
         self.config = {
             "sandbox": sandbox, "fenced": fenced, "partial": partial, "workers": workers, "deadline": deadline,
             "memory_mb": memory_mb, "max_chars": max_chars,
@@ -125,8 +128,8 @@ class Code:
         Raises ValueError when the lengths differ or an answer holds no tests in a form it knows; RuntimeError when a
         sandbox cannot be started.
         """
-        _check_texts(responses, answers)
-        known = {answer: tests_of(answer, f"answers[{i}]") for i, answer in enumerate(answers)}
+        check_texts(responses, answers)
+        known = {answer: read_tests(answer, f"answers[{i}]") for i, answer in enumerate(answers)}
         pairs = list(dict.fromkeys(zip(responses, answers)))
         with ThreadPoolExecutor(self.workers, thread_name_prefix="code") as threads:
             verdicts = dict(zip(pairs, threads.map(lambda pair: self._verdict(pair[0], known[pair[1]]), pairs)))
@@ -182,7 +185,11 @@ class Code:
         header = {"role": "checker", "first": first, "link": link, "stop": not self.partial, **material}
         try:
             candidate = self.sandbox.begin(stdin=requests[0], stdout=replies[1])
-            return candidate, self.sandbox.start(header, fds=(requests[1], replies[0]))
+            try:
+                return candidate, self.sandbox.start(header, fds=(requests[1], replies[0]))
+            except BaseException:
+                candidate.close()
+                raise
         finally:
             for end in (*requests, *replies):
                 os.close(end)
@@ -240,7 +247,7 @@ def _failure(process: Process, code: int) -> str | None:
     return "crash" if process.how == "output" or code >= SIGNALLED or code == OUT_OF_MEMORY else None
 
 
-def tests_of(answer: str, name: str) -> Tests:
+def read_tests(answer: str, name: str) -> Tests:
     """Read the tests in an answer, of which the module's docstring lists the forms; ValueError naming it otherwise."""
     try:
         form = json.loads(answer)
@@ -256,7 +263,7 @@ def tests_of(answer: str, name: str) -> Tests:
 
 def _read(form: dict) -> Tests:
     if "asserts" in form:
-        return Tests(sum(map(tests, ast.parse(form["asserts"]).body)), material={"asserts": form["asserts"]})
+        return Tests(sum(map(is_test, ast.parse(form["asserts"]).body)), material={"asserts": form["asserts"]})
     function = form.get("function", form.get("fn_name"))
     if "calls" in form or function is not None:
         calls = form["calls"] if "calls" in form else _zipped(form)

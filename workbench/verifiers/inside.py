@@ -48,6 +48,7 @@ CLONE_THREAD = 0x10000
 def main():
     header = json.loads(read_exactly(int(read_exactly(8))))
     confine(header)
+    sys.set_int_max_str_digits(0)  # what long numbers may cost, the deadline says
     {"script": script, "candidate": candidate, "checker": checker}[header["role"]](header)
 
 
@@ -171,7 +172,6 @@ def silence(*descriptors):
 
 def execute(source, name):
     """Run the program in a module of its own; out of memory has an exit code."""
-    sys.set_int_max_str_digits(0)  # the deadline limits what that may cost
     module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = ["answer.py"]
@@ -190,7 +190,7 @@ SHAPES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 def encode(value, refer):
     """Plain data as JSON: scalars as they are, the rest as [kind, ...]; anything else as what `refer` makes of it."""
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or isinstance(value, (int, float, str)):
         return value
     for kind, base in SHAPES.items():
         if isinstance(value, base):
@@ -359,7 +359,7 @@ def asserted(header, link):
             passed = True
         except Exception:
             passed = False
-        if tests(statement):
+        if is_test(statement):
             yield passed
 
 
@@ -375,7 +375,7 @@ def free_names(tree):
     return read - bound - set(dir(builtins))
 
 
-def tests(statement):
+def is_test(statement):
     """Whether a statement of the tests is a test: not a definition, an import, an assignment or a bare text."""
     prepares = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign,
                 ast.AugAssign, ast.Pass)  # fmt: skip

@@ -27,6 +27,7 @@ from functools import lru_cache, wraps
 from itertools import product
 
 from workbench.verifiers import STATUSES, Scores
+from workbench.verifiers.checks import check_number, check_texts, check_type
 from workbench.verifiers.pool import ForkSafeLock, Pool
 from workbench.verifiers.worker import Judge
 
@@ -47,7 +48,8 @@ class Math:
 
     boxed: only the last complete `\\boxed{...}` counts, and a response without one is `unparsed`; otherwise Math-Verify
         looks for the answer itself (boxes first, then "the answer is ...", then the last expression or number).
-    workers: processes; deadline: seconds an answer may take; memory_mb: MiB an answer may take.
+    workers: processes; deadline: seconds an answer may take; memory_mb: MiB an answer may take. Where a box cannot be read
+        and the whole response is asked about, that has a deadline of its own.
     max_chars: of a longer response only the last `max_chars` characters are read (the final answer stands at the end).
     cache: verdicts kept, the least recently used are dropped; 0 keeps none.
 
@@ -66,12 +68,12 @@ class Math:
         max_chars: int = 20_000,
         cache: int = 65_536,
     ) -> None:
-        _check_type("boxed", boxed, bool, "True or False")
-        _check_number("deadline", deadline, (int, float), 0, "a finite number of seconds above 0")
-        _check_number("workers", workers, int, 0, "an integer of at least 1")
-        _check_number("memory_mb", memory_mb, int, 0, "an integer of at least 1")
-        _check_number("max_chars", max_chars, int, 0, "an integer of at least 1")
-        _check_number("cache", cache, int, -1, "an integer of at least 0")
+        check_type("boxed", boxed, bool, "True or False")
+        check_number("deadline", deadline, (int, float), 0, "a finite number of seconds above 0")
+        check_number("workers", workers, int, 0, "an integer of at least 1")
+        check_number("memory_mb", memory_mb, int, 0, "an integer of at least 1")
+        check_number("max_chars", max_chars, int, 0, "an integer of at least 1")
+        check_number("cache", cache, int, -1, "an integer of at least 0")
         self.config = {
             "boxed": boxed, "workers": workers, "deadline": deadline,
             "memory_mb": memory_mb, "max_chars": max_chars, "cache": cache,
@@ -91,7 +93,7 @@ class Math:
         Raises ValueError when the lengths differ, something is not a string, or a gold answer cannot be read as
         mathematics; RuntimeError when no worker can be started.
         """
-        _check_texts(responses, answers)
+        check_texts(responses, answers)
         tails = [response[-self.max_chars :] for response in responses]
         if self.boxed:
             scores = Scores.of(self._verdict([last_box(tail) for tail in tails], answers))
@@ -231,31 +233,6 @@ def _key(text: str, gold: str) -> tuple:
     if len(text) <= LONG:
         return text, gold
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), gold
-
-
-def _check_type(name: str, value, kind, allowed: str) -> None:
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
-
-
-def _check_number(name: str, value, kind, above: float, allowed: str) -> None:
-    _check_type(name, value, kind, allowed)
-    if isinstance(value, bool) or not above < value < float("inf"):
-        raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
-
-
-def _check_texts(responses: Sequence[str], answers: Sequence[str]) -> None:
-    """Two equally long sequences of strings, the gold answers not blank."""
-    for name, texts in (("responses", responses), ("answers", answers)):
-        if isinstance(texts, str):
-            raise ValueError(f"{name} is {texts[:50]!r}, one string; allowed: a sequence of strings")
-        for i, text in enumerate(texts):
-            _check_type(f"{name}[{i}]", text, str, "a string")
-    if len(responses) != len(answers):
-        raise ValueError(f"answers has length {len(answers)}; allowed: that of responses, {len(responses)}")
-    for i, gold in enumerate(answers):
-        if not gold.strip():
-            raise ValueError(f"answers[{i}] is {gold!r}; allowed: an answer that is not blank")
 
 
 def equivalence() -> Judge:

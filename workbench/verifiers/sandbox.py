@@ -25,6 +25,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -38,7 +39,8 @@ INSTALL = "install it (on Debian and Ubuntu: apt install bubblewrap), or pass sa
 FREE_UIDS = 61184, 65519  # users that systemd leaves to services made on the fly: no account has files there
 START_SECONDS = 60.0  # a start that takes longer has failed
 CHUNK = 65_536  # bytes a read or write moves at most
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0",
+               "MALLOC_ARENA_MAX": "1"}  # fmt: skip  # otherwise each thread reserves a quarter of the memory allowed
 SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/nix/store", "/gnu/store")
 
 
@@ -97,10 +99,8 @@ class Sandbox:
 class Process:
     """A confined process; `how` it ended: "ended" by itself, "timeout", or "output", of which it wrote too much.
 
-    seconds: how long its program ran.
-
-    folder: where it starts, removed with it unless /. stdin, stdout: descriptors instead of pipes to this process; fds: those it
-    inherits besides.
+    folder: where it starts, removed with it unless it is /. stdin, stdout: descriptors instead of pipes to this process;
+    fds: those it inherits besides. `seconds`: how long its program ran.
     """
 
     def __init__(
@@ -177,13 +177,15 @@ class Process:
     def stop(self) -> int:
         """Kill what still runs and leave nothing; the exit code, 128 + n where signal n ended it."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError, PermissionError):  # ended since; macOS calls it a matter of permission
+                os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
         if self.folder != "/":
             subprocess.run(["rm", "-rf", "--", self.folder], stderr=subprocess.DEVNULL)  # at any depth, whatever is in it
+            self.folder = "/"
         return 128 - code if code < 0 else code
 
     def close(self) -> None:
