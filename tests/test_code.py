@@ -14,6 +14,8 @@ from workbench.verifiers import Code
 from workbench.verifiers.code import program, read_tests, same_output
 from workbench.verifiers.inside import decode, encode, same
 
+pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+
 ADD = "def add(a, b):\n    return a + b\n"
 HUMAN_EVAL = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-1, 1) == 0\ncheck(add)"
 EXPECTS_KEY_ERROR = "try:\n    f(1)\nexcept KeyError:\n    pass\nelse:\n    assert False"
@@ -64,7 +66,8 @@ VERDICTS = {
     "generator": ("def f(n): yield from range(n)", asserts("assert list(f(3)) == [0, 1, 2]"), "ok"),
     "exception": ("def f(x): raise KeyError(x)", asserts(EXPECTS_KEY_ERROR), "ok"),
     "no exception": ("def f(x): return x", asserts(EXPECTS_KEY_ERROR), "wrong"),
-    "objects": (CLASS, asserts("a = A(3)\nassert a.get() == a.x == 3\nassert len(a) == 7\nassert [A(i).x for i in 'ab'] == [*'ab']"),
+    "objects": (CLASS, asserts("a = A(3)\nassert a.get() == a.x == 3\nassert len(a) == 7\n"
+                               "assert [A(i).x for i in 'ab'] == [*'ab']"),
                 "ok"),
     "number of its own kind": ("class N(int): pass\ndef f(): return N(3)", asserts("assert f() == 3"), "ok"),
     "not plain data": ("from fractions import Fraction\ndef f(): return Fraction(1, 2)", asserts("assert f() == 0.5"), "wrong"),
@@ -120,7 +123,8 @@ def test_programs_in_responses():
     assert program("```python\na\n```python\nb\n```") == "b\n"
     assert program("  ```python\n  a\n  ```") == "  a\n"
     assert program("a ```python\nb\n```") is None
-    assert program("```python\n" * 100_000) is None
+    for long in ("```python\n" * 100_000, "```" + " " * 500_000 + "`", "```" + "a" * 500_000 + "`", " " * 500_000 + "``"):
+        assert program(long) is None  # hours, if every blank were tried as the end of a run
 
 
 @given(st.text("`pyx \n", max_size=40), st.text("pyx \n", max_size=40))
@@ -200,6 +204,11 @@ def test_a_missing_or_old_bubblewrap_is_named_with_its_cure(tmp_path, monkeypatc
     (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{fails}\n")
     with pytest.raises(RuntimeError, match=r"did not start.*no namespaces"):
         Code()
+
+
+def test_the_weak_sandbox_says_what_it_leaves_open():
+    with pytest.warns(UserWarning, match="read, change and delete"):
+        Code(sandbox="weak")
 
 
 def test_config_and_lengths():

@@ -21,6 +21,8 @@ from programs import BWRAP, NO_BWRAP, ROOT, WEAK, asserts, both, io, processes, 
 from workbench.verifiers import sandbox
 from workbench.verifiers.inside import MACHINES, filter_program
 
+pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+
 # A program says `held` when its attempt was refused.
 ATTEMPT = "try:\n{deed}\n    print('free')\nexcept ({errors}):\n    print('held')\n"
 

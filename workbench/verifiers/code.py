@@ -28,16 +28,15 @@ instead, how it exits, or what its objects say they equal changes nothing; data 
 the tester's own. A program may still return any constant that it was trained to.
 
 Not covered: faults of the kernel, of bubblewrap or of the C library; side channels; how much a busy machine slows a program;
-what /proc tells of the
-machine, paths of the interpreter and of this package included; helper functions that asserts take from the answer
-(a test may trust what an answer redefines). On processors other than x86-64 and ARM64 there is no filter of system calls:
-programs may start processes up to the limit on threads, each with the full memory, and use kernel interfaces that the
-namespaces do not separate.
+what /proc tells of the machine, paths of the interpreter and of this package included; helper functions that asserts take
+from the answer (a test may trust what an answer redefines). On processors other than x86-64 and ARM64 there is no filter of
+system calls: programs may start processes up to the limit on threads, each with the full memory, and use kernel interfaces
+that the namespaces do not separate.
 
 `sandbox="weak"`, for where bubblewrap cannot run: the same limits and filter, but no namespaces. A program can read what the
 user can read, and change or delete it, this process's memory under /proc included, through which it can forge a verdict;
 without the filter (macOS) it can also reach the network, kill processes and outlive its deadline. Use it on answers you
-would run yourself.
+would run yourself; a warning says so each time.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ import json
 import math
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -59,9 +59,10 @@ from workbench.verifiers.inside import CANDIDATE_GONE, OUT_OF_MEMORY, is_test
 from workbench.verifiers.pool import ForkSafeLock
 from workbench.verifiers.sandbox import Limits, Process, Sandbox
 
-FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n`]*$", re.MULTILINE)
+FENCE = re.compile(r"^[ \t]*+```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)  # possessive: linear, whatever a response holds
 LANGUAGES = ("python", "python3", "py", "")
 SANDBOXES = ("bwrap", "weak")
+WEAK = "sandbox='weak' lets programs read, change and delete what the user can, and forge their verdicts that way"
 SIGNALLED = 128  # exit codes from here on are signals
 
 
@@ -77,7 +78,7 @@ class Tests:
 class Code:
     """Unit tests as a verifier (see the module's docstring for their forms and for what the sandbox covers).
 
-    sandbox: "bwrap" or "weak".
+    sandbox: "bwrap" or "weak"; the latter warns (UserWarning) of what it leaves open.
     fenced: the program is the last complete block of Python between lines of ```; otherwise the whole response.
     partial: the reward is the share of tests passed; otherwise 1 for all of them and 0 for fewer. The status is `ok` for
         all of them either way.
@@ -116,6 +117,8 @@ class Code:
         }  # fmt: skip
         self.fenced, self.partial, self.workers, self.max_chars = fenced, partial, workers, max_chars
         self.counts = dict.fromkeys(STATUSES, 0)
+        if sandbox == "weak":
+            warnings.warn(WEAK, stacklevel=2)
         self.sandbox = Sandbox(sandbox, Limits(deadline, memory_mb))
         self._lock = ForkSafeLock()
 
