@@ -13,20 +13,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["STATUSES", "Choice", "Math", "Scores"]
+__all__ = ["STATUSES", "Choice", "Code", "Math", "Scores"]
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
-"""`ok`: equivalent to the gold answer; `wrong`: read, not equivalent; `unparsed`: no answer could be read;
-`timeout`: killed at the deadline; `crash`: the worker ran out of memory or died."""
+"""`ok`: equivalent to the gold answer, or all its tests passed; `wrong`: read, but not that; `unparsed`: no answer could be read;
+`timeout`: killed at the deadline; `crash`: the worker or the program ran out of memory or died."""
 
-_ROOMS = {"Choice": "choice", "Math": "math"}
+_ROOMS = {"Choice": "choice", "Code": "code", "Math": "math"}
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
     """Rewards of R responses.
 
-    reward: float64 (R,), 1.0 where the status is `ok`, otherwise 0.0.
+    reward: float64 (R,), 1.0 where the status is `ok`, otherwise 0.0 (`Code(partial=True)`: the share of tests passed).
     status: str (R,), values of `STATUSES`.
     """
 

@@ -27,6 +27,7 @@ from functools import lru_cache, wraps
 from itertools import product
 
 from workbench.verifiers import STATUSES, Scores
+from workbench.verifiers.checks import check_number, check_texts, check_type
 from workbench.verifiers.pool import ForkSafeLock, Pool
 from workbench.verifiers.worker import Judge
 
@@ -34,9 +35,11 @@ BOX = "\\boxed{"
 INTEGER = re.compile(r"-?[0-9]{1,12}")
 PERCENT = re.compile(r"%|percent|pct", re.IGNORECASE)
 DELIMITER = re.compile(r"\$|\\[()\[\]]")
-FINAL_IS = re.compile(r"final answer.*?\sis", re.IGNORECASE | re.DOTALL)
-FINAL_IS_BOX = re.compile(r"final answer is:?\s*(\$\$?|\\\(|\\\[)?\s*\Z", re.IGNORECASE)
-CLOSED = re.compile(r"\s*(\$\$?|\\\)|\\\])?\s*\.?\s*(I hope it is correct\.?)?\s*\Z")
+FINAL = re.compile("final answer", re.IGNORECASE)
+IS = re.compile(r"\sis", re.IGNORECASE)
+FINAL_IS = re.compile(r"final answer is:?\Z", re.IGNORECASE)
+OPENING, CLOSING = ("$$", "$", "\\(", "\\["), ("$$", "$", "\\)", "\\]")
+HOPE = "", "I hope it is correct", "I hope it is correct."
 LONG = 256  # characters of a text above which the cache keeps its digest instead
 
 
@@ -45,7 +48,8 @@ class Math:
 
     boxed: only the last complete `\\boxed{...}` counts, and a response without one is `unparsed`; otherwise Math-Verify
         looks for the answer itself (boxes first, then "the answer is ...", then the last expression or number).
-    workers: processes; deadline: seconds an answer may take; memory_mb: MiB an answer may take.
+    workers: processes; deadline: seconds an answer may take; memory_mb: MiB an answer may take. Where a box cannot be read
+        and the whole response is asked about, that has a deadline of its own.
     max_chars: of a longer response only the last `max_chars` characters are read (the final answer stands at the end).
     cache: verdicts kept, the least recently used are dropped; 0 keeps none.
 
@@ -64,12 +68,12 @@ class Math:
         max_chars: int = 20_000,
         cache: int = 65_536,
     ) -> None:
-        _check_type("boxed", boxed, bool, "True or False")
-        _check_number("deadline", deadline, (int, float), 0, "a finite number of seconds above 0")
-        _check_number("workers", workers, int, 0, "an integer of at least 1")
-        _check_number("memory_mb", memory_mb, int, 0, "an integer of at least 1")
-        _check_number("max_chars", max_chars, int, 0, "an integer of at least 1")
-        _check_number("cache", cache, int, -1, "an integer of at least 0")
+        check_type("boxed", boxed, bool, "True or False")
+        check_number("deadline", deadline, (int, float), 0, "a finite number of seconds above 0")
+        check_number("workers", workers, int, 0, "an integer of at least 1")
+        check_number("memory_mb", memory_mb, int, 0, "an integer of at least 1")
+        check_number("max_chars", max_chars, int, 0, "an integer of at least 1")
+        check_number("cache", cache, int, -1, "an integer of at least 0")
         self.config = {
             "boxed": boxed, "workers": workers, "deadline": deadline,
             "memory_mb": memory_mb, "max_chars": max_chars, "cache": cache,
@@ -89,7 +93,7 @@ class Math:
         Raises ValueError when the lengths differ, something is not a string, or a gold answer cannot be read as
         mathematics; RuntimeError when no worker can be started.
         """
-        _check_texts(responses, answers)
+        check_texts(responses, answers)
         tails = [response[-self.max_chars :] for response in responses]
         if self.boxed:
             scores = Scores.of(self._verdict([last_box(tail) for tail in tails], answers))
@@ -163,12 +167,10 @@ def last_box(text: str) -> str | None:
     >>> last_box(r"\\boxed{1} or \\boxed{\\frac{1}{2}.}, not \\boxed{3")
     '\\\\boxed{\\\\frac{1}{2}}'
     """
-    start = text.rfind(BOX)
-    while start >= 0:
-        end = _closing(text, start + len(BOX))
-        if end is not None:
-            return BOX + text[start + len(BOX) : end].strip().removesuffix(".") + "}"
-        start = text.rfind(BOX, 0, start)
+    closings = _closings(text)
+    for start in reversed([found.end() for found in re.finditer(re.escape(BOX), text)]):
+        if start in closings:
+            return BOX + text[start : closings[start]].strip().removesuffix(".") + "}"
     return None
 
 
@@ -185,26 +187,37 @@ def only_box(text: str) -> str | None:
     if text.count("\\boxed") + text.count("\\fbox") != 1 or BOX not in text:
         return None
     start = text.index(BOX)
-    end = _closing(text, start + len(BOX))
+    end = _closings(text).get(start + len(BOX))
     if end is None or DELIMITER.search(text, start, end) or PERCENT.search(text, end):
         return None
     before, after = text[:start], text[end + 1 :]
-    says_final = FINAL_IS.search(text)
-    if says_final and not (
-        FINAL_IS_BOX.search(before) and before.lower().count("final answer") == 1 and CLOSED.match(after)
-    ):
+    says_final = FINAL.search(text)
+    if says_final and IS.search(text, says_final.end()) and not _is_usual_end(before, after):
         return None
     return text[start : end + 1]
 
 
-def _closing(text: str, start: int) -> int | None:
-    """Where the brace opened just before `start` closes, counted as Math-Verify counts (escaped braces too)."""
-    depth = 1
-    for brace in re.finditer("[{}]", text[start:]):
-        depth += 1 if brace.group() == "{" else -1
-        if depth == 0:
-            return start + brace.start()
-    return None
+def _is_usual_end(before: str, after: str) -> bool:
+    """Whether a box stands in "final answer is $...$. I hope it is correct.", its words said once, and ends the text.
+
+    Plain string methods, because a response chooses the text: a pattern with several runs of optional space takes
+    hours over a page of blanks.
+    """
+    before, after = before.rstrip(), after.strip()
+    before = before.removesuffix(next(filter(before.endswith, OPENING), "")).rstrip()
+    after = after.removeprefix(next(filter(after.startswith, CLOSING), "")).lstrip().removeprefix(".").lstrip()
+    return after in HOPE and bool(FINAL_IS.search(before)) and before.lower().count("final answer") == 1
+
+
+def _closings(text: str) -> dict[int, int]:
+    """Where each brace closes: {position after "{": position of its "}"}, as Math-Verify counts (escaped braces too)."""
+    closings, opened = {}, []
+    for brace in re.finditer("[{}]", text):
+        if brace.group() == "{":
+            opened.append(brace.end())
+        elif opened:
+            closings[opened.pop()] = brace.start()
+    return closings
 
 
 def _easy(text: str | None, gold: str) -> str | None:
@@ -220,31 +233,6 @@ def _key(text: str, gold: str) -> tuple:
     if len(text) <= LONG:
         return text, gold
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), gold
-
-
-def _check_type(name: str, value, kind, allowed: str) -> None:
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
-
-
-def _check_number(name: str, value, kind, above: float, allowed: str) -> None:
-    _check_type(name, value, kind, allowed)
-    if isinstance(value, bool) or not above < value < float("inf"):
-        raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
-
-
-def _check_texts(responses: Sequence[str], answers: Sequence[str]) -> None:
-    """Two equally long sequences of strings, the gold answers not blank."""
-    for name, texts in (("responses", responses), ("answers", answers)):
-        if isinstance(texts, str):
-            raise ValueError(f"{name} is {texts[:50]!r}, one string; allowed: a sequence of strings")
-        for i, text in enumerate(texts):
-            _check_type(f"{name}[{i}]", text, str, "a string")
-    if len(responses) != len(answers):
-        raise ValueError(f"answers has length {len(answers)}; allowed: that of responses, {len(responses)}")
-    for i, gold in enumerate(answers):
-        if not gold.strip():
-            raise ValueError(f"answers[{i}] is {gold!r}; allowed: an answer that is not blank")
 
 
 def equivalence() -> Judge:

@@ -5,7 +5,8 @@ interrupted from within its process, and spawned pools import `__main__` again. 
 `python -m workbench.verifiers.worker` in a process group of its own, spoken to by JSON lines, and killed from outside.
 
 - Time: an item's clock starts when its worker has nothing else before it; start-up and earlier items do not count.
-- A worker past its deadline is killed with its group and replaced; the items behind go to the next free worker.
+  The worker keeps the deadline itself (see `worker`). One that has not answered `GRACE` seconds later is killed with
+  its group and replaced; the items behind go to the next free worker.
 - A worker that dies costs its current item a `crash`. A death by a signal that the outside world sends (SIGKILL,
   SIGTERM, ...) is not held against the item the first time: it is tried once more.
 - Writes never block, so a long item cannot deadlock with the replies coming the other way.
@@ -30,11 +31,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from workbench.verifiers.worker import CHUNK, OWN_FAULTS
+
 WINDOW = 4  # items in a worker's hands: enough to keep it busy while the parent is elsewhere, few to hand back
 START_SECONDS = 120.0  # a start that takes longer has failed
 STARTS = 3  # starts in a row that may be killed from outside before the pool gives up
-CHUNK = 65_536  # bytes a read or write moves at most
-OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+GRACE = 0.3  # seconds past the deadline after which a worker no longer keeps it
 
 
 class ForkSafeLock:
@@ -100,7 +102,7 @@ class Worker:
         """Seconds until this worker is overdue; None while it has nothing to do."""
         if self.ready and not self.jobs:
             return None
-        return self.since + (deadline if self.ready else START_SECONDS) - now
+        return self.since + (deadline + GRACE if self.ready else START_SECONDS) - now
 
     def kill(self) -> int:
         """Kill the whole group and wait; returns the exit code (negative: the signal), its own if it had ended."""
@@ -137,11 +139,12 @@ class Pool:
 
     judge: "module:function" whose function, called in the worker, returns the judge (see `worker`).
     deadline: seconds an item may take; memory_mb: MiB a worker may add to what its libraries take.
+    slowest: seconds the slowest item so far has kept its worker, measured here; set it to 0 to measure anew.
     """
 
     def __init__(self, judge: str, *, workers: int = 2, deadline: float = 5.0, memory_mb: int = 1024) -> None:
         self.judge, self.size, self.deadline, self.memory_mb = judge, workers, deadline, memory_mb
-        self.failed_starts = 0
+        self.failed_starts, self.slowest = 0, 0.0
         self._lock = ForkSafeLock()
         self._settle()
 
@@ -184,7 +187,7 @@ class Pool:
 
     def _start(self) -> Worker:
         command = [sys.executable, "-P", "-m", "workbench.verifiers.worker"]
-        command += [self.judge, str(self.memory_mb), str(os.getpid())]
+        command += [self.judge, str(self.memory_mb), str(self.deadline), str(os.getpid())]
         return self._starter.submit(Worker, command).result()
 
     @property
@@ -270,15 +273,14 @@ class _Batch:
         if messages is None:
             return self._bury(worker)
         for message in messages:
-            worker.since = time.monotonic()
-            if not worker.ready:
+            if worker.ready:
+                self._answer(worker, message)
+            else:
                 worker.ready, self.pool.failed_starts = True, 0
-                continue
-            self._answer(worker, message)
-            if message["status"] == "crash":
-                return self._renew(worker)
+            worker.since = time.monotonic()
 
     def _answer(self, worker: Worker, reply: dict) -> None:
+        self.pool.slowest = max(self.pool.slowest, time.monotonic() - worker.since)
         self.replies[worker.jobs.popleft()] = reply
         self.open -= 1
 

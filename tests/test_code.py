@@ -1,0 +1,218 @@
+"""Programs as answers: what tests say of right and wrong ones, and what is refused before any runs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from programs import asserts, both, io, verifier
+
+from workbench.verifiers import Code
+from workbench.verifiers.code import program, read_tests, same_output
+from workbench.verifiers.inside import decode, encode, same
+
+pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+
+ADD = "def add(a, b):\n    return a + b\n"
+HUMAN_EVAL = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-1, 1) == 0\ncheck(add)"
+EXPECTS_KEY_ERROR = "try:\n    f(1)\nexcept KeyError:\n    pass\nelse:\n    assert False"
+CONTAINERS = """
+from collections import *
+def f(): return Counter('aab'), {1}, frozenset([2]), b'x', 2j, None, OrderedDict(c=(1,))
+"""
+CLASS = """
+class A:
+    def __init__(self, x): self.x = x
+    def get(self): return self.x
+    def __len__(self): return 7
+"""
+
+VERDICTS = {
+    "sums": ("print(sum(map(int, input().split())))", io(["1 2\n", "3\n"], ["5 6", "11"]), "ok"),
+    "main": ("import sys\nif __name__ == '__main__':\n    print(sys.stdin.read()[::-1])", io(["ab", "ba"]), "ok"),
+    "wrong once": ("print(3)", io(["1 2\n", "3"], ["2 2\n", "4"]), "wrong"),
+    "raises after": ("print(3)\nraise ValueError", io(["", "3"]), "wrong"),
+    "syntax": ("print(3", io(["", "3"]), "wrong"),
+    "null byte": ("print(3)\0", io(["", "3"]), "wrong"),
+    "surrogate": ("print(3) # \ud800", io(["", "3"]), "wrong"),
+    "exit 0": ("print(3)\nraise SystemExit", io(["", "3"]), "ok"),
+    "thread": ("import threading as t\nx = t.Thread(target=print, args=(3,)); x.start(); x.join()", io(["", "3"]), "ok"),
+    "own files": ("open('/tmp/a', 'w').write('3')\nprint(open('/tmp/a').read())", io(["", "3"]), "ok"),
+    "no program": ("   \n", io(["", "3"]), "unparsed"),
+    "memory": ("x = ['a' * 10**7 for _ in range(10**4)]", io(["", ""]), "crash"),
+    "dies": ("import os\nos.abort()", io(["", ""]), "crash"),
+    "apps lines": ("print(input())\nprint(input())", json.dumps({"inputs": [["a", "b"]], "outputs": [["a", "b"]]}), "ok"),
+    "code contests": ("print(input())", json.dumps({"input": ["a\n"], "output": ["a\n"]}), "ok"),
+    "calls": (ADD, json.dumps({"function": "add", "calls": [[[1, 2], 3], [["a", "b"], "ab"], [[[1], [2]], [1, 2]]]}), "ok"),
+    "calls wrong": (ADD, json.dumps({"function": "add", "calls": [[[1, 2], 3], [[1, 3], 3]]}), "wrong"),
+    "calls tuple": ("def f(): return 1, (2.0000001, 3)", json.dumps({"function": "f", "calls": [[[], [1, [2.0, 3]]]]}), "ok"),
+    "apps wrapped": ("class Solution:\n    def f(self, x): return [x]", json.dumps(
+        {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [[2]]]}), "ok"),
+    "calls missing": ("x = 1", json.dumps({"function": "add", "calls": [[[1, 2], 3]]}), "wrong"),
+    "calls raise": ("def f(): return 1 / 0", json.dumps({"function": "f", "calls": [[[], 0]]}), "wrong"),
+    "calls memory": ("def f(): return len('a' * 10**10)", json.dumps({"function": "f", "calls": [[[], 0]]}), "crash"),
+    "calls die": ("import os\ndef f(): os.abort()", json.dumps({"function": "f", "calls": [[[], 0]]}), "crash"),
+    "calls large": ("def f(n): return 'a' * n", json.dumps({"function": "f", "calls": [[[500_000], "a" * 500_000]]}), "ok"),
+    "calls too large": ("def f(): return 'a' * 1_100_000", asserts("assert f() == 'a' * 1_100_000"), "wrong"),
+    "asserts": (ADD, asserts("import math\nx = 2\nassert add(x, 2) == 4\nassert add('a', 'b') == 'ab'\nassert math.e > 2"), "ok"),
+    "asserts wrong": (ADD, asserts("assert add(2, 2) == 5"), "wrong"),
+    "human eval": (ADD, asserts(HUMAN_EVAL), "ok"),
+    "human eval wrong": ("def add(a, b): return 3", asserts(HUMAN_EVAL), "wrong"),
+    "containers": (CONTAINERS, asserts("assert f() == ({'a': 2, 'b': 1}, {1}, frozenset([2]), b'x', 2j, None, {'c': (1,)})"),
+                   "ok"),
+    "generator": ("def f(n): yield from range(n)", asserts("assert list(f(3)) == [0, 1, 2]"), "ok"),
+    "exception": ("def f(x): raise KeyError(x)", asserts(EXPECTS_KEY_ERROR), "ok"),
+    "no exception": ("def f(x): return x", asserts(EXPECTS_KEY_ERROR), "wrong"),
+    "objects": (CLASS, asserts("a = A(3)\nassert a.get() == a.x == 3\nassert len(a) == 7\n"
+                               "assert [A(i).x for i in 'ab'] == [*'ab']"),
+                "ok"),
+    "number of its own kind": ("class N(int): pass\ndef f(): return N(3)", asserts("assert f() == 3"), "ok"),
+    "not plain data": ("from fractions import Fraction\ndef f(): return Fraction(1, 2)", asserts("assert f() == 0.5"), "wrong"),
+    "huge numbers": ("def f(n): return 10 ** n", asserts("assert f(9000) == 10 ** 9000"), "ok"),
+    "functions": ("def twice(f, x): return f(f(x))\ndef inc(x): return x + 1", asserts("assert twice(inc, 1) == 3"), "ok"),
+}  # fmt: skip
+
+
+@both
+def test_verdicts(kind):
+    with verifier(kind, workers=4) as code:
+        responses, answers, expected = zip(*VERDICTS.values())
+        scores = code.score(responses, answers)
+    assert dict(zip(VERDICTS, scores.status)) == dict(zip(VERDICTS, expected))
+    assert scores.reward.tolist() == [float(status == "ok") for status in expected]
+    assert code.counts == scores.counts()
+
+
+@both
+def test_shares(kind):
+    with verifier(kind, partial=True) as code:
+        tests = "assert add(1, 1) == 2\nassert add(1, 2) == 0\nassert add(2, 2) == 4\nassert 1"
+        responses = ["print(input())", ADD, ADD + "print(x)", "print(int(input()))", "while input() != '2': pass"]
+        answers = [io(["1", "1"], ["2", "1"], ["1", "1"]), asserts(tests), asserts(tests), io(["x", "x"], ["1", "1"])]
+        answers.append(io(["2", ""]))
+        scores = code.score(responses, answers)
+    assert scores.status.tolist() == ["wrong", "wrong", "wrong", "wrong", "ok"]
+    np.testing.assert_allclose(scores.reward, [2 / 3, 3 / 4, 0, 1 / 2, 1])
+
+
+@both
+def test_the_deadline_is_the_response_s(kind):
+    sleeps = "import time\ntime.sleep(float(input()))\nprint(1)"
+    loops = "while True: pass"
+    cases = [sleeps, loops, f"def f(): pass\n{loops}", f"def f():\n    {loops}", f"import os\nos.close(1)\n{loops}"]
+    calls = json.dumps({"function": "f", "calls": [[[], None]]})
+    answers = [io(["0.9", "1"], ["0.9", "1"]), io(["", ""]), calls, calls, io(["", ""])]
+    with verifier(kind, deadline=1.5, workers=5) as code:
+        assert code.score(cases, answers).status.tolist() == ["timeout"] * 5
+
+
+def test_a_fenced_program_is_taken_from_the_response():
+    with verifier("weak", fenced=True) as code:
+        responses = ["Here:\n```python\nprint(3)\n```\nDone.", "```\nprint(3)\n```", "print(3)"]
+        responses += [ "```python\nprint(3)\n", "```bash\nls\n```"]
+        assert code.score(responses, [io(["", "3"])] * 5).status.tolist() == ["ok"] * 2 + ["unparsed"] * 3
+        assert code.score(["```python\n" + "#" * 200_000 + "\n```"], [io(["", ""])]).status.tolist() == ["unparsed"]
+
+
+def test_programs_in_responses():
+    assert program("```py\na\n```\n```Python\nb\n```\n```text\nc\n```") == "b\n"
+    assert program("```python title='x'\na\n```") == "a\n"
+    assert program("```python\na\n```python\nb\n```") == "b\n"
+    assert program("  ```python\n  a\n  ```") == "  a\n"
+    assert program("a ```python\nb\n```") is None
+    for long in ("```python\n" * 100_000, "```" + " " * 500_000 + "`", "```" + "a" * 500_000 + "`", " " * 500_000 + "``"):
+        assert program(long) is None  # hours, if every blank were tried as the end of a run
+
+
+@given(st.text("`pyx \n", max_size=40), st.text("pyx \n", max_size=40))
+def test_the_last_block_is_the_program(before, source):
+    closed = before + "\n```\n```\n" if (before + "\n").count("```") % 2 else before
+    assert program(f"no fence\n```python\n{source}\n```\nno fence") == source + "\n"
+    assert program(f"{closed}\n") is None or program(f"{closed}\n") in closed + "\n"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [("1 2\n", "1 2", True), ("1\n2", "1 2", True), ("1 2", "12", False), ("", "", True), ("0.3333333", "0.33333333", True),
+     ("1", "1.0", True), ("1.1", "1.2", False), ("2", "2.5", False), ("1.0", "1", False), ("nan", "1.0", False),
+     ("inf", "1.5", False), ("x", "1.5", False)],
+)  # fmt: skip
+def test_outputs(found, expected, same):
+    assert same_output(found, expected) is same
+
+
+def test_values():
+    assert same((1, [2, (3,)]), [1, [2, [3]]]) and same(1.0000001, 1.0) and same(2, 2.0)
+    assert not same([1], [1, 2]) and not same("1", 1) and not same(1.1, 1.0) and not same(None, 0.0) and not same([1], 1)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.complex_numbers(allow_nan=False)
+    | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.tuples(st.integers()), inner)
+    | st.frozensets(st.integers()) | st.sets(st.text()),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(PLAIN)
+def test_plain_data_crosses_unchanged(value):
+    def refused(*_):
+        raise AssertionError
+
+    back = decode(json.loads(json.dumps(encode(value, refused))), refused)
+    assert back == value and type(back) is type(value)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [{"sandbox": "docker"}, {"fenced": 1}, {"partial": "yes"}, {"workers": 0}, {"deadline": 0}, {"memory_mb": -1},
+     {"max_chars": 0}],
+)  # fmt: skip
+def test_constructor_arguments(argument):
+    with pytest.raises(ValueError, match=f"{next(iter(argument))} is .*allowed"):
+        Code(**{"sandbox": "weak", **argument})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["3", "{", "[]", "{}", io(), io(["a"]), io([1, 2]), asserts("x = 1"), asserts("assert ("),
+     json.dumps({"inputs": ["a"], "outputs": []}), json.dumps({"function": "f", "calls": [["ab", 1]]}),
+     json.dumps({"fn_name": "f", "inputs": ["ab"], "outputs": [1]}),
+     json.dumps({"function": "f"})],
+)  # fmt: skip
+def test_answers_without_tests(answer):
+    with pytest.raises(ValueError, match=r"answers\[7\] is .*allowed"):
+        read_tests(answer, "answers[7]")
+
+
+def test_a_missing_or_old_bubblewrap_is_named_with_its_cure(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"no `bwrap`.*apt install bubblewrap.*sandbox='weak'"):
+        Code()
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho bubblewrap 0.6.1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    with pytest.raises(RuntimeError, match=r"bubblewrap 0\.7 or later"):
+        Code()
+    fails = '[ "$1" = --version ] && echo bubblewrap 0.9.0 || { echo no namespaces >&2; exit 1; }'
+    (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{fails}\n")
+    with pytest.raises(RuntimeError, match=r"did not start.*no namespaces"):
+        Code()
+
+
+def test_the_weak_sandbox_says_what_it_leaves_open():
+    with pytest.warns(UserWarning, match="read, change and delete"):
+        Code(sandbox="weak")
+
+
+def test_config_and_lengths():
+    code = verifier("weak", deadline=3.0)
+    assert Code(**code.config).config == code.config
+    with pytest.raises(ValueError, match="length 1"):
+        code.score([], [io(["", ""])])
