@@ -22,11 +22,10 @@ from workbench.describe import describe, differences, rebuild
 from workbench.evaluate import evaluate
 from workbench.grpo import NonFinite, grpo_step, marked, mini_batches
 from workbench.manifest import commit, hardware, versions
-from workbench.metrics import effective_gradient_ratio, flops, zero_gradient_ratios
 from workbench.records import FORMAT, Record, Writer
 from workbench.rollouts import Context, Rollouts
+from workbench.rows import round_row
 from workbench.seeding import derive
-from workbench.verifiers import STATUSES
 
 PHASES = ("generate", "verify", "schedule", "update", "record", "evaluate")
 REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
@@ -232,36 +231,11 @@ class Run:
     # the record
 
     def _row(self, number, rollouts, steps, watch):
-        new = rollouts.round == number
-        fresh = rollouts.take(new)
-        positive, negative = zero_gradient_ratios(fresh.correct, fresh.problem)
-        used, present = rollouts.take(rollouts["selected"]), rollouts.take(new | rollouts["selected"])
-        row = {
-            "round": number, "problems": len(fresh.groups()[0]), "rollouts": len(fresh), "selected": len(used),
-            "trained": int(rollouts["trained"].sum()), "reward": float(fresh.reward.mean()),
-            "correct": float(fresh.correct.mean()),
-            "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
-            "all_positive": positive, "all_negative": negative,
-            "unsolved": zero_gradient_ratios(present.correct, present.problem)[1],
-            **_step_columns(steps), **self._cost(fresh, rollouts.take(np.isfinite(rollouts["drift"]))),
-            "entropy": float(fresh.entropy.mean()), "length": float(fresh.lengths.mean()),
-            "truncated": float(fresh.truncated.mean()), "learning_rate": self.learning_rate,
-            **{f"status_{name}": int(np.sum(fresh.status == name)) for name in STATUSES},
-        }
+        row = round_row(number, rollouts, steps, self.policy.parameter_count, self.learning_rate)
         for slot in self._learning():
             row |= slot.metrics() if hasattr(slot, "metrics") else {}
         training = sum(watch.seconds[phase] for phase in PHASES[:4])
         return row | {f"seconds_{phase}": watch.seconds[phase] for phase in PHASES[:4]} | {"seconds": training}
-
-    def _cost(self, fresh, trained):
-        """Tokens and FLOPs of the fresh rollouts and of those that an update computed."""
-        _, first = np.unique(fresh.problem, return_index=True)
-        sampled = int(fresh.lengths.sum() + fresh.prompt.lengths[first].sum())
-        trained_tokens = int(trained.lengths.sum() + trained.prompt.lengths.sum())
-        count = self.policy.parameter_count
-        generating, training = flops(count, sampled_tokens=sampled), flops(count, trained_tokens=trained_tokens)
-        return {"tokens_sampled": sampled, "tokens_trained": trained_tokens, "flops_generate": generating,
-                "flops_update": training, "flops": generating + training}
 
     def _record(self, row, rollouts, watch):
         with watch("record"):
@@ -386,11 +360,3 @@ def _spread(values, rows, size):
     column = np.full(size, np.nan)
     column[rows] = values
     return column
-
-
-def _step_columns(steps):
-    stats = [s for _, s in steps]
-    clip = np.concatenate([s.clip_ratio for s in stats]) if stats else np.empty(0)
-    means = {name: float(np.mean([getattr(s, name) for s in stats])) if stats else float("nan")
-             for name in ("loss", "gradient_norm", "kl")}
-    return {"steps": len(stats), **means, "clip_ratio": float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0}
