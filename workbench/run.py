@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from workbench import labs, rewards
-from workbench.advantages import selected_advantages
-from workbench.allocators import More
 from workbench.checkpoints import join_arrays, load_optimizer, optimizer_tensors, split_arrays
 from workbench.columns import whole_number
 from workbench.describe import describe, differences, rebuild
@@ -23,12 +21,12 @@ from workbench.evaluate import evaluate
 from workbench.grpo import NonFinite, grpo_step, marked, mini_batches
 from workbench.manifest import commit, hardware, versions
 from workbench.records import FORMAT, Record, Writer
-from workbench.rollouts import Context, Rollouts
+from workbench.rollouts import Context
+from workbench.rounds import collect, join_and_select
 from workbench.rows import round_row
 from workbench.seeding import derive
 
 PHASES = ("generate", "verify", "schedule", "update", "record", "evaluate")
-REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
 LEARNING_SLOTS = ("allocator", "reuse", "selector")
 
 
@@ -124,8 +122,8 @@ class Run:
         try:
             rollouts, candidates = self._collect(context, watch)
             with watch("schedule"):
-                rollouts, candidates = self._join(rollouts, candidates, context)
-                chosen, advantages, seen = self._select(rollouts, candidates, context)
+                rollouts, chosen, advantages, seen = join_and_select(self.method, rollouts, candidates, context,
+                                                                     self.lab.sampling.max_new_tokens)
             with watch("update"):
                 steps = self._update(rollouts.take(chosen), advantages, context)
         except NonFinite as error:
@@ -141,26 +139,11 @@ class Run:
     def _collect(self, context, watch):
         """Drives the allocator: all verified rollouts of the round, and the rows that go on."""
         problems, self._cursor = self.lab.problems.draw(self.problems_per_round, self._cursor, self.seed)
-        with watch("schedule"):
-            plan = self.method.allocator.allocate(list(problems), context)
-            request, keep = _advance(plan, None)
-        parts, stage = [], 0
-        for _ in range(REQUESTS):
-            if request is None:
-                break
-            if isinstance(request, More):
-                answer = problems = [*problems, *self._more(request.n, problems)]
-            else:
-                parts.append(self._sample(problems, request, parts, stage, context, watch))
-                answer, stage = Rollouts.concat(parts), stage + 1
-            with watch("schedule"):
-                request, keep = _advance(plan, answer)
-        else:
-            raise ValueError(f"allocator: {self.method.allocator!r} asked {REQUESTS} times in one round without ending")
-        if not parts or not sum(map(len, parts)):
-            raise ValueError(f"allocator: {self.method.allocator!r} asked for no rollouts")
-        rollouts = Rollouts.concat(parts)
-        return rollouts, np.arange(len(rollouts)) if keep is None else np.asarray(keep, dtype=np.int64)
+
+        def sample(problems, counts, before, stage):
+            return self._sample(problems, counts, before, stage, context, watch)
+
+        return collect(self.method.allocator, list(problems), context, sample, self._more, lambda: watch("schedule"))
 
     def _more(self, n, problems):
         """n more problems, or none when the pool has no n others."""
@@ -171,11 +154,7 @@ class Run:
             return []
         return more
 
-    def _sample(self, problems, counts, parts, stage, context, watch):
-        counts = np.asarray(counts, dtype=np.int64)
-        if counts.shape != (len(problems),) or (counts < 0).any():
-            raise ValueError(f"allocator: counts {counts.tolist()} are not {len(problems)} numbers of at least 0")
-        before = _counts_so_far(problems, parts)
+    def _sample(self, problems, counts, before, stage, context, watch):
         seeds = [derive(self.seed, "generate", context.round, p.id, int(b)) for p, b in zip(problems, before)]
         with watch("generate"):
             rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
@@ -192,26 +171,6 @@ class Run:
         if bad.any():
             raise NonFinite(f"the reward of {int(bad.sum())} rollouts is not finite", rollouts.take(bad))
         return rollouts
-
-    def _join(self, rollouts, candidates, context):
-        """Old responses join: rows appended to the table, candidate rows changed."""
-        if self.method.reuse is None:
-            return rollouts, candidates
-        return self.method.reuse.join(rollouts, candidates, context)
-
-    def _select(self, rollouts, candidates, context):
-        """Rows trained on (K,), their advantages (K,), and what the selector adds to the table: name -> (R,)."""
-        everything = np.array_equal(candidates, np.arange(len(rollouts)))  # then nothing need be copied
-        selector, pool = self.method.selector, rollouts if everything else rollouts.take(candidates)
-        if not len(pool):
-            return candidates, np.empty(0), {}
-        if selector.statistics == "pool":
-            pool = pool.assign(advantage=self.method.advantage(pool.reward, pool.group), age=context.round - pool.round,
-                               max_length=np.full(len(pool), self.lab.sampling.max_new_tokens))
-        index = np.asarray(selector(pool, context.rng("selector")), dtype=np.int64)
-        advantages = selected_advantages(self.method.advantage, selector.statistics, pool, index)
-        seen = selector.columns() if hasattr(selector, "columns") else {}
-        return candidates[index], advantages, {n: _spread(v, candidates, len(rollouts)) for n, v in seen.items()}
 
     def _update(self, rollouts, advantages, context):
         """Optimizer steps over mini-batches; (rows, StepStats) of each."""
@@ -336,27 +295,3 @@ class _Watch:
             yield
         finally:
             self.seconds[phase] += time.perf_counter() - started
-
-
-def _advance(plan, answer):
-    """The allocator's next request and, when it ends, (None, the rows it keeps)."""
-    try:
-        return plan.send(answer), None
-    except StopIteration as end:
-        return None, end.value
-
-
-def _counts_so_far(problems, parts):
-    place = {p.id: i for i, p in enumerate(problems)}
-    before = np.zeros(len(problems), dtype=np.int64)
-    for part in parts:
-        ids, counts = np.unique(part.problem, return_counts=True)
-        before[[place[i] for i in ids]] += counts
-    return before
-
-
-def _spread(values, rows, size):
-    """Values of the given rows in a column of `size` rows, NaN elsewhere."""
-    column = np.full(size, np.nan)
-    column[rows] = values
-    return column
