@@ -9,10 +9,11 @@ import importlib
 __version__ = "0.1.0"
 
 _ROOMS = ("advantages", "allocators", "bandits", "evaluate", "grpo", "labs", "methods", "metrics", "objectives", "plots",
-          "policies", "problems", "records", "reuse", "rewards", "rollouts", "scheduler", "selectors", "verifiers")
+          "policies", "problems", "records", "reuse", "rewards", "rollouts", "scheduler", "selectors", "trackers",
+          "trl", "verifiers")
 _NAMES = {"Method": "methods", "Record": "records", "Rollouts": "rollouts", "Run": "run", "load": "records"}
 
-__all__ = [*_ROOMS, *_NAMES]
+__all__ = [*(room for room in _ROOMS if room != "trl"), *_NAMES]  # its package is an extra: not loaded by a star
 
 
 def __getattr__(name):

@@ -25,6 +25,7 @@ from workbench.rollouts import Context
 from workbench.rounds import collect, join_and_select
 from workbench.rows import round_row
 from workbench.seeding import derive
+from workbench.trackers import Trackers
 
 PHASES = ("generate", "verify", "schedule", "update", "record", "evaluate")
 LEARNING_SLOTS = ("allocator", "reuse", "selector")
@@ -38,11 +39,12 @@ class Run:
     None keeps the record in a temporary directory that goes with this object. problems_per_round: drawn each round.
     learning_rate: None for the lab's own. mini_batches: optimizer steps a round, split by groups. evaluate_every: rounds
     between evaluations on the lab's held-out problems, the first before round 1; 0 for none. checkpoint_every: rounds
-    between checkpoints; a killed run repeats the rounds since the last one, bit for bit on a CPU.
+    between checkpoints; a killed run repeats the rounds since the last one, bit for bit on a CPU. trackers: who else sees
+    the rounds, "tensorboard" (beside the record), "wandb", "trackio" or objects of one's own, see `trackers.py`.
     """
 
     def __init__(self, lab, method, *, seed=0, out=None, problems_per_round=32, learning_rate=None, mini_batches=1,
-                 evaluate_every=20, checkpoint_every=5):
+                 evaluate_every=20, checkpoint_every=5, trackers=()):
         whole_number("problems_per_round", problems_per_round, 1)
         whole_number("mini_batches", mini_batches, 1)
         whole_number("evaluate_every", evaluate_every, 0)
@@ -60,19 +62,20 @@ class Run:
         self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
         self._temporary = tempfile.TemporaryDirectory(prefix="workbench-") if out is None else None
         self.path = Path(out if out is not None else self._temporary.name)
+        self._trackers = Trackers(trackers, self.path)
         self._same_run_or_none()
         self.policy = self._writer = None
 
     @classmethod
-    def resume(cls, path, *, lab=None, method=None):
+    def resume(cls, path, *, lab=None, method=None, trackers=()):
         """The run whose record is at `path`, to go on where it stopped.
 
-        Lab and method are made from the manifest; those of your own making have to be passed.
+        Lab and method are made from the manifest; those of your own making have to be passed, and trackers again.
         """
         manifest = Record(path).manifest
         lab = lab if lab is not None else labs.from_config(manifest["lab"])
         method = method if method is not None else rebuild(manifest["method"])
-        return cls(lab, method, out=path, **manifest["arguments"])
+        return cls(lab, method, out=path, trackers=trackers, **manifest["arguments"])
 
     @property
     def record(self):
@@ -106,6 +109,7 @@ class Run:
             finally:
                 if self._writer is not None:
                     self._checkpoint()
+                self._trackers.finish()
 
     # one round
 
@@ -200,6 +204,7 @@ class Run:
         with watch("record"):
             columns = {n: v for n, v in rollouts.items() if n not in ("prompt", "response", "logprobs", "answer")}
             self._writer.round(row, {**columns, "length": rollouts.lengths})
+            self._trackers.log(row, row["round"])
         if self.evaluate_every and row["round"] % self.evaluate_every == 0:
             self._evaluate(row["round"])
         if row["round"] % self.checkpoint_every == 0:
@@ -210,12 +215,14 @@ class Run:
             frame = evaluate(self.policy, self.lab.held_out, self.lab.verifier, self.lab.samples,
                              sampling=self.lab.sampling, seed=derive(self.seed, "evaluate", number))
             self._writer.evaluation(frame.assign(round=number))
+            self._trackers.log({"evaluation/accuracy": float((frame.correct / frame.samples).mean())}, number)
 
     # state
 
     def _start(self):
         """Loads the policy and, where there is one, the checkpoint."""
         if self._writer is not None:
+            self._trackers.start(self.record.manifest)
             return
         import torch
 
@@ -224,6 +231,7 @@ class Run:
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=self.learning_rate, **self.lab.optimizer)
         self._cursor = 0
         self._writer = Writer(self.path, self._manifest())
+        self._trackers.start(self.record.manifest)
         done = self._restore()
         self._writer.truncate(done)
         self._saved = done
