@@ -101,7 +101,9 @@ class GRPOTrainer(trl.GRPOTrainer):
         self._round, self._prompts, self._logged_rows, self._sampled = self._round + 1, {}, [], 0
         context = Context(self.args.seed, self._round, self._epoch(len(prompts)), _Scorer(self))
         rollouts, candidates = collect(self.method.allocator, self._named(prompts), context, self._sample, self._more)
-        candidates = candidates[np.isfinite(rollouts.reward[candidates])]
+        if not (scored := np.isfinite(rollouts.reward)).any():
+            raise ValueError(f"reward_funcs: none of them scored any of the {len(rollouts)} rollouts of a round")
+        candidates = candidates[scored[candidates]]
         rollouts, chosen, advantages, seen = join_and_select(self.method, rollouts, candidates, context,
                                                              self.max_completion_length)
         self._agree("the rollouts to train on", chosen, advantages)
