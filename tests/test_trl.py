@@ -1,7 +1,9 @@
 """The methods in TRL's trainer: TRL's own without a method, our own arithmetic with one, on one and two processes."""
 
+import importlib
 import json
 import math
+import runpy
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,19 +19,22 @@ pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-
 
 import trl
 import trl_cases
+from accelerate.commands.config.config_args import load_config_from_file
 from peft import LoraConfig
-from transformers import TrainerCallback
+from safetensors import safe_open
+from transformers import AutoTokenizer, TrainerCallback
 from trl_cases import SMALL, dataset, gradient, own_gradient, trainer, weights
 
 from workbench import methods
 from workbench import trl as workbench_trl
 from workbench.advantages import group_normalized, posterior
-from workbench.allocators import DynamicSampling, Knapsack, SuccessRates, Uniform
+from workbench.allocators import DynamicSampling, Knapsack, SuccessRates
 from workbench.objectives import Objective
 from workbench.reuse import Buffer, CorrectResponses
 from workbench.rollouts import Context
 from workbench.rounds import join_and_select
 from workbench.selectors import Scheduler, max_variance
+from workbench.trl_setup import LOSSES, weighted
 
 TRL_LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 
@@ -86,12 +91,9 @@ def test_filling_up_changes_no_gradient(loss, tmp_path):
             parameter.add_(0.01)
     found = {steps: gradient(one, steps) for steps in (1, 2, 3, 4)}
     assert found[1].abs().max() > 1e-3
-    if loss == "bnpo":  # a mean of micro-batches' means is defined by the split
-        return
-    for steps in (2, 3, 4):
-        assert torch.allclose(found[steps], found[1], atol=1e-6)
-    if loss in ("grpo", "dapo", "dr_grpo"):
-        mean = {theirs: ours for ours, theirs in workbench_trl.trl_setup.LOSSES.items()}[loss]
+    if loss != "bnpo":  # a mean of micro-batches' means is defined by the split
+        assert all(torch.allclose(found[steps], found[1], atol=1e-6) for steps in (2, 3, 4))
+    for mean in (ours for ours, theirs in LOSSES.items() if theirs == loss):
         assert torch.allclose(found[3], own_gradient(one, mean), atol=1e-5)
 
 
@@ -114,8 +116,7 @@ def test_filling_up_changes_no_penalty(tmp_path):
 def test_every_method_trains(name, tmp_path):
     one = trainer(tmp_path, SMALL[name])
     before = weights(one)
-    one.train()
-    assert all(math.isfinite(loss) for loss in numbers(one, "loss")[0])
+    assert all(math.isfinite(loss) for loss in numbers(trained(one), "loss")[0])
     rollouts, chosen, advantages, _ = one._latest
     rows = rollouts.take(chosen)
     assert same(before, weights(one)) == (not any(numbers(one, "workbench/trained")[0]))
@@ -151,8 +152,7 @@ def test_every_method_trains(name, tmp_path):
     dict(gradient_accumulation_steps=4, steps_per_generation=2, max_steps=1),
 ])  # fmt: skip
 def test_several_updates_a_round_and_rounds_an_update(settings, tmp_path):
-    one = trainer(tmp_path, SMALL["cbs"], **settings)
-    one.train()
+    one = trained(trainer(tmp_path, SMALL["cbs"], **settings))
     _, chosen, advantages, _ = one._latest
     computed = np.isfinite(one._measured[1])
     assert np.array_equal(np.flatnonzero(computed), chosen[advantages != 0])
@@ -190,22 +190,23 @@ def test_checkpoints_carry_what_the_slots_learnt(tmp_path):
     window = methods.Method("window", DynamicSampling(4), Buffer(2), Scheduler(scope="buffer", warmup=0))
     for method in (known, window):
         out = tmp_path / method.name
-        settings = dict(data=dataset(16), max_steps=6, save_strategy="steps", save_steps=2)
+        settings = dict(data=dataset(16), max_steps=6, save_strategy="steps", save_steps=3)
         whole = trained(trainer(out, method, **settings))
         resumed = trainer(out, method, **settings)
-        resumed.train(resume_from_checkpoint=str(out / "checkpoint-2"))
+        resumed.train(resume_from_checkpoint=str(out / "checkpoint-3"))
         assert same(weights(whole), weights(resumed)) and whole._round == resumed._round == 6
-        assert whole._extra == resumed._extra
-        assert (whole._extra > 0) == (method is window)
+        with safe_open(out / "checkpoint-3" / "workbench.safetensors", framework="pt") as file:
+            kept = json.loads(file.metadata()["state"])
+        assert kept["round"] == 3 and (kept["extra"] > 0) == (method is window) and whole._extra == resumed._extra
         assert numbers(whole, "loss")[0] == numbers(resumed, "loss")[0]
         other = trainer(out, method.but(reuse=None), **settings)
         with pytest.raises(ValueError, match=r"resume_from_checkpoint: .* of another method \(ours, theirs\): reuse: None, "):
-            other.train(resume_from_checkpoint=str(out / "checkpoint-2"))
+            other.train(resume_from_checkpoint=str(out / "checkpoint-3"))
     with pytest.raises(ValueError, match="of another method"):
-        trainer(out, **settings).train(resume_from_checkpoint=str(out / "checkpoint-2"))
-    (out / "checkpoint-2" / "workbench.safetensors").unlink()
+        trainer(out, **settings).train(resume_from_checkpoint=str(out / "checkpoint-3"))
+    (out / "checkpoint-3" / "workbench.safetensors").unlink()
     with pytest.raises(ValueError, match=r"workbench\.safetensors is missing, so this was made without a method; use"):
-        trainer(out, method, **settings).train(resume_from_checkpoint=str(out / "checkpoint-2"))
+        trainer(out, method, **settings).train(resume_from_checkpoint=str(out / "checkpoint-3"))
 
 
 def test_evaluation_callbacks_and_lora(tmp_path):
@@ -247,8 +248,8 @@ def test_unscored_truncated_and_repeated(tmp_path):
 
     pool = dataset(2)
     twice = trl_cases.Dataset.from_list([*pool, *pool])
-    one = trainer(tmp_path, methods.grpo(4), data=twice, reward=some, mask_truncated_completions=True, max_completion_length=12)
-    one.train()
+    one = trained(trainer(tmp_path, methods.grpo(4), data=twice, reward=some, mask_truncated_completions=True,
+                          max_completion_length=12))  # fmt: skip
     rollouts, chosen, advantages, _ = one._latest
     unscored = np.array([len(text) % 3 == 0 for text in rollouts.text])
     assert len(rollouts) == 16 and np.array_equal(np.isnan(rollouts.reward), unscored) and unscored.any()
@@ -260,6 +261,23 @@ def test_unscored_truncated_and_repeated(tmp_path):
     hidden = rollouts.truncated[batch["workbench_row"]] | (batch["workbench_row"] < 0).numpy()
     assert np.array_equal(batch["completion_mask"].sum(1).numpy() == 0, hidden)
     assert batch["num_items_in_batch"].item() == batch["completion_mask"].sum().item()
+
+
+def test_conversations(tmp_path):
+    def asks(row):
+        return {"prompt": [{"role": "user", "content": row["prompt"]}]}
+
+    def box(prompts, completions, **_):
+        assert all(prompt[0]["content"].endswith("=") for prompt in prompts)
+        return ["boxed" in completion[0]["content"] for completion in completions]
+
+    tokenizer = AutoTokenizer.from_pretrained(trl_cases.MODEL)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    talk = dataset(16).map(asks)
+    one = trained(trainer(tmp_path, SMALL["dapo"], data=talk, reward=box, options={"processing_class": tokenizer}))
+    rollouts = one._latest[0]
+    assert set(rollouts.problem) <= {workbench_trl.problem_id(row["prompt"]) for row in talk} and rollouts.correct.any()
+    assert ["boxed" in text for text in rollouts.text] == rollouts.correct.tolist()
 
 
 class Sampler(workbench_trl.GRPOTrainer):
@@ -276,9 +294,8 @@ class Sampler(workbench_trl.GRPOTrainer):
 def test_what_a_sampler_reports_stays_with_its_rollout(mode, tmp_path):
     one = trainer(tmp_path, methods.pods(8, 4), make=Sampler, vllm_importance_sampling_mode=mode, max_steps=1)
     one.use_vllm = True  # from here on TRL corrects for what the sampler reports
-    one.train()
-    rollouts, chosen, advantages, _ = one._latest
-    batch = one._batch(rollouts, chosen, advantages)
+    rollouts = trained(one)._latest[0]
+    batch = one._batch(*one._latest[:3])
     real = (batch["workbench_row"] >= 0).numpy()
     for i, row in zip(np.flatnonzero(real), batch["workbench_row"].numpy()[real]):
         length = rollouts.lengths[row]
@@ -306,6 +323,17 @@ def test_two_processes(tmp_path):
     assert found["pods"]["rollouts"] == 32 and found["pods"]["selected"] == 16 and found["knapsack"]["rollouts"] == 16
 
 
+def test_the_example_and_its_machine(tmp_path, monkeypatch, capsys):
+    examples = Path(__file__).parents[1] / "examples"
+    arguments = ["trl_pods.py", "--steps", "1", "--seeds", "2", "--methods", "plain", "dynamic", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_path(str(examples / "trl_pods.py"), run_name="__main__")
+    plain, dynamic = (line for line in capsys.readouterr().out.splitlines() if "effective-gradient ratio" in line)
+    assert plain.startswith("plain: 32 rollouts a step") and "ratio 1.000 +- 0.000" in dynamic
+    machine = load_config_from_file(str(examples / "deepspeed_zero2.yaml"))
+    assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (8, 2)
+
+
 # what is refused
 
 
@@ -329,12 +357,11 @@ def test_what_cannot_be_carried_is_named_before_a_model_is_loaded(tmp_path):
     refused("pods", "method='pods': a workbench.methods.Method is needed, or None for plain TRL")
     refused(grpo, "rows_at_once=0: a whole number of at least 1", options={"rows_at_once": 0})
     refused(grpo, "^tools: a method cannot carry it", options={"tools": [len]})
-    refused(grpo, "^rollout_func: ", options={"rollout_func": print})
-    refused(grpo, "^environment_factory: ", options={"environment_factory": dict})
+    for name in ("rollout_func", "environment_factory"):
+        refused(grpo, f"^{name}: ", options={name: dict})
     refused(grpo, "^use_liger_kernel=True: ", use_liger_kernel=True)
     refused(grpo, "^multi_objective_aggregation='normalize_then_sum': ", multi_objective_aggregation="normalize_then_sum")
-    pictures = dataset(8).add_column("image", [None] * 8)
-    refused(grpo, "^a train_dataset with images: ", options={"train_dataset": pictures})
+    refused(grpo, "^a train_dataset with images: ", options={"train_dataset": dataset(8).add_column("image", [None] * 8)})
     refused(methods.cbs(mini_batch=4), "^mini_batch=4: TRL's steps are set by steps_per_generation")
     refused(methods.knapsack(rates=SuccessRates("predictor")), "^rates='predictor': it reads hidden states")
     refused(methods.ar3po(), "^loss_type='bnpo': it averages within micro-batches", loss_type="bnpo")
@@ -354,13 +381,21 @@ def test_what_goes_wrong_in_a_round_is_named(tmp_path):
         trainer(tmp_path, methods.grpo(4), reward=lambda completions, **_: [None] * len(completions)).train()
 
 
+def test_without_the_package_one_line_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.delitem(sys.modules, "workbench.trl")
+    with pytest.raises(ImportError, match=r"^workbench\.trl needs a package: pip install 'trl>=1\.14\.2,!=1\.15\.0'$"):
+        importlib.import_module("workbench.trl")
+
+
 def test_a_method_in_trl_s_words():
     words = workbench_trl.arguments(methods.aero(kl=0.01))
     assert words == {"loss_type": "grpo", "epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.01,
                      "importance_sampling_level": "token", "entropy_coef": 1e-3}  # fmt: skip
     assert workbench_trl.arguments(methods.gspo())["importance_sampling_level"] == "sequence"
     assert workbench_trl.arguments(methods.dr_grpo())["loss_type"] == "dr_grpo"
-    assert workbench_trl.problem_id("1+1=") == workbench_trl.problem_id("1+1=") != workbench_trl.problem_id("1+2=")
+    assert workbench_trl.problem_id("1+1=") != workbench_trl.problem_id("1+2=")
+    parts = np.array([[1, 1], [1, np.nan], [np.nan, np.nan]], dtype=np.float32)
+    assert np.array_equal(weighted(parts, np.array([0.8, 0.2], np.float32)), np.float32([1.0, 0.8, np.nan]), equal_nan=True)
     chat = [{"role": "user", "content": "1+1="}]
     assert workbench_trl.problem_id(chat) == workbench_trl.problem_id([dict(reversed(chat[0].items()))])
-    assert Uniform(4) == methods.grpo(4).allocator

@@ -192,7 +192,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         found = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self._drawing:
             mine = slice(self.accelerator.process_index * len(prompts), (self.accelerator.process_index + 1) * len(prompts))
-            self._answers = found[mine].double().cpu().numpy(), completion_ids_list
+            self._answers = found[mine].float().cpu().numpy(), completion_ids_list
         return found
 
     # the rows to train on

@@ -36,7 +36,7 @@ def solved(rewards):
 
 
 def weighted(scores, weights):
-    """Weighted sum of the rewards (R, F), NaN where no function gave one."""
+    """Weighted sum of the rewards (R, F), NaN where no function gave one; in TRL's single precision, 0.8 + 0.2 is 1."""
     if np.isinf(scores).any():
         raise ValueError(f"reward_funcs: a reward is {scores[np.isinf(scores)][0]}; finite numbers or None are needed")
     return np.where(np.isnan(scores).all(axis=1), np.nan, np.nansum(scores * weights, axis=1))
@@ -93,5 +93,6 @@ def check(method, rows_at_once, given):
 
 
 def check_indexable(dataset):
+    """ValueError for a stream, which has no other problems to draw from; None passes."""
     if dataset is not None and not hasattr(dataset, "__len__"):
         raise ValueError("train_dataset: more problems cannot be drawn from a stream; pass a datasets.Dataset")
