@@ -17,8 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from workbench import labs, rewards
-from workbench.advantages import selected_advantages
-from workbench.allocators import More
 from workbench.checkpoints import pack, unpack
 from workbench.checks import check_instance, check_optimizer
 from workbench.columns import positive_number, whole_number
@@ -30,12 +28,13 @@ from workbench.locks import RecordLock
 from workbench.manifest import changes, commit, hardware, made_again, versions
 from workbench.methods import Method
 from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
-from workbench.rollouts import Context, Rollouts
+from workbench.rollouts import Context
+from workbench.rounds import collect, join_and_select
 from workbench.rows import round_row
 from workbench.seeding import derive
+from workbench.trackers import Trackers
 
 PHASES = ("generate", "verify", "schedule", "update", "record", "evaluate")
-REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
 LEARNING_SLOTS = ("allocator", "reuse", "selector")
 
 
@@ -48,11 +47,12 @@ class Run:
     learning_rate: None for the lab's own. mini_batches: optimizer steps a round, split by groups; a selector with a
     `mini_batch` of its own decides instead. evaluate_every: rounds between evaluations on the lab's held-out problems,
     the first before round 1; 0 for none. checkpoint_every: rounds between checkpoints; a killed run repeats the rounds
-    since the last one, bit for bit on a CPU.
+    since the last one, bit for bit on a CPU. trackers: who else sees the rounds, "tensorboard" (beside the record),
+    "wandb", "trackio" or objects of one's own, see `trackers.py`.
     """
 
     def __init__(self, lab, method, *, seed=0, out=None, problems_per_round=32, learning_rate=None, mini_batches=1,
-                 evaluate_every=20, checkpoint_every=5):
+                 evaluate_every=20, checkpoint_every=5, trackers=()):
         check_instance("lab", lab, labs.Lab, "labs.tiny()")
         check_instance("method", method, Method, "methods.grpo()")
         whole_number("problems_per_round", problems_per_round, 1)
@@ -75,15 +75,16 @@ class Run:
         self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
         self._temporary = tempfile.TemporaryDirectory(prefix="workbench-") if out is None else None
         self.path = Path(out if out is not None else self._temporary.name)
+        self._trackers = Trackers(trackers, self.path)
         self._same_run_or_none()
         self.policy = self._writer = None
         self._lock = RecordLock(self.path)
 
     @classmethod
-    def resume(cls, path, *, lab=None, method=None):
+    def resume(cls, path, *, lab=None, method=None, trackers=()):
         """The run whose record is at `path`, to go on where it stopped.
 
-        Lab and method are made from the manifest; those of your own making have to be passed.
+        Lab and method are made from the manifest; those of your own making have to be passed, and trackers again.
         """
         manifest = Record(path).manifest
         lab = lab if lab is not None else made_again(labs.from_config, manifest, "lab", path)
@@ -130,6 +131,7 @@ class Run:
                 finally:
                     if self._writer is not None:
                         self._checkpoint()
+                    self._trackers.finish()
 
     # one round
 
@@ -147,8 +149,8 @@ class Run:
         try:
             rollouts, candidates = self._collect(context, watch)
             with watch("schedule"):
-                rollouts, candidates = self._join(rollouts, candidates, context)
-                chosen, advantages, seen = self._select(rollouts, candidates, context)
+                rollouts, chosen, advantages, seen = join_and_select(self.method, rollouts, candidates, context,
+                                                                     self.lab.sampling.max_new_tokens)
             with watch("update"):
                 steps = self._update(rollouts.take(chosen), advantages, context)
         except NonFinite as error:
@@ -164,26 +166,11 @@ class Run:
     def _collect(self, context, watch):
         """Drives the allocator: all verified rollouts of the round, and the rows that go on."""
         problems, self._cursor = self.lab.problems.draw(self.problems_per_round, self._cursor, self.seed)
-        with watch("schedule"):
-            plan = self.method.allocator.allocate(list(problems), context)
-            request, keep = _advance(plan, None)
-        parts, stage = [], 0
-        for _ in range(REQUESTS):
-            if request is None:
-                break
-            if isinstance(request, More):
-                answer = problems = [*problems, *self._more(request.n, problems)]
-            else:
-                parts.append(self._sample(problems, request, parts, stage, context, watch))
-                answer, stage = Rollouts.concat(parts), stage + 1
-            with watch("schedule"):
-                request, keep = _advance(plan, answer)
-        else:
-            raise ValueError(f"allocator: {self.method.allocator!r} asked {REQUESTS} times in one round without ending")
-        if not parts or not sum(map(len, parts)):
-            raise ValueError(f"allocator: {self.method.allocator!r} asked for no rollouts")
-        rollouts = Rollouts.concat(parts)
-        return rollouts, np.arange(len(rollouts)) if keep is None else np.asarray(keep, dtype=np.int64)
+
+        def sample(problems, counts, before, stage):
+            return self._sample(problems, counts, before, stage, context, watch)
+
+        return collect(self.method.allocator, list(problems), context, sample, self._more, lambda: watch("schedule"))
 
     def _more(self, n, problems):
         """n more problems, or none when the pool has no n others."""
@@ -194,11 +181,7 @@ class Run:
             return []
         return more
 
-    def _sample(self, problems, counts, parts, stage, context, watch):
-        counts = np.asarray(counts, dtype=np.int64)
-        if counts.shape != (len(problems),) or (counts < 0).any():
-            raise ValueError(f"allocator: counts {counts.tolist()} are not {len(problems)} numbers of at least 0")
-        before = _counts_so_far(problems, parts)
+    def _sample(self, problems, counts, before, stage, context, watch):
         seeds = [derive(self.seed, "generate", context.round, p.id, int(b)) for p, b in zip(problems, before)]
         with watch("generate"):
             rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
@@ -215,26 +198,6 @@ class Run:
         if bad.any():
             raise NonFinite(f"the reward of {int(bad.sum())} rollouts is not finite", rollouts.take(bad))
         return rollouts
-
-    def _join(self, rollouts, candidates, context):
-        """Old responses join: rows appended to the table, candidate rows changed."""
-        if self.method.reuse is None:
-            return rollouts, candidates
-        return self.method.reuse.join(rollouts, candidates, context)
-
-    def _select(self, rollouts, candidates, context):
-        """Rows trained on (K,), their advantages (K,), and what the selector adds to the table: name -> (R,)."""
-        everything = np.array_equal(candidates, np.arange(len(rollouts)))  # then nothing need be copied
-        selector, pool = self.method.selector, rollouts if everything else rollouts.take(candidates)
-        if not len(pool):
-            return candidates, np.empty(0), {}
-        if selector.statistics == "pool":
-            pool = pool.assign(advantage=self.method.advantage(pool.reward, pool.group), age=context.round - pool.round,
-                               max_length=np.full(len(pool), self.lab.sampling.max_new_tokens))
-        index = np.asarray(selector(pool, context.rng("selector")), dtype=np.int64)
-        advantages = selected_advantages(self.method.advantage, selector.statistics, pool, index)
-        seen = selector.columns() if hasattr(selector, "columns") else {}
-        return candidates[index], advantages, {n: _spread(v, candidates, len(rollouts)) for n, v in seen.items()}
 
     def _update(self, rollouts, advantages, context):
         """Optimizer steps over mini-batches; (rows, StepStats) of each."""
@@ -265,6 +228,7 @@ class Run:
         with watch("record"):
             columns = {n: v for n, v in rollouts.items() if n not in ("prompt", "response", "logprobs", "answer")}
             self._writer.round(row, {**columns, "length": rollouts.lengths})
+            self._trackers.log(row, row["round"])
         if self.evaluate_every and row["round"] % self.evaluate_every == 0:
             self._evaluate(row["round"])
         if row["round"] % self.checkpoint_every == 0:
@@ -275,12 +239,14 @@ class Run:
             frame = evaluate(self.policy, self.lab.held_out, self.lab.verifier, self.lab.samples,
                              sampling=self.lab.sampling, seed=derive(self.seed, "evaluate", number))
             self._writer.evaluation(frame.assign(round=number))
+            self._trackers.log({"evaluation/accuracy": float((frame.correct / frame.samples).mean())}, number)
 
     # state
 
     def _start(self):
         """Loads the policy and, where there is one, the checkpoint."""
         if self._writer is not None and not self._lock.taken_over:
+            self._trackers.start(self.record.manifest)
             return
         import torch
 
@@ -292,6 +258,7 @@ class Run:
         if odd := changes(manifest, self.record.manifest):
             warnings.warn(f"{self.path}: goes on under other conditions (now, then): {'; '.join(odd[:3])}; its rounds may differ "
                           "from those of an uninterrupted run", RecordWarning, stacklevel=4)
+        self._trackers.start(self.record.manifest)
         self._saved = done = self._restore()
         self._writer.truncate(done)
         if done == 0:
@@ -358,30 +325,6 @@ class _Watch:
             yield
         finally:
             self.seconds[phase] += time.perf_counter() - started
-
-
-def _advance(plan, answer):
-    """The allocator's next request and, when it ends, (None, the rows it keeps)."""
-    try:
-        return plan.send(answer), None
-    except StopIteration as end:
-        return None, end.value
-
-
-def _counts_so_far(problems, parts):
-    place = {p.id: i for i, p in enumerate(problems)}
-    before = np.zeros(len(problems), dtype=np.int64)
-    for part in parts:
-        ids, counts = np.unique(part.problem, return_counts=True)
-        before[[place[i] for i in ids]] += counts
-    return before
-
-
-def _spread(values, rows, size):
-    """Values of the given rows in a column of `size` rows, NaN elsewhere."""
-    column = np.full(size, np.nan)
-    column[rows] = values
-    return column
 
 
 def _warn(texts, bar):

@@ -1,0 +1,112 @@
+"""Trackers: TensorBoard's event files read back, objects of one's own, dashboards where they are installed."""
+
+import math
+import sys
+import warnings
+
+import pytest
+from conftest import small_lab
+
+import workbench as wb
+from workbench.trackers import TensorBoard, Trackers
+
+SMALL = dict(problems_per_round=2, evaluate_every=2, checkpoint_every=2)
+
+
+class Notes:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self):
+        self.calls = []
+
+    def start(self, manifest):
+        self.calls.append(("start", manifest["method"]["name"]))
+
+    def log(self, row, round):
+        self.calls.append(("log", round, dict(row)))
+
+    def finish(self):
+        self.calls.append(("finish",))
+
+
+class Broken(Notes):
+    """One that fails at its second row."""
+
+    def log(self, row, round):
+        super().log(row, round)
+        if len(self.calls) > 2:
+            raise OSError("no route to host")
+
+
+def scalars(path):
+    """(step, value) of every tag in the event files of a directory, what was purged left out."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_a_run_tells_its_trackers_and_tensorboard_beside_the_record(tmp_path):
+    notes, broken = Notes(), Broken()
+    run = wb.Run(small_lab(), wb.methods.grpo(n=4), out=tmp_path / "a", trackers=(notes, "tensorboard", broken), **SMALL)
+    with pytest.warns(RuntimeWarning, match=r"tracker Broken: log raised OSError: no route to host; the run goes on") as seen:
+        rows = list(run.rounds(2, progress=False))
+    assert sum("Broken" in str(w.message) for w in seen) == 1 and len(broken.calls) == 3
+    assert [call[0] for call in notes.calls] == ["start", "log", "log", "log", "log", "finish"]
+    assert [call[2] for call in notes.calls if call[0] == "log" and "reward" in call[2]] == rows
+    rows += list(run.rounds(3, progress=False))
+    assert [call[0] for call in notes.calls[6:]] == ["start", "log", "finish"]
+    record = wb.load(tmp_path / "a")
+    shown = scalars(tmp_path / "a" / "tensorboard")
+    assert [step for step, _ in shown["reward"]] == [1, 2, 3]
+    for name in ("reward", "seconds", "effective_gradient_ratio"):
+        assert [value for _, value in shown[name]] == pytest.approx([row[name] for row in rows])
+    accuracy = record.accuracy()
+    assert shown["evaluation/accuracy"] == [(r, pytest.approx(a)) for r, a in zip(accuracy["round"], accuracy["accuracy"])]
+    assert "kl" not in shown and math.isnan(rows[0]["kl"])  # what is not finite is no scalar
+
+
+def test_a_round_that_is_repeated_is_shown_once(tmp_path):
+    for first in (1, 2):
+        board = TensorBoard(tmp_path)
+        board.start({"method": {"name": "grpo"}, "seed": 0})
+        for number in range(first, 4):
+            board.log({"reward": 10 * first + number}, number)
+        board.finish()
+    assert scalars(tmp_path)["reward"] == [(1, 11.0), (2, 22.0), (3, 23.0)]
+
+
+def test_without_trackers_nothing_is_written_and_nothing_warns(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        list(wb.Run(small_lab(held_out=0), wb.methods.grpo(n=2), out=tmp_path / "a", **SMALL).rounds(1, progress=False))
+    assert not (tmp_path / "a" / "tensorboard").exists()
+
+
+def test_bad_trackers_are_named(tmp_path, monkeypatch):
+    for odd in ("tensorbord", 3, object()):
+        with pytest.raises(ValueError, match=r"^trackers: .*; allowed are 'tensorboard', 'wandb', 'trackio' and objects with"):
+            Trackers((odd,), tmp_path)
+    for package in ("tensorboard", "wandb", "trackio"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ImportError, match=rf"^trackers='{package}' needs a package: pip install {package}$"):
+            Trackers(package, tmp_path)
+
+
+@pytest.mark.parametrize("package", ["wandb", "trackio"])
+def test_a_dashboard_on_this_machine(package, tmp_path, monkeypatch):
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    trackers = Trackers(package, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for first in (1, 3):
+            trackers.start({"method": {"name": "grpo"}, "seed": 0})
+            for number in (first, first + 1):
+                trackers.log({"reward": 0.5 * number, "kl": float("nan"), "note": "text"}, number)
+            trackers.finish()
+    assert trackers.members
+    assert any(path.is_file() for path in tmp_path.rglob("*"))
