@@ -99,7 +99,7 @@ def transformers(model, problems, held_out=None, *, lora=None, learning_rate=Non
     if lora:
         check_packages("peft")
     if engine == "vllm":
-        _room(sampling, max_length, gpu_memory_utilization)
+        _check_sampler(sampling, max_length, gpu_memory_utilization)
         device = check_gpu(device, "engine='vllm'")
         check_vllm(device)
     vllm = {"max_length": max_length, "gpu_memory_utilization": gpu_memory_utilization} if engine == "vllm" else None
@@ -136,7 +136,7 @@ def unsloth(model, problems, held_out=None, *, lora_rank=64, load_in_4bit=False,
     arguments = _plain(locals(), ("model", "problems", "held_out", "verifier"))
     check_template(template)
     whole_number("lora_rank", lora_rank, 1)
-    _room(sampling, max_length, gpu_memory_utilization)
+    _check_sampler(sampling, max_length, gpu_memory_utilization)
     if device == "cpu" and (fast_inference or load_in_4bit):
         raise ValueError("device='cpu': Unsloth has neither vLLM nor 4 bits there; fast_inference=False, load_in_4bit=False")
     device = check_gpu(device, "labs.unsloth")
@@ -205,7 +205,7 @@ def _problems(config):
     return make(**{name: value for name, value in config.items() if name in known or (further and name != "family")})
 
 
-def _room(sampling, max_length, gpu_memory_utilization):
+def _check_sampler(sampling, max_length, gpu_memory_utilization):
     if max_length is not None and not sampling.max_new_tokens < max_length:
         raise ValueError(f"max_length={max_length}: prompt and response share it, and sampling.max_new_tokens is "
                          f"{sampling.max_new_tokens}; raise the one or lower the other")

@@ -69,15 +69,14 @@ class TransformersPolicy:
         config, tokenizer = load_configuration(path, revision, options.get("template", "{prompt}"))
         check_quantised(config, lora)
         check_length(config, (vllm or {}).get("max_length"))
-        if str(device).startswith("cuda"):
-            share = vllm.get("gpu_memory_utilization", 0.4) if vllm is not None else 0.0
-            trainer = BYTES[dtype] * (1 if lora else 4)  # weights; gradient and two moments where they are trained
-            check_memory(config, trainer=trainer, sampler=2 if vllm is not None else 0, share=share)
+        trainer = BYTES[dtype] * (1 if lora else 4)  # weights; gradient and two moments where they are trained
         if vllm is not None:  # before the trainer: it takes its share of what is free
             from workbench.policies.vllm import Engine
 
             rank = lora.get("r", 8) if lora else None
-            options["engine"] = Engine.start(path, revision=revision, lora_rank=rank, device=device, **vllm)
+            options["engine"] = Engine.start(path, revision=revision, lora_rank=rank, device=device, trainer=trainer, **vllm)
+        if str(device).startswith("cuda"):
+            check_memory(config, trainer=trainer)
         with offline_hint(path), quiet():
             model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), revision=revision)
         model.to(device)

@@ -11,6 +11,7 @@ import os
 from contextlib import nullcontext
 
 from workbench.policies.checks import (
+    check_gpu,
     check_length,
     check_memory,
     check_packages,
@@ -36,9 +37,10 @@ from transformers import (  # noqa: E402
 
 from workbench.policies.decoding import draw_tokens  # noqa: E402
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
+from workbench.policies.vllm import Engine  # noqa: E402
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_SERVED = {}  # arguments -> model, tokenizer, its first adapter
+_SERVED = {}  # arguments -> model, tokenizer, engine, first adapter
 
 
 class UnslothPolicy(TransformersPolicy):
@@ -61,32 +63,26 @@ class UnslothPolicy(TransformersPolicy):
         vLLM does not give its memory back before the process ends: with the same arguments a process gets the same
         model again, its adapter set back to where it began, under policies made earlier too.
         """
-        on_cpu = device == "cpu"
-        template = options.get("template", "{prompt}")
-        config, _ = load_configuration(path, revision, template)
+        on_cpu = check_gpu(device, "UnslothPolicy") == "cpu"
+        config, _ = load_configuration(path, revision, options.get("template", "{prompt}"))
         check_quantised(config, True, load_in_4bit)
         check_length(config, max_length)
-        if not on_cpu:
-            weight = 0.75 if load_in_4bit else 2  # bytes; embeddings and scales of a 4-bit model are not in 4 bits
-            share = gpu_memory_utilization if fast_inference else 0.0
-            check_memory(config, trainer=0 if fast_inference else weight, sampler=weight if fast_inference else 0, share=share)
         arguments = (str(path), revision, lora_rank, load_in_4bit, max_length, gpu_memory_utilization)
         if fast_inference and arguments in _SERVED:
-            model, tokenizer, first = _SERVED[arguments]
+            model, tokenizer, engine, first = _SERVED[arguments]
         else:
+            if not on_cpu:
+                weight = 0.75 if load_in_4bit else 2  # bytes; embeddings and scales of a 4-bit model are not in 4 bits
+                check_memory(config, **{"trainer": 0, "sampler": weight, "share": gpu_memory_utilization}
+                             if fast_inference else {"trainer": weight})
             model, tokenizer = _load(path, revision, lora_rank, load_in_4bit, max_length, fast_inference,
                                      gpu_memory_utilization, on_cpu)
-            first = None
-        engine = None
-        if fast_inference:
-            from workbench.policies.vllm import Engine
-
-            engine = Engine(model.vllm_engine)
+            engine, first = Engine(model.vllm_engine) if fast_inference else None, None
         policy = cls(model, tokenizer, name=str(path), engine=engine, max_length=max_length, rows=rows, **options)
         if first is not None:
             policy.load_state_dict(first)
         elif fast_inference:
-            _SERVED[arguments] = model, tokenizer, policy.state_dict()
+            _SERVED[arguments] = model, tokenizer, engine, policy.state_dict()
         return policy
 
     def _draw_all(self, *arguments):

@@ -12,13 +12,16 @@ trainer's own; how far the sampler's are from them is the column `sampler_gap` o
 import os
 import tempfile
 from functools import cache
+from itertools import count
 
 import numpy as np
 import torch
+from transformers import AutoConfig
 
-from workbench.policies.checks import check_vllm
+from workbench.policies.checks import check_memory, check_vllm
 from workbench.rollouts import Ragged
 
+NUMBERS = count(1)  # of adapters, never used twice in a process: vLLM keeps an adapter by its number
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the adapter ranks vLLM reserves room for
 
 
@@ -33,18 +36,24 @@ class Engine:
 
     @classmethod
     @cache
-    def start(cls, path, *, device="cuda", max_length=None, gpu_memory_utilization=0.4, lora_rank=None, revision=None):
+    def start(cls, path, *, device="cuda", max_length=None, gpu_memory_utilization=0.4, lora_rank=None, revision=None,
+              trainer=0.0):
         """The engine for the model at `path`, bfloat16 on a GPU and float32 on a CPU.
 
         max_length: tokens of prompt and response, None for all the model has; gpu_memory_utilization: share of the GPU's
         memory for its weights and cache, the trainer has the rest (on a CPU: share of the machine's); lora_rank: of the
-        adapter it will be handed, None for full-parameter training. vLLM does not give its memory back before the process
-        ends, so the same arguments get the same engine: every policy that samples hands over its own weights first.
+        adapter it will be handed, None for full-parameter training; trainer: bytes a weight that the trainer will need, for
+        which there must be room beside the engine.
+        vLLM does not give its memory back before the process ends, so the same arguments get the same engine: every policy
+        hands over its own weights before it samples.
         """
         if lora_rank is not None and lora_rank > RANKS[-1]:
             raise ValueError(f"lora_rank={lora_rank}: vLLM takes adapters of rank up to {RANKS[-1]}")
         check_vllm(device)
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # weights are handed over within this process
+        if str(device).startswith("cuda"):
+            config = AutoConfig.from_pretrained(path, revision=revision)
+            check_memory(config, trainer=trainer, sampler=2, share=gpu_memory_utilization)
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over within this process
         from vllm import LLM
 
         room = {} if lora_rank is None else {
@@ -100,12 +109,12 @@ class Engine:
         return self._handed is not None and all(map(torch.equal, weights, self._handed))
 
     def _hand_over(self, model):
-        """The adapter, by a directory and a number of its own: vLLM keeps what it has by that number."""
+        """The adapter, by a directory and a number of its own."""
         from vllm.lora.request import LoRARequest
 
         if self._adapter is not None:
             self.llm.llm_engine.remove_lora(self._adapter.lora_int_id)
         self._folder = tempfile.TemporaryDirectory(prefix="workbench-adapter-")
         model.save_pretrained(self._folder.name, save_embedding_layers=False)
-        number = self.updates + 1
+        number = next(NUMBERS)
         self._adapter = LoRARequest(f"adapter-{number}", number, self._folder.name)
