@@ -29,7 +29,7 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test sweep lab bench lint lock clean soak
+.PHONY: help setup quickstart test test-unsloth test-vllm sweep soak lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
@@ -38,10 +38,12 @@ help:
 	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
 	@echo 'make sweep       setup, then a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"'
 	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--kills 50")'
+	@echo 'make test-unsloth, make test-vllm'
+	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
 	@echo 'make bench       setup, then the benchmarks'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
-	@echo 'make clean       remove $(VENV) and what tools leave behind; runs are kept'
+	@echo 'make clean       remove the environments and what tools leave behind; runs are kept'
 	@echo
 	@echo 'variables: PYTHON=$(PYTHON)  JOBS=$(JOBS)  PYTEST_ARGS="-k name"'
 
@@ -78,6 +80,22 @@ sweep: setup
 soak: setup
 	@$(HERE) $(ALONE) $(BIN)/python tests/soak.py $(SOAK_ARGS)
 
+# The policies of the GPU box on a CPU. Their packages conflict with the pins of $(VENV), so each has its own environment,
+# made without a resolver from the list of constraints-NAME.txt, which also says what was left out and why.
+# The CPU backend of Unsloth is AGPL-3.0: it is installed for these tests alone, and nothing of it is shipped.
+test-unsloth test-vllm: test-%: .venv-%/.setup-stamp
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-$*/bin/python -m pytest -p no:benchmark -n 0 tests/test_$*.py $(PYTEST_ARGS)
+
+.PRECIOUS: .venv-%/.setup-stamp
+.venv-%/.setup-stamp: constraints-%.txt constraints.txt .ci/install-torch
+	@echo 'an environment in .venv-$* (a few minutes)'
+	@$(PYTHON) -m venv --clear .venv-$*
+	@.ci/install-torch .venv-$*/bin/python
+	@for what in '-r constraints-$*.txt' '-e .'; do \
+	  .venv-$*/bin/python -m pip install --disable-pip-version-check --no-input --no-deps $$what >.venv-$*/pip.log 2>&1 || \
+	    { tail -n 20 .venv-$*/pip.log >&2; exit 1; }; done
+	@touch $@
+
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
@@ -106,6 +124,6 @@ lock:
 	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-unsloth .venv-vllm build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

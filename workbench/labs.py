@@ -1,16 +1,22 @@
 """Where learning happens: problems, a verifier, a policy and how it samples."""
 
+import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench import problems as problem_room
 from workbench.checks import check_parts
 from workbench.columns import whole_number
+from workbench.describe import describe
 from workbench.policies import Sampling
+from workbench.policies.checks import check_gpu, check_packages, check_template, check_vllm
 from workbench.problems import LEVELS, Pool, arithmetic
 from workbench.verifiers import Math
+
+FAMILIES = ("arithmetic", "reasoning_gym", "hub")  # problems whose `config` is the call that makes them
 
 
 @dataclass(frozen=True)
@@ -84,22 +90,78 @@ def tiny(pool=None, *, levels=tuple(LEVELS), held_out=200, samples=8, learning_r
 
 
 def transformers(model, problems, held_out=None, *, lora=None, learning_rate=None, sampling=Sampling(max_new_tokens=512),
-                 verifier=None, template="{prompt}", dtype="float32", device=None, samples=8, micro_tokens=16_384):
+                 verifier=None, template="{prompt}", dtype="float32", device=None, revision=None, samples=8,
+                 micro_tokens=16_384, engine="transformers", max_length=None, gpu_memory_utilization=0.4):
     """A lab on any Hugging Face causal language model: a local directory or a hub name.
 
     problems, held_out: a `Pool` or `Stream` and a `Pool`. lora: keyword arguments of `peft.LoraConfig`, or None to train
     all parameters. learning_rate: default 5e-6 with LoRA (PODS), 1e-6 without. template: "{prompt}" pattern or "chat".
-    verifier: default `Math()`.
+    verifier: default `Math()`. engine: what samples, "transformers" or "vllm", which holds weights of its own, in bfloat16
+    on a GPU, and is brought to the trainer's before each use; max_length: tokens of prompt and response there, None for
+    all the model has; gpu_memory_utilization: its share of the GPU's memory.
     """
+    arguments = _plain(locals(), ("model", "problems", "held_out", "verifier"))
+    check_template(template)
+    if engine not in ("transformers", "vllm"):
+        raise ValueError(f"engine={engine!r}: allowed are 'transformers' and 'vllm'")
+    if lora:
+        check_packages("peft")
+    if engine == "vllm":
+        _check_sampler(sampling, max_length, gpu_memory_utilization)
+        device = check_gpu(device, "engine='vllm'")
+        check_vllm(device)
+    vllm = {"max_length": max_length, "gpu_memory_utilization": gpu_memory_utilization} if engine == "vllm" else None
+
     def make_policy():
         from workbench.policies.transformers import TransformersPolicy
 
-        return TransformersPolicy.from_pretrained(model, lora=lora, dtype=dtype, device=device, template=template)
+        return TransformersPolicy.from_pretrained(model, lora=lora, dtype=dtype, device=device, revision=revision,
+                                                  template=template, vllm=vllm)
 
     return Lab(
         f"transformers:{model}", problems, held_out, verifier or Math(), make_policy, sampling,
         (5e-6 if lora else 1e-6) if learning_rate is None else learning_rate, {"weight_decay": 0.1 if lora else 0.0},
         samples=samples, micro_tokens=micro_tokens,
+        config=_config("transformers", model, problems, held_out, verifier, arguments),
+    )
+
+
+def unsloth(model, problems, held_out=None, *, lora_rank=64, load_in_4bit=False, max_length=1024, fast_inference=True,
+            gpu_memory_utilization=0.5, learning_rate=5e-6, sampling=Sampling(max_new_tokens=512), verifier=None,
+            template="chat", device=None, revision=None, samples=8, micro_tokens=16_384):
+    """The single-GPU box: LoRA by Unsloth in bfloat16, sampled by vLLM on the same weights.
+
+    PODS's setting (a), section 4, Qwen2.5-3B-Instruct on GSM8K at rank 64, is
+
+        labs.unsloth("Qwen/Qwen2.5-3B-Instruct", problems.hub("gsm8k"), problems.hub("gsm8k", "test"))
+
+    problems, held_out: a `Pool` or `Stream` and a `Pool`. lora_rank: rank and alpha of the adapter on all seven linear
+    projections. load_in_4bit: base weights in 4 bits, by bitsandbytes. max_length: tokens of prompt and response.
+    fast_inference: sample by vLLM, else by Unsloth's `generate`; gpu_memory_utilization: share of the GPU's memory for the
+    shared weights and vLLM's cache, the trainer has the rest. learning_rate and a weight decay of 0.1: PODS, section 4.
+    verifier: default `Math()`. template: "{prompt}" pattern or "chat". device: "cpu" for Unsloth's CPU backend, without
+    vLLM. Gradients are checkpointed as Unsloth does; log-probabilities are the trainer's, see `policies.unsloth`.
+    """
+    arguments = _plain(locals(), ("model", "problems", "held_out", "verifier"))
+    check_template(template)
+    whole_number("lora_rank", lora_rank, 1)
+    _check_sampler(sampling, max_length, gpu_memory_utilization)
+    if device == "cpu" and (fast_inference or load_in_4bit):
+        raise ValueError("device='cpu': Unsloth has neither vLLM nor 4 bits there; fast_inference=False, load_in_4bit=False")
+    device = check_gpu(device, "labs.unsloth")
+    check_packages("unsloth", "unsloth_zoo", "peft", *["vllm"] * fast_inference, *["bitsandbytes"] * load_in_4bit)
+
+    def make_policy():
+        from workbench.policies.unsloth import UnslothPolicy
+
+        return UnslothPolicy.from_pretrained(
+            model, lora_rank=lora_rank, load_in_4bit=load_in_4bit, max_length=max_length, fast_inference=fast_inference,
+            gpu_memory_utilization=gpu_memory_utilization, device=device, revision=revision, template=template)
+
+    return Lab(
+        f"unsloth:{model}", problems, held_out, verifier or Math(), make_policy, sampling, learning_rate,
+        {"weight_decay": 0.1}, samples=samples, micro_tokens=micro_tokens,
+        config=_config("unsloth", model, problems, held_out, verifier, arguments),
     )
 
 
@@ -115,9 +177,49 @@ def shipped(name):
 
 def from_config(config):
     """The lab that a manifest describes; ValueError when only the caller's own code can make it."""
-    if not config or config.get("lab") != "tiny":
+    if not config or config.get("lab") not in ("tiny", "transformers", "unsloth") or len(config) == 1:
         raise ValueError("lab: the manifest cannot make this lab again; pass it: Run.resume(path, lab=...)")
-    return tiny(**{name: value for name, value in config.items() if name != "lab"})
+    options = {name: value for name, value in config.items() if name != "lab"}
+    if config["lab"] == "tiny":
+        return tiny(**options)
+    options |= {name: _problems(options[name]) for name in ("problems", "held_out")}
+    sampling = Sampling(**{**options["sampling"], "stop": tuple(options["sampling"]["stop"])})
+    verifier = None if options["verifier"] is None else Math(**options["verifier"])
+    make = {"transformers": transformers, "unsloth": unsloth}[config["lab"]]
+    return make(**{**options, "sampling": sampling, "verifier": verifier})
+
+
+def _config(lab, model, problems, held_out, verifier, arguments):
+    """How to make the lab again, or None where problems or verifier are of the caller's own making."""
+    known = all(getattr(pool, "config", {}).get("family") in FAMILIES for pool in (problems, held_out) if pool is not None)
+    if not known or not (verifier is None or type(verifier) is Math):
+        return None
+    return {"lab": lab, "model": str(model), "problems": problems.config, "held_out": held_out and held_out.config,
+            "verifier": verifier and verifier.config, **arguments}
+
+
+def _plain(arguments, left_out):
+    """Arguments as a manifest holds them."""
+    return {name: describe(asdict(value) if name == "sampling" else value)
+            for name, value in arguments.items() if name not in left_out}
+
+
+def _problems(config):
+    """The pool or stream of a `config`, made by the function of its family."""
+    if config is None:
+        return None
+    make = getattr(problem_room, config["family"])
+    known = inspect.signature(make).parameters
+    further = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    return make(**{name: value for name, value in config.items() if name in known or (further and name != "family")})
+
+
+def _check_sampler(sampling, max_length, gpu_memory_utilization):
+    if max_length is not None and not sampling.max_new_tokens < max_length:
+        raise ValueError(f"max_length={max_length}: prompt and response share it, and sampling.max_new_tokens is "
+                         f"{sampling.max_new_tokens}; raise the one or lower the other")
+    if not 0 < gpu_memory_utilization < 1:
+        raise ValueError(f"gpu_memory_utilization={gpu_memory_utilization}: a share of the GPU's memory above 0 and below 1")
 
 
 def _known_levels(levels):

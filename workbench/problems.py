@@ -160,7 +160,8 @@ def reasoning_gym(name, n=500, *, seed=0, split="train", instruction="\nGive the
             found.setdefault(key, Problem(key, question, str(item["answer"]), 0))
     if len(found) < n:
         raise ValueError(f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws")
-    config = {"family": "reasoning_gym", "name": name, "n": n, "seed": seed, "split": split, **options}
+    config = {"family": "reasoning_gym", "name": name, "n": n, "seed": seed, "split": split, "instruction": instruction,
+              **options}
     return Pool(found.values(), config)
 
 

@@ -48,6 +48,8 @@ class Policy(Protocol):
 
         prompts: P strings or `Problem`s; counts: (P,) int64, zero allowed; seed: one int, or (P,) ints, one for each
         prompt. What a prompt's responses are does not depend on the other prompts in the call, up to float rounding.
+        They come from the weights of this moment, and `logprobs` are the trainer's. Where another program samples, the
+        further column `sampler_gap` (R,) says how far its log-probabilities were from those, in nats, mean over tokens.
         """
 
     def logprobs(self, rollouts, temperature=1.0, entropy=False):

@@ -3,60 +3,81 @@
 Sampling is a batched loop on the public cache API: each prompt is prefilled once for all its responses, and rows that
 have ended leave the batch. It was chosen over `generate` by measurement (`tests/bench/test_bench_sampling.py`).
 Log-probabilities are computed at response positions only and, for large vocabularies, in recomputed chunks, so that
-no (R, T, V) tensor is ever held.
+no (R, T, V) tensor is ever held. With an engine (`policies/vllm.py`) the loop is that engine's.
 """
 
 import copy
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from transformers.utils import logging
+from transformers import AutoModelForCausalLM, DynamicCache
 
+from workbench.grpo import micro_batches
+from workbench.policies.checks import (
+    check_length,
+    check_memory,
+    check_quantised,
+    check_template,
+    check_tokenizer,
+    load_configuration,
+    offline_hint,
+    quiet,
+)
+from workbench.policies.decoding import State, draw_tokens, no_samples
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.seeding import derive, generator
 
 LOGIT_CHUNK = 2**24  # logits held at once: 64 MiB in float32
 KEEP_SHARE = 0.85  # the sampling batch is compacted when fewer of its rows than this are still going
+RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn, padding included
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class TransformersPolicy:
     """A causal LM from transformers with its tokenizer.
 
     template: `str.format` pattern around the problem's text ("{prompt}"), or "chat" for the tokenizer's chat template.
-    rows: responses sampled in one batch at most (memory).
+    rows: responses sampled in one batch at most (memory). engine: a `policies.vllm.Engine` that samples instead.
+    max_length: tokens that prompt and response may take together, None for the engine's limit or none.
     """
 
-    def __init__(self, model, tokenizer, *, template="{prompt}", rows=1024, name=None):
-        if template != "chat" and "{prompt}" not in template:
-            raise ValueError(f"template={template!r}: it must contain {{prompt}}, or be 'chat'")
-        if template == "chat" and tokenizer.chat_template is None:
-            raise ValueError("template='chat': this tokenizer has no chat template; give a pattern with {prompt}")
-        if tokenizer.eos_token_id is None:
-            raise ValueError("tokenizer: it has no end-of-sequence token, so no response could end")
+    def __init__(self, model, tokenizer, *, template="{prompt}", rows=1024, name=None, engine=None, max_length=None):
+        check_template(template, tokenizer)
+        check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
         self.model, self.tokenizer = model, tokenizer
-        self.template, self.rows = template, rows
+        self.template, self.rows, self.engine = template, rows, engine
+        self.max_length = max_length or (engine.max_length if engine else None)
         self.name = name or model.config.name_or_path
         core = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.decoder, self.head = core.get_decoder(), core.get_output_embeddings()
-        self.parameter_count = sum(p.numel() for p in core.parameters())
+        self.parameter_count = core.num_parameters()
         self.end_ids = sorted({tokenizer.eos_token_id, *_as_list(model.generation_config.eos_token_id)})
         self._check_logits()
 
     @classmethod
-    def from_pretrained(cls, path, *, lora=None, dtype="float32", device=None, revision=None, **options):
+    def from_pretrained(cls, path, *, lora=None, dtype="float32", device=None, revision=None, vllm=None, **options):
         """Loads `path`, a directory or a hub name.
 
         lora: None for full-parameter training, else keyword arguments of `peft.LoraConfig`, as
-            `dict(r=64, lora_alpha=64, target_modules="all-linear")`; device: default cuda where there is one.
+            `dict(r=64, lora_alpha=64, target_modules="all-linear")`; device: default cuda where there is one. vllm: None,
+            or keyword arguments of `policies.vllm.Engine.start` for a sampler of that kind.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        with _offline_hint(path), _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
+        config, tokenizer = load_configuration(path, revision, options.get("template", "{prompt}"))
+        check_quantised(config, lora)
+        check_length(config, (vllm or {}).get("max_length"))
+        trainer = BYTES[dtype] * (1 if lora else 4)  # weights; gradient and two moments where they are trained
+        if vllm is not None:  # before the trainer: it takes its share of what is free
+            from workbench.policies.vllm import Engine
+
+            rank = lora.get("r", 8) if lora else None
+            options["engine"] = Engine.start(path, revision=revision, lora_rank=rank, device=device, trainer=trainer, **vllm)
+        if str(device).startswith("cuda"):
+            check_memory(config, trainer=trainer)
+        with offline_hint(path), quiet():
             model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), revision=revision)
         model.to(device)
         if lora is not None:
@@ -75,21 +96,43 @@ class TransformersPolicy:
         """Sample `counts[i]` responses to `prompts[i]`; see `Policy.generate`.
 
         Every response draws one uniform number a token from a generator derived from its prompt's seed, and takes the
-        token by inverse cumulative distribution: its draws do not depend on the rest of the batch.
+        token by inverse cumulative distribution: its draws do not depend on the rest of the batch. Where another sampler
+        draws, log-probabilities and entropies are the trainer's, and the further column `sampler_gap` (R,) is the mean
+        over tokens of |sampler's log-probability - trainer's|, NaN where the two are not of the same distribution.
         """
         problems = [p if isinstance(p, Problem) else Problem(str(i), p, "") for i, p in enumerate(prompts)]
         counts = self._check_counts(counts, len(problems))
         seeds = [derive(seed, i) for i in range(len(problems))] if np.ndim(seed) == 0 else seed
         encoded = Ragged.of(self.encode([p.prompt for p in problems]), np.int32)
+        self._check_lengths(problems, encoded, sampling)
         owner = np.repeat(np.arange(len(problems)), counts)
         draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.model.eval()
+        if self.engine is None:
+            columns = self._draw_all(encoded, owner, counts, seeds, sampling)
+        else:
+            columns = self._ask_engine(encoded, owner, draw, seeds, sampling)
+        rollouts = self._rollouts(problems, encoded, owner, draw, *columns)
+        return self._rescored(rollouts, sampling) if self._samples_apart else rollouts
+
+    @property
+    def _samples_apart(self):
+        """Whether what samples computes otherwise than what is trained."""
+        return self.engine is not None
+
+    def _draw_all(self, encoded, owner, counts, seeds, sampling):
         uniforms = [generator(s, "tokens").random((n, sampling.max_new_tokens)) for s, n in zip(seeds, counts)]
         uniforms = np.concatenate(uniforms) if len(uniforms) else np.empty((0, sampling.max_new_tokens))
-        self.model.eval()
         parts = [self._sample(encoded, owner[i : i + self.rows], uniforms[i : i + self.rows], sampling)
                  for i in range(0, len(owner), self.rows)]
-        columns = [np.concatenate(column) for column in zip(*parts)] if parts else _no_samples()
-        return self._rollouts(problems, encoded, owner, draw, *columns)
+        return [np.concatenate(column) for column in zip(*parts)] if parts else no_samples()
+
+    def _ask_engine(self, encoded, owner, draw, seeds, sampling):
+        if not len(owner):
+            return no_samples()
+        self.engine.update(self.model)
+        seeds = [derive(int(seeds[i]), "response", int(j)) for i, j in zip(owner, draw)]
+        return self.engine.respond(encoded.take(owner), seeds, sampling, self.end_ids)
 
     def encode(self, prompts):
         """Token ids of each prompt inside the template, a list of lists."""
@@ -108,7 +151,7 @@ class TransformersPolicy:
         uniforms = torch.as_tensor(uniforms, device=self.device)
         batch = np.arange(rows)  # the rollouts still in the batch
         for step in range(width):
-            chosen, logprob, entropy = _draw(logits.float(), uniforms[batch, step], sampling)
+            chosen, logprob, entropy = draw_tokens(logits.float(), uniforms[batch, step], sampling)
             going = ~ended[batch]
             alive = batch[going]
             tokens[alive, step], logprobs[alive, step] = chosen.cpu().numpy()[going], logprob.cpu().numpy()[going]
@@ -135,7 +178,7 @@ class TransformersPolicy:
         cache = DynamicCache(config=self.model.config)
         hidden = self.decoder(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
                               use_cache=True).last_hidden_state[:, -1]
-        state, spread = _State(cache, mask, mask.sum(1)), torch.as_tensor(inverse, device=self.device)
+        state, spread = State(cache, mask, mask.sum(1)), torch.as_tensor(inverse, device=self.device)
         state.keep(spread)
         return self.head(hidden)[spread], state
 
@@ -164,6 +207,20 @@ class TransformersPolicy:
             truncated=truncated, entropy=entropies,
         )
 
+    def _rescored(self, rollouts, sampling):
+        """The rollouts with the trainer's log-probabilities and entropies, and how far the sampler's were from them."""
+        theirs = rollouts.logprobs.padded()
+        ours, entropies = np.zeros_like(theirs), np.zeros(len(rollouts))
+        for rows in micro_batches(rollouts, np.arange(len(rollouts)), RESCORED):
+            logprobs, entropy = self.logprobs(rollouts.take(rows), sampling.temperature, entropy=True)
+            ours[rows, : logprobs.shape[1]] = logprobs.float().cpu().numpy()
+            entropies[rows] = entropy.sum(1).cpu().numpy()
+        lengths = rollouts.lengths
+        gap = np.abs(theirs - ours).sum(1) / lengths
+        if self.engine is not None and not self.engine.comparable(sampling):
+            gap[:] = np.nan
+        return rollouts.assign(logprobs=Ragged.of_padded(ours, lengths), entropy=entropies / lengths, sampler_gap=gap)
+
     def _decode(self, response):
         texts = np.full(len(response), "", dtype=object)
         if len(response):
@@ -179,12 +236,13 @@ class TransformersPolicy:
         Rows are padded on the right, where a causal model cannot see them, so no attention mask is needed.
         """
         mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
-        hidden = self._response_states(rollouts)
         targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
         chunk = max(1, LOGIT_CHUNK // self.head.weight.shape[0])
         scale = 1.0 / temperature if temperature > 0 else 1.0
-        pieces = [self._token_logprobs(hidden[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk)
-                  for i in range(0, len(targets), chunk)]
+        with self._precision():
+            hidden = self._response_states(rollouts)
+            pieces = [self._token_logprobs(hidden[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk)
+                      for i in range(0, len(targets), chunk)]
         out = [torch.zeros(mask.shape, device=self.device).masked_scatter(mask, torch.cat(p)) for p in zip(*pieces)]
         return tuple(out) if entropy else out[0]
 
@@ -193,10 +251,18 @@ class TransformersPolicy:
         prompts, responses = rollouts.prompt.lengths, rollouts.response.lengths
         rows = [np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))]
         ids = torch.as_tensor(Ragged.of(rows, np.int64).padded(self._pad_id), device=self.device)
-        hidden = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = self._states(ids)
         place = np.arange(ids.shape[1])
         predicts = (place >= prompts[:, None] - 1) & (place < (prompts + responses)[:, None] - 1)
         return hidden[torch.as_tensor(predicts, device=self.device)]
+
+    def _states(self, ids):
+        """Final hidden states (R, T, H) of token ids (R, T)."""
+        return self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+
+    def _precision(self):
+        """The context of every forward pass of the trainer."""
+        return nullcontext()
 
     def _token_logprobs(self, hidden, targets, scale, recompute):
         """Log-probabilities and entropies of a chunk of tokens, (N,) each; logits are recomputed in the backward pass."""
@@ -213,12 +279,17 @@ class TransformersPolicy:
         tokens = Ragged.of(self.encode(list(prompts)), np.int64)
         mask = torch.as_tensor(tokens.mask(), device=self.device)[:, :, None]
         self.model.eval()
-        hidden = self.decoder(input_ids=torch.as_tensor(tokens.padded(self._pad_id), device=self.device)).last_hidden_state
+        with self._precision():
+            hidden = self._states(torch.as_tensor(tokens.padded(self._pad_id), device=self.device))
         return ((hidden * mask).sum(1) / mask.sum(1)).float().cpu().numpy()
 
     def frozen(self):
         """The policy as it stands, never to change: a copy, or for LoRA the base model under the adapter."""
-        return _Reference(self) if hasattr(self.model, "disable_adapter") else copy.deepcopy(self)
+        if hasattr(self.model, "disable_adapter"):
+            return _Reference(self)
+        alone = copy.copy(self)
+        alone.engine = None
+        return copy.deepcopy(alone)
 
     def parameters(self):
         """The trainable parameters."""
@@ -240,7 +311,7 @@ class TransformersPolicy:
 
     def save(self, path):
         """Writes the model (a LoRA policy: its adapter) and the tokenizer to directory `path`."""
-        with _quiet():
+        with quiet():
             self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
 
@@ -252,9 +323,17 @@ class TransformersPolicy:
     def _check_logits(self):
         """Some architectures rescale or cap their logits after the head; computing them here would then be wrong."""
         ids = torch.tensor([[self.end_ids[0]] * 2], device=self.device)
-        ours, theirs = self.head(self.decoder(input_ids=ids).last_hidden_state), self.model(input_ids=ids).logits
+        with self._precision():
+            ours, theirs = self.head(self._states(ids)), self.model(input_ids=ids).logits
         if not torch.allclose(ours.float(), theirs.float(), atol=1e-2, rtol=1e-2):
             raise ValueError(f"model: {type(self.model).__name__} changes its logits after the head, which is not supported")
+
+    def _check_lengths(self, problems, encoded, sampling):
+        lengths = encoded.lengths + sampling.max_new_tokens
+        if self.max_length is not None and len(lengths) and lengths.max() > self.max_length:
+            i = int(lengths.argmax())
+            raise ValueError(f"max_length={self.max_length}: problem {problems[i].id!r} has {encoded.lengths[i]} tokens and its "
+                             f"response may have {sampling.max_new_tokens}; raise it, or lower sampling.max_new_tokens")
 
     @staticmethod
     def _check_counts(counts, prompts):
@@ -277,79 +356,15 @@ class _Reference:
             return self.policy.logprobs(rollouts, temperature, entropy)
 
 
-class _State:
-    """Decoding state of a batch: key-value cache, attention mask (R, t) and next position (R,)."""
-
-    def __init__(self, cache, mask, positions):
-        self.cache, self.mask, self.positions = cache, mask, positions
-
-    def keep(self, rows):
-        self.cache.batch_select_indices(rows)
-        self.mask, self.positions = self.mask[rows], self.positions[rows]
-
-
-def _draw(logits, uniforms, sampling):
-    """One token a row by inverse CDF: tokens (R,), their log-probabilities (R,), entropies (R,)."""
-    logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
-    probabilities = logprobs.exp()
-    entropy = -(probabilities * logprobs).nan_to_num().sum(-1)
-    if sampling.temperature == 0:
-        tokens = logits.argmax(-1)
-    else:
-        cumulative = _restrict(probabilities, sampling).double().cumsum(-1)
-        threshold = uniforms * cumulative[:, -1]
-        tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0], entropy
-
-
-def _restrict(probabilities, sampling):
-    """Zeroes what top_k and top_p exclude, (R, V); the most likely token always stays."""
-    if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
-        floor = probabilities.topk(sampling.top_k, dim=-1).values[:, -1:]
-        probabilities = probabilities.where(probabilities >= floor, 0.0)
-    if sampling.top_p < 1:
-        ordered, order = probabilities.sort(dim=-1, descending=True)
-        before = ordered.cumsum(-1) - ordered
-        ordered = ordered.where(before < sampling.top_p * ordered.sum(-1, keepdim=True), 0.0)
-        probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
-    return probabilities
-
-
 def _with_lora(model, lora):
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ImportError("LoRA needs a package: pip install peft") from None
-    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
-
-
-@contextmanager
-def _quiet():
-    """No progress bars of transformers."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def _offline_hint(path):
-    try:
-        yield
-    except OSError as error:
-        if Path(path).exists():
-            raise
-        raise OSError(f"{path}: not a local directory and not to be had from the hub ({str(error).splitlines()[0]}); "
-                      f"where there is a network run: hf download {path}") from None
+    with torch.random.fork_rng():  # one adapter to start from, whatever was drawn before
+        torch.manual_seed(0)
+        return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
 
 
 def _as_list(ids):
     return [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
-
-
-def _no_samples():
-    empty = np.empty((0, 1), dtype=np.int32)
-    return empty, empty.astype(np.float32), np.empty(0, np.int64), np.empty(0), np.empty(0, bool)
