@@ -27,13 +27,14 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lab bench lint lock clean
+.PHONY: help setup quickstart test test-verl lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
 	@echo 'make quickstart  setup, then a first small training run with its picture'
 	@echo 'make lab         setup, then JupyterLab on notebooks/'
 	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
+	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
 	@echo 'make bench       setup, then the benchmarks'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
@@ -67,6 +68,26 @@ test: setup
 	@$(HERE) $(ALONE) $(BIN)/python -m pytest -p no:benchmark -n $(JOBS) --dist loadfile \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
 
+# verl wants older transformers than the rest, and Python 3.11 or 3.12: its tests have an environment of their own.
+VERL := .venv-verl
+VERL_STAMP := $(VERL)/.setup-stamp
+VERL_NEEDS := verl TransferQueue cachetools fastapi uvicorn pytest hypothesis pyyaml
+
+test-verl: $(VERL_STAMP)
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/bin/python -m pytest -W ignore::UserWarning \
+	  tests/test_verl.py $(PYTEST_ARGS)
+
+$(VERL_STAMP): pyproject.toml constraints-verl.txt .ci/install-torch
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || { \
+	  echo "error: verl needs Python 3.11 or 3.12 with venv; name one: make test-verl PYTHON=python3.12" >&2; exit 1; }
+	@$(VERL)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VERL)
+	@echo '[1/2] $(VERL): PyTorch'
+	@.ci/install-torch $(VERL)/bin/python
+	@echo '[2/2] verl and what it needs, at the pins of constraints-verl.txt (progress in $(VERL)/pip.log)'
+	@$(VERL)/bin/python -m pip install --disable-pip-version-check --no-input -c constraints-verl.txt -e . $(VERL_NEEDS) \
+	  >$(VERL)/pip.log 2>&1 || { tail -n 20 $(VERL)/pip.log >&2; exit 1; }
+	@touch $@
+
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
@@ -95,6 +116,6 @@ lock:
 	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(VERL) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
