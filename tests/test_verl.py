@@ -1,10 +1,15 @@
 """The adapter for verl. What needs verl itself runs in verl's own environment: `make test-verl`."""
 
 import importlib.util
+import json
+import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 import yaml
@@ -138,6 +143,19 @@ def test_stages_and_more_problems():
     assert ours.extend(["c", "d"]).tolist() == [0, 0, 2, 2]
     assert ours.proceed(Rollouts.concat([first, scored(["c", "c", "d", "d"], [1, 1, 0, 1])])) is None
     assert ours.keep.tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("selector", [All(), MaxVariance(2), MaxReward(2), Rejection()])
+def test_a_round_without_candidates(selector):
+    chosen, advantages = verl.choose(scored([], np.zeros(0, bool)), selector, group_normalized, np.random.default_rng(0))
+    assert len(chosen) == len(advantages) == 0
+
+
+def test_misspelt_options_are_refused():
+    with pytest.raises(ValueError, match=r"sampler_kwargs\.argument: unknown"):
+        verl.method_of({"method": "pods", "argument": {}})
+    with pytest.raises(ValueError, match="method='PODS': allowed are grpo"):
+        verl.method_of({"method": "PODS"})
 
 
 @pytest.mark.parametrize("allocator", [Staged(), Rescue(), DynamicSampling(), Knapsack(rates=SuccessRates("fresh"))])
@@ -311,3 +329,49 @@ def test_counts_in_verls_batches(tmp_path):
         ["b"] * 2 + ["a"] * 6)
     with pytest.raises(ValueError, match="checkpoint_callback_class"):
         verl_v1.load(again, tmp_path / "none")
+
+
+def train(out, method, arguments, steps, *further):
+    """Runs the example; one dict of workbench's metrics a step."""
+    command = [sys.executable, EXAMPLES / "verl_run.py", "--method", method, "--arguments", json.dumps(arguments),
+               "--steps", str(steps), "--out", out, *further]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=out)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed[-4000:]
+    lines = dict(re.findall(r"step:(\d+) - (.*)", printed))
+    return {int(step): {name: float(value) for name, value in re.findall(r"workbench/(\w+):([-\d.e]+)", line)}
+            for step, line in lines.items()}
+
+
+@needs_verl
+def test_verls_command_line_reads_the_recipe():
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(EXAMPLES), "--config-name", "verl_pods"]
+    shown = yaml.safe_load(subprocess.run([*command, "--cfg", "job"], capture_output=True, text=True, check=True).stdout)
+    assert verl.method_of(shown["trainer"]["v1"]["sampler"]["sampler_kwargs"]).selector == MaxVariance(8)
+    assert shown["actor_rollout_ref"]["rollout"]["n"] == 8 and shown["actor_rollout_ref"]["actor"]["strategy"] == "fsdp"
+
+
+@needs_verl
+@pytest.mark.slow
+def test_a_training_run_in_verl_resumes_what_it_knows(tmp_path):
+    """Four prompts a step; an epoch is four steps, so counts are uniform, and the memory goes through the checkpoint."""
+    arguments = {"n": 4, "low": 2, "up": 8}
+    first = train(tmp_path, "knapsack", arguments, 1)
+    assert first[1]["generated"] == first[1]["kept"] == 16 and first[1]["stages"] == 1
+    second = train(tmp_path, "knapsack", arguments, 2, "--resume")
+    assert list(second) == [2] and second[2]["generated"] == 16
+    memory = verl.Allocation(Knapsack(**arguments))
+    importlib.import_module("workbench.verl_v1").load(memory, tmp_path / "checkpoints/global_step_2")
+    prompts = [row[0]["content"] for row in pandas.read_parquet(tmp_path / "train.parquet")["prompt"]]
+    counts = memory.start(verl.problem_ids(chats(prompts)), 3)
+    assert counts.sum() == 64 and memory.metrics() == {"success_rate_known": 0.5}  # 8 of 16 prompts were tried
+
+
+@needs_verl
+@pytest.mark.slow
+def test_dynamic_sampling_in_verl(tmp_path):
+    """Groups that are not mixed are replaced by further prompts, and every row that is trained on has a gradient."""
+    found = train(tmp_path, "dapo", {"n": 4, "max_draws": 2, "overlong": 0}, 1)[1]
+    assert found["generated"] == 16 * found["stages"]
+    assert found["kept"] in (4, 8, 12, 16) and (found["kept"] == 16 or found["stages"] == 2)
+    assert found["effective_gradient_ratio"] == 1

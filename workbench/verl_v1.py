@@ -70,10 +70,13 @@ class ReplayBuffer(BaseBuffer):
     from which a rollout counts as correct where the reward function returns no `acc`.
     """
 
-    def __init__(self, trainer_mode, sampler_kwargs, refill_fn, **options):
+    def __init__(self, trainer_mode, trainer_config, sampler_kwargs, refill_fn, **options):
         if trainer_mode != "sync":
             raise ValueError(f"trainer.v1.trainer_mode={trainer_mode!r}: only 'sync' samples and trains in turns, use that")
-        super().__init__(trainer_mode=trainer_mode, sampler_kwargs=sampler_kwargs, refill_fn=refill_fn, **options)
+        if trainer_config.get("parameter_sync_step", 1) != 1:
+            raise ValueError("trainer.v1.sync.parameter_sync_step: a round is one update of the trainer, use 1")
+        super().__init__(trainer_mode=trainer_mode, trainer_config=trainer_config, sampler_kwargs=sampler_kwargs,
+                         refill_fn=refill_fn, **options)
         given = OmegaConf.to_container(sampler_kwargs, resolve=True)
         self.method, self.seed, self.solved = verl.method_of(given), given.get("seed", 0), given.get("solved", 1.0)
         self.allocation = verl.Allocation(self.method.allocator, self.seed, stages=True)
@@ -93,7 +96,7 @@ class ReplayBuffer(BaseBuffer):
         rng = Context(self.seed, global_steps).rng("selector")
         pool = rollouts.take(candidates)
         chosen, advantages = verl.choose(pool, self.method.selector, self.method.advantage, rng)
-        if not len(chosen):  # verl cannot skip a step: one row, alone in its group, trains nothing
+        if not len(chosen):  # verl cannot skip a step: one row goes on, with advantage zero
             pool, candidates, chosen, advantages = rollouts, np.arange(len(rollouts)), np.array([0]), np.zeros(1)
         verl.remember(pool.take(chosen), advantages)
         self.allocation.learn(rollouts, global_steps)
