@@ -20,7 +20,7 @@ from workbench.columns import whole_number
 from workbench.describe import describe, rebuild
 from workbench.rewards import Correct
 from workbench.rollouts import Context
-from workbench.scheduler import Scheduler
+from workbench.selectors import All, Scheduler
 from workbench.verl_counts import SCORES, Allocation, carried_rates, load, problem_ids, table
 
 __all__ = ["ESTIMATORS", "LOSSES", "Allocation", "check", "choose", "configuration", "estimator", "method_of", "policy_loss",
@@ -29,6 +29,7 @@ __all__ = ["ESTIMATORS", "LOSSES", "Allocation", "check", "choose", "configurati
 MEANS = {"token": "token-mean", "rollout": "seq-mean-token-mean", "constant": "seq-mean-token-sum-norm"}
 OPTIONS = ("method", "arguments", "seed", "solved")  # of sampler_kwargs
 PADDING = "pad"  # how verl's own padding rows begin their uid
+
 
 def estimator(advantage):
     """An advantage function of rewards (R,) and groups (R,) in the form that verl calls.
@@ -97,12 +98,13 @@ LOSSES = {f"workbench_{ratio}": policy_loss(ratio) for ratio in ("token", "seque
 
 
 def register(**advantages):
-    """Makes our functions known to verl in this process; doing it twice does no harm.
+    """Makes our functions known to verl in this process; once more does no harm.
 
     Values of `algorithm.adv_estimator`: workbench_grpo (GRPO, PODS, AR3PO), workbench_dr_grpo, workbench_knapsack
     (eps=1e-6, clip=5), workbench_rloo, workbench_aero (posterior, Beta(1, 1)), and workbench, which is the method's own
     under `configuration`. Values of `actor.policy_loss.loss_mode`: workbench_token, workbench_sequence.
-    advantages: further ones by name, functions of rewards (R,) and groups (R,): `register(mine=leave_one_out)`.
+    advantages: further ones by name, functions of rewards (R,) and groups (R,): `register(mine=leave_one_out)`. verl
+    refuses a name that it knows for another function, so each of these is registered once.
     """
     core = load("verl.trainer.ppo.core_algos")
     for name, function in {**ESTIMATORS, **{name: estimator(function) for name, function in advantages.items()}}.items():
@@ -133,7 +135,7 @@ def select(data, selector, advantage=None, *, multiple=1, seed=0, step=0, solved
     whole_number("multiple", multiple, 1)
     _carried_selector(selector)
     rollouts = table(data, solved=solved, step=step)
-    if advantage is None and selector.statistics != "selected" and type(selector).__name__ != "All":
+    if advantage is None and selector.statistics != "selected" and not isinstance(selector, All):
         raise ValueError(f"advantage=None: {selector} takes its statistics over more than the kept rows; pass the advantage")
     chosen, values = choose(rollouts, selector, advantage or group_normalized, Context(seed, step).rng("selector"))
     if not len(chosen):
