@@ -29,7 +29,7 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-unsloth test-vllm sweep soak lab bench lint lock clean
+.PHONY: help setup quickstart test test-unsloth test-vllm test-verl sweep soak lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
@@ -40,6 +40,7 @@ help:
 	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--kills 50")'
 	@echo 'make test-unsloth, make test-vllm'
 	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
+	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
 	@echo 'make bench       setup, then the benchmarks'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
@@ -96,6 +97,26 @@ test-unsloth test-vllm: test-%: .venv-%/.setup-stamp
 	    { tail -n 20 .venv-$*/pip.log >&2; exit 1; }; done
 	@touch $@
 
+# verl wants older transformers than the rest, and Python 3.11 or 3.12: its tests have an environment of their own.
+VERL := .venv-verl
+VERL_STAMP := $(VERL)/.setup-stamp
+VERL_NEEDS := verl TransferQueue cachetools fastapi uvicorn pytest hypothesis pyyaml
+
+test-verl: $(VERL_STAMP)
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/bin/python -m pytest -W ignore::UserWarning \
+	  tests/test_verl.py $(PYTEST_ARGS)
+
+$(VERL_STAMP): pyproject.toml constraints-verl.txt .ci/install-torch
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || { \
+	  echo "error: verl needs Python 3.11 or 3.12 with venv; name one: make test-verl PYTHON=python3.12" >&2; exit 1; }
+	@$(VERL)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VERL)
+	@echo '[1/2] $(VERL): PyTorch'
+	@.ci/install-torch $(VERL)/bin/python
+	@echo '[2/2] verl and what it needs, at the pins of constraints-verl.txt (progress in $(VERL)/pip.log)'
+	@$(VERL)/bin/python -m pip install --disable-pip-version-check --no-input -c constraints-verl.txt -e . $(VERL_NEEDS) \
+	  >$(VERL)/pip.log 2>&1 || { tail -n 20 $(VERL)/pip.log >&2; exit 1; }
+	@touch $@
+
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
@@ -124,6 +145,6 @@ lock:
 	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
 
 clean:
-	rm -rf $(VENV) .venv-unsloth .venv-vllm build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
