@@ -120,8 +120,7 @@ def test_every_method_trains(name, tmp_path):
     rollouts, chosen, advantages, _ = one._latest
     rows = rollouts.take(chosen)
     assert same(before, weights(one)) == (not any(numbers(one, "workbench/trained")[0]))
-    assert numbers(one, "workbench/selected")[0][-1] == len(chosen)
-    assert numbers(one, "workbench/rollouts")[0][-1] == len(rollouts)
+    assert [values[-1] for values in numbers(one, "workbench/selected", "workbench/rollouts")] == [len(chosen), len(rollouts)]
     sizes = np.unique(rollouts.problem, return_counts=True)[1]
     if name == "pods":
         assert (sizes == 8).all() and chosen.tolist() == max_variance(rollouts.reward, 4, rollouts.problem).tolist()

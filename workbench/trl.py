@@ -306,8 +306,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         measured = np.full_like(self._measured, np.nan)
         for part in gather_object([self._measured]):
             measured = np.where(np.isnan(measured), part, measured)
-        nothing = float("nan")
-        stats = StepStats(nothing, nothing, nothing, 0, 0, *measured[:, chosen])
+        stats = StepStats(np.nan, np.nan, np.nan, 0, 0, *measured[:, chosen])
         table = marked(rollouts, chosen, advantages, [(np.arange(len(chosen)), stats)], context.round)
         for slot in _slots(method):
             if hasattr(slot, "feedback"):
