@@ -1,7 +1,6 @@
 """What is on this machine, what a lab lacks here, and whether a model fits: `python -m workbench doctor --lab unsloth`.
 
-Everything is found without loading a heavy package: versions from the installed metadata, GPUs from nvidia-smi. Labs call
-`require` (or `require_gpu`, `require_packages`) first, so that what is missing is one line with the way out.
+Everything is found without loading a heavy package: versions from the installed metadata, GPUs from nvidia-smi.
 """
 
 import os
@@ -23,33 +22,11 @@ LABS = tuple(EXTRAS_OF)
 COMPILERS = ("cc", "gcc", "clang")
 
 
-def require(lab, *, load_in_4bit=False, fast_inference=True):
-    """Nothing if the lab can run here; ValueError for a machine without the GPU, ImportError for missing packages.
+def needed(lab, load_in_4bit=False, fast_inference=True):
+    """Names of the distributions that a lab needs: the main ones of pyproject.toml and those of its extras.
 
     load_in_4bit asks for bitsandbytes, fast_inference for vLLM, in the lab "unsloth".
     """
-    _check_lab(lab)
-    if lab == "unsloth":
-        require_gpu(lab)
-    require_packages(*needed(lab, load_in_4bit, fast_inference))
-
-
-def require_packages(*names):
-    """ImportError of one line, with the command that installs them, if any of the distributions is missing."""
-    missing = _missing(names)
-    if missing:
-        raise ImportError(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
-
-
-def require_gpu(lab):
-    """ValueError unless this is Linux with an NVIDIA GPU that the installed PyTorch can use."""
-    reason = _no_gpu()
-    if reason:
-        raise ValueError(f"lab={lab!r}: {reason}; labs.transformers runs without a GPU")
-
-
-def needed(lab, load_in_4bit=False, fast_inference=True):
-    """Names of the distributions that a lab needs: the main ones of pyproject.toml and those of its extras."""
     names = [requirement.name for extra in ("", *EXTRAS_OF[lab]) for requirement in requirements().get(extra, [])]
     spared = {"bitsandbytes": not load_in_4bit, "vllm": not fast_inference}
     return [name for name in dict.fromkeys(names) if not spared.get(name)]
@@ -141,13 +118,25 @@ def compiler():
     return next(filter(None, (shutil.which(name) for name in (*chosen[:1], *COMPILERS))), None)
 
 
+def no_gpu():
+    """Why nothing can be computed on an NVIDIA GPU, or None."""
+    if platform.system() != "Linux":
+        return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
+    if not gpus():
+        return "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by CUDA_VISIBLE_DEVICES)"
+    torch = _version("torch") or ""
+    if torch.endswith("+cpu"):
+        return f"torch {torch} has no CUDA; get the build that has: pip install --force-reinstall torch=={torch[:-4]}"
+    return None
+
+
 def obstacles(lab, load_in_4bit=False, fast_inference=True):
     """Why a lab cannot run here, each one line with the way out; an empty list if it can.
 
     Versions out of bounds are no obstacle: the table of packages shows them.
     """
     _check_lab(lab)
-    found = [_no_gpu()] if lab == "unsloth" else []
+    found = [no_gpu()] if lab == "unsloth" else []
     if lab == "unsloth" and compiler() is None:
         found.append("no C compiler, which Triton needs: apt install build-essential, or set CC")
     missing = _missing(needed(lab, load_in_4bit, fast_inference))
@@ -161,7 +150,7 @@ def obstacles(lab, load_in_4bit=False, fast_inference=True):
 def report(lab="tiny", model=None, *, fast_inference=True, **options):
     """All that `doctor` shows, as plain data: machine, packages, lab, obstacles, can_run and, with a model, its memory.
 
-    fast_inference: see `require`. options: of `memory.estimate`. A model is held against the largest GPU, or the machine's
+    fast_inference: see `needed`. options: of `memory.estimate`. A model is held against the largest GPU, or the machine's
     memory where there is none; `can_run` is False where it takes more than `memory.SHARE` of that and the lab would load it.
     """
     found = obstacles(lab, options.get("load_in_4bit", False), fast_inference)
@@ -220,18 +209,6 @@ def _memory_lines(model):
 def _check_lab(lab):
     if lab not in LABS:
         raise ValueError(f"lab={lab!r}: there are {', '.join(LABS)}")
-
-
-def _no_gpu():
-    """Why nothing can be computed on an NVIDIA GPU, or None."""
-    if platform.system() != "Linux":
-        return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
-    if not gpus():
-        return "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by CUDA_VISIBLE_DEVICES)"
-    torch = _version("torch") or ""
-    if torch.endswith("+cpu"):
-        return f"torch {torch} has no CUDA; get the build that has: pip install --force-reinstall torch=={torch[:-4]}"
-    return None
 
 
 def _gpus_of_torch():

@@ -5,23 +5,22 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from workbench.doctor import install_command, no_gpu
+
 GIB = 2**30
 
 
 def check_packages(*names):
     """ImportError unless every one of the packages can be imported; none is."""
-    missing = [name for name in names if find_spec(name) is None]
+    missing = [name.replace("_", "-") for name in names if find_spec(name) is None]
     if missing:
-        raise ImportError(f"{', '.join(missing)}: not installed; on a machine with an NVIDIA GPU: "
-                          "pip install -c constraints-gpu.txt -e '.[gpu]'")
+        raise ImportError(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
 
 
 def check_gpu(device, what):
     """ValueError where there is no GPU and `device` is not "cpu"; the device to use, "cuda" or as given."""
-    import torch
-
-    if device is None and not torch.cuda.is_available():
-        raise ValueError(f"{what}: no NVIDIA GPU is visible here; labs.transformers(...) with its own sampler runs on a CPU")
+    if device is None and (reason := no_gpu()):
+        raise ValueError(f"{what}: {reason}; labs.transformers(...) with its own sampler runs on a CPU")
     return device or "cuda"
 
 
