@@ -23,6 +23,15 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def same_environment():
+    """The command line asks matplotlib for no windows; run inside the tests, that must not reach the notebooks'."""
+    before = os.environ.get("MPLBACKEND")
+    yield
+    if before is None:
+        os.environ.pop("MPLBACKEND", None)
+
+
 @pytest.fixture
 def policy():
     """A fresh tiny policy."""
