@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workbench.cards import card
+
 FORMAT = 1
 
 
@@ -36,6 +38,14 @@ class Record:
 
     def __repr__(self):
         return f"Record({str(self.path)!r}: {self.label}, seed {self.manifest['seed']}, {len(self.rounds)} rounds)"
+
+    def _repr_html_(self):
+        rows = [("lab", self.manifest["lab"]["lab"]), ("seed", self.manifest["seed"]), ("rounds", len(self.rounds))]
+        curve = self.accuracy()
+        if len(curve):
+            first, last = (f"{row['accuracy']:.3f} (round {row['round']:.0f})" for _, row in curve.iloc[[0, -1]].iterrows())
+            rows.append(("held-out accuracy", first if len(curve) == 1 else f"{first} to {last}"))
+        return card(f"Record of {self.label}", [*rows, ("path", self.path)])
 
     @property
     def manifest(self):

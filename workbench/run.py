@@ -16,6 +16,7 @@ import numpy as np
 from workbench import labs, rewards
 from workbench.advantages import selected_advantages
 from workbench.allocators import More
+from workbench.cards import card
 from workbench.checkpoints import join_arrays, load_optimizer, optimizer_tensors, split_arrays
 from workbench.columns import whole_number
 from workbench.describe import describe, differences, rebuild
@@ -89,6 +90,9 @@ class Run:
 
     def __repr__(self):
         return f"Run({self.lab.name!r}, {self.method!r}, seed={self.seed}, out={str(self.path)!r})"
+
+    def _repr_html_(self):
+        return card("Run", [("lab", self.lab.name), ("method", self.method), ("seed", self.seed), ("record", self.path)])
 
     def rounds(self, n, progress=True):
         """Trains until the run has n rounds in all; yields each new round's row, a dict, as soon as it is recorded.
