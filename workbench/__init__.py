@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _ROOMS = ("advantages", "allocators", "bandits", "comparisons", "doctor", "evaluate", "gradients", "grpo", "hub", "labs",
           "memory", "methods", "metrics", "objectives", "plots", "plots_papers", "plots_theory", "policies", "problems",
-          "records", "reuse", "rewards", "rollouts", "scheduler", "selectors", "sweep", "theory", "verifiers")
+          "records", "report", "reuse", "rewards", "rollouts", "scheduler", "selectors", "sweep", "theory", "verifiers")
 _NAMES = {"Method": "methods", "Record": "records", "Rollouts": "rollouts", "Run": "run", "load": "records"}
 
 __all__ = [*_ROOMS, *_NAMES]
