@@ -104,7 +104,7 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert f"{group['mean']:.3f} ± {group['half']:.3f}" in result.output and f"{group['difference']:+.3f}" in result.output
     assert "grpo-group (n = 3)" in (tmp_path / "deep" / "fig.svg").read_text()
     other = invoke(*arguments, "--baseline", "grpo-group", "--y", "greedy", "--budget", "6400")
-    assert other.exit_code == 0 and "minus grpo-group" in other.output and "at 6400 rollouts" in other.output
+    assert other.exit_code == 0 and "minus grpo-group" in other.output and "at 6,400 rollouts" in other.output
 
 
 def test_seeds_that_differ_have_no_difference(tmp_path):

@@ -45,7 +45,7 @@ def report(records, path, *, title=None, rows=300):
     trained = {label: [r for r in group if len(r.rounds)] for label, group in groups.items()}
     trained = {label: group for label, group in trained.items() if group}
     content = {
-        "title": title or " and ".join([", ".join([*groups][:-1]), [*groups][-1]] if len(groups) > 1 else groups),
+        "title": title or ", ".join(groups),
         "lead": _lead(groups), "warnings": _warnings(groups), "results": _results(groups), "comparison": table,
         "notes": notes, "curves": report_figures.curves(trained), "mechanisms": report_figures.mechanisms(trained),
         "rounds": _rounds(trained), "transitions": _transitions(trained), "responses": _responses(trained, rows),
@@ -283,7 +283,8 @@ def _words(label, group):
     first, seeds = group[0].manifest, sorted({record.manifest["seed"] for record in group})
     arguments, method = first.get("arguments", {}), first["method"]
     lab = {name: value for name, value in first["lab"].items() if name != "lab"}
-    slots = [(SLOTS[name], _expression(method[name])) for name in SLOTS if name in method]
+    slots = [(SLOTS[name], _expression(method[name])) for name in SLOTS if name in method and name != "reward"]
+    slots.append((SLOTS["reward"], " + ".join(map(_expression, method.get("reward", ())))))
     settings = [f"{name.replace('_', ' ')} {_expression(value)}" for name, value in arguments.items() if name != "seed"]
     lab = [f"{name.replace('_', ' ')} {_expression(value)}" for name, value in lab.items() if value is not None]
     if "pool" in first["lab"] and first["lab"]["pool"] is None:

@@ -57,15 +57,14 @@ def _curve(groups, x, y, caption, smooth=1):
     alt = f"{name} by {plots.AXIS_LABELS[x]}: " + "; ".join(f"{label} from {a:.3g} to {b:.3g}" for label, a, b in ends)
 
     def draw(ax):
-        named = {_text(label): group for label, group in groups.items()}
-        plots.learning_curve(named, x=x, y=y, smooth=smooth, ax=ax)
+        plots.learning_curve({plain(label): group for label, group in groups.items()}, x=x, y=y, smooth=smooth, ax=ax)
         ax.set_ylabel(name)
-        _legend(ax, len(groups))
+        place_legend(ax, len(groups))
 
     return _figure(draw, alt, caption)
 
 
-def _legend(ax, labels):
+def place_legend(ax, labels):
     """Above the axes, or beside them when there are many labels: never on a curve."""
     if labels == 1:
         ax.get_legend().remove()
@@ -90,7 +89,7 @@ def _shares(groups):
     alts = {label: f"{label}: on average " + ", ".join(f"{share:.0%} of problems {name}" for name, share in row.items())
             for label, row in table.iterrows()}
     if len(groups) > LABELS_APART:
-        return [_figure(lambda ax: plots_papers.stacked(table.rename(index=_text), label="share of problems", ax=ax),
+        return [_figure(lambda ax: plots_papers.stacked(table.rename(index=plain), label="share of problems", ax=ax),
                         "; ".join(alts.values()), "Problems whose rollouts were all right, mixed, all wrong; means over rounds.")]
     return [_figure(lambda ax, group=group: plots.zero_gradient(group, ax=ax), alts[label],
                     f"{label}: problems whose rollouts were all right, mixed, all wrong.") for label, group in groups.items()]
@@ -100,11 +99,11 @@ def _phases(groups):
     table = comparisons.phases(groups)
     alt = "Seconds a round by phase: " + "; ".join(
         f"{label} " + ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in row.items()) for label, row in table.iterrows())
-    named = table.rename(index=_text)
+    named = table.rename(index=plain)
     return _figure(lambda ax: plots_papers.stacked(named, label="seconds a round", ax=ax), alt, "Seconds a round by phase.")
 
 
-def _text(label):
+def plain(label):
     """A label that Matplotlib draws as it is: dollars are no mathematics, and a leading _ would hide it from legends."""
     return re.sub(r"^_", "\N{ZERO WIDTH SPACE}_", label.replace("$", r"\$"))
 

@@ -8,6 +8,7 @@ from matplotlib.backend_bases import FigureCanvasBase
 
 from workbench import comparisons, plots, plots_papers
 from workbench.commands import summaries
+from workbench.report_figures import place_legend, plain
 
 UNITS = {"seconds": "seconds of training", "flops": "floating-point operations", "rollouts": "rollouts", "round": "rounds"}
 
@@ -22,7 +23,7 @@ def show(paths, html, out, as_json):
     found = [summaries.summary(record) for record in records]
     written = {}
     if out is not None:
-        written["figure"] = save(plots.overview(records[0]) if len(records) == 1 else plots.summary(records))
+        written["figure"] = save(_seeds(records) if len(records) > 1 else plots.overview(records[0]))
     if html is not None:
         from workbench.report import report
 
@@ -55,9 +56,16 @@ def compare(paths, x, y, baseline, budget, out, as_json):
         click.echo(f"\nfigure    {figure}")
 
 
+def _seeds(records):
+    empty = next((record for record in records if record.evals.empty or not len(record.rounds)), None)
+    if empty is not None:
+        raise ValueError(f"--out: {empty.path} has no evaluation or no round yet, so its seeds make no figure")
+    return plots.summary(records)
+
+
 def _text(table, x, y, budget, baseline):
     width = max(map(len, table.index)) + 2
-    lines = [f"{plots.AXIS_LABELS[y]} at {budget:.6g} {UNITS[x]}", "",
+    lines = [f"{plots.AXIS_LABELS[y]} at {_amount(budget)} {UNITS[x]}", "",
              f"{'':<{width}}{'runs':>4}{'mean':>8}{'':8}{f'minus {baseline}':>16}   95 % interval      better"]
     for label, row in table.iterrows():
         half = f" ± {row['half']:.3f}" if isfinite(row["half"]) else ""
@@ -71,16 +79,21 @@ def _text(table, x, y, budget, baseline):
                       "better: share of seeds ahead."])
 
 
+def _amount(budget):
+    return f"{budget:.4g}" if budget < 1000 or budget >= 1e7 else f"{budget:,.0f}"
+
+
 def _figure(groups, x, y, budget, table, baseline):
     """Curves up to where each run ended, and the paired differences at the budget."""
     with plots.style():
         figure, (curves, differences) = plots.plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-        plots.learning_curve(groups, x=x, y=y, ax=curves)
+        plots.learning_curve({plain(label): group for label, group in groups.items()}, x=x, y=y, ax=curves)
+        place_legend(curves, len(groups))
         curves.axvline(budget, color="#666666", ls=":", lw=1)
-        curves.set_title("Held-out problems; dotted: the budget")
+        curves.set_xlabel(f"{plots.AXIS_LABELS[x]} (dotted: {_amount(budget)})")
         if "difference" in table:
-            plots_papers.differences(table, label="difference in held-out accuracy, 95 % interval", ax=differences)
-        differences.set_title(f"Against {baseline} at {budget:.4g} {UNITS[x]}")
+            plots_papers.differences(table.rename(index=plain), label="difference in held-out accuracy, 95 %", ax=differences)
+        differences.set_title(f"minus {plain(baseline)} at {_amount(budget)} {UNITS[x]}", fontsize="small")
     return figure
 
 
