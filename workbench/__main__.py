@@ -1,69 +1,184 @@
-"""The command line: `python -m workbench quickstart`."""
+"""The command line: `python -m workbench quickstart`. What the commands do is in `commands`, loaded when one runs."""
 
-import ast
-import inspect
-import json
 import os
 import sys
-from pathlib import Path
 
 import click
 
+from workbench import __version__
+from workbench.commands.settings import METHODS
 
-@click.group()
+UNITS = ("seconds", "flops", "rollouts", "round")
+RESUMABLE = ("quickstart", "run", "sweep")
+
+
+class Commands(click.Group):
+    """A named error is one line on stderr and exit status 1, an interrupt 130."""
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # click's own affair: the reader has left
+        except (ValueError, OSError, ImportError, FloatingPointError) as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            resumable = ctx.invoked_subcommand in RESUMABLE
+            click.echo("\nstopped" + "; the same command goes on with what is missing" * resumable, err=True)
+            sys.exit(130)
+
+
+def examples(*lines):
+    """Text below a command's help, one command a line."""
+    return "\b\nExamples:\n" + "\n".join(f"  python -m workbench {line}" for line in lines)
+
+
+def method_names(ctx, parameter, incomplete):
+    """For completion in the shell."""
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def print_completion(ctx, parameter, shell):
+    if shell and not ctx.resilient_parsing:
+        from click.shell_completion import get_completion_class
+
+        click.echo(get_completion_class(shell)(main, {}, "workbench", "_WORKBENCH_COMPLETE").source())
+        ctx.exit()
+
+
+EPILOG = """\b
+Exit status: 0 done; 1 an error, named in one line on stderr (doctor also: cannot run here);
+2 wrong usage; 130 interrupted.
+
+\b
+Completion of the script `workbench`, for bash (zsh and fish alike):
+  eval "$(workbench --completion bash)"
+"""
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else on stdout.")
+
+
+@click.group(cls=Commands, epilog=EPILOG)
+@click.version_option(__version__, prog_name="workbench")
+@click.option("--completion", type=click.Choice(["bash", "zsh", "fish"]), expose_value=False, is_eager=True,
+              callback=print_completion, help="Print what the shell evaluates for tab completion.")
 def main():
     """Which rollouts are worth generating, and which are worth training on?"""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MPLBACKEND", "agg")
 
 
-@main.command()
+@main.command(epilog=examples("quickstart", "quickstart --rounds 20 --out runs/first --figures figures"))
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(1), help="Rounds of 32 problems x 8 rollouts.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", default="runs/quickstart", show_default=True, help="Directory of the record, resumed.")
 @click.option("--figures", default="figures", show_default=True, help="Directory of the pictures.")
-def quickstart(rounds, seed, out, figures):
+def quickstart(**options):
     """Train the tiny language model by GRPO on this machine, and draw what happened."""
-    _guard(lambda: _quickstart(rounds, seed, Path(out), Path(figures)))
+    from workbench.commands import train
+
+    train.quickstart(**options)
 
 
-@main.command()
-@click.argument("method")
-@click.option("--set", "options", multiple=True, metavar="NAME=VALUE", help="An argument of the method, as n=16; repeatable.")
+@main.command(epilog=examples(
+    "run grpo --set n=16 --out runs/grpo",
+    "run cbs --set selector.scope=round --set allocator.n=16 --out runs/cbs",
+    "run aero --set advantage.alpha=2 --lab pool=1024 --lab levels=1,2,3 --out runs/aero"))
+@click.argument("method", shell_complete=method_names)
+@click.option("--set", "options", multiple=True, metavar="NAME=VALUE",
+              help="An argument of the method, as n=16, or of one of its slots, as selector.m=4; repeatable.")
 @click.option("--lab", "lab_options", multiple=True, metavar="NAME=VALUE", help="An argument of the tiny lab, as pool=1024.")
 @click.option("--rounds", default=200, show_default=True, type=click.IntRange(1))
 @click.option("--problems", default=32, show_default=True, help="Problems a round.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--evaluate-every", default=20, show_default=True, help="Rounds between evaluations, 0 for none.")
 @click.option("--out", required=True, help="Directory of the record; resumed if it holds this run.")
-def run(method, options, lab_options, rounds, problems, seed, evaluate_every, out):
-    """Run METHOD, a name in workbench.methods, in the tiny lab: python -m workbench run grpo --set n=16 --out runs/a"""
-    _guard(lambda: _run(method, _settings(options), _settings(lab_options), rounds, problems, seed, evaluate_every, out))
+@as_json
+def run(**options):
+    from workbench.commands import train
+
+    train.run(**options)
 
 
-@main.command()
+run.help = f"""Run METHOD in the tiny lab: {', '.join(METHODS)}.
+
+Slots are allocator, reuse, selector, advantage, objective and reward (whose parts go by name: reward.overlong.buffer).
+"""
+
+
+@main.command(epilog=examples(
+    "show runs/grpo", "show runs/grpo --html report.html --out overview.svg", "show runs/grpo runs/cbs --html report.html",
+    "show runs/grpo --json"))
+@click.argument("records", nargs=-1, required=True, type=click.Path(), metavar="RECORD...")
+@click.option("--html", default=None, metavar="FILE", help="Write a report: one HTML file that needs no network.")
+@click.option("--out", default=None, metavar="FIG", help="Write a figure: .svg, .png, .pdf; of one method.")
+@as_json
+def show(records, **options):
+    """Show what a run left: its table, a figure, a report.
+
+    RECORD is a run's directory, one with a directory for each seed, or one with label/seed-0, label/seed-1, ...
+    """
+    from workbench.commands import look
+
+    look.show(records, **options)
+
+
+@main.command(epilog=examples(
+    "compare runs/grpo runs/knapsack --x rollouts", "compare data/runs/cbs --x flops --baseline grpo-full --out cbs.svg",
+    "compare runs/grpo runs/knapsack --json"))
+@click.argument("records", nargs=-1, required=True, type=click.Path(), metavar="A B...")
+@click.option("--x", default="seconds", show_default=True, type=click.Choice(UNITS), help="What all have spent equally.")
+@click.option("--y", default="accuracy", show_default=True, type=click.Choice(["accuracy", "greedy"]), help="Held-out score.")
+@click.option("--baseline", default=None, metavar="LABEL", help="What differences are taken to.  [default: the first]")
+@click.option("--budget", default=None, type=click.FloatRange(0), help="Of x.  [default: the most that every run reached]")
+@click.option("--out", default=None, metavar="FIG", help="Write the figure: .svg, .png, .pdf.")
+@as_json
+def compare(records, **options):
+    """Compare held-out accuracy at an equal budget, with intervals and paired differences.
+
+    A and B are records, or directories with label/seed-0, label/seed-1, ...; records that differ in the seed alone are
+    one method's seeds.
+    """
+    from workbench.commands import look
+
+    look.compare(records, **options)
+
+
+@main.command(epilog=examples("sweep data/grids/example.yaml", "sweep data/grids/cbs.yaml --jobs 2 --out runs/sweeps/cbs"))
 @click.argument("grid", type=click.Path())
 @click.option("--out", default=None, help="Output directory, gone on with if it holds this sweep.  [default: runs/sweeps/NAME]")
 @click.option("--jobs", default=None, type=click.IntRange(1), help="Runs side by side.  [default: one a core]")
 @click.option("--ray", default=None, metavar="ADDRESS", help="A Ray cluster: auto or its address; local starts one here.")
 @click.option("--gpus", default=0.0, help="GPUs that each run takes on Ray.")
-def sweep(grid, out, jobs, ray, gpus):
-    """Run a notebook over GRID, a YAML file: python -m workbench sweep data/grids/example.yaml"""
-    _guard(lambda: _sweep(grid, out, jobs, ray, gpus))
+@as_json
+def sweep(as_json, **options):
+    """Run a notebook over GRID, a YAML file."""
+    from workbench import sweep as sweeps
+
+    frame = sweeps.sweep(report=lambda line: click.echo(line, err=as_json), **options)
+    shown = frame.to_json(orient="records", indent=2) if as_json else (
+        "\n" + frame.drop(columns=["error", "notebook"]).to_string(index=False))
+    click.echo(shown)
+    failed = int((frame["status"] == "failed").sum())
+    if failed:
+        raise ValueError(f"{failed} of {len(frame)} runs failed; the same command runs them again")
 
 
-@main.command("base-model")
+@main.command("base-model", epilog=examples("base-model --out my-model --seed 1"))
 @click.option("--out", default="data/models/tiny", show_default=True, help="Directory to write the model to.")
 @click.option("--seed", default=None, type=int, help="Default: that of the shipped model.")
 @click.option("--steps", default=None, type=int, help="Default: those of the shipped model.")
 def base_model(out, seed, steps):
     """Make the tiny base model again: supervised training, stopped early, with its card."""
+    from pathlib import Path
+
     from workbench import pretrain
 
-    _guard(lambda: pretrain.make(Path(out), seed=seed, steps=steps, report=click.echo))
+    pretrain.make(Path(out), seed=seed, steps=steps, report=click.echo)
 
 
-@main.command()
+@main.command(epilog=examples(
+    "doctor", "doctor --lab unsloth --model Qwen/Qwen2.5-3B-Instruct --max-length 1024", "doctor --json"))
 @click.option("--lab", default="tiny", show_default=True, type=click.Choice(["tiny", "transformers", "unsloth"]))
 @click.option("--model", default=None, metavar="NAME_OR_PATH", help="Estimate the memory of this model; nothing is downloaded.")
 @click.option("--lora-rank", default=64, show_default=True, help="0 trains all parameters.")
@@ -73,123 +188,19 @@ def base_model(out, seed, steps):
 @click.option("--max-length", default=1024, show_default=True, help="Tokens of prompt and response.")
 @click.option("--rollouts", default=64, show_default=True, help="Sampled at once.")
 @click.option("--micro-tokens", default=16_384, show_default=True, help="Tokens of a micro-batch.")
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@as_json
 def doctor(lab, model, as_json, **options):
     """Show this machine and what is missing; exit with 1 when LAB, with the model if one is named, cannot run here."""
-    _guard(lambda: _doctor(lab, model, as_json, options))
-
-
-def _doctor(lab, model, as_json, options):
     from workbench import doctor
 
     told = doctor.report(lab, model, **options)
-    click.echo(json.dumps(told, indent=2) if as_json else doctor.text(told))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(told, indent=2))
+    else:
+        click.echo(doctor.text(told))
     if not told["can_run"]:
-        sys.exit(1)
-
-
-def _quickstart(rounds, seed, out, figures):
-    import workbench as wb
-
-    lab = wb.labs.tiny()
-    run = wb.Run(lab, wb.methods.grpo(), seed=seed, out=out)
-    click.echo(f"GRPO on the tiny lab, {run.problems_per_round} problems x 8 rollouts a round; the record goes to {out}")
-    for _ in run.rounds(rounds):
-        pass
-    click.echo(_table(run.record))
-    figures.mkdir(parents=True, exist_ok=True)
-    figure = wb.plots.overview(run.record)
-    for suffix in ("svg", "png"):
-        figure.savefig(figures / f"quickstart.{suffix}", dpi=150, metadata={"Date": None} if suffix == "svg" else None)
-    click.echo(f"\nfigure    {figures / 'quickstart.svg'} (and .png)")
-    click.echo("notebook  make lab, then open notebooks/00_quickstart.ipynb")
-
-
-def _run(method, options, lab_options, rounds, problems, seed, evaluate_every, out):
-    import workbench as wb
-
-    lab = _call(wb.labs.tiny, lab_options)
-    chosen = _call(_method(method), options)
-    run = wb.Run(lab, chosen, seed=seed, out=out, problems_per_round=problems, evaluate_every=evaluate_every)
-    click.echo(repr(chosen))
-    for _ in run.rounds(rounds):
-        pass
-    click.echo(_table(run.record))
-
-
-def _sweep(grid, out, jobs, ray, gpus):
-    from workbench import sweep as sweeps
-
-    try:
-        frame = sweeps.sweep(grid, out=out, jobs=jobs, ray=ray, gpus=gpus, report=click.echo)
-    except KeyboardInterrupt:
-        click.echo("\nstopped; the same command goes on with what is missing", err=True)
-        sys.exit(130)
-    click.echo("\n" + frame.drop(columns=["error", "notebook"]).to_string(index=False))
-    failed = int((frame["status"] == "failed").sum())
-    if failed:
-        raise ValueError(f"{failed} of {len(frame)} runs failed; the same command runs them again")
-
-
-def _method(name):
-    from workbench import methods
-
-    if name not in methods.PAPERS:
-        raise ValueError(f"method {name!r}: there are {', '.join(methods.PAPERS)}")
-    return getattr(methods, name)
-
-
-def _settings(options):
-    """NAME=VALUE pairs as keyword arguments; values are Python literals, anything else is text."""
-    settings = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise ValueError(f"{option!r}: NAME=VALUE is needed")
-        try:
-            settings[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            settings[name] = value
-    return settings
-
-
-def _call(function, options):
-    known = inspect.signature(function).parameters
-    for name in options:
-        if name not in known and "objective" not in known:
-            raise ValueError(f"{name}: no argument of {function.__name__}; there are {', '.join(known)}")
-    return function(**options)
-
-
-def _table(record):
-    """Before and after, as text."""
-    rounds, curve = record.rounds, record.accuracy()
-    lines = []
-    if len(curve):
-        first, last = curve.iloc[0], curve.iloc[-1]
-        k = int(record.evals["samples"].iloc[0])
-        heads = f"round {int(first['round'])}", f"round {int(last['round'])}"
-        lines += ["", f"{'held-out accuracy':<28}{heads[0]:>12}{heads[1]:>12}"]
-        lines += [f"{f'  avg@{k}':<28}{first['accuracy']:>12.3f}{last['accuracy']:>12.3f}",
-                  f"{'  greedy':<28}{first['greedy']:>12.3f}{last['greedy']:>12.3f}"]
-        for level, part in record.evals.groupby("level"):
-            rate = part["correct"].groupby(part["round"]).sum() / part["samples"].groupby(part["round"]).sum()
-            lines.append(f"{f'  level {level}, avg@{k}':<28}{rate.iloc[0]:>12.2f}{rate.iloc[-1]:>12.2f}")
-    if len(rounds):
-        seconds = rounds[["seconds_generate", "seconds_verify", "seconds_schedule", "seconds_update"]].mean()
-        shares = "  ".join(f"{name.removeprefix('seconds_')} {value:.3f}" for name, value in seconds.items())
-        share = rounds["effective_gradient_ratio"].mean()
-        lines += ["", f"rollouts {int(rounds['rollouts'].sum())}, of those trained on {share:.0%} with a gradient",
-                  f"seconds a round {rounds['seconds'].mean():.2f}: {shares}"]
-    return "\n".join(lines)
-
-
-def _guard(job):
-    """Runs a job; a named error is one line on stderr and exit status 1."""
-    try:
-        job()
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
-        click.echo(f"error: {error}", err=True)
         sys.exit(1)
 
 

@@ -3,6 +3,9 @@
 Runs are grouped in a dict from label to the records of its seeds, as `load_all` gives it for a directory.
 """
 
+import json
+import re
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,6 +31,51 @@ def load_all(path):
     if not groups:
         raise ValueError(f"path={str(path)!r}: no records of the form label/seed-0 there")
     return {label: sorted(group, key=lambda record: record.manifest["seed"]) for label, group in groups.items()}
+
+
+def find(paths):
+    """The records at or under `paths`, at most two directories deep: dict from label to a list of `Record`; see `labelled`.
+
+    ValueError for a path without any.
+    """
+    found = {}
+    for path in map(Path, paths):
+        manifests = [file for depth in ("", "*/", "*/*/") for file in sorted(path.glob(f"{depth}manifest.json"))]
+        if not manifests:
+            raise ValueError(f"{str(path)!r}: no record there (manifest.json is missing), nor in its directories")
+        found |= {file.parent.resolve(): Record(file.parent) for file in manifests}
+    return labelled(found.values())
+
+
+def labelled(records):
+    """Runs and their seeds: dict from label to a list of `Record`, seeds in order.
+
+    Directories label/seed-0, label/seed-1, ... say it themselves. Other records are seeds of one another if method, lab
+    and training arguments are the same; their label is the method's name. Where two labels would be the same, or a seed
+    would come twice, the path stands behind the label.
+    """
+    groups = {}
+    for record in records:
+        groups.setdefault(_identity(record), []).append(record)
+    named = []
+    for (label, _), group in groups.items():
+        twice = len({record.manifest["seed"] for record in group}) < len(group)
+        named += [(label, part) for part in ([[record] for record in group] if twice else [group])]
+    count = Counter(label for label, _ in named)
+    return {label if count[label] == 1 else f"{label} ({part[0].path})": sorted(part, key=lambda r: r.manifest["seed"])
+            for label, part in named}
+
+
+def comparable(groups):
+    """ValueError unless every run of `groups` was evaluated, and all on the same held-out problems."""
+    known = None
+    for record in (record for group in groups.values() for record in group):
+        evals = record.evals
+        if evals.empty:
+            raise ValueError(f"{record.path}: the run was never evaluated on held-out problems, so it cannot be compared")
+        problems = set(evals["problem"])
+        if problems != (known := known or problems):
+            raise ValueError(f"{record.path}: other held-out problems than those of the first run; compare runs of one lab")
 
 
 def spent(record, unit):
@@ -85,6 +133,16 @@ def at_budget(groups, unit, budget=None, *, baseline=None, y="accuracy", seed=0)
         if baseline is not None and label != baseline:
             rows[label] |= _paired(by_seed, scores[baseline], generator(seed, "bootstrap"))
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _identity(record):
+    """(label, what its seeds have in common)."""
+    folder, manifest = record.path.resolve(), record.manifest
+    if re.fullmatch(r"seed-\d+", folder.name):
+        return folder.parent.name, str(folder.parent)
+    free = ("seed", "evaluate_every", "checkpoint_every")
+    arguments = {name: value for name, value in manifest.get("arguments", {}).items() if name not in free}
+    return record.label, json.dumps([manifest["method"], manifest["lab"], arguments], sort_keys=True)
 
 
 def _paired(by_seed, baseline, rng):

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench import problems as problem_room
+from workbench.cards import card
 from workbench.checks import check_parts
 from workbench.columns import whole_number
-from workbench.describe import describe
+from workbench.describe import compose, describe
 from workbench.policies import Sampling
 from workbench.policies.checks import check_gpu, check_packages, check_template, check_vllm
 from workbench.problems import LEVELS, Pool, arithmetic
@@ -53,6 +54,13 @@ class Lab:
     def __repr__(self):
         held_out = 0 if self.held_out is None else len(self.held_out)
         return f"Lab({self.name!r}, learning_rate={self.learning_rate}, {held_out} held-out problems, {self.sampling})"
+
+    def _repr_html_(self):
+        problems = f"a pool of {len(self.problems)}" if isinstance(self.problems, Pool) else "fresh ones every round"
+        held_out = "none" if self.held_out is None else f"{len(self.held_out)} problems, {self.samples} responses to each"
+        return card(f"Lab {self.name}", [
+            ("problems", problems), ("held out", held_out), ("verifier", type(self.verifier).__name__),
+            ("sampling", compose(self.sampling)), ("learning rate", f"{self.learning_rate:g}")])
 
 
 def tiny(pool=None, *, levels=tuple(LEVELS), held_out=200, samples=8, learning_rate=3e-4, seed=0, model=None, threads=1):

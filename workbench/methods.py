@@ -12,6 +12,7 @@ from typing import Any
 from workbench import allocators, reuse, selectors
 from workbench.advantages import group_normalized, posterior
 from workbench.allocators import Uniform
+from workbench.cards import card
 from workbench.checks import check_slots
 from workbench.columns import is_number, whole_number
 from workbench.describe import compose
@@ -46,6 +47,9 @@ class Method:
     def __repr__(self):
         slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
         return f"Method({self.name!r}, {slots})"
+
+    def _repr_html_(self):
+        return card(f"Method {self.name}", [(name, compose(value)) for name, value in self.slots().items()])
 
     def slots(self):
         """Name and value of every slot, in the order of a round."""

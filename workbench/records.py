@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench import __version__
+from workbench.cards import card
 
 FORMAT = 1
 LOCK = "lock.json"
@@ -54,6 +55,14 @@ class Record:
 
     def __repr__(self):
         return f"Record({str(self.path)!r}: {self.label}, seed {self.manifest['seed']}, {len(self.rounds)} rounds)"
+
+    def _repr_html_(self):
+        rows = [("lab", self.manifest["lab"]["lab"]), ("seed", self.manifest["seed"]), ("rounds", len(self.rounds))]
+        curve = self.accuracy()
+        if len(curve):
+            first, last = (f"{row['accuracy']:.3f} (round {row['round']:.0f})" for _, row in curve.iloc[[0, -1]].iterrows())
+            rows.append(("held-out accuracy", first if len(curve) == 1 else f"{first} to {last}"))
+        return card(f"Record of {self.label}", [*rows, ("path", self.path)])
 
     @property
     def manifest(self):

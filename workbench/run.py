@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench import labs, rewards
+from workbench.cards import card
 from workbench.checkpoints import pack, unpack
 from workbench.checks import check_instance, check_optimizer
 from workbench.columns import positive_number, whole_number
@@ -106,6 +107,9 @@ class Run:
 
     def __repr__(self):
         return f"Run({self.lab.name!r}, {self.method!r}, seed={self.seed}, out={str(self.path)!r})"
+
+    def _repr_html_(self):
+        return card("Run", [("lab", self.lab.name), ("method", self.method), ("seed", self.seed), ("record", self.path)])
 
     def rounds(self, n, progress=True):
         """Trains until the run has n rounds in all; yields each new round's row, a dict, as soon as it is recorded.
