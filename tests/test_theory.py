@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import bandits, gradients, plots_theory, theory
+from workbench import bandits, gradients, plots, plots_theory, theory
 from workbench.budgets import expected_rollouts, info_gain, knapsack, nonzero_gradient_probability, value
 from workbench.rollouts import Rollouts
 
@@ -154,5 +154,5 @@ def test_draws_on_the_axes_given(draw):
 
 def test_saved_figures_are_the_same_twice(tmp_path):
     for name in "ab":
-        plots_theory.save({name: FIGURES["split_variance"](None)}, tmp_path)
+        plots.save({name: FIGURES["split_variance"](None)}, tmp_path)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

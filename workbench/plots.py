@@ -8,6 +8,7 @@ Student intervals over seeds; with one seed there is a line and no band, and the
 
 import itertools
 from contextlib import contextmanager
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -201,6 +202,14 @@ def overview(record, *, figure=None):
         shares.set_title("Where a gradient comes from")
         figure.suptitle(_who([record]), x=0.01, ha="left", weight="bold")
     return figure
+
+
+def save(figures, folder):
+    """Writes Axes (their whole figure) as SVG: dict name -> Axes, to folder/name.svg, without a date in the file."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with style():
+        for name, ax in figures.items():
+            ax.figure.savefig(Path(folder) / f"{name}.svg", metadata={"Date": None})
 
 
 def watch(run, n, *, every=5):

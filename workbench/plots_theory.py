@@ -3,8 +3,6 @@
 Each takes arrays or frames, draws on a given or new `Axes` and returns it. Bars and bands are 95 % intervals.
 """
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -169,14 +167,6 @@ def fidelity(means, *, y="cosine", label=None, ax=None):
                title=f"{label or 'Selectors'} (n = {means['n'].max()} problems)")
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
-
-
-def save(figures, folder):
-    """Writes Axes (their whole figure) as SVG: dict name -> Axes, to folder/name.svg, without a date in the file."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with style():
-        for name, ax in figures.items():
-            ax.figure.savefig(Path(folder) / f"{name}.svg", metadata={"Date": None})
 
 
 def _not_empty(name, frame):
