@@ -36,7 +36,7 @@ help:
 	@echo 'make lab         setup, then JupyterLab on notebooks/'
 	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
 	@echo 'make sweep       setup, then a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"'
-	@echo 'make bench       setup, then the benchmarks'
+	@echo 'make bench       setup, then the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
 	@echo 'make clean       remove $(VENV) and what tools leave behind; runs are kept'
@@ -76,8 +76,10 @@ sweep: setup
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
+# A part of the benchmarks, chosen by PYTEST_ARGS, is printed and not kept.
 bench: setup
-	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-only $(PYTEST_ARGS)
+	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-columns=min,median,max,rounds \
+	  $(if $(PYTEST_ARGS),$(PYTEST_ARGS),--table data/benchmarks.csv --figure figures/growth.svg)
 
 lint: setup
 	@$(BIN)/python -m ruff check .
