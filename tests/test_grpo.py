@@ -65,8 +65,8 @@ def test_gradient_and_loss_do_not_depend_on_the_split(policy, objective, micro_t
 def test_gradient_is_that_of_the_plain_computation(policy, micro_tokens):
     """Of responses really sampled: no row left out, all padded on the left, logits of every position."""
     rollouts = policy.generate([p.prompt for p in arithmetic(6, seed=2)], [4] * 6, Sampling(max_new_tokens=24), seed=1)
-    advantages = group_normalized(rollouts.lengths % 2.0, rollouts.problem)
-    assert (advantages == 0).any() and len(set(rollouts.prompt.lengths)) > 1
+    advantages = group_normalized(np.array([1.0, 0, 0, 1] * 3 + [0.0] * 4 + [0.0, 1, 1, 1] * 2), rollouts.problem)
+    assert len(set(rollouts.prompt.lengths)) > 1 and len(set(rollouts.lengths)) > 1
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))  # ratios other than 1
@@ -81,7 +81,7 @@ def test_gradient_is_that_of_the_plain_computation(policy, micro_tokens):
     expected = torch.cat([p.grad.flatten() for p in policy.parameters()])
     keeper = Gradients(policy)
     stats = grpo_step(policy, keeper, rollouts, advantages, max_grad_norm=1e9, micro_tokens=micro_tokens)
-    assert stats.rollouts == (advantages != 0).sum() and np.nanmax(stats.clip_ratio) > 0
+    assert stats.rollouts == 20 and np.nanmax(stats.clip_ratio) > 0
     assert (keeper.seen - expected).norm() <= 1e-5 * expected.norm()
 
 
