@@ -41,7 +41,7 @@ help:
 	@echo 'make test-unsloth, make test-vllm'
 	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
 	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
-	@echo 'make bench       setup, then the benchmarks'
+	@echo 'make bench       setup, then the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
 	@echo 'make clean       remove the environments and what tools leave behind; runs are kept'
@@ -120,8 +120,10 @@ $(VERL_STAMP): pyproject.toml constraints-verl.txt .ci/install-torch
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
+# A part of the benchmarks, chosen by PYTEST_ARGS, is printed and not kept.
 bench: setup
-	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-only $(PYTEST_ARGS)
+	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-columns=min,median,max,rounds \
+	  $(if $(PYTEST_ARGS),$(PYTEST_ARGS),--table data/benchmarks.csv --figure figures/growth.svg)
 
 lint: setup
 	@$(BIN)/python -m ruff check .

@@ -8,6 +8,8 @@ from conftest import hand_made, tiny_policy
 from workbench.advantages import group_normalized
 from workbench.grpo import NonFinite, grpo_step, micro_batches, mini_batches
 from workbench.objectives import Objective, policy_loss
+from workbench.policies import Sampling
+from workbench.problems import arithmetic
 from workbench.rollouts import Ragged
 
 ROLLOUTS = hand_made([1, 0, 0, 1, 1, 1, 0, 0, 1, 0], list("aaabbbcccc"))
@@ -57,6 +59,30 @@ def test_gradient_and_loss_do_not_depend_on_the_split(policy, objective, micro_t
     assert stats.loss == pytest.approx(loss, abs=1e-6)
     assert torch.allclose(seen, expected, atol=1e-5 * expected.abs().max().item(), rtol=1e-4)
     assert stats.gradient_norm == pytest.approx(expected.norm().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("micro_tokens", [200, 10**6])
+def test_gradient_is_that_of_the_plain_computation(policy, micro_tokens):
+    """Of responses really sampled: no row left out, all padded on the left, logits of every position."""
+    rollouts = policy.generate([p.prompt for p in arithmetic(6, seed=2)], [4] * 6, Sampling(max_new_tokens=24), seed=1)
+    advantages = group_normalized(np.array([1.0, 0, 0, 1] * 3 + [0.0] * 4 + [0.0, 1, 1, 1] * 2), rollouts.problem)
+    assert len(set(rollouts.prompt.lengths)) > 1 and len(set(rollouts.lengths)) > 1
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.add_(0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))  # ratios other than 1
+    whole = Ragged.of([[*rollouts.prompt[i], *rollouts.response[i]] for i in range(24)], np.int64)
+    ids, real = (torch.as_tensor(a.copy()) for a in (whole.padded(side="left"), whole.mask()[:, ::-1]))
+    width = rollouts.lengths.max()
+    logits = policy.model(input_ids=ids, attention_mask=real.long(), position_ids=(real.cumsum(1) - 1).clamp(min=0)).logits
+    logprobs = logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, -width:, 0]
+    mask = torch.as_tensor(rollouts.response.mask()[:, ::-1].copy())
+    behaviour = torch.as_tensor(rollouts.logprobs.padded(side="left"))
+    policy_loss(logprobs, behaviour, torch.as_tensor(advantages, dtype=torch.float32), mask, mean="token").backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    keeper = Gradients(policy)
+    stats = grpo_step(policy, keeper, rollouts, advantages, max_grad_norm=1e9, micro_tokens=micro_tokens)
+    assert stats.rollouts == 20 and np.nanmax(stats.clip_ratio) > 0
+    assert (keeper.seen - expected).norm() <= 1e-5 * expected.norm()
 
 
 def test_rows_without_advantage_are_not_computed(policy):

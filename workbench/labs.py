@@ -93,7 +93,7 @@ def tiny(pool=None, *, levels=tuple(LEVELS), held_out=200, samples=8, learning_r
         "tiny", arithmetic(pool, levels=levels, seed=seed),
         arithmetic(held_out, levels=sorted(set(levels)), seed=seed, split="heldout") if held_out else None,
         Math(boxed=True), make_policy, Sampling(max_new_tokens=64), learning_rate,
-        {"betas": (0.9, 0.95), "weight_decay": 0.0}, samples=samples, config=config,
+        {"betas": (0.9, 0.95), "weight_decay": 0.0}, samples=samples, micro_tokens=2048, config=config,
     )
 
 

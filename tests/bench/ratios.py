@@ -1,12 +1,17 @@
 """Two things timed in turns, so that whatever else the machine does falls on both: the ratio and its spread.
 
-Every ratio measured in a run of `make bench` is kept and printed as one table at its end.
+Every measurement of a run of `make bench` is kept, printed as one table at its end and written to `data/benchmarks.csv`.
 """
 
+import csv
+import os
+import platform
 import statistics
 import time
+from pathlib import Path
 
 TABLE = {}
+COLUMNS = ("measured", "median", "least", "most", "n", "wanted", "met", "unit", "machine")
 
 
 def seconds(job):
@@ -16,23 +21,69 @@ def seconds(job):
     return time.perf_counter() - start
 
 
+def turns(*jobs, repeats=7, warmup=1):
+    """Wall-clock seconds of the jobs, called one after the other `repeats` times: a list for each job."""
+    for _ in range(warmup):
+        for job in jobs:
+            job()
+    spent = [[seconds(job) for job in jobs] for _ in range(repeats)]
+    return [list(column) for column in zip(*spent)]
+
+
 def ratio(ours, theirs, repeats=7, warmup=1):
     """Ratios of the seconds of ours() to those of theirs(), one for each repeat, sorted."""
-    for _ in range(warmup):
-        ours(), theirs()
-    return sorted(seconds(ours) / seconds(theirs) for _ in range(repeats))
+    return sorted(a / b for a, b in zip(*turns(ours, theirs, repeats=repeats, warmup=warmup)))
 
 
-def note(name, ratios, bound=None, unit=""):
-    """Keeps a measurement for the table: (name, repeats (n,), what it was to reach); returns its median."""
-    median = statistics.median(ratios)
-    TABLE[name] = (median, min(ratios), max(ratios), len(ratios), bound, unit)
-    return median
+def exponents(sizes, costs):
+    """The slopes of log cost over log size by least squares: sizes (K,), costs a list of K lists; one for each repeat."""
+    import numpy as np
+
+    return [float(np.polyfit(np.log(sizes), np.log(repeat), 1)[0]) for repeat in zip(*costs)]
+
+
+def note(name, values, bound=None, unit=""):
+    """Keeps a measurement for the table: (name, repeats (n,), what its median was to reach, as "<= 2"); returns its median."""
+    assert name not in TABLE, f"{name!r} is measured twice"
+    values = [float(value) for value in values]
+    TABLE[name] = (statistics.median(values), min(values), max(values), len(values), bound, unit)
+    return TABLE[name][0]
+
+
+def met(median, bound):
+    """Whether a median keeps its bound, "yes" or "no"; "" where there is none."""
+    if bound is None:
+        return ""
+    sign, number = bound.split()
+    return "yes" if {"<=": median <= float(number), ">=": median >= float(number)}[sign] else "no"
+
+
+def rows():
+    """The table: a tuple of strings for each measurement, its machine left out."""
+    return [(name, *(f"{x:.3g}" for x in (middle, low, high)), str(n), bound or "", met(middle, bound), unit)
+            for name, (middle, low, high, n, bound, unit) in TABLE.items()]
 
 
 def lines():
     """The table as text."""
-    head = f"{'measured':<72}{'median':>10}{'least':>10}{'most':>10}{'n':>4}  {'wanted'}"
-    rows = [f"{name:<72}{middle:>10.4g}{low:>10.4g}{high:>10.4g}{n:>4}  {bound or ''}{f' ({unit})' if unit else ''}"
-            for name, (middle, low, high, n, bound, unit) in TABLE.items()]
-    return [head, *rows]
+    shape = "{:<76}{:>9}{:>9}{:>9}{:>4}  {:<9}{:<5}{}"
+    return [shape.format(*row).rstrip() for row in [COLUMNS[:-1], *rows()]]
+
+
+def write(path):
+    """The table as CSV, with the machine it was measured on."""
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(COLUMNS)
+        table.writerows([*row, machine()] for row in rows())
+
+
+def machine():
+    """Processor, cores, Python and torch, as one line."""
+    import torch
+
+    info = Path("/proc/cpuinfo")
+    named = [line for line in (info.read_text() if info.exists() else "").splitlines() if line.startswith("model name")]
+    processor = named[0].split(":")[1].strip() if named else platform.processor() or platform.machine()
+    return (f"{processor}, {os.cpu_count()} cores, one thread a process, "
+            f"Python {platform.python_version()}, torch {torch.__version__}")

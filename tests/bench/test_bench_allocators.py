@@ -6,6 +6,7 @@ The straightforward dynamic program over (problem, total) is here for comparison
 import numpy as np
 import pytest
 
+from tests.bench import ratios
 from workbench.allocators import SuccessRates, balance, knapsack, value
 from workbench.problems import Problem
 from workbench.rollouts import Context, Rollouts
@@ -50,6 +51,24 @@ def test_dynamic_program(benchmark):
     ours = knapsack(p, 2048, fallback=False)
     assert counts.sum() == 2048
     assert value(ours, p).sum() == pytest.approx(value(counts, p).sum(), rel=1e-12)
+
+
+def test_a_round_against_the_dynamic_program():
+    p = rates(256, "spread")
+    ours, theirs = ratios.turns(lambda: knapsack(p, 2048), lambda: dynamic_program(p, 2048), repeats=5)
+    ratios.note("knapsack 256 problems, 2,048 rollouts", 1000 * np.array(ours), "<= 2", "ms")
+    median = ratios.note("knapsack 256 problems, 2,048 rollouts: ours / dynamic program", np.array(ours) / theirs)
+    assert median < 0.1
+
+
+def test_growth_to_a_million():
+    """One million problems, eight million rollouts: the exponent of time over problems."""
+    sizes = [10_000, 100_000, 1_000_000]
+    p = {size: rates(size, "spread") for size in sizes}
+    spent = ratios.turns(*(lambda size=size: knapsack(p[size], 8 * size) for size in sizes), repeats=5)
+    ratios.note("knapsack 1,000,000 problems, 8,000,000 rollouts", spent[-1], unit="s")
+    exponent = ratios.note("knapsack 10,000 to 1,000,000 problems: exponent of time", ratios.exponents(sizes, spent), "<= 1.1")
+    assert exponent < 1.5
 
 
 def test_balance(benchmark):

@@ -1,0 +1,152 @@
+"""How time and peak memory grow: a round with its rollouts, resuming with the buffer, reading with the record.
+
+`python -m tests.bench.growth` from the root of the repository draws `figures/growth.svg`; `make bench` does it as well.
+"""
+
+import ctypes
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import workbench as wb
+from tests.bench import ratios
+from workbench.records import Writer
+from workbench.rollouts import Context, Rollouts
+
+ROOT = Path(__file__).parents[2]
+ROUNDS, BUFFERS, RECORDS = (64, 256, 1024, 4096), (1024, 4096, 16_384, 65_536), (10_000, 100_000, 1_000_000)
+REPEATS = 5
+
+
+def rounds(repeats=REPEATS):
+    """(seconds, bytes) of a round for each of `ROUNDS`, lists of repeats; each repeat a process of its own."""
+    return _by_process("one_of_each_round", repeats)
+
+
+def resumes(repeats=REPEATS):
+    """(seconds, bytes) of resuming a run whose buffer holds each of `BUFFERS`; each repeat a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        for size in BUFFERS:
+            _with_buffer(Path(folder) / str(size), size)
+        return _by_process("one_of_each_resume", repeats, folder)
+
+
+def reads(repeats=REPEATS):
+    """Seconds of `load(...).rounds` for each of `RECORDS`, and of one column of all rollouts of the largest."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [_record(Path(folder) / str(size), size) for size in RECORDS]
+        jobs = [lambda path=path: wb.load(path).rounds for path in paths]
+        *spent, column = ratios.turns(*jobs, lambda: wb.load(paths[-1]).rollouts(columns=["reward"]), repeats=repeats)
+    return spent, column
+
+
+def one_of_each_round():
+    """In this process: (seconds, bytes) of a round of 8 rollouts a problem for each of `ROUNDS`, after one small round."""
+    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000)
+    ongoing = run.rounds(1 + len(ROUNDS), progress=False)
+    next(ongoing)
+    measured = []
+    for size in ROUNDS:
+        run.problems_per_round = size // 8
+        measured.append(_spent(lambda: next(ongoing)))
+    ongoing.close()
+    assert tuple(run.record.rounds["rollouts"][1:]) == ROUNDS
+    return measured
+
+
+def one_of_each_resume(folder):
+    """In this process: (seconds, bytes) of resuming each run of `resumes`, after one resumption."""
+    resume = lambda size: list(wb.Run.resume(Path(folder) / str(size)).rounds(0, progress=False))  # noqa: E731
+    resume(BUFFERS[0])
+    return [_spent(lambda size=size: resume(size)) for size in BUFFERS]
+
+
+def draw(measured, path):
+    """Medians and ranges on logarithmic axes, each with its exponent: measured name -> (sizes, seconds, bytes or None)."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    with wb.plots.style() as colours:
+        figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.4), layout="constrained")
+        for (name, (sizes, *costs)), colour, marker in zip(measured.items(), colours, "osD"):
+            for ax, cost, scale in zip(axes, costs, (1, 2**20)):
+                if cost is None:
+                    continue
+                values = np.array(cost) / scale
+                middle = np.median(values, axis=1)
+                label = f"{name}: exponent {statistics.median(ratios.exponents(sizes, cost)):.2f}"
+                ax.errorbar(sizes, middle, [middle - values.min(1), values.max(1) - middle], fmt=f"{marker}-", color=colour,
+                            ms=4, lw=1.5, capsize=2, label=label)
+        for ax, title in zip(axes, ("time (s)", "peak memory above the start (MiB)")):
+            ax.set(xscale="log", yscale="log", xlabel="rollouts", title=title)
+            ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    figure.savefig(path, metadata={"Date": None} if Path(path).suffix == ".svg" else None)
+    plt.close(figure)
+
+
+def measure(repeats=REPEATS):
+    """Everything: name -> (sizes, seconds, bytes or None), lists of repeats for each size; and the seconds of one column."""
+    read, column = reads(repeats)
+    return {"a round": (ROUNDS, *rounds(repeats)), "resuming, by buffer": (BUFFERS, *resumes(repeats)),
+            "load(...).rounds, by record": (RECORDS, read, None)}, column
+
+
+def _spent(job):
+    """(seconds, peak of resident bytes above those at the start, NaN where the system does not tell) of a job."""
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # what earlier jobs freed must not hide what this one needs
+    reset = Path("/proc/self/clear_refs")
+    if reset.exists():
+        reset.write_text("5")
+    before = _resident("VmRSS")
+    seconds = ratios.seconds(job)
+    return seconds, _resident("VmHWM") - before
+
+
+def _resident(name):
+    status = Path("/proc/self/status")
+    text = status.read_text() if status.exists() else ""
+    return next((1024.0 * int(line.split()[1]) for line in text.splitlines() if line.startswith(name)), float("nan"))
+
+
+def _by_process(function, repeats, *arguments):
+    code = f"import json, tests.bench.growth as g; print(json.dumps(g.{function}(*{arguments!r})))"
+    runs = [json.loads(subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True).stdout)
+            for _ in range(repeats)]
+    return [[[run[size][kind] for run in runs] for size in range(len(runs[0]))] for kind in (0, 1)]
+
+
+def _with_buffer(path, size):
+    """A run whose buffer holds `size` correct responses, really sampled 256 at a time and counted many times."""
+    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.ar3po(), out=path, problems_per_round=8, evaluate_every=0)
+    list(run.rounds(1, progress=False))
+    drawn = run.policy.generate(run.lab.problems.draw(32, 0, 1)[0], [8] * 32, run.lab.sampling, 0)
+    drawn = drawn.assign(correct=np.ones(256, bool), round=np.ones(256))
+    run.method.reuse.feedback(Rollouts.concat([drawn] * (size // 256)), Context(round=1))
+    list(run.rounds(2, progress=False))
+
+
+def _record(path, size, a_round=1000):
+    """A record of `size` rollouts, written by the writer of runs: the columns of a real round, repeated."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), out=folder, evaluate_every=0)
+        row = next(run.rounds(1, progress=False))
+        frame, manifest = run.record.rollouts(), run.record.manifest
+    columns = {name: np.resize(frame[name].to_numpy(), a_round) for name in frame}
+    writer = Writer(path, manifest)
+    for number in range(1, size // a_round + 1):
+        writer.round(row | {"round": number, "rollouts": a_round}, columns)
+    return path
+
+
+if __name__ == "__main__":
+    draw(measure()[0], ROOT / "figures" / "growth.svg")

@@ -1,0 +1,77 @@
+"""Runs side by side, and how long it takes until anything happens."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench import ratios
+
+ROOT = Path(__file__).parents[2]
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+PAIRS = 5
+
+WORKER = """
+import os, sys, time
+os.sched_setaffinity(0, [int(sys.argv[1])])
+import workbench as wb
+print("ready", flush=True)
+for line in sys.stdin:
+    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000)
+    rounds = run.rounds(5, progress=False)
+    next(rounds)
+    started = time.perf_counter()
+    for row in rounds:
+        pass
+    print(time.perf_counter() - started, flush=True)
+"""
+
+
+@pytest.fixture
+def workers():
+    """Two processes, each on a core of its own, that run five rounds, the last four timed, for every line they read."""
+    started = [subprocess.Popen([sys.executable, "-c", WORKER, str(core)], cwd=ROOT, text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE) for core in CORES[:2]]
+    try:
+        assert [worker.stdout.readline() for worker in started] == ["ready\n"] * 2
+        yield started
+    finally:
+        for worker in started:
+            worker.stdin.close()
+            worker.wait()
+            worker.stdout.close()
+
+
+def at_once(workers):
+    """Seconds that the slowest of the workers takes for the same rounds, all started together."""
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return max(float(worker.stdout.readline()) for worker in workers)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="two cores are needed for two runs side by side")
+def test_two_runs_on_two_cores(workers):
+    at_once(workers)
+    values = [at_once(workers) / at_once(workers[:1]) for _ in range(PAIRS)]
+    assert ratios.note("two runs side by side on two cores / one run alone", values, "<= 1.15") < 3
+
+
+def in_a_process(*arguments):
+    return ratios.seconds(lambda: subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True))
+
+
+def test_start():
+    for name, arguments, bound in (("import workbench", ("-c", "import workbench"), 0.3),
+                                   ("python -m workbench --help", ("-m", "workbench", "--help"), 0.5)):
+        in_a_process(*arguments)
+        ratios.note(name, [in_a_process(*arguments) for _ in range(9)], f"<= {bound}", "s")
+
+
+def test_quickstart(tmp_path):
+    """Once only, it takes a minute: what `make quickstart` runs when everything is installed."""
+    options = "--out", str(tmp_path / "run"), "--figures", str(tmp_path)
+    ratios.note("make quickstart, installed", [in_a_process("-m", "workbench", "quickstart", *options)], "<= 90", "s")
+    assert (tmp_path / "quickstart.svg").exists()
