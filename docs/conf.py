@@ -7,6 +7,7 @@ import re
 import textwrap
 from pathlib import Path
 
+from docutils import nodes
 from latex2mathml.converter import convert
 
 import workbench
@@ -73,20 +74,14 @@ def _escaped(text):
 
 def _inline(self, node):
     self.body.append(convert(node.astext()))
-    raise _skip()
+    raise nodes.SkipNode
 
 
 def _displayed(self, node):
     formula, _, tag = node.astext().partition(r"\tag{")
     number = f'<span class="tag">({tag.rstrip("} ")})</span>' if tag else ""
     self.body.append(f'<div class="formula">{convert(formula.strip(), display="block")}{number}</div>')
-    raise _skip()
-
-
-def _skip():
-    from docutils.nodes import SkipNode
-
-    return SkipNode()
+    raise nodes.SkipNode
 
 
 def setup(app):

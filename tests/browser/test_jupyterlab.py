@@ -19,9 +19,6 @@ from pathlib import Path
 import nbformat
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'workbench-rlvr[browser]'")
-pytest.importorskip("jupyterlab", reason="jupyterlab is not installed: pip install 'workbench-rlvr[notebooks]'")
-
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "browser"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -56,7 +53,7 @@ def copy_with_parameters(source, target):
 
 
 @pytest.fixture(scope="module")
-def jupyterlab(tmp_path_factory):
+def jupyterlab(browser, tmp_path_factory):
     """Address and token of a JupyterLab of its own on copies of the notebooks; nobody's settings are read or written."""
     home, (port, token) = tmp_path_factory.mktemp("lab"), (_free_port(), "browser-test")
     (home / "notebooks").mkdir()
@@ -76,12 +73,18 @@ def jupyterlab(tmp_path_factory):
         _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, home / "log.txt")
         yield f"http://127.0.0.1:{port}", token
     finally:
-        server.terminate()
-        server.wait(30)
+        server.terminate()  # it shuts its kernels down first
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
 
 
 @pytest.fixture(scope="module")
 def browser():
+    """Chromium, headless."""
+    sync_api = pytest.importorskip("playwright.sync_api",
+                                   reason="playwright is not installed: pip install 'workbench-rlvr[browser]'")
     if chromium() is None:
         pytest.skip("no Chromium here: apt-get install chromium, or name one by CHROMIUM=/path/to/it")
     with sync_api.sync_playwright() as playwright:
