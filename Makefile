@@ -10,8 +10,8 @@ SWEEP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
-SETUP_EXTRAS := notebooks,lora,trl,tests,dev
-CPU_EXTRAS := notebooks lora data trl ray tests dev
+SETUP_EXTRAS := notebooks,lora,trl,tests,docs,dev
+CPU_EXTRAS := notebooks lora data trl ray tests docs browser dev
 NOTEBOOKS = $(wildcard notebooks)
 
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
@@ -29,13 +29,15 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-unsloth test-vllm test-verl sweep soak lab bench lint lock clean
+.PHONY: help setup quickstart test test-browser test-unsloth test-vllm test-verl docs sweep soak lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
 	@echo 'make quickstart  setup, then a first small training run with its picture'
 	@echo 'make lab         setup, then JupyterLab on notebooks/'
 	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
+	@echo 'make test-browser  setup, then the quickstart in JupyterLab, in Chromium (apt install chromium); pictures in build/browser'
+	@echo 'make docs        setup, then the documentation, in build/docs'
 	@echo 'make sweep       setup, then a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"'
 	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--kills 50")'
 	@echo 'make test-unsloth, make test-vllm'
@@ -73,6 +75,16 @@ quickstart: setup
 test: setup
 	@$(HERE) $(ALONE) $(BIN)/python -m pytest -p no:benchmark -n $(JOBS) --dist loadfile \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
+
+# What only this target needs is installed by it: the driver of the browser, not a browser.
+test-browser: setup
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(PIP_INSTALL) -q -e '.[browser]' || \
+	  echo 'playwright could not be installed; the test is skipped'
+	@$(HERE) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -p no:benchmark -n 0 tests/browser $(PYTEST_ARGS)
+
+docs: setup
+	@$(HERE) $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	@echo 'open build/docs/index.html'
 
 sweep: setup
 	@test -n '$(GRID)' || { echo 'error: name a grid: make sweep GRID=data/grids/example.yaml' >&2; exit 1; }

@@ -1,0 +1,251 @@
+"""What the documentation says: its code runs, its commands and files exist, its numbers are those of the notebooks."""
+
+import ast
+import importlib.util
+import inspect
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench.__main__ import main
+from workbench.selectors import Scheduler
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {str(path.relative_to(DOCS)): path.read_text() for path in sorted(DOCS.rglob("*.md")) if path.parent.name != "api"}
+ROOM_OF = {"guides/trl.md": "trl", "guides/verl.md": "verl"}  # pages about a room with packages of its own
+SMALL = {
+    r"labs\.tiny\((?!.*held_out)": "labs.tiny(held_out=8, ",
+    r"labs\.tiny\(": "labs.tiny(samples=1, ",
+    r"\brounds\((100|20)\)": "rounds(2)",
+    r"seed=0, (?!.*problems_per_round)": "seed=0, problems_per_round=8, ",
+    r"arithmetic\(100,": "arithmetic(8,",
+    r"max_steps=20": "max_steps=1",
+    r"\"seeds\": 2": '"seeds": 1',
+    r"\"path/or/hub-name\"": "wb.labs.shipped('models/tiny')",
+    r"template=\"chat\"": 'template="{prompt}"',
+    r"dtype=\"bfloat16\"": 'dtype="float32", device="cpu", samples=1',
+}
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def pages_with(language):
+    return [page for page in PAGES if blocks(page, language)]
+
+
+def small(code):
+    for pattern, replacement in SMALL.items():
+        code = re.sub(pattern, replacement, code)
+    return code
+
+
+def skip_without_room(page):
+    room = ROOM_OF.get(page)
+    if room and importlib.util.find_spec(f"workbench.{room}") is None:
+        pytest.skip(f"workbench.{room} is not part of this version")
+
+
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_code_runs_at_a_small_scale(page, tmp_path, monkeypatch):
+    skip_without_room(page)
+    if ROOM_OF.get(page) == "trl":
+        pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
+    (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        exec(compile(small(block), page, "exec"), names)
+
+
+@pytest.mark.parametrize("page", pages_with("py"))
+def test_code_that_needs_another_machine_is_python(page):
+    for block in blocks(page, "py"):
+        ast.parse(block)
+
+
+def test_the_method_of_ones_own_has_20_lines_at_most():
+    block = blocks("guides/own-method.md", "python")[0]
+    assert 5 < len([line for line in block.splitlines() if line.strip()]) <= 20
+
+
+@pytest.mark.parametrize("page", pages_with("console"))
+def test_commands_exist(page):
+    skip_without_room(page)
+    targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = {name for names in targets for name in names.split()}
+    for line in "\n".join(blocks(page, "console")).splitlines():
+        if not (words := shlex.split(line.removeprefix("$ "), comments=True)):
+            continue
+        if words[0] == "make":
+            assert words[1] in targets, line
+        elif words[:3] == ["python", "-m", "workbench"]:
+            command = main.commands[words[3]]
+            command.make_context(words[3], words[4:])
+        for path in (word for word in words if re.fullmatch(r"[\w./-]+\.(yaml|yml|py|txt)", word)):
+            assert (ROOT / path).exists(), line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_exist(page):
+    skip_without_room(page)
+    folders = "data|docs|examples|figures|notebooks|tests|workbench"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]*|constraints[\w-]*\.txt)`", PAGES[page]):
+        made = name == "figures/quickstart.svg"
+        assert made or (ROOT / name).exists(), name
+
+
+def measured(page):
+    """The boxes of measured numbers on a page, and the items of negative results; each names its notebook."""
+    boxes = re.findall(r":class: note measured\n(.*?)^:::$", PAGES[page], re.DOTALL | re.MULTILINE)
+    items = re.findall(r"^- (.*?)(?=^- |^$)", PAGES[page], re.DOTALL | re.MULTILINE) if page == "negative-results.md" else []
+    return boxes + [item for item in items if ".ipynb" in item]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if measured(page)])
+def test_measured_numbers_are_those_of_the_notebook_named(page):
+    for part in measured(page):
+        (name,) = re.findall(r"`(notebooks/\w+\.ipynb)`", part)
+        shown = said(ROOT / name)
+        for number in re.findall(r"\d+\.\d+", part.split("Published:")[0]):
+            if number not in ("5.3", "5.4", "3.1", "4.1", "4.2"):  # of theorems
+                assert any(re.search(rf"(?<![\d.]){re.escape(form)}(?!\d)", shown) for form in forms(number)), (number, name)
+
+
+def said(notebook):
+    """All text of a notebook: its prose and what its cells printed."""
+    cells = json.loads(notebook.read_text())["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    printed = ["".join(output.get("text", output.get("data", {}).get("text/plain", ""))) for output in outputs]
+    return "\n".join(["".join(cell["source"]) for cell in cells] + printed)
+
+
+def forms(number):
+    """How a table of pandas may show it: trailing zeros are dropped."""
+    return {number, number.rstrip("0"), number.rstrip("0").rstrip(".") if number.endswith(".0") else number}
+
+
+@pytest.mark.parametrize("paper", ["pods", "ar3po", "knapsack", "aero", "cbs"])
+def test_what_was_recorded_is_not_called_unmeasured(paper):
+    page = PAGES[f"papers/{paper}.md"]
+    assert (ROOT / "data" / "runs" / paper).exists() != ("{admonition} Not measured yet" in page)
+
+
+@pytest.mark.parametrize("paper", ["pods", "ar3po", "knapsack", "aero", "cbs"])
+def test_defaults_are_those_of_the_method(paper):
+    """Every argument in a page's table of defaults is one of the method or of its slots."""
+    table = PAGES[f"papers/{paper}.md"].split("## Our defaults")[1].split("\n## ")[0]
+    rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `")]
+    known = inspect.signature(getattr(wb.methods, paper)).parameters | inspect.signature(Scheduler).parameters
+    assert rows
+    for names, defaults in rows:
+        names = re.findall(r"`(\w+)`", names)
+        assert set(names) <= set(known), names
+        numbers = [float(x) for x in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-\d+)?", defaults.split(";")[0])]
+        actual = [known[name].default for name in names]
+        flat = [x for value in actual for x in (value if isinstance(value, tuple) else [value])]
+        if numbers and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in flat):
+            assert numbers[: len(flat)] == flat, (names, defaults)
+
+
+# the record
+
+
+def documented(heading):
+    """Columns, or files, in the tables of a section of record.md."""
+    part = PAGES["record.md"].split(f"## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """A small record of each method that adds files or columns."""
+    methods, found = wb.methods, []
+    lab = wb.labs.tiny(pool=16, levels=(1, 2, 3), held_out=8, samples=1)
+    for method in (methods.dapo(2), methods.ar3po(k=2), methods.knapsack(2), methods.cbs(n=2, scope="buffer")):
+        run = wb.Run(lab, method, out=tmp_path_factory.mktemp("record") / method.name, problems_per_round=4, evaluate_every=2)
+        for _ in run.rounds(2, progress=False):
+            pass
+        found.append(run.record)
+    return found
+
+
+def check(names, patterns):
+    matches = {name: [p for p in patterns if re.fullmatch(re.escape(p).replace(r"\*", r"\w+"), name)] for name in names}
+    assert not [name for name, found in matches.items() if not found], "columns without a line in docs/record.md"
+    assert not set(patterns) - {p for found in matches.values() for p in found}, "lines of docs/record.md without a column"
+
+
+@pytest.mark.parametrize("heading, table", [
+    ("rounds.parquet", lambda record: record.rounds), ("rollouts/*.parquet", lambda record: record.rollouts()),
+    ("evals.parquet", lambda record: record.evals)])
+def test_every_column_is_documented(records, heading, table):
+    check({name for record in records for name in table(record)}, documented(heading))
+
+
+def test_every_entry_of_the_manifest_is_documented(records):
+    check({name for record in records for name in record.manifest}, documented("manifest.json"))
+
+
+def test_every_file_is_documented(records):
+    files = {str(path.relative_to(record.path)) for record in records for path in record.path.rglob("*") if path.is_file()}
+    files = {re.sub(r"\d{6}", "000012", name) for name in files}
+    assert files == set(documented("Files")) - {"failed-000012.parquet"}
+
+
+def test_every_feature_is_named():
+    (line,) = [line for line in PAGES["record.md"].splitlines() if "`feature_*`" in line]
+    assert set(wb.scheduler.FEATURES) <= set(re.findall(r"\w+", line))
+
+
+# the pages as built
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install 'workbench-rlvr[docs]'")
+    from sphinx.cmd.build import build_main
+
+    out = tmp_path_factory.mktemp("docs")
+    assert build_main(["-q", "-W", "--keep-going", "-d", str(out / "trees"), str(DOCS), str(out / "html")]) == 0
+    return out / "html"
+
+
+def test_nothing_is_loaded_from_a_network(built):
+    for page in built.rglob("*.html"):
+        loaded = re.findall(r"<(?:script|img|source|iframe)[^>]+src=\"([^\"]+)\"|<link[^>]+href=\"([^\"]+)\"", page.read_text())
+        assert loaded and not [url for urls in loaded for url in urls if re.match(r"(https?:)?//", url)], page
+    for sheet in built.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_links_lead_somewhere(built):
+    pages = {page: page.read_text() for page in built.rglob("*.html")}
+    ids = {page: set(re.findall(r"\bid=\"([^\"]+)\"", text)) for page, text in pages.items()}
+    for page, text in pages.items():
+        for link in re.findall(r"<a[^>]+href=\"([^\"]+)\"", text):
+            if re.match(r"[a-z]+:", link) or link == "#":
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), (page, link)
+            assert not anchor or target not in ids or anchor in ids[target], (page, link)
+
+
+def test_every_public_room_has_a_page_with_its_names(built):
+    for room in {*wb._ROOMS, *wb._NAMES.values()}:
+        assert f'id="module-workbench.{room}"' in (built / "api" / f"{room}.html").read_text()
+    assert 'id="workbench.selectors.MaxVariance"' in (built / "api" / "selectors.html").read_text()
+
+
+def test_formulas_are_rendered(built):
+    for page in ("index", "pods", "ar3po", "knapsack", "aero", "cbs"):
+        text = (built / "papers" / f"{page}.html").read_text()
+        formulas = re.findall(r"<math .*?</math>", text, re.DOTALL)
+        assert formulas and "$$" not in text and not [f for f in formulas if "\\" in f], page  # no command was left over
