@@ -1,7 +1,6 @@
 """What the documentation says: its code runs, its commands and files exist, its numbers are those of the notebooks."""
 
 import ast
-import importlib.util
 import inspect
 import json
 import re
@@ -17,7 +16,6 @@ from workbench.selectors import Scheduler
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text() for path in sorted(DOCS.rglob("*.md")) if path.parent.name != "api"}
-ROOM_OF = {"guides/trl.md": "trl", "guides/verl.md": "verl"}  # pages about a room with packages of its own
 SMALL = {
     r"labs\.tiny\((?!.*held_out)": "labs.tiny(held_out=8, ",
     r"labs\.tiny\(": "labs.tiny(samples=1, ",
@@ -46,16 +44,9 @@ def small(code):
     return code
 
 
-def skip_without_room(page):
-    room = ROOM_OF.get(page)
-    if room and importlib.util.find_spec(f"workbench.{room}") is None:
-        pytest.skip(f"workbench.{room} is not part of this version")
-
-
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_code_runs_at_a_small_scale(page, tmp_path, monkeypatch):
-    skip_without_room(page)
-    if ROOM_OF.get(page) == "trl":
+    if page == "guides/trl.md":
         pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
     (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")
     monkeypatch.chdir(tmp_path)
@@ -77,7 +68,6 @@ def test_the_method_of_ones_own_has_20_lines_at_most():
 
 @pytest.mark.parametrize("page", pages_with("console"))
 def test_commands_exist(page):
-    skip_without_room(page)
     targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     targets = {name for names in targets for name in names.split()}
     for line in "\n".join(blocks(page, "console")).splitlines():
@@ -94,7 +84,6 @@ def test_commands_exist(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_exist(page):
-    skip_without_room(page)
     folders = "data|docs|examples|figures|notebooks|tests|workbench"
     for name in re.findall(rf"`((?:{folders})/[\w./-]*|constraints[\w-]*\.txt)`", PAGES[page]):
         made = name == "figures/quickstart.svg"
