@@ -13,6 +13,8 @@ import torch.distributed as dist
 from accelerate.utils import gather_object
 from trl_cases import SMALL, gradient, own_gradient, trainer, weights
 
+from workbench.methods import PAPERS
+
 torch.set_num_threads(1)
 
 
@@ -36,7 +38,7 @@ def says(match, act):
 
 def main(out):
     found = {}
-    for name in ("pods", "dapo", "ar3po", "knapsack", "aero", "cbs"):
+    for name in PAPERS:
         one = trainer(out / name, SMALL[name], per_device_train_batch_size=4)
         assert one.accelerator.num_processes == 2
         one.train()
