@@ -130,7 +130,8 @@ class Buffer(_Stored):
         unused = np.full(len(rollouts), np.nan)
         table, self._memory["candidates"] = rollouts.assign(group=_group_of_round(rollouts), clip_ratio=unused), candidates
         if self.stored is not None:
-            old = self.stored.take(self.stored.round > context.round - self.rounds)
+            wanted = self.stored.round > context.round - self.rounds
+            old = self.stored if wanted.all() else self.stored.take(wanted)
             old = old.assign(gradient=np.ones(len(old), bool), group=_group_of_round(old))
             candidates = np.concatenate([candidates, len(table) + np.arange(len(old))])
             table = Rollouts.concat([table, old])
@@ -143,7 +144,7 @@ class Buffer(_Stored):
         old = np.flatnonzero(rollouts.round < context.round)
         rows = np.concatenate([self._memory.pop("candidates"), old])
         rows = rows[rollouts.round[rows] > context.round + 1 - self.rounds]
-        self._memory["table"] = self._kept(rollouts.take(rows)) if len(rows) else None
+        self._memory["table"] = self._kept(rollouts).take(rows) if len(rows) else None
         self._memory["seconds"] += perf_counter() - started
 
     def metrics(self):
