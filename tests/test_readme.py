@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import workbench as wb
@@ -47,3 +48,13 @@ def test_measured_numbers_are_those_of_the_records(name):
     shown = [[float(x) for x in re.findall(r"[\d.]+", cell.replace("avg@8", ""))] for cell in row.split("|")[2:5]]
     for column, numbers in zip((ends[:, 0], ends[:, 1], ends[:, 1] - ends[:, 0]), shown, strict=True):
         assert numbers == [round(float(x), 3) for x in mean_interval(column)][: len(numbers)]
+
+
+def test_the_table_of_speed_is_that_of_the_benchmarks():
+    measured = pd.read_csv(ROOT / "data" / "benchmarks.csv").set_index("measured")
+    rows = [row.strip("| ").split(" | ") for row in README.split("## Speed")[1].split("\n\n")[1].splitlines()[2:]]
+    assert len(rows) > 10
+    for name, median, spread, n, *_ in rows:
+        found = measured.loc[name]
+        assert median.split()[0] == f"{found['median']:.3g}" and spread == f"{found.least:.3g} to {found.most:.3g}"
+        assert int(n) == found.n
