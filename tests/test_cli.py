@@ -192,18 +192,21 @@ def test_every_name_is_there():
         _ = wb.nothing
 
 
-WORDS = st.sampled_from(["", "abc", "-1", "0", "1.5", "nan", "inf", "1e400", "none", "true", "[]", "{}", "'x'", "2", "(1, 2)", "a.b"])
+WORDS = st.sampled_from(["", "abc", "-1", "0", "1.5", "nan", "inf", "1e400", "none", "true", "[]", "{}", "'x'", "2", "(1, 2)",
+                         "a.b"])
 NAMES = st.sampled_from(["n", "m", "k", "low", "rule", "mode", "scope", "prior", "clip", "keep", "allocator.n", "selector.m",
                          "advantage.eps", "objective.clip", "allocator.rates.kind", "reward", "selector.", ".", "name"])
 LABS = st.sampled_from(["levels", "held_out", "samples", "learning_rate", "seed", "threads", "nothing"])
 
 
 @settings_of_hypothesis(max_examples=60)
-@given(st.sampled_from(settings.METHODS), st.lists(st.tuples(NAMES, WORDS), max_size=2), st.lists(st.tuples(LABS, WORDS), max_size=1),
+@given(st.sampled_from(settings.METHODS), st.lists(st.tuples(NAMES, WORDS), max_size=2),
+       st.lists(st.tuples(LABS, WORDS), max_size=1),
        st.sampled_from(["--problems", "--seed", "--evaluate-every", "--rounds"]), st.sampled_from(["1", "2", "-1", "x", ""]))
 def test_no_words_on_the_command_line_end_in_a_traceback(method, chosen, lab, option, value):
     with tempfile.TemporaryDirectory() as out:
-        arguments = ["run", method, "--rounds", "1", "--problems", "2", "--lab", "pool=8", "--lab", "held_out=0", option, value, "--out", out]
+        arguments = ["run", method, "--rounds", "1", "--problems", "2", "--lab", "pool=8", "--lab", "held_out=0", option, value]
+        arguments += ["--out", out]
         for flag, given_pairs in (("--set", chosen), ("--lab", lab)):
             for name, word in given_pairs:
                 arguments += [flag, f"{name}={word}"]
