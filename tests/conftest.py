@@ -1,6 +1,7 @@
 """Shared by all tests: one CPU thread, the tiny model, small labs."""
 
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -41,6 +42,11 @@ def policy():
 @pytest.fixture
 def lab():
     return small_lab()
+
+
+def heed_interrupts():
+    """For `preexec_fn`: a shell's background jobs ignore an interrupt, and so would what a test starts from one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def tiny_policy(**options):

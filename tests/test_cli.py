@@ -12,6 +12,7 @@ import warnings
 
 import pytest
 from click.testing import CliRunner
+from conftest import heed_interrupts
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
@@ -143,7 +144,7 @@ def test_run_prints_json_alone(tmp_path):
 def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
     command = [sys.executable, "-m", "workbench", "run", "grpo", "--lab", "pool=32", "--lab", "held_out=0", "--rounds", "100000",
                "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     for _ in range(1200):
         if (tmp_path / "run" / "rounds.parquet").exists() or process.poll() is not None:
             break

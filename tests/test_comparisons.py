@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import small_lab
 
 import workbench as wb
-from tests.conftest import small_lab
 from workbench import comparisons
 from workbench.records import Writer
 

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
 from click.testing import CliRunner
+from conftest import heed_interrupts
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbench import grids
@@ -31,7 +31,6 @@ plain = 3
 seed: int = 0  # any
 out: str = ""  # any"""
 BODY = """import json, os, time
-from functools import partial
 from pathlib import Path
 Path(out).mkdir(parents=True, exist_ok=True)
 starts = Path(out, "starts")
@@ -261,8 +260,7 @@ def test_an_interrupt_takes_the_kernels_along(tmp_path):
     write_notebook(tmp_path)
     (tmp_path / "grid.yaml").write_text("notebook: work.ipynb\nparameters: {word: sleep}\n")
     command = [sys.executable, "-m", "workbench", "sweep", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "out")]
-    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would this
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=heeded)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=heed_interrupts)
     kernel = int(waited(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
     process.send_signal(signal.SIGINT)
     assert "stopped; the same command goes on" in process.communicate(timeout=60)[1] and process.returncode == 130
