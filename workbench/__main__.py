@@ -40,6 +40,7 @@ def method_names(ctx, parameter, incomplete):
 
 
 def print_completion(ctx, parameter, shell):
+    """Prints the script that completes commands and methods in that shell, and ends."""
     if shell and not ctx.resilient_parsing:
         from click.shell_completion import get_completion_class
 

@@ -207,10 +207,12 @@ def _names(runs, varied):
 
 
 def tagged(cell, tag):
+    """Whether a notebook's cell is code with that tag."""
     return cell.cell_type == "code" and tag in cell.metadata.get("tags", [])
 
 
 def needed(package):
+    """The package, imported; ImportError with the command that installs all that a sweep needs."""
     try:
         return importlib.import_module(package)
     except ImportError:

@@ -142,9 +142,7 @@ def _warnings(groups):
     """What the rounds tables say in their column `warnings`, and rounds that stopped."""
     found = []
     for label, record in _each(groups):
-        rounds = record.rounds
-        said = zip(rounds["round"], rounds["warnings"]) if "warnings" in rounds else ()
-        lines = [f"round {number}: {line}" for number, text in said if isinstance(text, str) for line in text.splitlines()]
+        lines = [f"round {number}: {line}" for number, line in record.warnings.itertuples(index=False)]
         lines += [f"a round stopped; its rollouts are in {path.name}" for path in sorted(record.path.glob("failed-*.parquet"))]
         found += [f"{label}, seed {record.manifest['seed']}, {line}" for line in lines]
     return found

@@ -46,6 +46,7 @@ CLONE_THREAD = 0x10000
 
 
 def main():
+    """Reads the header, confines this process, and plays its role: script, candidate or checker."""
     header = json.loads(read_exactly(int(read_exactly(8))))
     confine(header)
     sys.set_int_max_str_digits(0)  # what long numbers may cost, the deadline says
@@ -120,6 +121,7 @@ def filter_program(machine):
 
 
 def prctl(option, value, pointer=None):
+    """The system call of that name; ends the process when it is refused, since nothing may run less confined."""
     libc = ctypes.CDLL(None, use_errno=True)
     zero = ctypes.c_ulong(0)
     if libc.prctl(option, ctypes.c_ulong(value), pointer or zero, zero, zero):
@@ -164,6 +166,7 @@ def checker(header):
 
 
 def silence(*descriptors):
+    """Points file descriptors at /dev/null."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor)
@@ -316,6 +319,7 @@ class Remote:
 
 
 def reference(value):
+    """Where a `Remote` lies in the candidate's process; TypeError for any other value that is no plain data."""
     if isinstance(value, Remote):
         return value.__dict__["_place"]
     raise TypeError(f"a {type(value).__name__} cannot be handed to the answer")
