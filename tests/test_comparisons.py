@@ -142,3 +142,20 @@ def test_a_thinned_record_reads_as_before_but_is_not_resumed(tmp_path):
         list(wb.Run.resume(tmp_path).rounds(4, progress=False))
     wb.records.thin(tmp_path)
     assert wb.load(tmp_path).rollouts().empty
+
+
+def test_averages_over_seeds():
+    tables = [pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, np.nan]}), pd.DataFrame({"x": [3.0, 2.0], "y": [0.0, 1.0]})]
+    found = comparisons.averaged(tables)
+    assert found["x"]["mean"].tolist() == [2, 2] and found["x"]["n"].tolist() == [2, 2]
+    assert found["x"]["half"].tolist() == pytest.approx([12.706, 0], rel=1e-4) and np.isnan(found["y"].loc[1, "mean"])
+
+
+def test_zero_accuracy_and_relative_scores_by_hand(tmp_path):
+    for label, correct, zero in (("a", ((0, 2), (4, 2)), 0.5), ("b", ((0, 2), (2, 1)), 0.75)):
+        path = written(tmp_path, correct=correct, label=label)
+        table = pd.read_parquet(path / label / "seed-0" / "rounds.parquet")
+        table.assign(all_negative=[zero, zero + 0.1]).to_parquet(path / label / "seed-0" / "rounds.parquet")
+    found = comparisons.zero_accuracy_scores(comparisons.load_all(tmp_path))
+    assert found["round"].tolist() == [2, 2] and found["zero"].tolist() == pytest.approx([0.55, 0.8])
+    assert found["score"].tolist() == [0.75, 0.375] and found["relative"].tolist() == [1, 0.5]

@@ -254,3 +254,36 @@ def correlations(records, windows=5):
     stack = np.array([table.to_numpy() for table in tables])
     like = {"index": tables[0].index, "columns": tables[0].columns}
     return pd.DataFrame(stack.mean(axis=0), **like), pd.DataFrame(stack.std(axis=0), **like)
+
+
+def averaged(tables):
+    """Mean and 95 % half-width over seeds: dict from column to a table with mean, half and n (seeds).
+
+    tables: a DataFrame a seed, of the same rows and columns. Cells that are NaN in one seed are so in the mean.
+    """
+    stack, first = np.array([table.to_numpy(float) for table in tables]), tables[0]
+    cells = [[(*mean_interval(values), len(values)) for values in column.T] for column in np.moveaxis(stack, 2, 0)]
+    return {name: pd.DataFrame(rows, index=first.index, columns=["mean", "half", "n"]) for name, rows in zip(first, cells)}
+
+
+def zero_accuracy_scores(groups):
+    """Zero-accuracy ratio and relative score of two methods, checkpoint by checkpoint: a DataFrame (AERO, figure 2).
+
+    groups: two labels; seeds that both have. Checkpoints are the evaluations of the first one, between those of the
+    other its scores are interpolated. Columns: seed, label, round, zero (share of problems without a correct
+    rollout, mean over the rounds since the last checkpoint), score (held-out accuracy) and relative, the score by the
+    better one's of the two (eq. 6).
+    """
+    by_seed = [{record.manifest["seed"]: record for record in group} for group in groups.values()]
+    rows = []
+    for seed in sorted(set(by_seed[0]) & set(by_seed[1])):
+        pair = [records[seed] for records in by_seed]
+        last = min(record.evals["round"].max() for record in pair)
+        rounds = [number for number in sorted(pair[0].evals["round"].unique()) if number <= last]
+        for start, end in pairwise(rounds):
+            scores = [scores_at(record, "round", end).mean() for record in pair]
+            for label, record, score in zip(groups, pair, scores):
+                table = record.rounds
+                zero = table.loc[table["round"].between(start + 1, end), "all_negative"].mean()
+                rows.append((seed, label, end, zero, score, score / max(scores)))
+    return pd.DataFrame(rows, columns=["seed", "label", "round", "zero", "score", "relative"])

@@ -1,0 +1,61 @@
+"""AERO round by round, from the rollouts of a record: whom the rescue reaches, and what is left out of the update.
+
+A frame here is `Record.rollouts()` with columns problem, round, stage and correct; a *visit* is one problem in one round.
+"""
+
+import numpy as np
+import pandas as pd
+
+from workbench.metrics import FORWARD, TRAINING
+
+KINDS = ("alike", "rescued", "partial", "high")
+
+
+def rescue(frame):
+    """How problems come to their first correct rollout, stage by stage: a DataFrame indexed by stage (AERO, figure 4).
+
+    Stage 0 explores, each further one is an iteration of the rescue. unsolved: share of all visits without a correct
+    rollout after the stage; tried: share of all visits that had none and were sampled in it; rescued: share of those
+    tried that got one.
+    """
+    stages = frame.groupby(["round", "problem", "stage"])["correct"].any().unstack()
+    found = stages.eq(True)
+    solved = found.cummax(axis=1)
+    tried = stages.notna() & ~solved.shift(axis=1, fill_value=False)
+    return pd.DataFrame({"unsolved": 1 - solved.mean(), "tried": tried.mean(), "rescued": (tried & found).sum() / tried.sum()})
+
+
+def groups(frame):
+    """Every visit with its kind of group and what of it is trained on: a DataFrame, a row a visit (AERO, section 4.2).
+
+    frame: with columns selected and tokens too (those of a rollout and its prompt, which an update computes). kind:
+    "alike" where all rollouts are right or all wrong, else "rescued" (none right in the first stage), "partial" (less
+    than half) or "high". Sums over the visit's rollouts: rollouts, tokens; over the selected ones: selected, kept (tokens).
+    """
+    keys = [frame["round"], frame["problem"]]
+    explored = frame["stage"] == frame.groupby(keys)["stage"].transform("min")
+    rate = frame.groupby(keys)["correct"].mean()
+    first = frame["correct"].where(explored).astype(float).groupby(keys).mean()
+    kinds = np.select([rate.isin([0, 1]), first == 0, first < 0.5], KINDS[:3], KINDS[3])
+    frame = frame.assign(rollouts=1, kept=frame["tokens"] * frame["selected"])
+    return frame.groupby(keys)[["rollouts", "tokens", "selected", "kept"]].sum().assign(kind=kinds).reset_index()
+
+
+def savings(ours, sampled, baseline, baseline_sampled, *, skip=False):
+    """Where the savings against a baseline come from, in percent of its FLOPs: a Series that adds up (AERO, figure 8).
+
+    ours: `groups` of a run of AERO; baseline: of a run that trains on all it samples, as many rounds; sampled and
+    baseline_sampled: tokens they sampled in all. FLOPs are 2 for a token sampled and 6 for one trained on, times the
+    parameters (eq. 23). skip: the baseline computes no group that is all alike, which has no advantage there, as
+    `grpo_step` does without an entropy bonus. Entries: allocation, what other rollouts cost if all of them are trained
+    on; rescued, alike and partial, what training on a part of these groups saves then (negative: it costs); and left.
+    """
+    def trained(table):
+        return TRAINING * (table["tokens"] * ~(skip & (table["kind"] == "alike"))).sum()
+
+    start = FORWARD * baseline_sampled + trained(baseline)
+    parts = {"allocation": start - FORWARD * sampled - trained(ours)}
+    for kind in ("rescued", "alike", "partial"):
+        part = ours[ours["kind"] == kind]
+        parts[kind] = trained(part) - TRAINING * part["kept"].sum()
+    return pd.Series({**parts, "left": start - sum(parts.values())}) * 100 / start
