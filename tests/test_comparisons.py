@@ -146,7 +146,7 @@ def test_a_thinned_record_reads_as_before_but_is_not_resumed(tmp_path):
 
 def test_averages_over_seeds():
     tables = [pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, np.nan]}), pd.DataFrame({"x": [3.0, 2.0], "y": [0.0, 1.0]})]
-    found = comparisons.averaged(tables)
+    found = comparisons.seed_means(tables)
     assert found["x"]["mean"].tolist() == [2, 2] and found["x"]["n"].tolist() == [2, 2]
     assert found["x"]["half"].tolist() == pytest.approx([12.706, 0], rel=1e-4) and np.isnan(found["y"].loc[1, "mean"])
 

@@ -6,6 +6,7 @@ from conftest import small_lab
 
 import workbench as wb
 from workbench import curation
+from workbench.advantages import group_normalized, posterior
 
 
 def visit(problem, stages, selected, round=1):
@@ -64,5 +65,17 @@ def test_what_is_left_is_what_a_real_run_spent(tmp_path):
             frame = run.record.rollouts()
             frame = frame.assign(tokens=frame["length"] + frame["problem"].map(prompts))
             spent.append((curation.groups(frame), row["tokens_sampled"], row["flops"]))
+            recorded = frame.loc[frame["selected"], "advantage"].abs().mean()
+            assert curation.magnitudes(frame, method.advantage).loc["all", "mean"] == pytest.approx(recorded)
     (theirs, sampled, flops), (ours, ours_sampled, ours_flops) = spent
     assert curation.savings(ours, ours_sampled, theirs, sampled)["left"] == pytest.approx(100 * ours_flops / flops)
+
+
+def test_advantages_by_hand():
+    """Of n rollouts all alike each has 1/sqrt(n + 1), taken over all n; of a balanced group each has 1."""
+    found = curation.magnitudes(FRAME, posterior)
+    assert found["share"].tolist() == pytest.approx([1, 0.4, 0.2, 0.2, 0.2])
+    assert found.loc["alike", "mean"] == pytest.approx((1 / 3 + 5**-0.5) / 2) and (found["mean"].iloc[2:] == 1).all()
+    plain = curation.magnitudes(FRAME[FRAME["problem"] != "second"], group_normalized)
+    assert plain.loc["alike", "mean"] == 0 and plain.loc["all", "mean"] == pytest.approx(10 / 18)
+    assert curation.magnitudes(FRAME[FRAME["problem"] == "half"], posterior).loc["rescued"].isna().all()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_selectors import table
 
 from workbench import gradients
-from workbench.advantages import group_normalized
+from workbench.advantages import group_normalized, posterior
 from workbench.gradients import (
     balance,
     cosine,
@@ -19,11 +19,13 @@ from workbench.gradients import (
     fidelity,
     fidelity_means,
     group_products,
+    half_cosines,
     inner_products,
     mixed_groups,
     norm_bound,
     norm_bounds,
     norms_by_balance,
+    prior_norms,
     rollout_gradients,
     sampled_groups,
     squared_norm,
@@ -165,6 +167,30 @@ class TestTheorem:
     def test_bad_arguments(self, call, message):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+class TestPrior:
+    def test_norms_are_those_of_the_weighted_gradients(self, policy, lab):
+        rollouts = sampled_groups(policy, list(lab.problems)[-8:], lab.verifier, 4, sampling=lab.sampling, seed=2)
+        plain, both = (rule(rollouts.reward, rollouts.problem) for rule in (group_normalized, posterior))
+        assert plain.any() and (both - plain).any()
+        vectors = rollout_gradients(policy, rollouts)
+        sizes = [float((torch.as_tensor(a / len(a)).float() @ vectors).norm()) for a in (plain, both, both - plain)]
+        before = torch.cat([part.detach().reshape(-1) for part in policy.parameters()])
+        found = prior_norms(policy, rollouts)
+        assert [found[name] for name in ("without", "with", "part")] == pytest.approx(sizes, rel=1e-3)
+        assert found["ratio"] == pytest.approx(sizes[1] / sizes[0], rel=1e-3)
+        more = torch.as_tensor((plain + found["factor"] * (both - plain)) / len(plain)).float() @ vectors
+        assert float(more.norm()) == pytest.approx(1.5 * sizes[0], rel=1e-2)
+        assert torch.equal(before, torch.cat([part.detach().reshape(-1) for part in policy.parameters()]))
+
+    def test_half_cosines_by_hand(self):
+        # "0101" asks for the same direction twice, "0110" for opposite ones, "0011" has halves of unlike kinds
+        rollouts, rows = table("0101", "0110", "0011", "0000"), np.array([[0.0], [1], [0], [1]])
+        products = {f"p{i}": rows @ rows.T for i in range(4)}
+        found = half_cosines(products, rollouts)
+        assert found.to_numpy().tolist() == [["p0", "mixed", 1.0], ["p1", "mixed", -1.0]], "others have no gradient"
+        assert half_cosines(products, rollouts, posterior)["kind"].tolist() == ["mixed", "mixed", "all wrong"]
 
 
 class TestFidelity:

@@ -67,3 +67,9 @@ def test_waterfall_ends_where_the_savings_lead():
     widths = [bar.get_width() for bar in ax.patches]
     assert widths == [10, 4, 1, 7] and [bar.get_x() for bar in ax.patches] == [0, 6, 6, 0]
     assert rows(ax) == ["GRPO", "rejection", "rescue", "AERO"]
+
+
+def test_relation_colours_by_group_and_names_the_correlation():
+    frame = pd.DataFrame({"x": [0, 1, 2], "y": [4, 2, 0], "who": ["a", "b", "a"]})
+    ax = pp.relation(frame, "x", "y", "who")
+    assert [line.get_xdata().tolist() for line in ax.lines] == [[0, 2], [1]] and "r = -1.00 over 3" in ax.get_title(loc="left")

@@ -256,7 +256,7 @@ def correlations(records, windows=5):
     return pd.DataFrame(stack.mean(axis=0), **like), pd.DataFrame(stack.std(axis=0), **like)
 
 
-def averaged(tables):
+def seed_means(tables):
     """Mean and 95 % half-width over seeds: dict from column to a table with mean, half and n (seeds).
 
     tables: a DataFrame a seed, of the same rows and columns. Cells that are NaN in one seed are so in the mean.

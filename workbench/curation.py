@@ -6,7 +6,9 @@ A frame here is `Record.rollouts()` with columns problem, round, stage and corre
 import numpy as np
 import pandas as pd
 
+from workbench.advantages import selected_advantages
 from workbench.metrics import FORWARD, TRAINING
+from workbench.rollouts import Rollouts
 
 KINDS = ("alike", "rescued", "partial", "high")
 
@@ -59,3 +61,20 @@ def savings(ours, sampled, baseline, baseline_sampled, *, skip=False):
         part = ours[ours["kind"] == kind]
         parts[kind] = trained(part) - TRAINING * part["kept"].sum()
     return pd.Series({**parts, "left": start - sum(parts.values())}) * 100 / start
+
+
+def magnitudes(frame, advantage):
+    """Absolute advantages of the rollouts trained on, by kind of group and over all: a DataFrame (AERO, figure 10).
+
+    frame: as for `groups`. advantage: the method's function of rewards and groups; the reward is 1 for a correct
+    rollout and 0 for a wrong one, and uniform groups are measured before they are pruned, as in AERO. Columns: share
+    (of the rollouts trained on) and mean; rows that do not occur are NaN.
+    """
+    visits = frame.groupby(["round", "problem"]).ngroup().to_numpy()
+    pool = Rollouts(problem=visits.astype(str), reward=frame["correct"], correct=frame["correct"])
+    index = np.flatnonzero(frame["selected"])
+    size = np.abs(selected_advantages(advantage, "mixed", pool, index))
+    kinds = groups(frame)["kind"].to_numpy()[visits[index]]
+    rows = {"all": (1.0, size.mean())}
+    rows |= {kind: (np.mean(kinds == kind), size[kinds == kind].mean()) for kind in KINDS if kind in kinds}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["share", "mean"]).reindex(["all", *KINDS])

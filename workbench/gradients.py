@@ -12,10 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from workbench.advantages import group_normalized, selected_advantages
+from workbench.advantages import group_normalized, posterior, selected_advantages
 from workbench.columns import whole_number
 from workbench.describe import compose
+from workbench.grpo import grpo_step
 from workbench.metrics import mean_interval
+from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.seeding import derive, generator
 from workbench.selectors import All
@@ -167,6 +169,44 @@ def norm_bounds(products, rollouts, n=8):
     return pd.DataFrame(rows, columns=["squared", "bound", "problem", "case"])
 
 
+def prior_norms(policy, rollouts, alpha=1.0, beta=1.0):
+    """Gradient norm of a step on a whole batch without and with the posterior of uniform groups: dict (AERO, table 7).
+
+    One mean over all rollouts of their token means, no entropy bonus, ratio 1; the policy is not changed. without: plain
+    group advantages; with; part: what the uniform groups alone add; ratio: with / without; factor: how many times as
+    large advantages of uniform groups would need to be for a ratio of 1.5, the published one.
+    """
+    still, objective = torch.optim.SGD(policy.parameters(), lr=0.0), Objective(mean="rollout")
+    plain = group_normalized(rollouts.reward, rollouts.group)
+    both = posterior(rollouts.reward, rollouts.group, alpha, beta)
+    without, joint, part = (grpo_step(policy, still, rollouts, advantages, objective).gradient_norm
+                            for advantages in (plain, both, both - plain))  # fmt: skip
+    inner = (joint**2 - without**2 - part**2) / 2
+    factor = (np.sqrt(inner**2 + (1.5**2 - 1) * part**2 * without**2) - inner) / part**2 if part > 0 else float("nan")
+    return {"without": without, "with": joint, "part": part, "ratio": joint / without, "factor": float(factor)}
+
+
+def half_cosines(products, rollouts, advantage=group_normalized):
+    """Cosine of the updates that two halves of a problem's rollouts ask for: a DataFrame of problem, kind and cosine.
+
+    products: of `group_products`; rollouts: those of these problems; the halves are by order of drawing. An update that
+    is noise has a mean of 0. kind: "all wrong", "all right" or "mixed"; problems whose halves are of different kinds, or
+    have no gradient, are left out.
+    """
+    import pandas as pd
+
+    rows = []
+    for problem, matrix in products.items():
+        mine = rollouts.take(rollouts.problem == problem)
+        half = np.arange(len(mine)) < len(mine) // 2
+        kinds = {_kind(mine.correct[side]) for side in (half, ~half)}
+        weights = advantage(mine.reward, half) / len(mine)
+        a, b = np.where(half, weights, 0), np.where(half, 0, weights)
+        if len(kinds) == 1 and a.any() and b.any():
+            rows.append((problem, kinds.pop(), cosine(matrix, a, b)))
+    return pd.DataFrame(rows, columns=["problem", "kind", "cosine"])
+
+
 def norms_by_balance(products, rollouts, c, wrong):
     """Squared norms as wrong rollouts join c correct ones: a DataFrame (problems x wrong), long (AERO, lemma 4.2).
 
@@ -263,6 +303,10 @@ def _rule(selector):
     """The selector's class, and its statistics where they are not the class's own."""
     name, statistics = type(selector).__name__, selector.statistics
     return name if statistics == type(selector).statistics else f"{name}, {statistics} statistics"
+
+
+def _kind(correct):
+    return "all right" if correct.all() else "mixed" if correct.any() else "all wrong"
 
 
 def _difference(correct):

@@ -126,6 +126,17 @@ def trajectories(series, *, ylabel="success rate", ax=None):
     return ax
 
 
+def relation(frame, x, y, by, *, xlabel=None, ylabel=None, ax=None):
+    """Points of two columns of a frame, coloured by a third, with Pearson's r over all of them in the title."""
+    with style() as colours:
+        ax = ax or plt.subplots(figsize=(5.2, 3.6), layout="constrained")[1]
+        for (name, part), colour, marker in zip(frame.groupby(by, sort=False), colours, "os^Dv*"):
+            ax.plot(part[x], part[y], marker, ms=5, color=colour, mec="white", label=str(name))
+        ax.set(xlabel=xlabel or x, ylabel=ylabel or y, title=f"r = {frame[x].corr(frame[y]):.2f} over {len(frame)} points")
+        ax.legend()
+    return ax
+
+
 def waterfall(start, parts, *, label=None, names=("before", "after"), ax=None):
     """From a cost to a smaller one, step by step: start a number, parts a Series of savings (negative: extra cost)."""
     with style() as colours:
