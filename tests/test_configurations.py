@@ -3,6 +3,7 @@
 import inspect
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import allocators, methods, reuse, rewards, selectors
+from workbench.advantages import posterior
 from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.problems import arithmetic
@@ -65,6 +67,9 @@ MISTAKES = {
     "a function for a selector": (lambda: method(selector=selectors.max_variance), "selector=max_variance: a selector object"),
     "a buffer's name": (lambda: method(reuse="buffer"), r"reuse='buffer': it has no join\(\)"),
     "an advantage's name": (lambda: method(advantage="posterior"), "advantage='posterior': a function of rewards and groups"),
+    "an advantage's option": (lambda: method(advantage=partial(posterior, alpha=0)), r"advantage=posterior\(alpha=0\): alpha=0:"),
+    "an advantage's typo": (lambda: method(advantage=partial(posterior, alhpa=1)), r"advantage=posterior\(alhpa=1\): "),
+    "an advantage of one": (lambda: method(advantage=lambda rewards: rewards), "advantage=<lambda>: too many positional"),
     "an advantage's class": (lambda: method(advantage=Objective), "advantage=Objective: a function"),
     "an objective's arguments": (lambda: method(objective={"clip": (0.2, 0.2)}), "objective=.*: an Objective is needed"),
     "a reward part alone": (lambda: method(reward=rewards.Correct()), r"reward=Correct\(weight=1.0\): a tuple of at least one"),

@@ -3,6 +3,11 @@
 The slots are protocols, not classes: what is checked is what the loop will call.
 """
 
+import inspect
+from functools import partial
+
+import numpy as np
+
 from workbench.columns import positive_number, whole_number
 from workbench.policies import Sampling
 from workbench.selectors import STATISTICS
@@ -25,9 +30,7 @@ def check_slots(method):
     if method.reuse is not None:
         _needs("reuse", method.reuse, "join", "CorrectResponses(), or None")
     _check_selector(method.selector)
-    if isinstance(method.advantage, type) or not callable(method.advantage):
-        shown = _shown(method.advantage)
-        raise ValueError(f"advantage={shown}: a function of rewards and groups is needed, such as group_normalized")
+    _check_advantage(method.advantage)
     check_instance("objective", method.objective, Objective, "Objective(clip=(0.2, 0.28))")
     _check_reward(method.reward)
 
@@ -69,6 +72,21 @@ def _needs(slot, value, method, example, *others):
         raise ValueError(f"{slot}={_shown(value)}: {what} is needed, such as {example}")
 
 
+def _check_advantage(function):
+    from workbench import advantages
+
+    shown, needed = _shown(function), "a function of rewards and groups is needed, such as group_normalized"
+    if isinstance(function, type) or not callable(function):
+        raise ValueError(f"advantage={shown}: {needed}")
+    try:
+        inspect.signature(function).bind([], [])
+        if getattr(function, "func", function) in vars(advantages).values():
+            # ours check their options, and take an empty batch
+            function(np.zeros(0), np.zeros(0, dtype=np.int64))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"advantage={shown}: {error}; {needed}") from None
+
+
 def _check_selector(selector):
     if isinstance(selector, type) or not callable(selector) or not hasattr(selector, "statistics"):
         raise ValueError(f"selector={_shown(selector)}: a selector object is needed, such as MaxVariance(4): it is called with "
@@ -90,6 +108,8 @@ def _check_reward(parts):
 
 
 def _shown(value):
+    if isinstance(value, partial):
+        return f"{_shown(value.func)}({', '.join(f'{name}={option!r}' for name, option in value.keywords.items())})"
     text = getattr(value, "__name__", None) if isinstance(value, type) or callable(value) else None
     text = text or repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
