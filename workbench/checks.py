@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from workbench.columns import positive_number, whole_number
+from workbench.columns import is_number, positive_number, whole_number
 from workbench.policies import Sampling
 from workbench.selectors import STATISTICS
 
@@ -99,9 +99,9 @@ def _check_reward(parts):
     if not isinstance(parts, (tuple, list)) or not parts:
         raise ValueError(f"reward={_shown(parts)}: a tuple of at least one part is needed, such as (Correct(),)")
     for part in parts:
-        named = isinstance(getattr(part, "name", None), str) and isinstance(getattr(part, "weight", None), (int, float))
+        named = isinstance(getattr(part, "name", None), str) and is_number(getattr(part, "weight", None))
         if isinstance(part, type) or not callable(part) or not named:
-            raise ValueError(f"reward: {_shown(part)} is no part, such as Correct(): it is called, has a name and a weight")
+            raise ValueError(f"reward: {_shown(part)} is no part such as Correct(): it is called, has a name and a numeric weight")
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"reward={_shown(parts)}: no two parts of the same name are allowed")
