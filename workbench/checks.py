@@ -101,7 +101,7 @@ def _check_reward(parts):
     for part in parts:
         named = isinstance(getattr(part, "name", None), str) and is_number(getattr(part, "weight", None))
         if isinstance(part, type) or not callable(part) or not named:
-            raise ValueError(f"reward: {_shown(part)} is no part such as Correct(): it is called, has a name and a numeric weight")
+            raise ValueError(f"reward: {_shown(part)} is no part like Correct(): it is called, with a name and a numeric weight")
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"reward={_shown(parts)}: no two parts of the same name are allowed")
