@@ -10,7 +10,7 @@ SWEEP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
-SETUP_EXTRAS := notebooks,lora,trl,tests,docs,dev
+SETUP_EXTRAS := notebooks,lora,trl,ray,tests,docs,dev
 CPU_EXTRAS := notebooks lora data trl ray tests docs browser dev
 NOTEBOOKS = $(wildcard notebooks)
 

@@ -58,6 +58,7 @@ def test_run_any_method_with_settings(tmp_path):
     (["run", "grpo", "--set", "alocator.n=4", "--out", "x"], "no slot 'alocator'; did you mean allocator?"),
     (["run", "grpo", "--set", "allocator.m=4", "--out", "x"], "allocator.m: no argument of Uniform; there are n"),
     (["run", "grpo", "--set", "reuse.mode=direct", "--out", "x"], "reuse.mode: no argument of an empty slot; there are none"),
+    (["run", "grpo", "--set", "objective.clip.low=1", "--out", "x"], "objective.clip.low: no argument of tuple; there are none"),
     (["run", "grpo", "--set", "advantage.esp=1", "--out", "x"], "esp: no argument of group_normalized; did you mean eps?"),
     (["run", "cbs", "--set", "selector.scope=rond", "--out", "x"], "scope='rond': allowed are"),
     (["run", "grpo", "--lab", "heldout=3", "--out", "x"], "heldout: no argument of tiny; did you mean held_out?"),

@@ -3,6 +3,7 @@
 import inspect
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import allocators, methods, reuse, rewards, selectors
+from workbench.advantages import posterior
 from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.problems import arithmetic
@@ -65,12 +67,19 @@ MISTAKES = {
     "a function for a selector": (lambda: method(selector=selectors.max_variance), "selector=max_variance: a selector object"),
     "a buffer's name": (lambda: method(reuse="buffer"), r"reuse='buffer': it has no join\(\)"),
     "an advantage's name": (lambda: method(advantage="posterior"), "advantage='posterior': a function of rewards and groups"),
+    "an advantage's option": (lambda: method(advantage=partial(posterior, alpha=0)), r"advantage=posterior\(alpha=0\): alpha=0:"),
+    "an advantage's typo": (lambda: method(advantage=partial(posterior, alhpa=1)), r"advantage=posterior\(alhpa=1\): "),
+    "an advantage of one": (lambda: method(advantage=lambda rewards: rewards), "advantage=<lambda>: too many positional"),
     "an advantage's class": (lambda: method(advantage=Objective), "advantage=Objective: a function"),
     "an objective's arguments": (lambda: method(objective={"clip": (0.2, 0.2)}), "objective=.*: an Objective is needed"),
     "a reward part alone": (lambda: method(reward=rewards.Correct()), r"reward=Correct\(weight=1.0\): a tuple of at least one"),
     "no reward": (lambda: method(reward=()), r"reward=\(\): a tuple of at least one part"),
     "a reward's class": (lambda: method(reward=(rewards.Correct,)), "reward: Correct is no part"),
     "a reward twice": (lambda: method(reward=(rewards.Correct(), rewards.Correct())), "no two parts of the same name"),
+    "a reward without an end": (lambda: method(reward=(rewards.Correct(weight=float("inf")),)), "weight=inf.* is no part"),
+    "an infinite KL weight": (lambda: methods.grpo(kl=float("inf")), "kl=inf: zero or a positive weight"),
+    "a number beyond all": (lambda: methods.grpo(n=10**400), "n=10000.*: a whole number"),
+    "a weight beyond all": (lambda: methods.grpo(entropy=10**400), "entropy=10000.*: zero or a positive weight"),
     "no name": (lambda: method(name=""), "name=''"),
     "m above n": (lambda: methods.pods(n=8, m=16), "m=16: a whole number from 1 to n=8"),
     "m as text": (lambda: methods.pods(m="16"), "m='16': a whole number"),

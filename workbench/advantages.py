@@ -7,6 +7,8 @@ Two functions exist to lift that: `posterior`, and `batch_normalized` without a 
 
 import numpy as np
 
+from workbench.columns import is_number, positive_number
+
 
 def group_normalized(rewards, groups, *, ddof=0, eps=0.0, clip=None, scale=True):
     """(r - mean) / (std + eps) within each group, zero where all rewards of the group are equal.
@@ -16,7 +18,7 @@ def group_normalized(rewards, groups, *, ddof=0, eps=0.0, clip=None, scale=True)
     out the division (Dr. GRPO). Source: GRPO's group advantage; eps=1e-6 with clip=5 is Knapsack RL's.
     """
     rewards, inverse, sizes = _grouped(rewards, groups)
-    _check_ddof(ddof)
+    _check_deviation(ddof, eps)
     centred = rewards - _mean(rewards, inverse, sizes)[inverse]
     if scale:
         variance = np.bincount(inverse, centred**2, len(sizes)) / np.maximum(sizes - ddof, 1)
@@ -45,9 +47,9 @@ def posterior(
     success, mapped to 0 and 1 in uniform groups; rewards must lie between. ddof, eps: of the mixed groups.
     Example: eight wrong ones get -1/3 each, eight right ones 1/3. With binary rewards no advantage is ever zero.
     """
-    if not (alpha > 0 and beta > 0):
-        raise ValueError(f"alpha={alpha}, beta={beta}: a Beta prior needs both above 0")
-    if scale != "bernoulli" and not (isinstance(scale, (int, float)) and scale > 0):
+    positive_number("alpha", alpha)
+    positive_number("beta", beta)
+    if scale != "bernoulli" and not (is_number(scale) and scale > 0):
         raise ValueError(f"scale={scale!r}: 'bernoulli' or a positive number is needed")
     advantage = group_normalized(rewards, groups, ddof=ddof, eps=eps)
     rewards, inverse, sizes = _grouped(rewards, groups)
@@ -71,7 +73,7 @@ def batch_normalized(rewards, groups, *, baseline=None, ddof=0, eps=0.0, clip=No
     if baseline is None:
         rewards = _grouped(rewards, groups)[0]
         return group_normalized(rewards, np.zeros(len(rewards), dtype=np.int64), ddof=ddof, eps=eps, clip=clip)
-    _check_ddof(ddof)
+    _check_deviation(ddof, eps)
     # the batch mean of these is zero already: taking off its rounding error would only blur exact zeros
     centred = group_normalized(rewards, groups, scale=False)
     deviation = np.sqrt(np.sum(centred**2) / max(len(centred) - ddof, 1)) + eps
@@ -97,9 +99,9 @@ def selected_advantages(advantage, statistics, pool, index):
 
 def _outcomes(rewards, bounds):
     """Rewards on the scale where failure is 0 and success 1, (R,)."""
-    low, high = bounds
-    if not low < high:
-        raise ValueError(f"bounds={bounds}: the reward of failure must lie below that of success")
+    low, high = bounds if isinstance(bounds, (tuple, list)) and len(bounds) == 2 else (None, None)
+    if not (is_number(low) and is_number(high) and low < high):
+        raise ValueError(f"bounds={bounds!r}: two numbers are needed, and the reward of failure must lie below that of success")
     if len(rewards) and not (low <= rewards.min() and rewards.max() <= high):
         odd = rewards[(rewards < low) | (rewards > high)][0]
         raise ValueError(f"rewards: {odd} lies outside bounds={bounds}, the rewards of failure and success")
@@ -133,14 +135,15 @@ def _divide(numerator, denominator):
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-def _check_ddof(ddof):
+def _check_deviation(ddof, eps):
     if ddof not in (0, 1):
-        raise ValueError(f"ddof={ddof}: allowed are 0 (population) and 1 (sample)")
+        raise ValueError(f"ddof={ddof!r}: allowed are 0 (population) and 1 (sample)")
+    positive_number("eps", eps, zero=True)
 
 
 def _clipped(values, bound):
     if bound is None:
         return values
-    if not bound > 0:
-        raise ValueError(f"clip={bound}: a positive bound or None is needed")
+    if not (is_number(bound) and bound > 0):
+        raise ValueError(f"clip={bound!r}: a positive bound or None is needed")
     return np.clip(values, -bound, bound)

@@ -249,5 +249,6 @@ def _each(ids, n):
 
 
 def _group_size(name, n):
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 2:
+    whole(name, n, 1)
+    if n == 1:
         raise ValueError(f"{name}={n!r}: a group needs at least 2 rollouts, one alone has no advantage")

@@ -3,7 +3,12 @@
 The slots are protocols, not classes: what is checked is what the loop will call.
 """
 
-from workbench.columns import positive_number, whole_number
+import inspect
+from functools import partial
+
+import numpy as np
+
+from workbench.columns import is_number, positive_number, whole_number
 from workbench.policies import Sampling
 from workbench.selectors import STATISTICS
 
@@ -25,9 +30,7 @@ def check_slots(method):
     if method.reuse is not None:
         _needs("reuse", method.reuse, "join", "CorrectResponses(), or None")
     _check_selector(method.selector)
-    if isinstance(method.advantage, type) or not callable(method.advantage):
-        shown = _shown(method.advantage)
-        raise ValueError(f"advantage={shown}: a function of rewards and groups is needed, such as group_normalized")
+    _check_advantage(method.advantage)
     check_instance("objective", method.objective, Objective, "Objective(clip=(0.2, 0.28))")
     _check_reward(method.reward)
 
@@ -69,6 +72,21 @@ def _needs(slot, value, method, example, *others):
         raise ValueError(f"{slot}={_shown(value)}: {what} is needed, such as {example}")
 
 
+def _check_advantage(function):
+    from workbench import advantages
+
+    shown, needed = _shown(function), "a function of rewards and groups is needed, such as group_normalized"
+    if isinstance(function, type) or not callable(function):
+        raise ValueError(f"advantage={shown}: {needed}")
+    try:
+        inspect.signature(function).bind([], [])
+        if getattr(function, "func", function) in vars(advantages).values():
+            # ours check their options, and take an empty batch
+            function(np.zeros(0), np.zeros(0, dtype=np.int64))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"advantage={shown}: {error}; {needed}") from None
+
+
 def _check_selector(selector):
     if isinstance(selector, type) or not callable(selector) or not hasattr(selector, "statistics"):
         raise ValueError(f"selector={_shown(selector)}: a selector object is needed, such as MaxVariance(4): it is called with "
@@ -81,15 +99,17 @@ def _check_reward(parts):
     if not isinstance(parts, (tuple, list)) or not parts:
         raise ValueError(f"reward={_shown(parts)}: a tuple of at least one part is needed, such as (Correct(),)")
     for part in parts:
-        named = isinstance(getattr(part, "name", None), str) and isinstance(getattr(part, "weight", None), (int, float))
+        named = isinstance(getattr(part, "name", None), str) and is_number(getattr(part, "weight", None))
         if isinstance(part, type) or not callable(part) or not named:
-            raise ValueError(f"reward: {_shown(part)} is no part, such as Correct(): it is called, has a name and a weight")
+            raise ValueError(f"reward: {_shown(part)} is no part like Correct(): it is called, with a name and a numeric weight")
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"reward={_shown(parts)}: no two parts of the same name are allowed")
 
 
 def _shown(value):
+    if isinstance(value, partial):
+        return f"{_shown(value.func)}({', '.join(f'{name}={option!r}' for name, option in value.keywords.items())})"
     text = getattr(value, "__name__", None) if isinstance(value, type) or callable(value) else None
     text = text or repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,6 +1,10 @@
 """Columns and groups of a table of rollouts, be it a `Rollouts` or a DataFrame, and checks of arguments."""
 
+import sys
+
 import numpy as np
+
+LARGEST = 2**63 - 1
 
 
 def column(rollouts, name, default=None):
@@ -37,19 +41,21 @@ def generator_given(rng):
 
 
 def whole_number(name, value, low, high=None):
-    """ValueError unless `value` is a whole number from `low` to `high` (None: no bound)."""
+    """ValueError unless `value` is a whole number from `low` to `high` (None: what 64 bits hold)."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high):
+    if not whole or not low <= value <= (LARGEST if high is None else high):
         allowed = f"from {low} to {high}, the number of rollouts," if high is not None else f"of at least {low}"
         raise ValueError(f"{name}={value!r}: a whole number {allowed} is needed")
 
 
 def is_number(value):
-    """Whether `value` is a real number; True and False are none."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    """Whether `value` is a finite real number; True and False are none."""
+    if isinstance(value, (float, np.floating)):
+        return bool(np.isfinite(value))
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and abs(int(value)) <= sys.float_info.max
 
 
 def positive_number(name, value, zero=False):
     """ValueError unless `value` is a finite number above 0, or from 0 up with zero=True."""
-    if not is_number(value) or not 0 <= value <= np.finfo(np.float64).max or (value == 0 and not zero):
+    if not is_number(value) or value < 0 or (value == 0 and not zero):
         raise ValueError(f"{name}={value!r}: a {'number of at least 0' if zero else 'positive number'} is needed")

@@ -181,7 +181,9 @@ class Writer:
         number = row["round"]
         with self._writing(f"round {number}"):
             _write_table(self._part(number), pa.table({name: _column(value) for name, value in rollouts.items()}))
-            _write_table(self.path / "rounds.parquet", _rows_table([*self.rows, row]))
+            table = pa.concat_tables([self._table, pa.Table.from_pylist([row])], promote_options="permissive").combine_chunks()
+            _write_table(self.path / "rounds.parquet", table)
+        self._table = table
         self.rows.append(row)
 
     def evaluation(self, frame):
@@ -212,10 +214,11 @@ class Writer:
 
     def truncate(self, last):
         """Forgets rounds and evaluations after round `last`: they are made again from the checkpoint."""
-        kept = [row for row in self.rows if row["round"] <= last]
+        kept = sum(row["round"] <= last for row in self.rows)
+        table = self._table.slice(0, kept) if kept else pa.table({})
         with self._writing(f"the record as of round {last}"):
-            if len(kept) < len(self.rows):
-                _write_table(self.path / "rounds.parquet", _rows_table(kept)) if kept else self._remove("rounds.parquet")
+            if kept < len(self.rows):
+                _write_table(self.path / "rounds.parquet", table) if kept else self._remove("rounds.parquet")
             if self.evaluations is not None:
                 keep = pc.less_equal(self.evaluations["round"], last)
                 if len(evaluations := self.evaluations.filter(keep)) < len(self.evaluations):
@@ -224,7 +227,7 @@ class Writer:
             for part in (self.path / "rollouts").glob("*.parquet"):
                 if int(part.stem) > last:
                     part.unlink()
-        self.rows = kept
+        self._table, self.rows = table, self.rows[:kept]
 
     def save_failure(self, number, rollouts):
         """Keeps rollouts that stopped a round, tokens included; returns the file's path."""
@@ -249,7 +252,8 @@ class Writer:
                 (self.path / folder).mkdir(exist_ok=True)
             for temporary in self.path.rglob("*.writing"):
                 temporary.unlink()
-        self.rows = self._own("rounds.parquet", pa.table({})).to_pylist()
+        self._table = self._own("rounds.parquet", pa.table({}))
+        self.rows = self._table.to_pylist()
         self.evaluations = self._own("evals.parquet", None)
 
     def _own(self, name, none):
@@ -314,11 +318,6 @@ def _read(path, columns=None, convert=lambda table: table):
 
 def _first_line(error):
     return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _rows_table(rows):
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _column(values):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.budgets import whole
-from workbench.columns import is_number
+from workbench.columns import positive_number
 from workbench.seeding import generator
 
 KINDS = ("last", "epoch", "beta", "fresh", "predictor")
@@ -58,8 +58,7 @@ class SuccessRates:
         for name in ("window", "probe", "hidden", "steps", "memory"):
             whole(name, getattr(self, name), 1)
         for name in ("a", "b", "learning_rate"):
-            if not (is_number(getattr(self, name)) and 0 < getattr(self, name) < np.inf):
-                raise ValueError(f"{name}={getattr(self, name)}: a positive number is needed")
+            positive_number(name, getattr(self, name))
         learner = Predictor(self) if self.kind == "predictor" else History(self) if self.kind != "fresh" else None
         object.__setattr__(self, "_learner", learner)
 

@@ -3,6 +3,7 @@
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import workbench as wb
@@ -27,8 +28,10 @@ def run(tmp_path_factory):
 def test_writing_the_record(run, before, tmp_path):
     """The same rounds written once more, behind so many rounds: their table is written whole each time."""
     rows = run.record.rounds.iloc[2:].to_dict("records")
+    Writer(tmp_path / "again", run.record.manifest)
+    earlier = [rows[i % REPEATS] | {"round": i + 1} for i in range(before)]
+    pd.DataFrame(earlier).to_parquet(tmp_path / "again" / "rounds.parquet", index=False)
     writer = Writer(tmp_path / "again", run.record.manifest)
-    writer.rows = [rows[i % REPEATS] | {"round": i + 1} for i in range(before)]
     shares = []
     for number, row in enumerate(rows, before + 1):
         frame = run.record.rollouts(rounds=[row["round"]])

@@ -86,7 +86,7 @@ def _changed(part, path, value, where):
 def _settable(part):
     """Name and value of all that can be set in a part: fields, a function's options, or the parts of a tuple by name."""
     if isinstance(part, tuple):
-        return {p.name: p for p in part}
+        return {p.name: p for p in part if hasattr(p, "name")}
     if dataclasses.is_dataclass(part):
         return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.init}
     if callable(part):
