@@ -13,7 +13,7 @@ def visit(problem, stages, selected, round=1):
     """Rows of one visit: stages, a string of 0 and 1 a stage; selected, one string over all rollouts."""
     rows = [(problem, round, stage, outcome == "1") for stage, text in enumerate(stages) for outcome in text]
     frame = pd.DataFrame(rows, columns=["problem", "round", "stage", "correct"])
-    return frame.assign(selected=[letter == "1" for letter in selected], tokens=10)
+    return frame.assign(selected=[letter == "1" for letter in selected], length=8, prompt=2)
 
 
 FRAME = pd.concat([
@@ -34,26 +34,30 @@ def test_groups_by_hand():
     assert found["kind"].to_dict() == {
         ("never", 1): "alike", ("second", 1): "rescued", ("first", 1): "rescued", ("partial", 1): "partial",
         ("half", 1): "high", ("always", 1): "alike", ("never", 2): "partial"}  # fmt: skip
-    assert found.loc[("first", 1), ["rollouts", "tokens", "selected", "kept"]].tolist() == [6, 60, 2, 20]
+    assert found.loc[("first", 1), ["rollouts", "selected", "sampled", "tokens", "kept"]].tolist() == [6, 2, 50, 60, 20]
+
+
+def test_sizes_by_hand():
+    found = curation.sizes([FRAME, FRAME])
+    assert found["sampled"].to_dict() == pytest.approx({"alike": 12 / 7, "rescued": 2, "partial": 8 / 7, "high": 4 / 7})
+    assert found["selected"].sum() == pytest.approx(20 / 7) and curation.sizes([FRAME[:8]]).loc["high", "sampled"] == 0
 
 
 def test_savings_by_hand_add_up():
-    ours, every = curation.groups(FRAME), FRAME["tokens"].sum()
-    theirs = curation.groups(FRAME.assign(selected=True, tokens=20))
-    found = curation.savings(ours, every, theirs, 2 * every)
+    every, sampled, kept = 10 * len(FRAME), 8 * len(FRAME) + 2 * 7, 10 * FRAME["selected"].sum()
+    found = curation.savings(FRAME, FRAME.assign(selected=True, length=16, prompt=4))
     assert found.sum() == pytest.approx(100) and found["allocation"] == pytest.approx(50)
-    kept = ours["kept"].sum()
-    assert found["left"] == pytest.approx(100 * (2 * every + 6 * kept) / (16 * every))
-    assert found["rescued"] == pytest.approx(100 * 6 * 100 / (16 * every))
+    start = 2 * (2 * sampled + 6 * every)
+    assert found["left"] == pytest.approx(100 * (2 * sampled + 6 * kept) / start)
+    assert found["rescued"] == pytest.approx(100 * 6 * 100 / start)
 
 
 def test_a_baseline_that_skips_groups_all_alike_makes_them_a_cost():
-    ours, every = curation.groups(FRAME), FRAME["tokens"].sum()
-    theirs = curation.groups(FRAME.assign(selected=True))
-    found = curation.savings(ours, every, theirs, every, skip=True)
-    start = 2 * every + 6 * (every - 120)
+    every, sampled, kept = 10 * len(FRAME), 8 * len(FRAME) + 2 * 7, 10 * FRAME["selected"].sum()
+    found = curation.savings(FRAME, FRAME.assign(selected=True), skip=True)
+    start = 2 * sampled + 6 * (every - 120)
     assert found["allocation"] == 0 and found["alike"] == pytest.approx(-100 * 6 * 80 / start)
-    assert found["left"] == pytest.approx(100 * (2 * every + 6 * ours["kept"].sum()) / start)
+    assert found["left"] == pytest.approx(100 * (2 * sampled + 6 * kept) / start)
 
 
 def test_what_is_left_is_what_a_real_run_spent(tmp_path):
@@ -63,12 +67,14 @@ def test_what_is_left_is_what_a_real_run_spent(tmp_path):
         run = wb.Run(lab, method, out=tmp_path / name, problems_per_round=8, evaluate_every=0)
         for row in run.rounds(1, progress=False):
             frame = run.record.rollouts()
-            frame = frame.assign(tokens=frame["length"] + frame["problem"].map(prompts))
-            spent.append((curation.groups(frame), row["tokens_sampled"], row["flops"]))
+            frame = frame.assign(prompt=frame["problem"].map(prompts))
+            spent.append((frame, row["flops"]))
+            table = curation.groups(frame)
+            assert (table["sampled"].sum(), table["kept"].sum()) == (row["tokens_sampled"], row["tokens_trained"])
             recorded = frame.loc[frame["selected"], "advantage"].abs().mean()
             assert curation.magnitudes(frame, method.advantage).loc["all", "mean"] == pytest.approx(recorded)
-    (theirs, sampled, flops), (ours, ours_sampled, ours_flops) = spent
-    assert curation.savings(ours, ours_sampled, theirs, sampled)["left"] == pytest.approx(100 * ours_flops / flops)
+    (theirs, flops), (ours, ours_flops) = spent
+    assert curation.savings(ours, theirs)["left"] == pytest.approx(100 * ours_flops / flops)
 
 
 def test_advantages_by_hand():

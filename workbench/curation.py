@@ -30,36 +30,47 @@ def rescue(frame):
 def groups(frame):
     """Every visit with its kind of group and what of it is trained on: a DataFrame, a row a visit (AERO, section 4.2).
 
-    frame: with columns selected and tokens too (those of a rollout and its prompt, which an update computes). kind:
-    "alike" where all rollouts are right or all wrong, else "rescued" (none right in the first stage), "partial" (less
-    than half) or "high". Sums over the visit's rollouts: rollouts, tokens; over the selected ones: selected, kept (tokens).
+    frame: with columns selected, length and prompt too (tokens of a response and of its prompt). kind: "alike" where all
+    rollouts are right or all wrong, else "rescued" (none right in the first stage), "partial" (less than half) or
+    "high". rollouts and selected: counts; in tokens, sampled: a prompt and all its responses; tokens: every rollout with
+    its prompt, as an update computes them; kept: those of the selected ones.
     """
     keys = [frame["round"], frame["problem"]]
     explored = frame["stage"] == frame.groupby(keys)["stage"].transform("min")
     rate = frame.groupby(keys)["correct"].mean()
     first = frame["correct"].where(explored).astype(float).groupby(keys).mean()
     kinds = np.select([rate.isin([0, 1]), first == 0, first < 0.5], KINDS[:3], KINDS[3])
-    frame = frame.assign(rollouts=1, kept=frame["tokens"] * frame["selected"])
-    return frame.groupby(keys)[["rollouts", "tokens", "selected", "kept"]].sum().assign(kind=kinds).reset_index()
+    tokens = frame["length"] + frame["prompt"]
+    sums = frame.assign(rollouts=1, sampled=frame["length"], tokens=tokens, kept=tokens * frame["selected"]).groupby(keys)
+    table = sums[["rollouts", "selected", "sampled", "tokens", "kept"]].sum()
+    return table.assign(sampled=table["sampled"] + sums["prompt"].first(), kind=kinds).reset_index()
 
 
-def savings(ours, sampled, baseline, baseline_sampled, *, skip=False):
+def sizes(frames):
+    """Rollouts a visit, sampled and selected, by kind of group: a DataFrame (kinds x 2), the mean over frames as for `groups`."""
+    tables = [groups(frame) for frame in frames]
+    parts = [table.groupby("kind")[["rollouts", "selected"]].sum().reindex(KINDS, fill_value=0) / len(table) for table in tables]
+    return (sum(parts) / len(parts)).rename(columns={"rollouts": "sampled"})
+
+
+def savings(frame, baseline, *, skip=False):
     """Where the savings against a baseline come from, in percent of its FLOPs: a Series that adds up (AERO, figure 8).
 
-    ours: `groups` of a run of AERO; baseline: of a run that trains on all it samples, as many rounds; sampled and
-    baseline_sampled: tokens they sampled in all. FLOPs are 2 for a token sampled and 6 for one trained on, times the
-    parameters (eq. 23). skip: the baseline computes no group that is all alike, which has no advantage there, as
-    `grpo_step` does without an entropy bonus. Entries: allocation, what other rollouts cost if all of them are trained
-    on; rescued, alike and partial, what training on a part of these groups saves then (negative: it costs); and left.
+    frame, baseline: as for `groups`, of a run of AERO and of one that trains on all it samples, of as many rounds. FLOPs
+    are 2 for a token sampled and 6 for one trained on, times the parameters (eq. 23). skip: the baseline computes no
+    group that is all alike, which has no advantage there, as `grpo_step` does without an entropy bonus. Entries:
+    allocation, what other rollouts cost if all of them are trained on; rescued, alike and partial, what training on a
+    part of these groups saves then (negative: it costs); and left.
     """
-    def trained(table):
+    def computed(table):
         return TRAINING * (table["tokens"] * ~(skip & (table["kind"] == "alike"))).sum()
 
-    start = FORWARD * baseline_sampled + trained(baseline)
-    parts = {"allocation": start - FORWARD * sampled - trained(ours)}
-    for kind in ("rescued", "alike", "partial"):
+    ours, theirs = groups(frame), groups(baseline)
+    start, everything = (FORWARD * table["sampled"].sum() + computed(table) for table in (theirs, ours))
+    parts = {"allocation": start - everything}
+    for kind in KINDS[:3]:
         part = ours[ours["kind"] == kind]
-        parts[kind] = trained(part) - TRAINING * part["kept"].sum()
+        parts[kind] = computed(part) - TRAINING * part["kept"].sum()
     return pd.Series({**parts, "left": start - sum(parts.values())}) * 100 / start
 
 
