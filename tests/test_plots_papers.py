@@ -42,6 +42,13 @@ def test_stacked_bars_add_up():
     assert sum(bars[0].get_width() for bars in ax.containers) == 4 and ax.containers[1][1].get_x() == 2
 
 
+def test_ordered_columns_may_have_a_palette_of_their_own():
+    table = pd.DataFrame({"hard": [1.0], "easy": [2.0]}, index=["a"])
+    bars = {name: pp.stacked(table, palette=name).containers for name in (None, "viridis")}
+    plain, ordered = ([bar[0].get_facecolor() for bar in containers] for containers in bars.values())
+    assert plain != ordered and len(set(ordered)) == 2
+
+
 def test_sweep_ticks_are_the_values_tried():
     ax = pp.sweep({"pods": pd.DataFrame({"mean": [1, 2], "half": [0.1, 0.1]}, index=[8, 32])})
     assert [text.get_text() for text in ax.get_xticklabels()] == ["8", "32"] and ax.get_legend() is None

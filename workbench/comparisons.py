@@ -195,11 +195,27 @@ def visits(frame):
     return table.set_index(["problem", "visit"])
 
 
-def estimation_error(frame, window=16):
+def visit_rates(frame, visit, most=None):
+    """Success rates at one visit of every problem, 0 the first and -1 the last: a Series by problem.
+
+    frame as for `visits`. most: Series by problem, so many rollouts of the visit are read at most; None for all. With
+    fewer rollouts a rate is more often 0 or 1, so that rates are compared at equal numbers only.
+    """
+    order = frame.groupby("problem")["round"].rank("dense").astype(int) - 1
+    if visit < 0:
+        visit = order.groupby(frame["problem"]).transform("max") + 1 + visit
+    part = frame[order == visit]
+    if most is not None:
+        part = part[part.groupby("problem").cumcount() < part["problem"].map(most)]
+    return part.groupby("problem")["correct"].mean().rename("rate")
+
+
+def estimation_error(frame, window=16, rng=None):
     """How far the rate of a problem's last `window` rollouts lies from its rate at the next visit: a Series by visit.
 
     frame as for `visits`; mean absolute error over problems, from visit 1 on (Knapsack RL, appendix F). What is left
-    even for a perfect estimate is the sampling error of the visit itself.
+    even for a perfect estimate is the sampling error of the visit itself. rng: a NumPy generator that shuffles past and
+    present outcomes first; then it is the error that chance alone makes, had the policy stood still.
     """
     errors = {}
     for _, rows in frame.sort_values("round", kind="stable").groupby("problem", sort=True):
@@ -207,7 +223,9 @@ def estimation_error(frame, window=16):
         for visit, (_, part) in enumerate(rows.groupby("round", sort=True)):
             outcome = part["correct"].to_numpy(float)
             if history:
-                errors.setdefault(visit, []).append(abs(np.mean(history[-window:]) - outcome.mean()))
+                both = np.concatenate([history[-window:], outcome])
+                past, now = np.split(both if rng is None else rng.permutation(both), [-len(outcome)])
+                errors.setdefault(visit, []).append(abs(past.mean() - now.mean()))
             history.extend(outcome)
     return pd.Series({visit: float(np.mean(values)) for visit, values in sorted(errors.items())}, name="error")
 

@@ -45,13 +45,16 @@ def differences(table, *, label="difference", baseline=None, ax=None):
     return ax
 
 
-def stacked(table, *, label=None, ax=None):
-    """A bar a row, stacked by column: table (rows x parts) such as `comparisons.phases`; columns that are 0 are left out."""
+def stacked(table, *, label=None, palette=None, ax=None):
+    """A bar a row, stacked by column: table (rows x parts) such as `comparisons.phases`; columns that are 0 are left out.
+
+    palette: name of a seaborn palette for columns that have an order; None for the colour-blind one.
+    """
     table = table.loc[:, (table != 0).any()]
     with style() as colours:
         ax = ax or _rows_axes(len(table))
         place, start = np.arange(len(table))[::-1], np.zeros(len(table))
-        for name, colour in zip(table, colours):
+        for name, colour in zip(table, sns.color_palette(palette, len(table.columns)) if palette else colours):
             ax.barh(place, table[name], left=start, color=colour, height=0.65, label=str(name))
             start = start + table[name].to_numpy()
         _name_rows(ax, table, place)
