@@ -121,14 +121,6 @@ def test_chance_alone_makes_an_error_too():
     assert comparisons.estimation_error(still, rng=rng).to_dict() == {1: 0.0}
 
 
-def test_rates_of_a_visit_at_equal_numbers():
-    assert comparisons.visit_rates(frame(), 0).to_dict() == {"p": 0.5, "q": 0.0}
-    assert comparisons.visit_rates(frame(), -1).to_dict() == {"p": 0.5, "q": 0.0}  # q was drawn once
-    assert comparisons.visit_rates(frame(), 1).to_dict() == {"p": 0.5}
-    most = pd.Series({"p": 2, "q": 8})
-    assert comparisons.visit_rates(frame(), 0, most).to_dict() == {"p": 1.0, "q": 0.0}
-
-
 def test_no_records_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no records"):
         comparisons.load_all(tmp_path)

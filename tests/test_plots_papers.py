@@ -69,6 +69,14 @@ def test_trajectories_draw_each_series():
     assert ax.lines[0].get_ydata().tolist() == [0, 0.5]
 
 
+def test_a_grid_has_a_column_for_each_problem():
+    index = pd.MultiIndex.from_product([["p", "q"], [0, 1]], names=["problem", "visit"])
+    table = pd.DataFrame({"rate": [0, 0.5, 1, 1], "rollouts": [8, 20, 8, 2]}, index=index)
+    axes = pp.trajectory_grid({"grpo": table, "knapsack": table}, ["q", "p"])
+    assert axes.shape == (2, 2) and axes[0, 0].get_title("left") == "q" and len(axes[1, 1].lines) == 2
+    assert axes[1, 1].lines[0].get_ydata().tolist() == [8, 20] and axes[1, 0].get_ylim()[1] > 20
+
+
 def test_waterfall_ends_where_the_savings_lead():
     ax = pp.waterfall(10, pd.Series({"rejection": 4.0, "rescue": -1.0}), names=("GRPO", "AERO"))
     widths = [bar.get_width() for bar in ax.patches]

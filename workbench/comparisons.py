@@ -195,21 +195,6 @@ def visits(frame):
     return table.set_index(["problem", "visit"])
 
 
-def visit_rates(frame, visit, most=None):
-    """Success rates at one visit of every problem, 0 the first and -1 the last: a Series by problem.
-
-    frame as for `visits`. most: Series by problem, so many rollouts of the visit are read at most; None for all. With
-    fewer rollouts a rate is more often 0 or 1, so that rates are compared at equal numbers only.
-    """
-    order = frame.groupby("problem")["round"].rank("dense").astype(int) - 1
-    if visit < 0:
-        visit = order.groupby(frame["problem"]).transform("max") + 1 + visit
-    part = frame[order == visit]
-    if most is not None:
-        part = part[part.groupby("problem").cumcount() < part["problem"].map(most)]
-    return part.groupby("problem")["correct"].mean().rename("rate")
-
-
 def estimation_error(frame, window=16, rng=None):
     """How far the rate of a problem's last `window` rollouts lies from its rate at the next visit: a Series by visit.
 
@@ -218,16 +203,25 @@ def estimation_error(frame, window=16, rng=None):
     present outcomes first; then it is the error that chance alone makes, had the policy stood still.
     """
     errors = {}
-    for _, rows in frame.sort_values("round", kind="stable").groupby("problem", sort=True):
-        history = []
-        for visit, (_, part) in enumerate(rows.groupby("round", sort=True)):
-            outcome = part["correct"].to_numpy(float)
-            if history:
-                both = np.concatenate([history[-window:], outcome])
-                past, now = np.split(both if rng is None else rng.permutation(both), [-len(outcome)])
-                errors.setdefault(visit, []).append(abs(past.mean() - now.mean()))
-            history.extend(outcome)
+    for visit, past, now in beliefs(frame, window):
+        if rng is not None:
+            past, now = np.split(rng.permutation(np.concatenate([past, now])), [len(past)])
+        errors.setdefault(visit, []).append(abs(past.mean() - now.mean()))
     return pd.Series({visit: float(np.mean(values)) for visit, values in sorted(errors.items())}, name="error")
+
+
+def beliefs(frame, window):
+    """What was known before every visit of a problem but its first: yields (visit, past, now), outcomes as 0.0 and 1.0.
+
+    frame as for `visits`. past: its last `window` rollouts or fewer, now: those of the visit.
+    """
+    sizes = frame.groupby(["problem", "round"], sort=True).size()
+    outcomes = frame.sort_values(["problem", "round"], kind="stable")["correct"].to_numpy(float)
+    past = None
+    for visit, now in zip(sizes.groupby("problem").cumcount(), np.split(outcomes, sizes.cumsum()[:-1])):
+        if visit:
+            yield visit, past[-window:], now
+        past = np.concatenate([past, now]) if visit else now
 
 
 def rollouts_by_rate(frame, edges=(0, 0.2, 0.4, 0.6, 0.8, 1)):

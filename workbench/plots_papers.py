@@ -129,6 +129,29 @@ def trajectories(series, *, ylabel="success rate", ax=None):
     return ax
 
 
+def trajectory_grid(visits, problems, *, figure=None):
+    """Single problems visit by visit, a column each: success rate above, rollouts below (Knapsack RL, figure 10).
+
+    visits: dict from name to a table of `comparisons.visits`; problems: their ids. Returns the (2, problems) array of Axes.
+    """
+    with style():
+        figure = figure or plt.figure(figsize=(2.5 * len(problems) + 0.5, 4.4), layout="constrained")
+        axes = figure.subplots(2, len(problems), sharex=True, sharey="row", squeeze=False)
+        for problem, column in zip(problems, axes.T):
+            for name, ax in zip(("rate", "rollouts"), column):
+                trajectories({label: table.loc[problem, name] for label, table in visits.items()}, ax=ax)
+                ax.get_legend().remove()
+            column[0].set(title=str(problem), xlabel="")
+            column[0].title.set_fontsize("small")
+        axes[0, 0].set(ylabel="success rate of the visit")
+        largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
+        axes[1, 0].set(ylabel="rollouts of the visit", ylim=(0, 1.08 * largest))
+        for ax in axes.flat:
+            ax.label_outer()
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=len(visits))
+    return axes
+
+
 def waterfall(start, parts, *, label=None, names=("before", "after"), ax=None):
     """From a cost to a smaller one, step by step: start a number, parts a Series of savings (negative: extra cost)."""
     with style() as colours:
