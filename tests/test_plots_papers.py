@@ -22,6 +22,11 @@ def rows(ax):
     return [text.get_text() for text in ax.get_yticklabels()]
 
 
+def test_panels_are_side_by_side():
+    axes = pp.panels(3, width=2, height=1)
+    assert len(axes) == 3 and axes[0].figure is axes[2].figure and axes[0].figure.get_size_inches().tolist() == [6, 1]
+
+
 def test_dots_name_their_rows_and_n():
     ax = pp.dots(TABLE, reference="grpo", label="avg@8")
     assert rows(ax) == ["grpo (n = 3)", "pods (n = 3)", "cbs (n = 2)"]
@@ -62,6 +67,13 @@ def test_heatmap_leaves_nan_empty():
 def test_counts_name_the_largest():
     ax = pp.counts({"knapsack": np.array([2, 2, 93]), "grpo": np.array([8, 8])})
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["knapsack (largest 93)", "grpo (largest 8)"]
+
+
+@pytest.mark.parametrize("largest, width", [(10, 1), (59, 1), (60, 2), (150, 3)])
+def test_bars_of_counts_stand_for_equally_many_numbers(largest, width):
+    ax = pp.counts({"knapsack": np.arange(largest + 1)}, log=False)
+    heights = [bar.get_height() for bar in ax.patches]
+    assert set(heights[:-1]) == {width} and sum(heights) == largest + 1
 
 
 def test_trajectories_draw_each_series():

@@ -9,6 +9,12 @@ from workbench.plots import style
 INK = "#333333"
 
 
+def panels(n, *, width=4.0, height=3.5):
+    """n Axes side by side in the house style, as a list; width and height of each in inches."""
+    with style():
+        return list(plt.subplots(1, n, figsize=(n * width, height), layout="constrained", squeeze=False)[1].flat)
+
+
 def dots(table, *, label=None, reference=None, ax=None):
     """A value with its interval for every row: table with columns mean and half, as `comparisons.at_budget` gives it.
 
@@ -110,7 +116,8 @@ def counts(series, *, xlabel=None, ylabel="visits of a problem", log=True, ax=No
     with style() as colours:
         ax = ax or plt.subplots(figsize=(6.4, 3.4), layout="constrained")[1]
         largest = max(int(np.max(values)) for values in series.values())
-        edges = np.arange(0, largest + 2) - 0.5 if largest <= 60 else np.linspace(-0.5, largest + 0.5, 50)
+        width = -(-(largest + 1) // 60)  # whole numbers, so that every bar stands for as many of them
+        edges = np.arange(0, largest + 1 + width, width) - 0.5
         for (name, values), colour in zip(series.items(), colours):
             ax.hist(values, edges, color=colour, alpha=0.6, label=f"{name} (largest {int(np.max(values))})")
         ax.set(xlabel=xlabel or "", ylabel=ylabel, yscale="log" if log else "linear")
@@ -141,8 +148,7 @@ def trajectory_grid(visits, problems, *, figure=None):
             for name, ax in zip(("rate", "rollouts"), column):
                 trajectories({label: table.loc[problem, name] for label, table in visits.items()}, ax=ax)
                 ax.get_legend().remove()
-            column[0].set(title=str(problem), xlabel="")
-            column[0].title.set_fontsize("small")
+            column[0].set(title=str(problem).split("/", 1)[-1], xlabel="")  # without the family's name
         axes[0, 0].set(ylabel="success rate of the visit")
         largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
         axes[1, 0].set(ylabel="rollouts of the visit", ylim=(0, 1.08 * largest))
