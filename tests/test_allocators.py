@@ -137,22 +137,47 @@ def test_dynamic_sampling_goes_on_with_what_it_has():
     assert len(run.keep) == 2
 
 
+def test_dynamic_sampling_counts_each_draw_by_the_allocator_within():
+    outcomes = scripted(a="01", b="0001", c="1", d="00001", e="01", f="1")
+    allocator = DynamicSampling(max_draws=2, groups=3, within=Staged(2, 2))
+    run = drive(allocator, named("a", "b", "c"), outcomes, pool=named("d", "e", "f"))
+    assert run.requests == [[2, 2, 2], [0, 2, 0], More(3), [0, 0, 0, 2, 2, 2], [0, 0, 0, 2, 0, 0]]
+    assert run.rollouts.problem[run.keep].tolist() == ["a", "a", "b", "b", "b", "b", "e", "e"]
+
+
+def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
+    allocator = DynamicSampling(max_draws=2, within=Knapsack(n=6))
+    log = play(allocator, 3, noisy, pool=named(*"efgh"))
+    assert [len(requests) for requests, _ in log] == [3, 3, 3]
+    assert log[0][0][0] == [6] * 4 and log[0][0][2] == [0] * 4 + [6] * 4
+    for requests, _ in log[1:]:
+        assert sum(requests[0]) == sum(requests[2]) == 24 and requests[0] != [6] * 4
+    assert log[0][1]["success_rate_known"] == 0 and log[1][1]["success_rate_known"] == 1
+    assert sorted(allocator.state_dict()["ids"]) == list("abcdefgh")
+    again = DynamicSampling(max_draws=2, within=Knapsack(n=6))
+    again.load_state_dict(allocator.state_dict())
+    assert play(again, 1, noisy, start=4, pool=named(*"efgh")) == play(allocator, 1, noisy, start=4, pool=named(*"efgh"))
+    plain = DynamicSampling()
+    plain.load_state_dict(plain.state_dict())
+    assert plain.metrics() == {}
+
+
 # success rates and the allocator that learns
 
 
-def play(allocator, rounds, outcome, ids="abcd", start=1, policy=None):
+def play(allocator, rounds, outcome, ids="abcd", start=1, policy=None, pool=()):
     """Rounds of drive and feedback; `outcome(id, round, draw)`. Returns the requests and metrics of each."""
     log = []
     for number in range(start, start + rounds):
         context = Context(seed=5, round=number, epoch=(number - 1) // 2, policy=policy)
-        run = drive(allocator, named(*ids), lambda key, draw, number=number: outcome(key, number, draw), context)
+        run = drive(allocator, named(*ids), lambda key, draw, number=number: outcome(key, number, draw), context, pool)
         allocator.feedback(run.rollouts, context)
         log.append((run.requests, allocator.metrics()))
     return log
 
 
 def noisy(key, number, draw):
-    return (derive(key, number, draw) % 100) < {"a": 10, "b": 50, "c": 90, "d": 0}[key]
+    return (derive(key, number, draw) % 100) < {"a": 10, "b": 50, "c": 90, "d": 0}.get(key, 30)
 
 
 class Embeddings:
@@ -308,10 +333,18 @@ def test_state_of_another_configuration_is_refused():
 # configurations
 
 
+class Endless:
+    def __repr__(self):
+        return "Endless()"
+
+    def allocate(self, problems, context):
+        yield More(1)
+
+
 ALLOCATORS = [
     Uniform(4), Staged(3, 2), Rescue(extra=4, k_max=3), DynamicSampling(4, groups=16), Knapsack(total=96, up=64),
     Knapsack(estimator="reinforce", low=0, rates=SuccessRates("beta", a=2.0)),
-    Knapsack(rates=SuccessRates("predictor")),
+    Knapsack(rates=SuccessRates("predictor")), DynamicSampling(within=Knapsack(n=6)),
 ]  # fmt: skip
 
 
@@ -347,6 +380,9 @@ def test_two_allocators_share_no_memory():
         (lambda: Rescue(extra=0), "extra=0"),
         (lambda: DynamicSampling(max_draws=0), "max_draws=0"),
         (lambda: DynamicSampling(groups=0), "groups=0"),
+        (lambda: DynamicSampling(within=DynamicSampling()), "within=DynamicSampling.*draws no problems"),
+        (lambda: DynamicSampling(within=8), "within=8"),
+        (lambda: drive(DynamicSampling(within=Endless()), named("a"), noisy), "within=Endless.*draws problems itself"),
         (lambda: More(0), "n=0"),
         (lambda: Knapsack(low=9), "n=8: an average of 9"),
         (lambda: Knapsack(low=9, up=8), "low=9, up=8"),

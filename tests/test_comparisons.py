@@ -113,6 +113,14 @@ def test_estimation_error_by_hand():
     assert comparisons.estimation_error(frame(), window=2).to_dict() == {1: 0.5}  # the last two were wrong
 
 
+def test_chance_alone_makes_an_error_too():
+    rng = np.random.default_rng(0)
+    errors = [comparisons.estimation_error(frame(), rng=rng)[1] for _ in range(400)]
+    assert set(errors) == {0, 0.75} and np.isclose(np.mean(errors), 0.3, atol=0.06)  # 3 right of 6 split as 4 + 2: 6 ways of 15
+    still = frame().assign(correct=True)
+    assert comparisons.estimation_error(still, rng=rng).to_dict() == {1: 0.0}
+
+
 def test_no_records_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no records"):
         comparisons.load_all(tmp_path)

@@ -22,6 +22,11 @@ def rows(ax):
     return [text.get_text() for text in ax.get_yticklabels()]
 
 
+def test_panels_are_side_by_side():
+    axes = pp.panels(3, width=2, height=1)
+    assert len(axes) == 3 and axes[0].figure is axes[2].figure and axes[0].figure.get_size_inches().tolist() == [6, 1]
+
+
 def test_dots_name_their_rows_and_n():
     ax = pp.dots(TABLE, reference="grpo", label="avg@8")
     assert rows(ax) == ["grpo (n = 3)", "pods (n = 3)", "cbs (n = 2)"]
@@ -42,6 +47,13 @@ def test_stacked_bars_add_up():
     assert sum(bars[0].get_width() for bars in ax.containers) == 4 and ax.containers[1][1].get_x() == 2
 
 
+def test_ordered_columns_may_have_a_palette_of_their_own():
+    table = pd.DataFrame({"hard": [1.0], "easy": [2.0]}, index=["a"])
+    bars = {name: pp.stacked(table, palette=name).containers for name in (None, "viridis")}
+    plain, ordered = ([bar[0].get_facecolor() for bar in containers] for containers in bars.values())
+    assert plain != ordered and len(set(ordered)) == 2
+
+
 def test_sweep_ticks_are_the_values_tried():
     ax = pp.sweep({"pods": pd.DataFrame({"mean": [1, 2], "half": [0.1, 0.1]}, index=[8, 32])})
     assert [text.get_text() for text in ax.get_xticklabels()] == ["8", "32"] and ax.get_legend() is None
@@ -57,9 +69,24 @@ def test_counts_name_the_largest():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["knapsack (largest 93)", "grpo (largest 8)"]
 
 
+@pytest.mark.parametrize("largest, width", [(10, 1), (59, 1), (60, 2), (150, 3)])
+def test_bars_of_counts_stand_for_equally_many_numbers(largest, width):
+    ax = pp.counts({"knapsack": np.arange(largest + 1)}, log=False)
+    heights = [bar.get_height() for bar in ax.patches]
+    assert set(heights[:-1]) == {width} and sum(heights) == largest + 1
+
+
 def test_trajectories_draw_each_series():
     ax = pp.trajectories({"grpo": pd.Series([0, 0.5], index=[0, 1])})
     assert ax.lines[0].get_ydata().tolist() == [0, 0.5]
+
+
+def test_a_grid_has_a_column_for_each_problem():
+    index = pd.MultiIndex.from_product([["p", "q"], [0, 1]], names=["problem", "visit"])
+    table = pd.DataFrame({"rate": [0, 0.5, 1, 1], "rollouts": [8, 20, 8, 2]}, index=index)
+    axes = pp.trajectory_grid({"grpo": table, "knapsack": table}, ["q", "p"])
+    assert axes.shape == (2, 2) and axes[0, 0].get_title("left") == "q" and len(axes[1, 1].lines) == 2
+    assert axes[1, 1].lines[0].get_ydata().tolist() == [8, 20] and axes[1, 0].get_ylim()[1] > 20
 
 
 def test_waterfall_ends_where_the_savings_lead():

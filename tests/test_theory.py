@@ -1,5 +1,7 @@
 """The slow and literal functions against cases worked out by hand, and the figures that show them."""
 
+from itertools import permutations
+
 import matplotlib
 
 matplotlib.use("agg")
@@ -50,6 +52,13 @@ class TestNeededRollouts:
         assert frame.loc[0.5, ["least", "expected"]].tolist() == [5, 3]
         assert ((frame["simulated"] - frame["expected"]).abs() < 2 * frame["half"]).all()
 
+    @pytest.mark.parametrize("right", range(6))
+    def test_observed_is_the_mean_over_all_orders(self, right):
+        second = [True] * right + [False] * (5 - right)
+        waits = [next((i + 1 for i in range(5) if len(set(order[: i + 1])) == 2), 6) for order in permutations(second)]
+        frame = theory.observed_rollouts([[True, False, False, False, False, *second]])
+        assert frame["rate"].tolist() == [0.2] and frame["needed"][0] == pytest.approx(np.mean(waits))
+
 
 class TestAllocations:
     def test_published_and_optimal(self):
@@ -90,6 +99,7 @@ class TestSuccessGain:
     (lambda: theory.least_rollouts(0.5, 1), "alpha=1"),
     (lambda: theory.first_mixed(0, 5, np.random.default_rng(0)), "p=0"),
     (lambda: theory.first_mixed(0.5, 5, 0), "rng=0"),
+    (lambda: theory.observed_rollouts([True, False]), r"correct: shape \(2,\)"),
     (lambda: theory.best_allocation([0.5], 1), "total=1"),
     (lambda: theory.success_gain([0.5, 1], [1.0]), "p=1"),
     (lambda: theory.success_gain([0.5], [0.5]), "sum to 1"),
@@ -128,6 +138,8 @@ FIGURES = {
     "split_variance": lambda ax: plots_theory.split_variance(TENTHS, (2, 4), ax=ax),
     "needed_rollouts": lambda ax: plots_theory.needed_rollouts(
         theory.needed_rollouts(TENTHS, np.random.default_rng(0), runs=50), ax=ax),
+    "needed_rollouts, observed": lambda ax: plots_theory.needed_rollouts(
+        theory.needed_rollouts(TENTHS, np.random.default_rng(0), runs=50), theory.observed_rollouts([[True, False] * 4]), ax=ax),
     "success_gain": lambda ax: plots_theory.success_gain(pd.DataFrame({"a": TENTHS, "p(1-p)^2": TENTHS}, index=TENTHS), ax=ax),
     "norm_bound": lambda ax: plots_theory.norm_bound(pd.DataFrame({"squared": [1, 2], "bound": [1, 3], "case": "a"}), ax=ax),
     "norms_by_balance": lambda ax: plots_theory.norms_by_balance(balance_frame(), 2, ax=ax),

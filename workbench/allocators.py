@@ -20,6 +20,7 @@ about problems in `success_rates.py`; both are part of this room's public face.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -202,34 +203,72 @@ class DynamicSampling:
     max_draws: draws of problems in all, each as large as the first, which counts. At that bound, or when no problems
     are left, the round goes on with the mixed groups it has, fewer than wanted and perhaps none: if every problem is
     always solved, a round ends after max_draws draws with nothing to train on.
+
+    within: another allocator, which counts the rollouts of each draw as if the draw were a round of its own; n is then
+    unused. `DynamicSampling(within=Knapsack())` is dynamic sampling with Knapsack RL (its appendix G.5). It learns from
+    all draws; what it measures is of the last.
     """
 
     n: int = 8
     groups: int | None = None
     max_draws: int = 3
+    within: Any = None
 
     def __post_init__(self):
         _group_size("n", self.n)
         whole("max_draws", self.max_draws, 1)
         if self.groups is not None:
             whole("groups", self.groups, 1)
+        if isinstance(self.within, DynamicSampling) or not hasattr(self.within or Uniform(), "allocate"):
+            raise ValueError(f"within={self.within!r}: an allocator that draws no problems is needed, such as Knapsack()")
 
     def allocate(self, problems, context):
-        """One request for counts a draw, and one for problems between draws; returns the rows of the kept groups."""
+        """A draw's requests for counts, and one for problems between draws; returns the rows of the kept groups."""
         ids = _ids(problems)
         size, drawn = len(ids), 0
         wanted = size if self.groups is None else self.groups
         for draw in range(self.max_draws):
-            counts = np.where(np.arange(len(ids)) < drawn, 0, self.n)
-            rollouts, drawn = (yield counts), len(ids)
+            rollouts, drawn = (yield from self._draw(problems, drawn, context)), len(ids)
             correct, tries = tally(ids, rollouts)
             mixed = np.flatnonzero((correct > 0) & (correct < tries))[:wanted]
             if len(mixed) == wanted or draw + 1 == self.max_draws:
                 break
-            ids = _ids((yield More(size)))
+            problems = yield More(size)
+            ids = _ids(problems)
             if len(ids) == drawn:
                 break
         return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in mixed]))
+
+    def _draw(self, problems, drawn, context):
+        """The requests for the problems from `drawn` on; returns all rollouts of the round."""
+        counter = Uniform(self.n) if self.within is None else self.within
+        plan, rollouts = counter.allocate(problems[drawn:], context), None
+        while True:
+            try:
+                counts = plan.send(rollouts)
+            except StopIteration:
+                return rollouts
+            if isinstance(counts, More):
+                raise ValueError(f"within={self.within!r}: it draws problems itself; dynamic sampling does that")
+            rollouts = yield np.concatenate([np.zeros(drawn, dtype=np.int64), counts])
+
+    def feedback(self, rollouts, context):
+        """The allocator within learns from the round, where it learns."""
+        if hasattr(self.within, "feedback"):
+            self.within.feedback(rollouts, context)
+
+    def metrics(self):
+        """What the allocator within measures."""
+        return self.within.metrics() if hasattr(self.within, "metrics") else {}
+
+    def state_dict(self):
+        """What the allocator within has learnt; empty without one."""
+        return self.within.state_dict() if hasattr(self.within, "state_dict") else {}
+
+    def load_state_dict(self, state):
+        """Sets what the allocator within has learnt."""
+        if state:
+            self.within.load_state_dict(state)
 
 
 def _ids(problems):

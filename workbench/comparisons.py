@@ -195,21 +195,33 @@ def visits(frame):
     return table.set_index(["problem", "visit"])
 
 
-def estimation_error(frame, window=16):
+def estimation_error(frame, window=16, rng=None):
     """How far the rate of a problem's last `window` rollouts lies from its rate at the next visit: a Series by visit.
 
     frame as for `visits`; mean absolute error over problems, from visit 1 on (Knapsack RL, appendix F). What is left
-    even for a perfect estimate is the sampling error of the visit itself.
+    even for a perfect estimate is the sampling error of the visit itself. rng: a NumPy generator that shuffles past and
+    present outcomes first; then it is the error that chance alone makes, had the policy stood still.
     """
     errors = {}
-    for _, rows in frame.sort_values("round", kind="stable").groupby("problem", sort=True):
-        history = []
-        for visit, (_, part) in enumerate(rows.groupby("round", sort=True)):
-            outcome = part["correct"].to_numpy(float)
-            if history:
-                errors.setdefault(visit, []).append(abs(np.mean(history[-window:]) - outcome.mean()))
-            history.extend(outcome)
+    for visit, past, now in beliefs(frame, window):
+        if rng is not None:
+            past, now = np.split(rng.permutation(np.concatenate([past, now])), [len(past)])
+        errors.setdefault(visit, []).append(abs(past.mean() - now.mean()))
     return pd.Series({visit: float(np.mean(values)) for visit, values in sorted(errors.items())}, name="error")
+
+
+def beliefs(frame, window):
+    """What was known before every visit of a problem but its first: yields (visit, past, now), outcomes as 0.0 and 1.0.
+
+    frame as for `visits`. past: its last `window` rollouts or fewer, now: those of the visit.
+    """
+    sizes = frame.groupby(["problem", "round"], sort=True).size()
+    outcomes = frame.sort_values(["problem", "round"], kind="stable")["correct"].to_numpy(float)
+    past = None
+    for visit, now in zip(sizes.groupby("problem").cumcount(), np.split(outcomes, sizes.cumsum()[:-1])):
+        if visit:
+            yield visit, past[-window:], now
+        past = np.concatenate([past, now]) if visit else now
 
 
 def rollouts_by_rate(frame, edges=(0, 0.2, 0.4, 0.6, 0.8, 1)):

@@ -9,6 +9,12 @@ from workbench.plots import style
 INK = "#333333"
 
 
+def panels(n, *, width=4.0, height=3.5):
+    """n Axes side by side in the house style, as a list; width and height of each in inches."""
+    with style():
+        return list(plt.subplots(1, n, figsize=(n * width, height), layout="constrained", squeeze=False)[1].flat)
+
+
 def dots(table, *, label=None, reference=None, ax=None):
     """A value with its interval for every row: table with columns mean and half, as `comparisons.at_budget` gives it.
 
@@ -45,13 +51,16 @@ def differences(table, *, label="difference", baseline=None, ax=None):
     return ax
 
 
-def stacked(table, *, label=None, ax=None):
-    """A bar a row, stacked by column: table (rows x parts) such as `comparisons.phases`; columns that are 0 are left out."""
+def stacked(table, *, label=None, palette=None, ax=None):
+    """A bar a row, stacked by column: table (rows x parts) such as `comparisons.phases`; columns that are 0 are left out.
+
+    palette: name of a seaborn palette for columns that have an order; None for the colour-blind one.
+    """
     table = table.loc[:, (table != 0).any()]
     with style() as colours:
         ax = ax or _rows_axes(len(table))
         place, start = np.arange(len(table))[::-1], np.zeros(len(table))
-        for name, colour in zip(table, colours):
+        for name, colour in zip(table, sns.color_palette(palette, len(table.columns)) if palette else colours):
             ax.barh(place, table[name], left=start, color=colour, height=0.65, label=str(name))
             start = start + table[name].to_numpy()
         _name_rows(ax, table, place)
@@ -107,7 +116,8 @@ def counts(series, *, xlabel=None, ylabel="visits of a problem", log=True, ax=No
     with style() as colours:
         ax = ax or plt.subplots(figsize=(6.4, 3.4), layout="constrained")[1]
         largest = max(int(np.max(values)) for values in series.values())
-        edges = np.arange(0, largest + 2) - 0.5 if largest <= 60 else np.linspace(-0.5, largest + 0.5, 50)
+        width = -(-(largest + 1) // 60)  # whole numbers, so that every bar stands for as many of them
+        edges = np.arange(0, largest + 1 + width, width) - 0.5
         for (name, values), colour in zip(series.items(), colours):
             ax.hist(values, edges, color=colour, alpha=0.6, label=f"{name} (largest {int(np.max(values))})")
         ax.set(xlabel=xlabel or "", ylabel=ylabel, yscale="log" if log else "linear")
@@ -135,6 +145,28 @@ def relation(frame, x, y, by, *, xlabel=None, ylabel=None, ax=None):
         ax.set(xlabel=xlabel or x, ylabel=ylabel or y, title=f"r = {frame[x].corr(frame[y]):.2f} over {len(frame)} points")
         ax.legend()
     return ax
+
+
+def trajectory_grid(visits, problems, *, figure=None):
+    """Single problems visit by visit, a column each: success rate above, rollouts below (Knapsack RL, figure 10).
+
+    visits: dict from name to a table of `comparisons.visits`; problems: their ids. Returns the (2, problems) array of Axes.
+    """
+    with style():
+        figure = figure or plt.figure(figsize=(2.5 * len(problems) + 0.5, 4.4), layout="constrained")
+        axes = figure.subplots(2, len(problems), sharex=True, sharey="row", squeeze=False)
+        for problem, column in zip(problems, axes.T):
+            for name, ax in zip(("rate", "rollouts"), column):
+                trajectories({label: table.loc[problem, name] for label, table in visits.items()}, ax=ax)
+                ax.get_legend().remove()
+            column[0].set(title=str(problem).split("/", 1)[-1], xlabel="")  # without the family's name
+        axes[0, 0].set(ylabel="success rate of the visit")
+        largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
+        axes[1, 0].set(ylabel="rollouts of the visit", ylim=(0, 1.08 * largest))
+        for ax in axes.flat:
+            ax.label_outer()
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=len(visits))
+    return axes
 
 
 def waterfall(start, parts, *, label=None, names=("before", "after"), ax=None):

@@ -33,18 +33,24 @@ def split_variance(rewards, sizes, *, ax=None):
     return ax
 
 
-def needed_rollouts(frame, *, ax=None):
+def needed_rollouts(frame, observed=None, *, ax=None):
     """Rollouts that a gradient needs by success rate: frame (rates x quantities), index the rates.
 
     Of `theory.needed_rollouts` at alpha=0.9; of the simulated means some fifteen are drawn (Knapsack RL, figure 3).
+    observed: problems of `theory.observed_rollouts`, drawn in place of the simulated means.
     """
     with style() as colours:
         ax = ax or _new_axes()
         ax.step(frame.index, frame["least"], where="mid", color=colours[0], label="fewest for 90 %, exact")
         ax.plot(frame.index, frame["formula"], "--", color=colours[1], label="for 90 %, proposition 1")
         ax.plot(frame.index, frame["expected"], color=colours[2], label="until the first, expected")
-        some = frame.iloc[:: max(1, len(frame) // 14)]
-        ax.errorbar(some.index, some["simulated"], some["half"], fmt="o", ms=5, color=colours[3], capsize=3, label="simulated")
+        if observed is None:
+            some = frame.iloc[:: max(1, len(frame) // 14)]
+            ax.errorbar(some.index, some["simulated"], some["half"], fmt="o", ms=5, color=colours[3], capsize=3,
+                        label="simulated")  # fmt: skip
+        else:
+            ax.plot(observed["rate"], observed["needed"], "o", ms=5, color=colours[3], alpha=0.7,
+                    label=f"until the first, measured\n(n = {len(observed)} problems)")  # fmt: skip
         ax.axhline(8, color="#666666", lw=1, ls=":")
         ax.annotate("N = 8", (0.5, 8), (0, 3), textcoords="offset points", ha="center", color="#444444")
         ax.set(yscale="log", xlabel="success rate of the problem", ylabel="rollouts", title="Rollouts that a gradient needs")

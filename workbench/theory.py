@@ -68,6 +68,23 @@ def first_mixed(p, runs, rng):
     return counts
 
 
+def observed_rollouts(correct):
+    """What a gradient took of sampled rollouts: a DataFrame, a row a problem (Knapsack RL, figure 3).
+
+    correct (P, N) bool, N >= 2. Columns: rate, share of right ones among the first half of a problem's rollouts;
+    needed, how many of the other half it takes until both outcomes were seen, the mean over all orders of that half:
+    (n+1)/(c+1) + (n+1)/(n-c+1) - 1 for c right ones of n. With one outcome alone that is n+1, too few.
+    """
+    import pandas as pd
+
+    correct = np.asarray(correct, dtype=bool)
+    if correct.ndim != 2 or correct.shape[1] < 2:
+        raise ValueError(f"correct: shape {correct.shape}; (problems, rollouts) with at least 2 rollouts each are needed")
+    first, second = np.split(correct, [correct.shape[1] // 2], axis=1)
+    n, right = second.shape[1], second.sum(1)
+    return pd.DataFrame({"rate": first.mean(1), "needed": (n + 1) / (right + 1) + (n + 1) / (n - right + 1) - 1})
+
+
 def needed_rollouts(rates, rng, *, alpha=0.9, runs=20_000):
     """What a gradient needs at each success rate: a DataFrame (rates x quantities) (Knapsack RL, proposition 1).
 

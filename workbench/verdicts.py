@@ -56,5 +56,10 @@ def over_seeds(records, quantity, baseline=None):
     seeds = sorted(ours) if baseline is None else sorted(set(ours) & set(theirs))
     if not seeds:
         raise ValueError(f"no seed in common: {sorted(ours)} and {sorted(theirs)}")
-    value, half = mean_interval([ours[seed] - theirs.get(seed, 0.0) for seed in seeds])
-    return {"value": value, "low": value - half, "high": value + half, "n": len(seeds)}
+    return measured([ours[seed] - theirs.get(seed, 0.0) for seed in seeds])
+
+
+def measured(values):
+    """Values of single seeds (n,) as a claim needs them: dict with value (mean), low and high (95 %, Student) and n."""
+    value, half = mean_interval(values)
+    return {"value": value, "low": value - half, "high": value + half, "n": len(values)}

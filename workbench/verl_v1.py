@@ -184,7 +184,7 @@ class ReplayBuffer(BaseBuffer):
 
     def _resume(self, step):
         """Before the first step of a resumed run: the allocator's memory, from the checkpoint that verl resumed."""
-        if not self._resumed and step > 1 and hasattr(self.allocation.allocator, "state_dict"):
+        if not self._resumed and step > 1 and getattr(self.allocation.allocator, "state_dict", dict)():
             config = self.trainer.config.trainer
             named = config.resume_mode == "resume_path"
             folder = Path(config.resume_from_path if named else Path(config.default_local_dir, f"global_step_{step - 1}"))
