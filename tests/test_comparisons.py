@@ -104,6 +104,7 @@ def test_rollouts_by_rate_by_hand():
     table = comparisons.rollouts_by_rate(frame())
     assert table["problems"].tolist() == [1, 0, 1, 0, 0] and table.loc["0 to 0.2", "rollouts"] == 2
     assert table.loc["0.4 to 0.6", "rollouts"] == 3 and np.isnan(table.loc["0.8 to 1", "rollouts"])
+    assert table.loc["0 to 0.2", "rate"] == 0 and table.loc["0.4 to 0.6", "rate"] == 0.5
     sure = frame().assign(correct=True)
     assert comparisons.rollouts_by_rate(sure).loc["0.8 to 1", "problems"] == 2
 

@@ -48,6 +48,13 @@ def test_whole_figures(figure):
     assert all(ax.has_data() for ax in figure().axes)
 
 
+def test_what_is_spent_is_summed_along_x_alone():
+    rounds = RECORDS[0].rounds
+    line = plots.learning_curve(RECORDS[0], x="rollouts", y="rollouts").lines[0]
+    assert line.get_xdata().tolist() == rounds["rollouts"].cumsum().tolist()
+    assert line.get_ydata().tolist() == rounds["rollouts"].tolist()
+
+
 def test_unknown_columns_are_named():
     with pytest.raises(ValueError, match="'magic'"):
         plots.learning_curve(RECORDS, y="magic")

@@ -225,16 +225,18 @@ def beliefs(frame, window):
 
 
 def rollouts_by_rate(frame, edges=(0, 0.2, 0.4, 0.6, 0.8, 1)):
-    """Mean rollouts a visit of the problems in each bin of success rate: a DataFrame (bins) with rollouts and problems.
+    """Mean rollouts a visit of the problems in each bin of success rate: a DataFrame (bins) with rollouts, problems, rate.
 
-    A problem's rate is that over all its rollouts in the frame; bins are [a, b), the last one [a, b]
-    (AR3PO, section 4: the hardest bin gets the most).
+    A problem's rate is that over all its rollouts in the frame, `rate` the mean over a bin's problems; bins are [a, b),
+    the last one [a, b] (AR3PO, section 4: the hardest bin gets the most).
     """
     drawn = visits(frame).groupby("problem")
     rate = drawn["correct"].sum() / drawn["rollouts"].sum()
     place = np.clip(np.searchsorted(edges, rate, side="right") - 1, 0, len(edges) - 2)
-    found = drawn["rollouts"].mean().groupby(place).agg(["mean", "size"]).reindex(range(len(edges) - 1))
-    columns = {"rollouts": found["mean"].to_numpy(), "problems": found["size"].fillna(0).astype(int).to_numpy()}
+    bins = range(len(edges) - 1)
+    found = drawn["rollouts"].mean().groupby(place).agg(["mean", "size"]).reindex(bins)
+    columns = {"rollouts": found["mean"].to_numpy(), "problems": found["size"].fillna(0).astype(int).to_numpy(),
+               "rate": rate.groupby(place).mean().reindex(bins).to_numpy()}
     return pd.DataFrame(columns, index=[f"{a:g} to {b:g}" for a, b in pairwise(edges)])
 
 

@@ -291,10 +291,10 @@ def _curve(record, x, y, smooth):
     held_out = y in ("accuracy", "greedy")
     table = record.accuracy() if held_out else record.rounds
     _known(table.columns, (x, y), "a column of the held-out accuracies" if held_out else "a column of the rounds table")
-    if not held_out:
-        table = table.assign(**{name: table[name].cumsum() for name in SPENT if name in table})
-        table[y] = table[y].rolling(smooth, min_periods=1).mean()
-    return table[x].to_numpy(float), table[y].to_numpy(float)
+    if held_out:
+        return table[x].to_numpy(float), table[y].to_numpy(float)
+    place = table[x].cumsum() if x in SPENT else table[x]
+    return place.to_numpy(float), table[y].rolling(smooth, min_periods=1).mean().to_numpy(float)
 
 
 def _band(ax, curves, label, colour):

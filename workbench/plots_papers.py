@@ -47,6 +47,7 @@ def differences(table, *, label="difference", baseline=None, ax=None):
             ax.plot([row["low"], row["high"]], [y, y], color=INK, lw=1)
             ax.plot(row["difference"], y, "o", color=colours[0], mfc=colours[0] if clear else "white")
         _name_rows(ax, table, place)
+        ax.locator_params(axis="x", nbins=6)
         ax.set(xlabel=label, title=f"against {baseline}" if baseline else "")
     return ax
 
