@@ -8,10 +8,10 @@ import importlib
 
 __version__ = "0.1.0"
 
-_ROOMS = ("advantages", "allocators", "bandits", "comparisons", "doctor", "evaluate", "gradients", "grpo", "hub", "labs",
-          "memory", "methods", "metrics", "objectives", "plots", "plots_papers", "plots_theory", "policies", "problems",
-          "records", "report", "reuse", "rewards", "rollouts", "scheduler", "selectors", "sweep", "theory", "trackers", "trl",
-          "verdicts", "verifiers")
+_ROOMS = ("advantages", "allocators", "bandits", "comparisons", "curation", "doctor", "evaluate", "gradients", "grpo", "hub",
+          "labs", "memory", "methods", "metrics", "objectives", "plots", "plots_papers", "plots_theory", "policies",
+          "problems", "records", "report", "reuse", "rewards", "rollouts", "scheduler", "selectors", "statuses", "sweep",
+          "theory", "trackers", "trl", "verdicts", "verifiers")
 _NAMES = {"Method": "methods", "Record": "records", "Rollouts": "rollouts", "Run": "run", "load": "records"}
 
 __all__ = [*(room for room in _ROOMS if room != "trl"), *_NAMES]  # its package is an extra: not loaded by a star
