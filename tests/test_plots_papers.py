@@ -71,14 +71,14 @@ def test_waterfall_ends_where_the_savings_lead():
 
 SPENT = pd.DataFrame({"sampled": [8, 8.2, 32, 16], "trained": [2.0, 2.1, 4, 2], "kind": ["baseline"] * 2 + ["paper"] * 2},
                      index=["GRPO", "GSPO", "PODS", "a method of so very long a name as this"])  # fmt: skip
-GAINED = pd.DataFrame({"value": [1.0, -1], "low": [0.5, -3], "high": [1.5, 1]}, index=["GSPO", "PODS"])
+GAINED = pd.DataFrame({"value": [1.0, -1], "low": [0.5, -3], "high": [1.5, 1], "n": [5, 4.0]}, index=["GSPO", "PODS"])
 
 
 def test_spending_names_every_dot_once():
     ax = pp.spending(SPENT, label="map")
     names = [text for text in ax.texts if "/" not in text.get_text() and text.get_text() != "all"]
-    assert [text.get_text() for text in names] == ["GRPO\nGSPO", "PODS", "a method of so very long a name as this"]
-    assert [text.get_ha() for text in names] == ["right", "left", "right"]  # the others would reach a dot, and the end
+    assert [text.get_text() for text in names] == ["PODS", "GSPO\nGRPO", "a method of so very long a name as this"]
+    assert [text.get_ha() for text in names] == ["left", "right", "right"]  # the others would reach a dot, and the end
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert dots[0].get_xdata().tolist() == [8, 8.2] and dots[1].get_ydata().tolist() == [4, 2]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["baseline", "paper"]
@@ -86,7 +86,7 @@ def test_spending_names_every_dot_once():
 
 def test_gains_are_filled_where_the_interval_is_clear():
     axes = pp.gains({"equal time": GAINED, "equal FLOPs": GAINED}, SPENT["kind"], label="points")
-    assert rows(axes[0]) == ["GSPO", "PODS"] and rows(axes[1]) == ["", ""] and axes[1].get_xlabel() == "points"
+    assert rows(axes[0]) == ["GSPO", "PODS"] and rows(axes[1]) == ["", ""] and axes[1].get_xlabel() == "points (n = 4 or 5 seeds)"
     dots = [line for line in axes[0].lines if line.get_marker() == "o"]
     assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True]
     assert dots[0].get_color() != dots[1].get_color()

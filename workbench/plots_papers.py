@@ -177,8 +177,9 @@ def spending(table, *, label=None, ax=None):
 def gains(tables, kinds, *, label=None, axes=None):
     """Differences to a baseline with their intervals, a panel a budget: dict from title to a table with value, low, high.
 
-    tables: of the same rows in the same order. kinds: Series by row, the colour of a dot. label: of the x axis. A dot is
-    filled where its interval leaves 0 out; one seed has no interval and a hollow dot. Returns the axes, an array.
+    tables: of the same rows in the same order; n, where they have it, is named. kinds: Series by row, the colour of a dot.
+    label: of the x axis. A dot is filled where its interval leaves 0 out; one seed has no interval and a hollow dot. Returns
+    the axes, an array.
     """
     with style() as colours:
         rows = next(iter(tables.values()))
@@ -195,7 +196,9 @@ def gains(tables, kinds, *, label=None, axes=None):
             ax.set_yticks(place, rows.index if ax is axes[0] else [])
             ax.set(title=title, ylim=(-0.7, len(rows) - 0.3))
             ax.grid(visible=False, axis="y")
-        axes[len(axes) // 2].set_xlabel(label or "difference")
+        seeds = sorted({int(n) for table in tables.values() for n in table.get("n", ())})
+        named = f" (n = {' or '.join(map(str, seeds))} seeds)" if seeds else ""
+        axes[len(axes) // 2].set_xlabel((label or "difference") + named)
     return axes
 
 
@@ -240,11 +243,12 @@ def _kind_colour(kinds, kind, colours):
     return "#777777" if kind == kinds[0] else colours[[0, 1, 2, 4][kinds.index(kind) - 1]]
 
 
-def _joined_names(table, end, near=0.06, letter=0.023):
+def _joined_names(table, end, near=0.045, letter=0.023):
     """(x, y, name, whether it stands on the left) for `spending`: one for all dots less than `near` decades apart.
 
     letter: width of one in decades; a name stands on the left where it would reach the next dot, or the axis' end.
     """
+    table = table.sort_values("trained", ascending=False, kind="stable")
     places, groups = np.log10(table[["sampled", "trained"]].to_numpy(float)), []
     for i, place in enumerate(places):
         known = [group for group in groups if np.abs(places[group[0]] - place).max() < near]
@@ -253,7 +257,7 @@ def _joined_names(table, end, near=0.06, letter=0.023):
     for group, (x, y) in zip(groups, centres):
         name = ", ".join(table.index[group])
         reach = x + letter * (3 + len(name))
-        met = (centres[:, 0] > x) & (centres[:, 0] < reach) & (np.abs(centres[:, 1] - y) < near)
+        met = (centres[:, 0] > x) & (centres[:, 0] < reach) & (np.abs(centres[:, 1] - y) < 1.5 * near)
         left = bool(met.any() or reach > np.log10(end))
         yield 10**x, 10**y, name.replace(", ", "\n") if left else name, left
 
