@@ -142,18 +142,3 @@ def test_a_thinned_record_reads_as_before_but_is_not_resumed(tmp_path):
         list(wb.Run.resume(tmp_path).rounds(4, progress=False))
     wb.records.thin(tmp_path)
     assert wb.load(tmp_path).rollouts().empty
-
-
-def test_flops_of_an_update_on_every_rollout():
-    table = pd.DataFrame({"tokens_sampled": [8 * 5 + 2 * 3], "length": [5.0], "rollouts": [8], "problems": [2],
-                          "flops_generate": [2.0 * 10 * 46]})  # 10 parameters; 2 problems of 4 rollouts, prompts of 3 tokens
-    whole = comparisons.whole_update_flops(type("Run", (), {"rounds": table}))
-    assert whole.tolist() == [10 * (2 * 46 + 6 * 8 * (5 + 3))]
-
-
-def test_flops_are_the_recorded_ones_where_every_rollout_has_an_advantage():
-    lab = wb.labs.tiny(pool=4, levels=(1,), held_out=0)
-    method = wb.methods.grpo(n=4).but(advantage=lambda rewards, groups: rewards + 1.0)
-    run = wb.Run(lab, method, problems_per_round=2, evaluate_every=0)
-    list(run.rounds(1, progress=False))
-    assert comparisons.whole_update_flops(run.record) == pytest.approx(run.record.rounds["flops"])

@@ -77,8 +77,8 @@ GAINED = pd.DataFrame({"value": [1.0, -1], "low": [0.5, -3], "high": [1.5, 1], "
 def test_spending_names_every_dot_once():
     ax = pp.spending(SPENT, label="map")
     names = [text for text in ax.texts if "/" not in text.get_text() and text.get_text() != "all"]
-    assert [text.get_text() for text in names] == ["PODS", "GSPO\nGRPO", "a method of so very long a name as this"]
-    assert [text.get_ha() for text in names] == ["left", "right", "right"]  # the others would reach a dot, and the end
+    assert [text.get_text() for text in names] == ["PODS", "GSPO, GRPO", "a method of so very long a name as this"]
+    assert [text.get_ha() for text in names] == ["left", "right", "right"]  # right of the dot is a third one, and the end
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert dots[0].get_xdata().tolist() == [8, 8.2] and dots[1].get_ydata().tolist() == [4, 2]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["baseline", "paper"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.metrics import FORWARD, TRAINING, mean_interval, paired_difference, score_correlations
+from workbench.metrics import mean_interval, paired_difference, score_correlations
 from workbench.records import Record
 from workbench.seeding import generator
 
@@ -254,16 +254,3 @@ def correlations(records, windows=5):
     stack = np.array([table.to_numpy() for table in tables])
     like = {"index": tables[0].index, "columns": tables[0].columns}
     return pd.DataFrame(stack.mean(axis=0), **like), pd.DataFrame(stack.std(axis=0), **like)
-
-
-def whole_update_flops(record):
-    """FLOPs of each round if its update computed every rollout, (rounds,), for methods that train on all they sample.
-
-    An update leaves out rollouts without a gradient, which are most of GRPO's; papers count them in (AERO, appendix B.2).
-    Exact where every problem has equally many rollouts, since then each prompt counts equally often.
-    """
-    table = record.rounds
-    prompt = (table["tokens_sampled"] - table["length"] * table["rollouts"]) / table["problems"]
-    parameters = table["flops_generate"] / (FORWARD * table["tokens_sampled"])
-    trained = table["rollouts"] * (table["length"] + prompt)
-    return (parameters * (FORWARD * table["tokens_sampled"] + TRAINING * trained)).to_numpy()

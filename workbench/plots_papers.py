@@ -243,23 +243,26 @@ def _kind_colour(kinds, kind, colours):
     return "#777777" if kind == kinds[0] else colours[[0, 1, 2, 4][kinds.index(kind) - 1]]
 
 
-def _joined_names(table, end, near=0.045, letter=0.023):
+def _joined_names(table, end, near=0.03, letter=0.031, height=0.042):
     """(x, y, name, whether it stands on the left) for `spending`: one for all dots less than `near` decades apart.
 
-    letter: width of one in decades; a name stands on the left where it would reach the next dot, or the axis' end.
+    letter, height: of the text in decades. A name stands on the side where it meets fewer dots and names, and not the end.
     """
     table = table.sort_values("trained", ascending=False, kind="stable")
     places, groups = np.log10(table[["sampled", "trained"]].to_numpy(float)), []
     for i, place in enumerate(places):
         known = [group for group in groups if np.abs(places[group[0]] - place).max() < near]
         known[0].append(i) if known else groups.append([i])
-    centres = np.array([places[group].mean(axis=0) for group in groups])
-    for group, (x, y) in zip(groups, centres):
-        name = ", ".join(table.index[group])
-        reach = x + letter * (3 + len(name))
-        met = (centres[:, 0] > x) & (centres[:, 0] < reach) & (np.abs(centres[:, 1] - y) < 1.5 * near)
-        left = bool(met.any() or reach > np.log10(end))
-        yield 10**x, 10**y, name.replace(", ", "\n") if left else name, left
+    taken = [(x - 0.015, x + 0.015, y) for x, y in places]
+    for group in groups:
+        (x, y), name = places[group].mean(axis=0), ", ".join(table.index[group])
+        width = letter * len(name)
+        sides = [(x + 0.03, x + 0.03 + width, y), (x - 0.03 - width, x - 0.03, y)]
+        met = [sum(start < b and a < stop and abs(y - z) < height for a, b, z in taken) + 9 * (stop > np.log10(end))
+               for start, stop, _ in sides]
+        left = bool(met[1] < met[0])
+        taken.append(sides[left])
+        yield 10**x, 10**y, name, left
 
 
 def _rows_axes(rows):
