@@ -100,3 +100,39 @@ def test_relation_colours_by_group_and_names_the_correlation():
     frame = pd.DataFrame({"x": [0, 1, 2], "y": [4, 2, 0], "who": ["a", "b", "a"]})
     ax = pp.relation(frame, "x", "y", "who")
     assert [line.get_xdata().tolist() for line in ax.lines] == [[0, 2], [1]] and "r = -1.00 over 3" in ax.get_title(loc="left")
+
+
+SPENT = pd.DataFrame({"sampled": [8, 8.2, 32, 16], "trained": [2.0, 2.1, 4, 2], "kind": ["baseline"] * 2 + ["paper"] * 2},
+                     index=["GRPO", "GSPO", "PODS", "a method of so very long a name as this"])  # fmt: skip
+GAINED = pd.DataFrame({"value": [1.0, -1], "low": [0.5, -3], "high": [1.5, 1], "n": [5, 4.0]}, index=["GSPO", "PODS"])
+
+
+def test_spending_names_every_dot_once():
+    ax = pp.spending(SPENT, label="map")
+    names = [text for text in ax.texts if "/" not in text.get_text() and text.get_text() != "all"]
+    assert [text.get_text() for text in names] == ["PODS", "GSPO, GRPO", "a method of so very long a name as this"]
+    assert [text.get_ha() for text in names] == ["left", "right", "right"]  # right of the dot is a third one, and the end
+    dots = [line for line in ax.lines if line.get_marker() == "o"]
+    assert dots[0].get_xdata().tolist() == [8, 8.2] and dots[1].get_ydata().tolist() == [4, 2]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["baseline", "paper"]
+
+
+def test_gains_are_filled_where_the_interval_is_clear():
+    axes = pp.gains({"equal time": GAINED, "equal FLOPs": GAINED}, SPENT["kind"], label="points")
+    assert rows(axes[0]) == ["GSPO", "PODS"] and rows(axes[1]) == ["", ""] and axes[1].get_xlabel() == "points (n = 4 or 5 seeds)"
+    dots = [line for line in axes[0].lines if line.get_marker() == "o"]
+    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True]
+    assert dots[0].get_color() != dots[1].get_color()
+
+
+def test_spent_and_gained_are_one_figure():
+    axes = pp.spent_and_gained(SPENT, {"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
+    assert len({ax.figure for ax in axes}) == 1 and [ax.get_title("left") for ax in axes[1:]] == ["equal time", "equal FLOPs"]
+
+
+def test_verdicts_are_coloured_and_papers_named_once():
+    table = pd.DataFrame({"claim": ["saves", "gains", "gains"], "published": "1", "here": "2",
+                          "verdict": ["agrees", "cannot tell", "disagrees"]}, index=["PODS", "PODS", "CBS"])  # fmt: skip
+    ax = pp.verdicts(table)
+    assert [text.get_text() for text in ax.texts].count("PODS") == 1 and len(ax.patches) == 3
+    assert len({patch.get_facecolor() for patch in ax.patches}) == 3

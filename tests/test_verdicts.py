@@ -2,12 +2,13 @@
 
 import math
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import verdicts
-from workbench.verdicts import over_seeds, table, verdict
+from workbench.verdicts import averaged, change, mean_of, over_seeds, paired, score_gain, table, texts, verdict
 
 NUMBERS = st.floats(-10, 10)
 
@@ -70,3 +71,45 @@ def test_seeds_are_paired():
 
 def test_the_names_are_the_three():
     assert verdicts.VERDICTS == ("agrees", "disagrees", "cannot tell")
+
+
+def test_a_quantity_of_two_runs_and_its_mean_over_pairs():
+    ours, theirs = [Seeded(0, 3.0), Seeded(1, 8.0), Seeded(2, 9.0)], [Seeded(1, 4.0), Seeded(0, 1.0)]
+    found = paired(ours, theirs, lambda a, b: a.value / b.value)  # 3 and 2
+    assert (found["value"], found["n"]) == (2.5, 2) and found["high"] - 2.5 == pytest.approx(12.706 * 0.5, rel=1e-4)
+    found = averaged([(ours, theirs), (theirs, theirs)], lambda a, b: a.value / b.value)  # (3 + 1) / 2 and (2 + 1) / 2
+    assert (found["value"], found["n"]) == (1.75, 2) and found["high"] - 1.75 == pytest.approx(12.706 * 0.25, rel=1e-4)
+    with pytest.raises(ValueError, match=r"no seed in common: \[2\], \[0, 1\]"):
+        paired(ours[2:], theirs, lambda a, b: 0)
+
+
+class Trained(Seeded):
+    """Accuracy rises from 0 to `value` over two rounds of 10 rollouts; the loss falls with the round."""
+
+    path = "run"
+    evals = pd.DataFrame({"round": [0, 2]})
+    rounds = pd.DataFrame({"round": [1, 2], "rollouts": [10, 10], "loss": [3.0, 1.0]})
+
+    def accuracy(self):
+        return pd.DataFrame({"round": [0, 2], "accuracy": [0.0, self.value], "rollouts": [0, 20]})
+
+
+def test_accuracy_gained_at_an_equal_budget():
+    ours, theirs = [Trained(0, 0.5), Trained(1, 0.5)], [Trained(0, 0.4), Trained(1, 0.3)]
+    assert score_gain(ours, theirs, "rollouts")["value"] == pytest.approx(15)
+    assert score_gain(ours, theirs, "rollouts", 10)["value"] == pytest.approx(7.5)
+    assert score_gain(ours, theirs, "rollouts", course=(0.5, 1))["value"] == pytest.approx((7.5 + 15) / 2)
+    with pytest.raises(ValueError, match="budget=21: the runs were last evaluated at 20 rollouts"):
+        score_gain(ours, theirs, "rollouts", 21)
+
+
+def test_means_of_a_column_and_their_change():
+    assert mean_of("loss", 1, 2)(Trained(0, 0)) == 2 and mean_of("loss", 2, 9)(Trained(0, 0)) == 1
+    less = Trained(0, 0)
+    less.rounds = Trained.rounds.assign(loss=[1.5, 0.5])
+    assert change([less], [Trained(0, 0)], "loss", 1, 2)["value"] == -50
+
+
+def test_intervals_as_texts():
+    frame = pd.DataFrame({"value": [0.26, -1], "low": [-1, -1], "high": [1.5, -1]}, index=["a", "b"])
+    assert texts({"equal time": frame}).loc[:, "equal time"].to_dict() == {"a": "+0.3 ± 1.2", "b": "-1.0 ± 0.0"}

@@ -188,6 +188,127 @@ def waterfall(start, parts, *, label=None, names=("before", "after"), ax=None):
     return ax
 
 
+def spending(table, *, label=None, ax=None):
+    """Rollouts that carry a gradient by rollouts sampled, log-log, every method named where it stands.
+
+    table: columns sampled and trained (per problem and round) and kind, by which dots are coloured; index: names. The
+    diagonals are shares of the sampled ones. Names of dots that lie on one another are joined. label: title.
+    """
+    with style() as colours:
+        ax = ax or plt.subplots(figsize=(5.4, 4.4), layout="constrained")[1]
+        sampled, trained = table["sampled"].to_numpy(float), table["trained"].to_numpy(float)
+        (left, right), (low, high) = (sampled.min() / 2.6, sampled.max() * 2.8), (trained.min() / 1.6, trained.max() * 2)
+        for share, name in ((1, "all"), (1 / 2, "1/2"), (1 / 4, "1/4"), (1 / 8, "1/8"), (1 / 16, "1/16")):
+            ax.plot([left, right], [share * left, share * right], color="#cccccc", lw=1, zorder=0)
+            x = min(right, high / share) / 1.12
+            ax.text(x, share * x, name, color="#666666", size=8, ha="center", va="center", backgroundcolor="white")
+        for kind, part in table.groupby("kind", sort=False):
+            colour = _kind_colour(table["kind"], kind, colours)
+            ax.plot(part["sampled"], part["trained"], "o", ms=8, color=colour, mec="white", label=kind)
+        for x, y, name, on_left in _joined_names(table, right):
+            ax.annotate(name, (x, y), (-8 if on_left else 8, 0), textcoords="offset points", va="center", size=8.5,
+                        ha="right" if on_left else "left", linespacing=1.05)
+        ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, high), title=label or "",
+               xlabel="rollouts sampled a problem", ylabel="of these, trained on with a gradient")
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(plt.FixedLocator([0.5, 1, 2, 4, 8, 16, 32, 64]))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_locator(plt.NullLocator())
+        ax.legend(loc="upper left", handletextpad=0.1, borderaxespad=0)
+    return ax
+
+
+def gains(tables, kinds, *, label=None, axes=None):
+    """Differences to a baseline with their intervals, a panel a budget: dict from title to a table with value, low, high.
+
+    tables: of the same rows in the same order; n, where they have it, is named. kinds: Series by row, the colour of a dot.
+    label: of the x axis. A dot is filled where its interval leaves 0 out; one seed has no interval and a hollow dot. Returns
+    the axes, an array.
+    """
+    with style() as colours:
+        rows = next(iter(tables.values()))
+        size = {"figsize": (3 + 1.7 * len(tables), 1.1 + 0.3 * len(rows)), "layout": "constrained"}
+        axes = plt.subplots(1, len(tables), sharex=True, squeeze=False, **size)[1][0] if axes is None else axes
+        place = np.arange(len(rows))[::-1]
+        for ax, (title, table) in zip(axes, tables.items()):
+            ax.axvline(0, color=INK, lw=1)
+            for y, (name, row) in zip(place, table.iterrows()):
+                colour = _kind_colour(kinds, kinds[name], colours)
+                clear = row["low"] > 0 or row["high"] < 0
+                ax.plot([row["low"], row["high"]], [y, y], color=colour, lw=1.5, solid_capstyle="butt")
+                ax.plot(row["value"], y, "o", ms=6, color=colour, mfc=colour if clear else "white")
+            ax.set_yticks(place, rows.index if ax is axes[0] else [])
+            ax.set(title=title, ylim=(-0.7, len(rows) - 0.3))
+            ax.grid(visible=False, axis="y")
+        seeds = sorted({int(n) for table in tables.values() for n in table.get("n", ())})
+        named = f" (n = {' or '.join(map(str, seeds))} seeds)" if seeds else ""
+        axes[len(axes) // 2].set_xlabel((label or "difference") + named)
+    return axes
+
+
+def spent_and_gained(table, tables, *, label=None):
+    """`spending` beside the panels of `gains`: a table and tables as they take them. Returns the axes, the map's first."""
+    with style():
+        figure = plt.figure(figsize=(5 + 2 * len(tables), 4.7), layout="constrained")
+        grid = figure.add_gridspec(1, 1 + len(tables), width_ratios=[2.4, *[1] * len(tables)])
+        left, first = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
+        panels = [first, *(figure.add_subplot(place, sharex=first) for place in list(grid)[2:])]
+    spending(table, label="Sampled, and trained on", ax=left)
+    gains(tables, table["kind"], label=label, axes=panels)
+    return [left, *panels]
+
+
+def verdicts(table, *, ax=None):
+    """Claims and verdicts as a coloured list: table of `verdicts.table`, its index the paper (drawn where it changes)."""
+    with style() as colours:
+        ax = ax or plt.subplots(figsize=(10, 0.6 + 0.27 * len(table)))[1]
+        shades = {"agrees": colours[2], "disagrees": colours[3], "cannot tell": "#bbbbbb"}
+        columns = {"claim": 0.085, "published": 0.56, "here": 0.73, "verdict": 0.895}
+        for name, x in columns.items():
+            ax.text(x, 0, name, weight="bold", size=9, va="center")
+        before = None
+        for y, (paper, row) in enumerate(table.iterrows(), start=1):
+            if paper != before:
+                ax.axhline(y - 0.5, color="#666666", lw=0.8)
+                ax.text(0, y, paper, weight="bold", size=9, va="center")
+            ax.add_patch(plt.Rectangle((0.885, y - 0.42), 0.115, 0.84, color=shades[row["verdict"]], alpha=0.75, lw=0))
+            for name, x in columns.items():
+                ax.text(x, y, row[name], size=8.5, va="center")
+            before = paper
+        ax.set(xlim=(0, 1), ylim=(len(table) + 0.6, -0.6))
+        ax.set_axis_off()
+        ax.figure.subplots_adjust(0.01, 0.01, 0.99, 0.99)
+    return ax
+
+
+def _kind_colour(kinds, kind, colours):
+    """Grey for the first kind, then colours by order of appearance."""
+    kinds = list(dict.fromkeys(kinds))
+    return "#777777" if kind == kinds[0] else colours[[0, 1, 2, 4][kinds.index(kind) - 1]]
+
+
+def _joined_names(table, end, near=0.03, letter=0.031, height=0.042):
+    """(x, y, name, whether it stands on the left) for `spending`: one for all dots less than `near` decades apart.
+
+    letter, height: of the text in decades. A name stands on the side where it meets fewer dots and names, and not the end.
+    """
+    table = table.sort_values("trained", ascending=False, kind="stable")
+    places, groups = np.log10(table[["sampled", "trained"]].to_numpy(float)), []
+    for i, place in enumerate(places):
+        known = [group for group in groups if np.abs(places[group[0]] - place).max() < near]
+        known[0].append(i) if known else groups.append([i])
+    taken = [(x - 0.015, x + 0.015, y) for x, y in places]
+    for group in groups:
+        (x, y), name = places[group].mean(axis=0), ", ".join(table.index[group])
+        width = letter * len(name)
+        sides = [(x + 0.03, x + 0.03 + width, y), (x - 0.03 - width, x - 0.03, y)]
+        met = [sum(start < b and a < stop and abs(y - z) < height for a, b, z in taken) + 9 * (stop > np.log10(end))
+               for start, stop, _ in sides]
+        left = bool(met[1] < met[0])
+        taken.append(sides[left])
+        yield 10**x, 10**y, name, left
+
+
 def _rows_axes(rows):
     return plt.subplots(figsize=(6.4, 1.1 + 0.34 * rows), layout="constrained")[1]
 

@@ -7,6 +7,7 @@ A claim says on which side of a bound a quantity lies (that a method saves somet
 import numpy as np
 import pandas as pd
 
+from workbench.comparisons import common_budget
 from workbench.metrics import mean_interval
 
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "cannot tell"
@@ -63,3 +64,62 @@ def measured(values):
     """Values of single seeds (n,) as a claim needs them: dict with value (mean), low and high (95 %, Student) and n."""
     value, half = mean_interval(values)
     return {"value": value, "low": value - half, "high": value + half, "n": len(values)}
+
+
+def paired(records, baseline, quantity):
+    """As `over_seeds`, of a quantity of two runs at once: a ratio, or scores at different budgets.
+
+    records, baseline: runs of two methods; quantity: function from a record and the baseline's of the same seed to a
+    number. ValueError where the two have no seed in common.
+    """
+    return averaged([(records, baseline)], quantity)
+
+
+def averaged(pairs, quantity):
+    """As `paired`, with the mean over several pairs of methods, such as objectives, taken within each seed.
+
+    pairs: list of (records, baseline). Seeds that one of them lacks are left out.
+    """
+    runs = [({r.manifest["seed"]: r for r in ours}, {r.manifest["seed"]: r for r in theirs}) for ours, theirs in pairs]
+    seeds = sorted(set.intersection(*(set(by_seed) for pair in runs for by_seed in pair)))
+    if not seeds:
+        raise ValueError(f"no seed in common: {', '.join(str(sorted(by_seed)) for pair in runs for by_seed in pair)}")
+    return measured([np.mean([quantity(ours[seed], theirs[seed]) for ours, theirs in runs]) for seed in seeds])
+
+
+def score_gain(records, baseline, unit, budget=None, course=(1.0,)):
+    """Held-out avg@k of one method minus another's at equal cost, in percentage points, as `over_seeds` gives it.
+
+    unit, budget: as in `comparisons.at_budget`; None for the largest budget that both reached. course: shares of the budget
+    at which both are compared, and the mean is taken. ValueError for a budget that a run did not reach.
+    """
+    reached = common_budget({"": [*records, *baseline]}, unit)
+    budget = reached if budget is None else budget
+    if not 0 <= budget <= reached:
+        raise ValueError(f"budget={budget:g}: the runs were last evaluated at {reached:g} {unit}")
+
+    def score(record):
+        curve = record.accuracy()
+        return 100 * np.interp(budget * np.asarray(course), curve[unit], curve["accuracy"]).mean()
+
+    return over_seeds(records, score, baseline)
+
+
+def mean_of(column, first, last):
+    """Mean of a column of the rounds table over rounds `first` to `last`, both included: a function of a record."""
+    return lambda record: record.rounds.set_index("round").loc[first:last, column].mean()
+
+
+def change(records, baseline, column, first, last):
+    """By how many percent such a mean of one method lies above another's, as `paired` gives it: -50 saves half."""
+    mean = mean_of(column, first, last)
+    return paired(records, baseline, lambda ours, theirs: 100 * (mean(ours) / mean(theirs) - 1))
+
+
+def texts(tables, digits=1):
+    """Tables of value, low and high as "+0.3 ± 1.2": a DataFrame (rows x tables) of dict from title to table."""
+    columns = {}
+    for title, table in tables.items():
+        half = table["high"] - table["value"]
+        columns[title] = [f"{value:+.{digits}f} ± {width:.{digits}f}" for value, width in zip(table["value"], half)]
+    return pd.DataFrame(columns, index=next(iter(tables.values())).index)
