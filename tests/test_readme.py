@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -48,6 +49,25 @@ def test_measured_numbers_are_those_of_the_records(name):
     shown = [[float(x) for x in re.findall(r"[\d.]+", cell.replace("avg@8", ""))] for cell in row.split("|")[2:5]]
     for column, numbers in zip((ends[:, 0], ends[:, 1], ends[:, 1] - ends[:, 0]), shown, strict=True):
         assert numbers == [round(float(x), 3) for x in mean_interval(column)][: len(numbers)]
+
+
+def test_the_claims_are_those_of_the_head_to_head():
+    notebook = nbformat.read(ROOT / "notebooks" / "06_head_to_head.ipynb", 4)
+    shown = "\n".join(out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", []))
+    verdicts = re.findall(r"  (agrees|disagrees|cannot tell) +\d+$", shown, re.MULTILINE)
+    section = README.split("## The papers")[1].split("\n## ")[0]
+    rows = [row.strip("| ").replace("\\*", "*").split(" | ") for row in section.splitlines() if row.startswith("|")][2:]
+    assert {row[0] for row in rows} == {"PODS", "AR3PO", "Knapsack", "AERO", "CBS"}
+    for *claim, notebook in rows:
+        assert re.search(" +".join(map(re.escape, claim)), shown), claim
+        assert (ROOT / "notebooks" / f"{notebook.strip('`')}.ipynb").exists()
+    counts = re.findall(r"Of the (\d+) claims (\d+) agree, (\d+) disagrees?, and of (\d+)", section)[0]
+    assert [int(count) for count in counts] == [len(verdicts), *(verdicts.count(name) for name in ("agrees", "disagrees", "cannot tell"))]
+
+
+@pytest.mark.parametrize("figure", re.findall(r"!\[.*?\]\((.*?)\)", README))
+def test_the_figures_are_there(figure):
+    assert (ROOT / figure).stat().st_size > 1000
 
 
 def test_the_table_of_speed_is_that_of_the_benchmarks():
