@@ -62,7 +62,8 @@ def test_the_claims_are_those_of_the_head_to_head():
         assert re.search(" +".join(map(re.escape, claim)), shown), claim
         assert (ROOT / "notebooks" / f"{notebook.strip('`')}.ipynb").exists()
     counts = re.findall(r"Of the (\d+) claims (\d+) agree, (\d+) disagrees?, and of (\d+)", section)[0]
-    assert [int(count) for count in counts] == [len(verdicts), *(verdicts.count(name) for name in ("agrees", "disagrees", "cannot tell"))]
+    assert [int(count) for count in counts] == [
+        len(verdicts), *(verdicts.count(name) for name in ("agrees", "disagrees", "cannot tell"))]
 
 
 @pytest.mark.parametrize("figure", re.findall(r"!\[.*?\]\((.*?)\)", README))
