@@ -90,6 +90,7 @@ MISTAKES = {
     "an unknown base": (lambda: methods.cbs(["grpo"]), r"base=\['grpo'\]: allowed are grpo"),
     "rates that are none": (lambda: methods.knapsack(rates=0.5), "rates=0.5: a SuccessRates is needed"),
     "half a prior": (lambda: methods.aero(prior=1.0), "prior=1.0: the two parameters"),
+    "a share by its slot's name": (lambda: methods.cbs(keep=30), "keep=30: the percentage kept is given as p"),
     "a share in percent": (lambda: methods.cbs(p=0), "keep=0: a percentage"),
     # a lab
     "an unknown level": (lambda: wb.labs.tiny(levels=(1, 9)), r"levels=\(1, 9\): known levels are 1, 2"),

@@ -166,6 +166,8 @@ def cbs(base="grpo", scope="group", p=None, rounds=2, n=8, mini_batch=None, **sc
     bases = {"grpo": (partial(grpo, mean="rollout"), 0.2, 0.1), "dapo": (dapo, 0.2, 0.5), "gspo": (gspo, 0.005, 0.5)}
     if base not in tuple(bases):
         raise ValueError(f"base={base!r}: allowed are {', '.join(bases)}")
+    if "keep" in scheduler:
+        raise ValueError(f"keep={scheduler['keep']!r}: the percentage kept is given as p")
     make, floor, least = bases[base]
     slot = Scheduler(p, scope, mini_batch, **{"floor": floor, "entropy_least": least, **scheduler})
     return make(n).but(name="cbs", reuse=reuse.Buffer(rounds) if scope == "buffer" else None, selector=slot)

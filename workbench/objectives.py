@@ -18,7 +18,7 @@ MEANS = ("rollout", "token", "constant")
 class Objective:
     """What one update minimises: `policy_loss` and, optionally, a KL penalty and an entropy bonus.
 
-    clip: (low, high), the ratio stays within [1 - low, 1 + high]. Default 0.2, 0.28 (DAPO; Knapsack RL).
+    clip: (low, high), the ratio stays within [1 - low, 1 + high]; high may be infinite. Default 0.2, 0.28 (DAPO; Knapsack RL).
     ratio: importance ratio a token, or a sequence (GSPO, CBS eq. 18-19).
     mean: how tokens are averaged, see `token_weights`. length: L of mean="constant"; None takes the sampling limit.
     kl: weight beta of the penalty KL(policy || reference) by the k3 estimator (AERO eq. 2); 0 needs no reference.
@@ -96,6 +96,6 @@ def _check(clip, ratio, mean):
         raise ValueError(f"ratio={ratio!r}: allowed are {', '.join(RATIOS)}")
     if mean not in MEANS:
         raise ValueError(f"mean={mean!r}: allowed are {', '.join(MEANS)}")
-    pair = isinstance(clip, (tuple, list)) and len(clip) == 2 and all(map(is_number, clip))
+    pair = isinstance(clip, (tuple, list)) and len(clip) == 2 and all(is_number(x) or x == float("inf") for x in clip)
     if not pair or not (0 <= clip[0] <= 1 and clip[1] >= 0):
         raise ValueError(f"clip={clip}: (low, high) with low in [0, 1] and high >= 0 is needed")
