@@ -20,8 +20,8 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from workbench import methods
+from workbench.analysis.metrics import mean_interval
 from workbench.labs import shipped
-from workbench.metrics import mean_interval
 from workbench.problems import arithmetic
 from workbench.trl import GRPOTrainer, arguments
 from workbench.verifiers import Math
@@ -51,12 +51,17 @@ def train(name, steps, seed, out):
         gradient_checkpointing=False, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True,
         **arguments(method or methods.grpo()),
     )  # fmt: skip
-    trainer = GRPOTrainer(MODEL, reward, args=args, train_dataset=Dataset.from_list(DATA), method=method)
+    trainer = GRPOTrainer(
+        MODEL, reward, args=args, train_dataset=Dataset.from_list(DATA), method=method
+    )
     trainer.train()
     log = [row for row in trainer.state.log_history if "reward" in row]
     if method is None:
         return np.full(len(log), 32), np.array([1 - row["frac_reward_zero_std"] for row in log])
-    return tuple(np.array([row[f"workbench/{key}"] for row in log]) for key in ("rollouts", "effective_gradient_ratio"))
+    return tuple(
+        np.array([row[f"workbench/{key}"] for row in log])
+        for key in ("rollouts", "effective_gradient_ratio")
+    )
 
 
 def main():
@@ -67,10 +72,14 @@ def main():
     parser.add_argument("--out", default="runs/trl")
     asked = parser.parse_args()
     for name in asked.methods:
-        rollouts, ratio = np.mean([train(name, asked.steps, seed, asked.out) for seed in range(asked.seeds)], axis=2).T
+        rollouts, ratio = np.mean(
+            [train(name, asked.steps, seed, asked.out) for seed in range(asked.seeds)], axis=2
+        ).T
         mean, width = mean_interval(ratio)
         if os.environ.get("RANK", "0") == "0":
-            print(f"{name}: {rollouts.mean():.0f} rollouts a step, effective-gradient ratio {mean:.3f} +- {width:.3f}")
+            print(
+                f"{name}: {rollouts.mean():.0f} rollouts a step, effective-gradient ratio {mean:.3f} +- {width:.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,9 @@ class CPU(PlatformBase):
     def _nothing(self, *args):
         """No memory to give back, nothing to wait for."""
 
-    set_device = synchronize = set_allocator_settings = empty_cache = profiler_start = profiler_stop = _nothing
+    set_device = synchronize = set_allocator_settings = empty_cache = profiler_start = (
+        profiler_stop
+    ) = _nothing
 
 
 class Server:
@@ -100,13 +102,24 @@ class Server:
 
         temperature = sampling_params.get("temperature", 1.0)
         out = self.model.generate(
-            torch.tensor([prompt_ids]), max_new_tokens=self.length, do_sample=temperature > 0, temperature=temperature or 1.0,
-            top_k=0, top_p=1.0, output_logits=True, return_dict_in_generate=True)
-        tokens = out.sequences[0, len(prompt_ids):]
+            torch.tensor([prompt_ids]),
+            max_new_tokens=self.length,
+            do_sample=temperature > 0,
+            temperature=temperature or 1.0,
+            top_k=0,
+            top_p=1.0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        tokens = out.sequences[0, len(prompt_ids) :]
         logits = torch.stack(out.logits)[:, 0] / (temperature or 1.0)
         logprobs = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-        return TokenOutput(token_ids=tokens.tolist(), log_probs=logprobs.tolist(), stop_reason="completed",
-                           extra_fields={"global_steps": self.steps})
+        return TokenOutput(
+            token_ids=tokens.tolist(),
+            log_probs=logprobs.tolist(),
+            stop_reason="completed",
+            extra_fields={"global_steps": self.steps},
+        )
 
     async def load(self, weights, steps):
         """New weights by name."""
@@ -166,7 +179,9 @@ def _one_backend(init=torch.distributed.init_process_group):
 torch.distributed.init_process_group = _one_backend()
 base._ROLLOUT_REGISTRY["transformers", "async"] = f"{__name__}.Adapter"
 RolloutReplicaRegistry.register("transformers", lambda: Replica)
-EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(FSDPEngineWithLMHead)
+EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(
+    FSDPEngineWithLMHead
+)
 
 
 def reward(data_source, solution_str, ground_truth, extra_info=None):

@@ -14,7 +14,9 @@ from workbench.labs import shipped
 from workbench.rollouts import Ragged, Rollouts
 
 settings.register_profile("any", deadline=None)  # a busy machine is not a wrong result
-settings.register_profile("same", deadline=None, derandomize=True)  # for CI: the same examples as long as the test is the same
+settings.register_profile(
+    "same", deadline=None, derandomize=True
+)  # for CI: the same examples as long as the test is the same
 settings.load_profile("any")
 
 
@@ -58,7 +60,9 @@ def tiny_policy(**options):
 
 def small_lab(**options):
     """The tiny lab with few and easy problems."""
-    return wb.labs.tiny(**{"pool": 32, "levels": (1, 2, 3), "held_out": 12, "samples": 2, **options})
+    return wb.labs.tiny(
+        **{"pool": 32, "levels": (1, 2, 3), "held_out": 12, "samples": 2, **options}
+    )
 
 
 def hand_made(rewards, problems, lengths=None, seed=0):
@@ -67,7 +71,10 @@ def hand_made(rewards, problems, lengths=None, seed=0):
     lengths = lengths or rng.integers(1, 9, len(rewards))
     responses = [rng.integers(4, 14, n) for n in lengths]
     return Rollouts(
-        problem=problems, reward=rewards, correct=np.asarray(rewards) > 0,
-        prompt=Ragged.of([rng.integers(4, 14, 5) for _ in rewards], np.int32), response=Ragged.of(responses, np.int32),
+        problem=problems,
+        reward=rewards,
+        correct=np.asarray(rewards) > 0,
+        prompt=Ragged.of([rng.integers(4, 14, 5) for _ in rewards], np.int32),
+        response=Ragged.of(responses, np.int32),
         logprobs=Ragged.of([np.full(n, -2.0) for n in lengths], np.float32),
     )

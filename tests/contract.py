@@ -48,14 +48,24 @@ def step(policy, rollouts, advantages, rate=1e-3):
     """One optimizer step, its old log-probabilities those of the policy before it."""
     behaviour = Ragged.of_padded(fresh(policy, rollouts), rollouts.lengths)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0)
-    return grpo_step(policy, optimizer, rollouts.assign(logprobs=behaviour), advantages, Objective(), micro_tokens=1024)
+    return grpo_step(
+        policy,
+        optimizer,
+        rollouts.assign(logprobs=behaviour),
+        advantages,
+        Objective(),
+        micro_tokens=1024,
+    )
 
 
 def teach(policy, token, length=4, steps=60):
     """Trains until the greedy answer to every prompt starts with `token`, `length` times over."""
     prompts = policy.encode(PROMPTS)
-    lesson = Rollouts(problem=[p.id for p in PROBLEMS], prompt=Ragged.of(prompts, np.int32),
-                      response=Ragged.of([[token] * length] * len(prompts), np.int32))
+    lesson = Rollouts(
+        problem=[p.id for p in PROBLEMS],
+        prompt=Ragged.of(prompts, np.int32),
+        response=Ragged.of([[token] * length] * len(prompts), np.int32),
+    )
     for _ in range(steps):
         if fresh(policy, lesson)[:, :length].min() > np.log(0.9):
             return
@@ -77,24 +87,46 @@ class Contract:
         rollouts = policy.generate(PROBLEMS, [2, 0, 1, 3, 0, 0], SAMPLING, seed=3)
         ids = [p.id for p in PROBLEMS]
         assert rollouts.problem.tolist() == [ids[0]] * 2 + [ids[2]] + [ids[3]] * 3
-        assert rollouts.draw.tolist() == [0, 1, 0, 0, 1, 2] and rollouts.answer[2] == PROBLEMS[2].answer
+        assert (
+            rollouts.draw.tolist() == [0, 1, 0, 0, 1, 2]
+            and rollouts.answer[2] == PROBLEMS[2].answer
+        )
         assert rollouts.prompt[2].tolist() == policy.encode([PROMPTS[2]])[0]
-        assert np.isnan(rollouts.reward).all() and (rollouts.lengths >= 1).all() and np.isfinite(rollouts.entropy).all()
-        assert (rollouts.logprobs.lengths == rollouts.lengths).all() and (rollouts.logprobs.values <= 0).all()
+        assert (
+            np.isnan(rollouts.reward).all()
+            and (rollouts.lengths >= 1).all()
+            and np.isfinite(rollouts.entropy).all()
+        )
+        assert (rollouts.logprobs.lengths == rollouts.lengths).all() and (
+            rollouts.logprobs.values <= 0
+        ).all()
         none = policy.generate(PROBLEMS, [0] * 6, SAMPLING, seed=3)
-        assert len(none) == 0 and {name for name, _ in none.items()} == {name for name, _ in rollouts.items()}
+        assert len(none) == 0 and {name for name, _ in none.items()} == {
+            name for name, _ in rollouts.items()
+        }
 
     def test_logprobs_and_entropy_agree_with_a_fresh_forward_pass(self, policy):
         rollouts = policy.generate(PROMPTS, [3] * 6, SAMPLING, seed=1)
         with torch.no_grad():
             logprobs, entropy = policy.logprobs(rollouts, entropy=True)
-        assert np.abs(logprobs.float().cpu().numpy() - rollouts.logprobs.padded()).max() < self.tolerance
-        assert np.abs(entropy.cpu().numpy().sum(1) / rollouts.lengths - rollouts.entropy).max() < self.tolerance
+        assert (
+            np.abs(logprobs.float().cpu().numpy() - rollouts.logprobs.padded()).max()
+            < self.tolerance
+        )
+        assert (
+            np.abs(entropy.cpu().numpy().sum(1) / rollouts.lengths - rollouts.entropy).max()
+            < self.tolerance
+        )
 
     @pytest.mark.parametrize("temperature", [0.5, 1.7])
     def test_logprobs_are_of_the_tempered_distribution(self, policy, temperature):
-        rollouts = policy.generate(PROMPTS, [2] * 6, Sampling(temperature=temperature, max_new_tokens=16), seed=1)
-        assert np.abs(fresh(policy, rollouts, temperature) - rollouts.logprobs.padded()).max() < self.tolerance
+        rollouts = policy.generate(
+            PROMPTS, [2] * 6, Sampling(temperature=temperature, max_new_tokens=16), seed=1
+        )
+        assert (
+            np.abs(fresh(policy, rollouts, temperature) - rollouts.logprobs.padded()).max()
+            < self.tolerance
+        )
 
     def test_the_samplers_probabilities_are_close_to_the_trainers(self, policy):
         for sampling in (SAMPLING, replace(SAMPLING, temperature=0.7), GREEDY):
@@ -109,23 +141,36 @@ class Contract:
         assert np.median(rollouts.logprobs.values) > np.log(0.5)
         if self.exact:
             policy.model.eval()
-            batch = policy.tokenizer(PROMPTS, return_tensors="pt", padding=True, padding_side="left")
-            out = policy.model.generate(**batch, do_sample=False, max_new_tokens=24, pad_token_id=policy._pad_id)
-            plain = [[t for t in row if t != policy._pad_id] for row in out[:, batch["input_ids"].shape[1]:].tolist()]
+            batch = policy.tokenizer(
+                PROMPTS, return_tensors="pt", padding=True, padding_side="left"
+            )
+            out = policy.model.generate(
+                **batch, do_sample=False, max_new_tokens=24, pad_token_id=policy._pad_id
+            )
+            plain = [
+                [t for t in row if t != policy._pad_id]
+                for row in out[:, batch["input_ids"].shape[1] :].tolist()
+            ]
             assert responses(rollouts) == plain
 
     def test_a_seed_fixes_the_responses_and_another_changes_them(self, policy):
-        first, again, other = (policy.generate(PROMPTS, [4] * 6, SAMPLING, seed) for seed in (7, 7, 8))
+        first, again, other = (
+            policy.generate(PROMPTS, [4] * 6, SAMPLING, seed) for seed in (7, 7, 8)
+        )
         assert responses(first) == responses(again) or not self.exact
         assert responses(first) != responses(other)
-        assert len(set(map(str, responses(first)))) > 6  # the responses to one prompt differ as well
+        assert (
+            len(set(map(str, responses(first)))) > 6
+        )  # the responses to one prompt differ as well
 
     def test_a_prompts_responses_do_not_depend_on_the_others(self, policy):
         if not self.exact:
             pytest.skip("in bfloat16 another batch rounds otherwise")
         seeds = list(range(6))
         together = policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seeds)
-        assert responses(together)[6:10] == responses(policy.generate(PROMPTS[3:4], [4], SAMPLING, seeds[3:4]))
+        assert responses(together)[6:10] == responses(
+            policy.generate(PROMPTS[3:4], [4], SAMPLING, seeds[3:4])
+        )
 
     def test_truncation_and_end_token(self, policy):
         rollouts = policy.generate(PROMPTS, [4] * 6, Sampling(max_new_tokens=11), seed=0)
@@ -151,7 +196,9 @@ class Contract:
     def test_state_round_trip(self, policy):
         before = policy.state_dict()
         shaken(policy, 1.0)
-        assert not all(torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values()))
+        assert not all(
+            torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values())
+        )
         policy.load_state_dict(before)
         assert all(torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values()))
         with pytest.raises(ValueError, match="parameter names differ"):
@@ -192,7 +239,10 @@ class Contract:
         assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) == taught
         policy.load_state_dict(first)
         teach(policy, other[-1])
-        assert all(row[:4] == other[-1:] * 4 for row in responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)))
+        assert all(
+            row[:4] == other[-1:] * 4
+            for row in responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0))
+        )
 
     def test_a_frozen_reference_stays(self, policy):
         rollouts = policy.generate(PROMPTS, [1] * 6, SAMPLING, seed=1)
@@ -206,8 +256,10 @@ class Contract:
         states = policy.prompt_states(PROMPTS)
         assert states.shape == (6, policy.model.config.hidden_size) and np.isfinite(states).all()
 
-    @pytest.mark.parametrize("counts, message", [
-        ([1, 2], "one count for each of the 6 prompts"), ([-1] * 6, "counts cannot be negative")])
+    @pytest.mark.parametrize(
+        "counts, message",
+        [([1, 2], "one count for each of the 6 prompts"), ([-1] * 6, "counts cannot be negative")],
+    )
     def test_bad_counts(self, policy, counts, message):
         with pytest.raises(ValueError, match=message):
             policy.generate(PROMPTS, counts, SAMPLING, 0)

@@ -1,6 +1,6 @@
 """Responses made to break a verifier of mathematics: 20 families, none of them right about its gold answer.
 
-    python tests/hostile.py     scores them all and prints how each family ended
+python tests/hostile.py     scores them all and prints how each family ended
 """
 
 from __future__ import annotations
@@ -8,7 +8,11 @@ from __future__ import annotations
 import sys
 import time
 
-GOLD = {"explosions": "x", "matrices": r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", "intervals": "(7, 11)"}
+GOLD = {
+    "explosions": "x",
+    "matrices": r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+    "intervals": "(7, 11)",
+}
 GOLD |= {"sets": r"\{7, 11\}", "equations": "x = 7"}
 
 
@@ -31,11 +35,31 @@ def towers():
         yield box(nest(f"{base}^{{", "9", "}", 6))
     for depth in (40, 400, 4000):
         yield box(nest("2^{", "2", "}", depth))
-    yield from map(box, ["9^{9^{9}}+1", r"\left(10^{10}\right)^{10^{10}}", "9**9**9", "2^{-9^{9^9}}", r"\sqrt{9^{9^{9}}}"])
+    yield from map(
+        box,
+        [
+            "9^{9^{9}}+1",
+            r"\left(10^{10}\right)^{10^{10}}",
+            "9**9**9",
+            "2^{-9^{9^9}}",
+            r"\sqrt{9^{9^{9}}}",
+        ],
+    )
 
 
 def factorials():
-    for n in ("10^7", "10^9", "99999999", "9!", "(9!)!", "2^{40}", "-7", "0.5", "x", r"\frac{1}{3}"):
+    for n in (
+        "10^7",
+        "10^9",
+        "99999999",
+        "9!",
+        "(9!)!",
+        "2^{40}",
+        "-7",
+        "0.5",
+        "x",
+        r"\frac{1}{3}",
+    ):
         yield box(f"({n})!")
     for n, k in (("10^6", "5 \\cdot 10^5"), ("10^9", "3"), ("10^{12}", "10^{11}"), ("9!", "7!")):
         yield box(rf"\binom{{{n}}}{{{k}}}")
@@ -46,7 +70,16 @@ def integers():
     for digits in (20, 400, 4299, 4301, 5000, 19_000, 200_000):
         yield box("7" * digits)
         yield box("-0." + "3" * digits)
-    yield from map(box, ["1" + "," + ",".join(["000"] * 4000), "1e999999999", "1e-999999999", "0x" + "f" * 5000, "0" * 9000])
+    yield from map(
+        box,
+        [
+            "1" + "," + ",".join(["000"] * 4000),
+            "1e999999999",
+            "1e-999999999",
+            "0x" + "f" * 5000,
+            "0" * 9000,
+        ],
+    )
     yield "The answer is " + "8" * 15_000
 
 
@@ -56,7 +89,17 @@ def fractions():
         yield box(nest(r"\frac{", "7", "}{3}", depth))
         yield box(nest(r"\frac{1}{1+", "1", "", depth))
         yield box(nest(r"\cfrac{2}{\dfrac{3}{", "x", "}}", depth // 3))
-    yield from map(box, [r"\frac{1}{0}", r"\frac{0}{0}", r"\frac{}{}", r"\frac", r"\frac12345", r"\frac{1}{\infty}"])
+    yield from map(
+        box,
+        [
+            r"\frac{1}{0}",
+            r"\frac{0}{0}",
+            r"\frac{}{}",
+            r"\frac",
+            r"\frac12345",
+            r"\frac{1}{\infty}",
+        ],
+    )
 
 
 def radicals():
@@ -66,7 +109,9 @@ def radicals():
     for terms in (8, 20, 60):
         yield box("+".join(rf"\sqrt{{{n}}}" for n in range(2, 2 + terms)))
         yield box(r"\sqrt{" + "+".join(rf"{n}\sqrt{{{n}}}" for n in range(2, 2 + terms)) + "}")
-    yield from map(box, [r"\sqrt{-1}", r"\sqrt[0]{2}", r"\sqrt[10^9]{2}", r"\sqrt{}", r"\sqrt[-3]{}"])
+    yield from map(
+        box, [r"\sqrt{-1}", r"\sqrt[0]{2}", r"\sqrt[10^9]{2}", r"\sqrt{}", r"\sqrt[-3]{}"]
+    )
 
 
 def braces():
@@ -81,7 +126,13 @@ def braces():
 
 def parentheses():
     for depth in (10, 60, 300, 5000):
-        for left, right in (("(", ")"), ("[", "]"), (r"\left(", r"\right)"), (r"\left|", r"\right|"), ("-(", ")")):
+        for left, right in (
+            ("(", ")"),
+            ("[", "]"),
+            (r"\left(", r"\right)"),
+            (r"\left|", r"\right|"),
+            ("-(", ")"),
+        ):
             yield box(nest(left, "6", right, depth))
 
 
@@ -97,7 +148,19 @@ def characters():
                 "\x85\u2028\r"):  # fmt: skip
         yield odd * 20 + box("6")
         yield box(odd * 20 + "6" + odd)
-    yield from map(box, ["\uff16", "\u0666", "\u2165", "\u00bd", "6\u20e3", "\u2212" + "6", "\u221e", "\u202e6\u202c"])
+    yield from map(
+        box,
+        [
+            "\uff16",
+            "\u0666",
+            "\u2165",
+            "\u00bd",
+            "6\u20e3",
+            "\u2212" + "6",
+            "\u221e",
+            "\u202e6\u202c",
+        ],
+    )
 
 
 def explosions():
@@ -126,7 +189,19 @@ def many_boxes():
 
 
 def intervals():
-    yield from map(box, ["(7, 11]", "[7, 11]", "(11, 7)", r"(-\infty, \infty)", r"[\infty, 7]", "(7, 11, 13)", "(7,", "[7; 11)"])
+    yield from map(
+        box,
+        [
+            "(7, 11]",
+            "[7, 11]",
+            "(11, 7)",
+            r"(-\infty, \infty)",
+            r"[\infty, 7]",
+            "(7, 11, 13)",
+            "(7,",
+            "[7; 11)",
+        ],
+    )
     for n in (3, 60, 600):
         yield box(r" \cup ".join(f"({k}, {k + 1})" for k in range(n)))
         yield box(r" \cap ".join(f"[{k}, {k + 900}]" for k in range(n)))
@@ -144,9 +219,13 @@ def sets():
 
 def matrices():
     for n in (1, 3, 12, 40):
-        rows = r" \\ ".join(" & ".join(rf"\sqrt{{{n * i + j + 2}}}" for j in range(n)) for i in range(n))
+        rows = r" \\ ".join(
+            " & ".join(rf"\sqrt{{{n * i + j + 2}}}" for j in range(n)) for i in range(n)
+        )
         matrix = rf"\begin{{pmatrix}} {rows} \end{{pmatrix}}"
-        yield from map(box, [matrix, rf"\left({matrix}\right)^{{-1}}", rf"{matrix}^{{100}}", rf"\det {matrix}"])
+        yield from map(
+            box, [matrix, rf"\left({matrix}\right)^{{-1}}", rf"{matrix}^{{100}}", rf"\det {matrix}"]
+        )
     yield from map(box, [
         r"\begin{pmatrix} 1 & 2 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 1 & 2",
         r"\begin{vmatrix} 1 \end{pmatrix}", r"\begin{bmatrix}\end{bmatrix}",
@@ -154,7 +233,15 @@ def matrices():
 
 
 def units():
-    for unit in ("cm", "meters per second", "dollars", "^{\\circ}", "kg " * 2000, "\\text{" * 400, "}" * 50):
+    for unit in (
+        "cm",
+        "meters per second",
+        "dollars",
+        "^{\\circ}",
+        "kg " * 2000,
+        "\\text{" * 400,
+        "}" * 50,
+    ):
         yield box(rf"6\text{{ {unit}}}")
         yield box(rf"6 {unit}")
     yield from (box(nest(r"\text{", "6", "}", n)) for n in (3, 100, 2000))
@@ -191,7 +278,13 @@ def patterns():
     for run in (" ", "\n", "\t", "\u00a0", "$", "\\"):
         yield rf"The final answer is $\boxed{{6}}${run * 18_000}x"
         yield f"The final answer is{run * 18_000}x" + box("6")
-    for words in ("final answer", "The answer is ", "answer: ", "is is is ", "I hope it is correct. "):
+    for words in (
+        "final answer",
+        "The answer is ",
+        "answer: ",
+        "is is is ",
+        "I hope it is correct. ",
+    ):
         yield words * (18_000 // len(words)) + box("6")
 
 
@@ -213,14 +306,26 @@ FAMILIES = {
 def main() -> None:
     from workbench.verifiers import STATUSES, Math
 
-    print(f"{'family':<14}{'n':>5}", *(f"{status:>9}" for status in STATUSES), f"{'slowest':>9}{'seconds':>9}")
+    print(
+        f"{'family':<14}{'n':>5}",
+        *(f"{status:>9}" for status in STATUSES),
+        f"{'slowest':>9}{'seconds':>9}",
+    )
     with Math(deadline=0.5, workers=2, cache=0) as verifier:
         for family, responses in FAMILIES.items():
             verifier.pool.slowest, start = 0.0, time.monotonic()
             counts = verifier.score(responses, [gold(family)] * len(responses)).counts()
             seconds = f"{verifier.pool.slowest:>9.3f}{time.monotonic() - start:>9.2f}"
-            print(f"{family:<14}{len(responses):>5}", *(f"{count:>9}" for count in counts.values()), seconds, flush=True)
-        print(f"{'all':<14}{sum(map(len, FAMILIES.values())):>5}", *(f"{count:>9}" for count in verifier.counts.values()))
+            print(
+                f"{family:<14}{len(responses):>5}",
+                *(f"{count:>9}" for count in counts.values()),
+                seconds,
+                flush=True,
+            )
+        print(
+            f"{'all':<14}{sum(map(len, FAMILIES.values())):>5}",
+            *(f"{count:>9}" for count in verifier.counts.values()),
+        )
 
 
 if __name__ == "__main__":

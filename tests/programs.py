@@ -28,12 +28,17 @@ def refusal(kind: str) -> str | None:
 
 NO_BWRAP = refusal("bwrap")
 BWRAP = pytest.param("bwrap", marks=pytest.mark.skipif(NO_BWRAP is not None, reason=str(NO_BWRAP)))
-WEAK = pytest.param("weak", marks=pytest.mark.skipif(not FILTERED, reason="the weak sandbox needs the filter for this"))
+WEAK = pytest.param(
+    "weak",
+    marks=pytest.mark.skipif(not FILTERED, reason="the weak sandbox needs the filter for this"),
+)
 both = pytest.mark.parametrize("kind", ["weak", BWRAP])
 
 
 def verifier(kind: str, **options) -> Code:
-    return Code(**{"sandbox": kind, "fenced": False, "deadline": DEADLINE, "memory_mb": 256, **options})
+    return Code(
+        **{"sandbox": kind, "fenced": False, "deadline": DEADLINE, "memory_mb": 256, **options}
+    )
 
 
 def io(*cases) -> str:

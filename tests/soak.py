@@ -51,7 +51,11 @@ def readable(out):
         record = wb.load(out)
         rounds, rollouts, _ = record.rounds, record.rollouts(), record.evals
         assert rounds["round"].tolist() == list(range(1, len(rounds) + 1))
-        assert set(rollouts["round"] + rollouts["age"]) >= set(rounds["round"]) if len(rounds) else True
+        assert (
+            set(rollouts["round"] + rollouts["age"]) >= set(rounds["round"])
+            if len(rounds)
+            else True
+        )
 
 
 def equal(whole, out):
@@ -104,7 +108,9 @@ def state(out):
     half = [path.name for path in out.rglob("*.writing")] if out.exists() else []
     parts = len(list((out / "rollouts").glob("*.parquet"))) if out.exists() else 0
     saved = (out / "checkpoint" / "state.safetensors").exists()
-    return f"{parts} rounds, {'a' if saved else 'no'} checkpoint" + (f", in the middle of {', '.join(half)}" if half else "")
+    return f"{parts} rounds, {'a' if saved else 'no'} checkpoint" + (
+        f", in the middle of {', '.join(half)}" if half else ""
+    )
 
 
 def soak(name, kills, rng, folder):
@@ -123,7 +129,9 @@ def soak(name, kills, rng, folder):
             if outcome == "killed":
                 killed += 1
                 since = "first round" if rolling else "start"
-                print(f"{name}: run {runs}, kill {killed}, {delay:.2f} s after its {since}: {state(out)}")
+                print(
+                    f"{name}: run {runs}, kill {killed}, {delay:.2f} s after its {since}: {state(out)}"
+                )
                 if not done(readable, out):
                     complaints.append(f"{out}: not readable after a kill")
         if outcome == "failed" or not done(train, name, out):
@@ -146,9 +154,15 @@ def main():
         share = options.kills // len(options.methods) + (i < options.kills % len(options.methods))
         more = soak(name, share, rng, folder)
         killed, runs, complaints = killed + more[0], runs + more[1], complaints + more[2]
-    print(f"seed {options.seed}: {killed} kills over {runs} runs of {len(options.methods)} methods in "
-          f"{time.monotonic() - started:.0f} s; {len(complaints)} complaints")
-    print("\n".join(complaints) if complaints else "every resumed run equals its undisturbed one, bit for bit")
+    print(
+        f"seed {options.seed}: {killed} kills over {runs} runs of {len(options.methods)} methods in "
+        f"{time.monotonic() - started:.0f} s; {len(complaints)} complaints"
+    )
+    print(
+        "\n".join(complaints)
+        if complaints
+        else "every resumed run equals its undisturbed one, bit for bit"
+    )
     if not complaints:
         shutil.rmtree(folder)
     sys.exit(bool(complaints))

@@ -11,7 +11,9 @@ EVERY = [group_normalized, leave_one_out, posterior, batch_normalized]
 PER_GROUP = EVERY[:3]
 ONE = np.zeros(8)
 
-rows = st.lists(st.tuples(st.sampled_from("zbxa"), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=30)
+rows = st.lists(
+    st.tuples(st.sampled_from("zbxa"), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=30
+)
 
 
 def split(table):
@@ -71,7 +73,9 @@ def test_posterior_of_mixed_and_uniform_groups():
     """Mixed groups are GRPO's; the others stand beside them untouched."""
     rewards, groups = np.array([0, 1, 0, 1, 0, 1, 1]), np.array([7, 2, 7, 2, 5, 5, 5])
     advantage = posterior(rewards, groups)
-    np.testing.assert_allclose(advantage[:4], np.array([-1, 1, -1, 1]) / np.sqrt(3))  # u = 1/4 and 3/4 of 2
+    np.testing.assert_allclose(
+        advantage[:4], np.array([-1, 1, -1, 1]) / np.sqrt(3)
+    )  # u = 1/4 and 3/4 of 2
     np.testing.assert_allclose(advantage[4:], group_normalized([0, 1, 1], [0, 0, 0]))
 
 
@@ -83,11 +87,15 @@ def test_posterior_with_other_bounds():
 def test_batch_normalized():
     """Rewards 1, 0 | 0, 0: batch mean 1/4, deviation sqrt(3)/4; without the group means 1/2, 0: deviation 1/sqrt(8)."""
     rewards, groups = [1, 0, 0, 0], list("abab")
-    np.testing.assert_allclose(batch_normalized(rewards, groups), np.array([3, -1, -1, -1]) / np.sqrt(3))
+    np.testing.assert_allclose(
+        batch_normalized(rewards, groups), np.array([3, -1, -1, -1]) / np.sqrt(3)
+    )
     centred = batch_normalized(rewards, groups, baseline="group")
     np.testing.assert_allclose(centred, np.array([1, 0, -1, 0]) * np.sqrt(2))
     assert (centred[[1, 3]] == 0).all()  # exactly
-    np.testing.assert_allclose(batch_normalized(rewards, groups, baseline="group", ddof=1)[0], 0.5 / np.sqrt(1 / 6))
+    np.testing.assert_allclose(
+        batch_normalized(rewards, groups, baseline="group", ddof=1)[0], 0.5 / np.sqrt(1 / 6)
+    )
     assert batch_normalized(rewards, groups, clip=1).tolist()[0] == 1
     assert batch_normalized(rewards, groups, baseline="group", clip=1).tolist() == [1, 0, -1, 0]
     for baseline in (None, "group"):
@@ -113,7 +121,9 @@ def test_a_group_does_not_depend_on_the_others(rule, table):
     rewards, keys = split(table)
     together = rule(rewards, keys)
     for key in np.unique(keys):
-        np.testing.assert_allclose(together[keys == key], rule(rewards[keys == key], keys[keys == key]), rtol=1e-12)
+        np.testing.assert_allclose(
+            together[keys == key], rule(rewards[keys == key], keys[keys == key]), rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("rule", EVERY)
@@ -122,19 +132,28 @@ def test_a_group_does_not_depend_on_the_others(rule, table):
 def test_the_order_of_rows_does_not_matter(rule, table, seed):
     rewards, keys = split(table)
     order = np.random.default_rng(seed).permutation(len(rewards))
-    np.testing.assert_allclose(rule(rewards[order], keys[order]), rule(rewards, keys)[order], atol=1e-12)
+    np.testing.assert_allclose(
+        rule(rewards[order], keys[order]), rule(rewards, keys)[order], atol=1e-12
+    )
 
 
 @settings(max_examples=50, deadline=None)
-@given(table=rows, factor=st.sampled_from([0.5, 3.0, 1e6]), offset=st.sampled_from([0.0, -5.0, 1e3]))
+@given(
+    table=rows, factor=st.sampled_from([0.5, 3.0, 1e6]), offset=st.sampled_from([0.0, -5.0, 1e3])
+)
 def test_scale_and_offset_of_rewards(table, factor, offset):
     rewards, keys = split(table)
     for options in ({}, {"ddof": 1}):
         expected = group_normalized(rewards, keys, **options)
         np.testing.assert_allclose(
-            group_normalized(factor * rewards + offset, keys, **options), expected, rtol=1e-6, atol=1e-9
+            group_normalized(factor * rewards + offset, keys, **options),
+            expected,
+            rtol=1e-6,
+            atol=1e-9,
         )
-    np.testing.assert_allclose(leave_one_out(factor * rewards, keys), factor * leave_one_out(rewards, keys), atol=1e-9)
+    np.testing.assert_allclose(
+        leave_one_out(factor * rewards, keys), factor * leave_one_out(rewards, keys), atol=1e-9
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -149,7 +168,11 @@ def test_groups_are_centred_and_scaled(table):
 
 
 @settings(max_examples=50, deadline=None)
-@given(outcomes=st.lists(st.tuples(st.sampled_from("zbxa"), st.sampled_from([0.0, 1.0])), min_size=1, max_size=30))
+@given(
+    outcomes=st.lists(
+        st.tuples(st.sampled_from("zbxa"), st.sampled_from([0.0, 1.0])), min_size=1, max_size=30
+    )
+)
 def test_no_posterior_advantage_is_zero_and_right_is_above_wrong(outcomes):
     rewards, keys = split(outcomes)
     advantage = posterior(rewards, keys)
@@ -181,12 +204,21 @@ def test_no_rewards(rule):
         (lambda: posterior([0, 1], [0, 0], beta="1"), r"beta='1': a positive number"),
         (lambda: posterior([0, 1], [0, 0], bounds=1), r"bounds=1: two numbers"),
         (lambda: group_normalized([0, 1], [0, 0], eps=""), r"eps='': a number of at least 0"),
-        (lambda: batch_normalized([0, 1], [0, 0], eps=-1e-6, baseline="group"), r"eps=-1e-06: a number"),
+        (
+            lambda: batch_normalized([0, 1], [0, 0], eps=-1e-6, baseline="group"),
+            r"eps=-1e-06: a number",
+        ),
         (lambda: leave_one_out([0, 1], [0, 0], clip=[]), r"clip=\[\]: a positive bound"),
-        (lambda: posterior([0, 1], [0, 0], scale="beta"), r"scale='beta': 'bernoulli' or a positive number"),
+        (
+            lambda: posterior([0, 1], [0, 0], scale="beta"),
+            r"scale='beta': 'bernoulli' or a positive number",
+        ),
         (lambda: posterior([0, 1.2], [0, 0]), r"rewards: 1.2 lies outside bounds=\(0.0, 1.0\)"),
         (lambda: posterior([0, 1], [0, 0], bounds=(1, 1)), r"bounds=\(1, 1\)"),
-        (lambda: batch_normalized([0, 1], [0, 0], baseline="mean"), r"baseline='mean': allowed are None and 'group'"),
+        (
+            lambda: batch_normalized([0, 1], [0, 0], baseline="mean"),
+            r"baseline='mean': allowed are None and 'group'",
+        ),
     ],
 )
 def test_bad_input_is_named(call, says):

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from workbench.allocators import DynamicSampling, Knapsack, More, Rescue, Staged, SuccessRates, Uniform, knapsack
-from workbench.describe import compose, describe, rebuild
+from workbench.allocators import (
+    DynamicSampling,
+    Knapsack,
+    More,
+    Rescue,
+    Staged,
+    SuccessRates,
+    Uniform,
+    knapsack,
+)
 from workbench.problems import Problem
 from workbench.rollouts import Context, Rollouts
-from workbench.seeding import derive
+from workbench.utils.descriptions import compose, describe, rebuild
+from workbench.utils.seeding import derive
 
 HERE = Context()
 
@@ -63,7 +72,14 @@ def sample(problems, counts, correct, draws, stage, number):
             draws[problem.id] = at + 1
             ids.append(problem.id), draw.append(at), right.append(correct(problem.id, at))
     full = np.full(len(ids), 1)
-    return Rollouts(problem=ids, correct=right, draw=draw, stage=full * stage, round=full * number, reward=-1.0 * full)
+    return Rollouts(
+        problem=ids,
+        correct=right,
+        draw=draw,
+        stage=full * stage,
+        round=full * number,
+        reward=-1.0 * full,
+    )
 
 
 def scripted(**outcomes):
@@ -81,39 +97,58 @@ def test_uniform():
 
 
 def test_staged_goes_on_with_unsolved_problems_only():
-    run = drive(Staged(stages=3, k=2), named("a", "b", "c", "d"), scripted(a="01", b="0001", c="0", d="00001"))
+    run = drive(
+        Staged(stages=3, k=2),
+        named("a", "b", "c", "d"),
+        scripted(a="01", b="0001", c="0", d="00001"),
+    )
     assert run.requests == [[2, 2, 2, 2], [0, 2, 2, 2], [0, 0, 2, 2]]
     assert drive(Staged(), named("a", "b"), scripted(a="1", b="01")).requests == [[4, 4]]
 
 
 def test_rescue_ends_at_the_first_correct_rollout():
-    run = drive(Rescue(), named("easy", "late", "never"), scripted(easy="10", late="0" * 11 + "1", never="0"))
+    run = drive(
+        Rescue(),
+        named("easy", "late", "never"),
+        scripted(easy="10", late="0" * 11 + "1", never="0"),
+    )
     assert run.requests[:4] == [[8, 8, 8], [0, 2, 2], [0, 2, 2], [0, 0, 2]]
     assert run.counts("easy") == 8
     assert run.counts("late") == 12
-    assert run.counts("never") == 28  # k_max=10 iterations of 2 come before n_max=32; 24 are in the budget
+    assert (
+        run.counts("never") == 28
+    )  # k_max=10 iterations of 2 come before n_max=32; 24 are in the budget
 
 
 def test_rescue_keeps_the_budget_of_the_batch_and_of_a_problem():
     run = drive(Rescue(explore=4, total=6, k_max=100), named(*"abcde"), lambda key, draw: False)
     assert len(run.rollouts) == 6 * 5
     assert [run.counts(key) for key in "abcde"] == [6, 6, 6, 6, 6]
-    run = drive(Rescue(explore=4, total=9, n_max=7, k_max=100), named("a", "b"), scripted(a="0", b="1"))
+    run = drive(
+        Rescue(explore=4, total=9, n_max=7, k_max=100), named("a", "b"), scripted(a="0", b="1")
+    )
     assert run.counts("a") == 7
     run = drive(Rescue(explore=4, total=5, extra=2), named("a", "b", "c"), lambda key, draw: False)
-    assert run.requests == [[4, 4, 4], [2, 1, 0]]  # what does not last for all goes to the earlier ones
+    assert run.requests == [
+        [4, 4, 4],
+        [2, 1, 0],
+    ]  # what does not last for all goes to the earlier ones
     assert drive(Rescue(explore=4, total=4), named("a"), scripted(a="0")).requests == [[4]]
 
 
 def test_rescue_threshold_counts_correct_rollouts():
     outcomes = scripted(one="1000" + "01", two="1100")
-    assert drive(Rescue(explore=4, total=8, threshold=1), named("one", "two"), outcomes).requests == [[4, 4], [2, 0]]
+    assert drive(
+        Rescue(explore=4, total=8, threshold=1), named("one", "two"), outcomes
+    ).requests == [[4, 4], [2, 0]]
     assert drive(Rescue(explore=4, total=8), named("one", "two"), outcomes).requests == [[4, 4]]
 
 
 def test_dynamic_sampling_draws_until_enough_are_mixed():
     outcomes = scripted(a="1", b="01", c="0", d="10", e="10")
-    run = drive(DynamicSampling(n=2, max_draws=3), named("a", "b"), outcomes, pool=named("c", "d", "e"))
+    run = drive(
+        DynamicSampling(n=2, max_draws=3), named("a", "b"), outcomes, pool=named("c", "d", "e")
+    )
     assert run.requests == [[2, 2], More(2), [0, 0, 2, 2]]
     assert run.rollouts.problem[run.keep].tolist() == ["b", "b", "d", "d"]
     run = drive(DynamicSampling(n=2, groups=1), named("b", "d"), outcomes)
@@ -122,7 +157,12 @@ def test_dynamic_sampling_draws_until_enough_are_mixed():
 
 
 def test_dynamic_sampling_ends_when_every_problem_is_always_solved():
-    run = drive(DynamicSampling(n=4, max_draws=3), named("a", "b"), lambda key, draw: True, pool=named(*"cdefgh"))
+    run = drive(
+        DynamicSampling(n=4, max_draws=3),
+        named("a", "b"),
+        lambda key, draw: True,
+        pool=named(*"cdefgh"),
+    )
     assert [r for r in run.requests if isinstance(r, More)] == [More(2), More(2)]
     assert len(run.rollouts) == 24
     assert len(run.keep) == 0
@@ -132,7 +172,9 @@ def test_dynamic_sampling_goes_on_with_what_it_has():
     outcomes = scripted(a="1", b="01", c="0", d="0")
     run = drive(DynamicSampling(n=2, max_draws=2), named("a", "b"), outcomes, pool=named("c", "d"))
     assert run.rollouts.problem[run.keep].tolist() == ["b", "b"]
-    run = drive(DynamicSampling(n=2, max_draws=9), named("a", "b"), outcomes)  # nothing left to draw
+    run = drive(
+        DynamicSampling(n=2, max_draws=9), named("a", "b"), outcomes
+    )  # nothing left to draw
     assert run.requests == [[2, 2], More(2)]
     assert len(run.keep) == 2
 
@@ -156,7 +198,9 @@ def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
     assert sorted(allocator.state_dict()["ids"]) == list("abcdefgh")
     again = DynamicSampling(max_draws=2, within=Knapsack(n=6))
     again.load_state_dict(allocator.state_dict())
-    assert play(again, 1, noisy, start=4, pool=named(*"efgh")) == play(allocator, 1, noisy, start=4, pool=named(*"efgh"))
+    assert play(again, 1, noisy, start=4, pool=named(*"efgh")) == play(
+        allocator, 1, noisy, start=4, pool=named(*"efgh")
+    )
     plain = DynamicSampling()
     plain.load_state_dict(plain.state_dict())
     assert plain.metrics() == {}
@@ -170,7 +214,13 @@ def play(allocator, rounds, outcome, ids="abcd", start=1, policy=None, pool=()):
     log = []
     for number in range(start, start + rounds):
         context = Context(seed=5, round=number, epoch=(number - 1) // 2, policy=policy)
-        run = drive(allocator, named(*ids), lambda key, draw, number=number: outcome(key, number, draw), context, pool)
+        run = drive(
+            allocator,
+            named(*ids),
+            lambda key, draw, number=number: outcome(key, number, draw),
+            context,
+            pool,
+        )
         allocator.feedback(run.rollouts, context)
         log.append((run.requests, allocator.metrics()))
     return log
@@ -185,7 +235,10 @@ class Embeddings:
 
     def prompt_states(self, prompts):
         points = {"a?": 0.1, "b?": 0.5, "c?": 0.9, "d?": 0.0, "new?": 0.9}
-        return np.array([[points[p], 1 - points[p], points[p] ** 2, 0.3, -0.7] for p in prompts], dtype=np.float32)
+        return np.array(
+            [[points[p], 1 - points[p], points[p] ** 2, 0.3, -0.7] for p in prompts],
+            dtype=np.float32,
+        )
 
 
 def policy_of(kind):
@@ -193,7 +246,11 @@ def policy_of(kind):
 
 
 def test_knapsack_starts_uniform_and_then_follows_the_rates():
-    log = play(Knapsack(n=8), 2, lambda key, number, draw: {"a": draw == 0, "b": draw < 4, "c": True, "d": False}[key])
+    log = play(
+        Knapsack(n=8),
+        2,
+        lambda key, number, draw: {"a": draw == 0, "b": draw < 4, "c": True, "d": False}[key],
+    )
     assert log[0][0] == [[8, 8, 8, 8]]
     assert np.isnan(log[0][1]["success_rate_error"])
     assert log[0][1]["success_rate_known"] == 0
@@ -232,7 +289,9 @@ def test_window_against_a_plain_list():
         for key, text in outcomes.items():
             lists[key] = (lists.get(key, "") + text)[-5:]
     ids = sorted(lists)
-    assert estimate(rates, ids) == pytest.approx([lists[key].count("1") / len(lists[key]) for key in ids])
+    assert estimate(rates, ids) == pytest.approx(
+        [lists[key].count("1") / len(lists[key]) for key in ids]
+    )
 
 
 def test_epoch_mean():
@@ -256,7 +315,9 @@ def test_fresh_rates_come_from_probes_within_the_total():
     assert run.requests == [[4, 4], (knapsack([0.25, 1], 16, low=4) - 4).tolist()]
     assert len(run.rollouts) == 16
     allocator.feedback(run.rollouts, Context())
-    assert allocator.metrics()["success_rate_error"] == pytest.approx(0.25)  # 1/4 believed, 0 after the probes
+    assert allocator.metrics()["success_rate_error"] == pytest.approx(
+        0.25
+    )  # 1/4 believed, 0 after the probes
 
 
 def test_predictor_learns_and_speaks_of_new_problems():
@@ -265,7 +326,9 @@ def test_predictor_learns_and_speaks_of_new_problems():
     for number in range(1, 30):
         estimate(rates, "abcd", Context(policy=policy, round=number))
         observe(rates, number=number, a="1" + 9 * "0", b="1111100000", c=9 * "1" + "0", d=10 * "0")
-    assert estimate(rates, "abcd", Context(policy=policy)) == pytest.approx([0.1, 0.5, 0.9, 0.0], abs=0.1)
+    assert estimate(rates, "abcd", Context(policy=policy)) == pytest.approx(
+        [0.1, 0.5, 0.9, 0.0], abs=0.1
+    )
     assert estimate(rates, ["new"], Context(policy=policy))[0] == pytest.approx(0.9, abs=0.1)
 
 
@@ -284,7 +347,9 @@ def test_the_error_is_that_of_the_estimate_used():
     observe(rates, a="1100", b="1111")
     estimate(rates, "abx")
     observe(rates, number=2, a="11", b="10", x="11")
-    assert rates.metrics() == pytest.approx({"success_rate_error": 0.5, "success_rate_known": 2 / 3})
+    assert rates.metrics() == pytest.approx(
+        {"success_rate_error": 0.5, "success_rate_known": 2 / 3}
+    )
 
 
 def test_reused_rollouts_do_not_count():
@@ -316,7 +381,9 @@ def test_a_resumed_run_is_the_same(kind):
 
 def test_many_ids():
     rates, ids = SuccessRates(), [f"problem-{i}" for i in range(20_000)]
-    rates.observe(Rollouts(problem=np.repeat(ids, 4), correct=np.tile([1, 0, 0, 0], 20_000)), Context())
+    rates.observe(
+        Rollouts(problem=np.repeat(ids, 4), correct=np.tile([1, 0, 0, 0], 20_000)), Context()
+    )
     assert (estimate(rates, ids) == 0.25).all()
     other = SuccessRates()
     other.load_state_dict(rates.state_dict())
@@ -380,20 +447,32 @@ def test_two_allocators_share_no_memory():
         (lambda: Rescue(extra=0), "extra=0"),
         (lambda: DynamicSampling(max_draws=0), "max_draws=0"),
         (lambda: DynamicSampling(groups=0), "groups=0"),
-        (lambda: DynamicSampling(within=DynamicSampling()), "within=DynamicSampling.*draws no problems"),
+        (
+            lambda: DynamicSampling(within=DynamicSampling()),
+            "within=DynamicSampling.*draws no problems",
+        ),
         (lambda: DynamicSampling(within=8), "within=8"),
-        (lambda: drive(DynamicSampling(within=Endless()), named("a"), noisy), "within=Endless.*draws problems itself"),
+        (
+            lambda: drive(DynamicSampling(within=Endless()), named("a"), noisy),
+            "within=Endless.*draws problems itself",
+        ),
         (lambda: More(0), "n=0"),
         (lambda: Knapsack(low=9), "n=8: an average of 9"),
         (lambda: Knapsack(low=9, up=8), "low=9, up=8"),
         (lambda: Knapsack(n=4, rates=SuccessRates("fresh", probe=8)), "n=4: an average of 8"),
         (lambda: Knapsack(total=0), "total=0"),
         (lambda: Knapsack(estimator="x"), "estimator='x'"),
-        (lambda: SuccessRates("median"), "kind='median': allowed are last, epoch, beta, fresh, pred"),
+        (
+            lambda: SuccessRates("median"),
+            "kind='median': allowed are last, epoch, beta, fresh, pred",
+        ),
         (lambda: SuccessRates(window=0), "window=0"),
         (lambda: SuccessRates(a=0), "a=0"),
         (lambda: drive(Knapsack(total=3), named("a", "b"), noisy), "total=3: 2 problems"),
-        (lambda: drive(Knapsack(rates=SuccessRates("predictor")), named("a"), noisy), "prompt_states"),
+        (
+            lambda: drive(Knapsack(rates=SuccessRates("predictor")), named("a"), noisy),
+            "prompt_states",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -401,7 +480,9 @@ def test_bad_input_is_named(call, message):
         call()
 
 
-@pytest.mark.parametrize("allocator", [Uniform(), Knapsack(), Staged(), Rescue(), DynamicSampling()], ids=compose)
+@pytest.mark.parametrize(
+    "allocator", [Uniform(), Knapsack(), Staged(), Rescue(), DynamicSampling()], ids=compose
+)
 def test_rounds_must_have_distinct_problems(allocator):
     with pytest.raises(ValueError, match="'a' occurs twice in one round"):
         next(allocator.allocate(named("a", "b", "a"), Context()))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from workbench.bandits import (
+from workbench.scheduler import Learner
+from workbench.theory.bandits import (
     Bandit,
     best_reachable,
     effective_dimension,
@@ -12,14 +13,15 @@ from workbench.bandits import (
     norm,
     regret,
 )
-from workbench.scheduler import Learner
 
 
 @pytest.fixture(scope="module")
 def curves():
     """Cumulative regret (runs, rounds) of each policy on a learnable bandit."""
     bandits = [Bandit(seed=seed) for seed in range(3)]
-    policies = {name: (name, {}) for name in ("cbs", "random", "oracle", "greedy")} | {"decayed": ("cbs", {"floor": 0.005})}
+    policies = {name: (name, {}) for name in ("cbs", "random", "oracle", "greedy")} | {
+        "decayed": ("cbs", {"floor": 0.005})
+    }
     return {name: np.array([regret(bandit, policy, 1000, seed=bandit.seed, **options) for bandit in bandits])
             for name, (policy, options) in policies.items()}  # fmt: skip
 
@@ -27,13 +29,28 @@ def curves():
 class TestBandit:
     def test_arms(self):
         features, truth, seen = Bandit(arms=4, dimension=3, noise=0.5).rounds(200)
-        assert features.shape == (200, 4, 3) and np.linalg.norm(features, axis=2) == pytest.approx(np.ones((200, 4)))
-        assert truth.min() >= 0 and truth.max() <= 1 and np.std(seen - truth) == pytest.approx(0.5, rel=0.1)
-        again, other = Bandit(arms=4, dimension=3).rounds(200)[0], Bandit(arms=4, dimension=3, seed=1).rounds(200)[0]
+        assert features.shape == (200, 4, 3) and np.linalg.norm(features, axis=2) == pytest.approx(
+            np.ones((200, 4))
+        )
+        assert (
+            truth.min() >= 0
+            and truth.max() <= 1
+            and np.std(seen - truth) == pytest.approx(0.5, rel=0.1)
+        )
+        again, other = (
+            Bandit(arms=4, dimension=3).rounds(200)[0],
+            Bandit(arms=4, dimension=3, seed=1).rounds(200)[0],
+        )
         assert np.array_equal(features, again) and not np.array_equal(features, other)
 
-    @pytest.mark.parametrize("options, message", [
-        ({"reward": "cubic"}, "reward='cubic'"), ({"arms": 0}, "arms=0"), ({"noise": -1}, "noise=-1")])
+    @pytest.mark.parametrize(
+        "options, message",
+        [
+            ({"reward": "cubic"}, "reward='cubic'"),
+            ({"arms": 0}, "arms=0"),
+            ({"noise": -1}, "noise=-1"),
+        ],
+    )
     def test_bad_arguments(self, options, message):
         with pytest.raises(ValueError, match=message):
             Bandit(**options)
@@ -43,11 +60,16 @@ class TestBandit:
 
 class TestRegret:
     def test_never_falls_and_the_oracle_has_none(self, curves):
-        assert all((np.diff(curve, axis=1) >= 0).all() for curve in curves.values()) and not curves["oracle"].any()
+        assert (
+            all((np.diff(curve, axis=1) >= 0).all() for curve in curves.values())
+            and not curves["oracle"].any()
+        )
 
     def test_cbs_learns(self, curves):
         final = {name: curve[:, -1] for name, curve in curves.items()}
-        assert (final["cbs"] < 0.5 * final["random"]).all() and (final["decayed"] < 0.3 * final["random"]).all()
+        assert (final["cbs"] < 0.5 * final["random"]).all() and (
+            final["decayed"] < 0.3 * final["random"]
+        ).all()
         warm = curves["cbs"][:, 49], curves["random"][:, 49]
         assert warm[0].mean() == pytest.approx(warm[1].mean(), rel=0.25), "exploring alone so far"
 
@@ -55,8 +77,14 @@ class TestRegret:
         rng = np.random.default_rng(0)
         found = {name: growth_exponent(curve, rng) for name, curve in curves.items()}
         assert found["random"].estimate == pytest.approx(1, abs=0.05) and found["random"].low > 0.9
-        assert found["decayed"].high < 0.75 and found["cbs"].estimate < 0.9 and np.isnan(found["oracle"].estimate)
-        assert found["decayed"].estimate < found["cbs"].estimate, "a lasting floor of 0.2 costs its share of every round"
+        assert (
+            found["decayed"].high < 0.75
+            and found["cbs"].estimate < 0.9
+            and np.isnan(found["oracle"].estimate)
+        )
+        assert found["decayed"].estimate < found["cbs"].estimate, (
+            "a lasting floor of 0.2 costs its share of every round"
+        )
 
     def test_a_bandit_without_signal_has_no_regret(self):
         assert not regret(Bandit(reward="none"), "random", 50).any()
@@ -64,7 +92,9 @@ class TestRegret:
     def test_exponent_by_hand(self):
         rounds, rng = np.arange(1, 401), np.random.default_rng(0)
         same = growth_exponent(np.stack([2 * rounds**0.5, 3 * rounds**0.5]), rng)
-        assert same == pytest.approx((0.5, 0.5, 0.5)) and np.isnan(growth_exponent([rounds], rng).low)
+        assert same == pytest.approx((0.5, 0.5, 0.5)) and np.isnan(
+            growth_exponent([rounds], rng).low
+        )
         with pytest.raises(ValueError, match="at least 4 rounds"):
             growth_exponent([[1.0, 2.0]], rng)
 
@@ -110,7 +140,9 @@ class TestKernel:
         features, rng = self.unit(40), np.random.default_rng(0)
         kernel = neural_tangent_kernel(features)
         smooth, rough = (1 + features[:, 0]) / 2, rng.permutation((1 + features[:, 0]) / 2)
-        assert norm(kernel, smooth) < norm(kernel, rough), "a reward that follows the features is easier"
+        assert norm(kernel, smooth) < norm(kernel, rough), (
+            "a reward that follows the features is easier"
+        )
 
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match="Euclidean length 1"):
@@ -128,13 +160,18 @@ class TestBufferSize:
         reached = [best_reachable(size, 3, step, worth) for size in (1, 2, 3)]
         assert reached[0] == pytest.approx(np.mean([0, 1, 1, 2, 1, 1, 2, 3])), "no choice"
         assert reached[0] < reached[1] < reached[2]
-        assert reached[2] == pytest.approx(np.mean([0, 1, 2, 2, 3, 3, 3, 3])), "a good one, once there, is used again"
+        assert reached[2] == pytest.approx(np.mean([0, 1, 2, 2, 3, 3, 3, 3])), (
+            "a good one, once there, is used again"
+        )
 
     @pytest.mark.parametrize("seed", range(4))
     def test_a_larger_buffer_is_never_worse(self, seed):
         rng = np.random.default_rng(seed)
         table, value = rng.integers(5, size=(5, 2)), rng.random(5)
-        reached = [best_reachable(size, 3, lambda s, k: table[s, k], value.__getitem__) for size in (1, 2, 3)]
+        reached = [
+            best_reachable(size, 3, lambda s, k: table[s, k], value.__getitem__)
+            for size in (1, 2, 3)
+        ]
         assert (np.diff(reached) >= 0).all()
 
     def test_bad_arguments(self):

@@ -31,7 +31,9 @@ def test_probability_is_that_of_the_outcomes():
     mixed = (right > 0) & (right < 5)
     shares = {"grpo": mixed, "rloo": mixed, "remax": right < 5, "reinforce": right > 0}
     for estimator, seen in shares.items():
-        assert nonzero_gradient_probability(5, 0.3, estimator) == pytest.approx(seen.mean(), abs=0.005)
+        assert nonzero_gradient_probability(5, 0.3, estimator) == pytest.approx(
+            seen.mean(), abs=0.005
+        )
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -44,7 +46,9 @@ def test_probability_is_exact_near_zero_and_one(estimator):
     for p in (0.0, 1e-300, 1e-17, 1e-9, 0.3, 0.5, 1 - 1e-9, np.nextafter(1, 0), 1.0):
         for n in (0, 1, 2, 3, 8, 128):
             truth = exact[{"rloo": "grpo"}.get(estimator, estimator)](n, Fraction(p))
-            assert nonzero_gradient_probability(n, p, estimator) == pytest.approx(float(truth), rel=1e-12, abs=0)
+            assert nonzero_gradient_probability(n, p, estimator) == pytest.approx(
+                float(truth), rel=1e-12, abs=0
+            )
 
 
 def test_shapes_broadcast():
@@ -98,7 +102,10 @@ def test_harder_problems_are_worth_more(n, p):
     [
         ({"low": 3}, [14, 12, 9, 7, 7, 7, 7, 6, 3]),  # table 3
         ({"low": 2}, [15, 12, 9, 7, 7, 7, 7, 6, 2]),
-        ({"info_gain": False}, [12, 9, 7, 6, 5, 6, 7, 9, 11]),  # table 3, without InfoGain, for any low up to 5
+        (
+            {"info_gain": False},
+            [12, 9, 7, 6, 5, 6, 7, 9, 11],
+        ),  # table 3, without InfoGain, for any low up to 5
         ({"info_gain": False, "low": 3}, [12, 9, 7, 6, 5, 6, 7, 9, 11]),
     ],
 )
@@ -143,14 +150,19 @@ def test_knapsack_is_as_good_as_dynamic_programming(data):
     assert counts.min() >= low
     assert counts.max() <= up
     ours = sum(float(value(int(n), rate, **options)) for n, rate in zip(counts, p))
-    assert ours == pytest.approx(best_by_dynamic_programming(p, total, low, up, **options), rel=1e-12, abs=1e-15)
+    assert ours == pytest.approx(
+        best_by_dynamic_programming(p, total, low, up, **options), rel=1e-12, abs=1e-15
+    )
 
 
 def greedy(p, total, low, up):
     """One rollout at a time in exact fractions, ties to the lower index."""
     p, counts = [Fraction(rate) for rate in p], [low] * len(p)
     for _ in range(total - low * len(p)):
-        gains = [(q**n * (1 - q) + (1 - q) ** n * q) * q * (1 - q) ** 2 if n < up else -1 for n, q in zip(counts, p)]
+        gains = [
+            (q**n * (1 - q) + (1 - q) ** n * q) * q * (1 - q) ** 2 if n < up else -1
+            for n, q in zip(counts, p)
+        ]
         counts[gains.index(max(gains))] += 1
     return counts
 
@@ -184,7 +196,11 @@ def test_totals_and_bounds_always_hold(data):
     low = data.draw(st.integers(1, 4))
     up = data.draw(st.integers(low, 200))
     total = data.draw(st.integers(size * low, size * up))
-    options = {"info_gain": data.draw(st.booleans()), "fallback": data.draw(st.booleans()), "estimator": estimator}
+    options = {
+        "info_gain": data.draw(st.booleans()),
+        "fallback": data.draw(st.booleans()),
+        "estimator": estimator,
+    }
     counts = knapsack(p, total, low=low, up=up, **options)
     assert counts.dtype == np.int64
     assert counts.shape == p.shape
@@ -212,7 +228,11 @@ def test_never_tried_problems_get_the_uniform_budget():
     counts = knapsack([np.nan, 0.1, 0.5, 1.0, np.nan], 40)
     assert counts[[0, 4]].tolist() == [8, 8]
     assert counts[1] > counts[2] > counts[3] == 2
-    assert knapsack([np.nan, np.nan, 0.5], 3 * 8 - 1, up=8).tolist() == [8, 7, 8]  # 9 are left, 8 fit, one goes back
+    assert knapsack([np.nan, np.nan, 0.5], 3 * 8 - 1, up=8).tolist() == [
+        8,
+        7,
+        8,
+    ]  # 9 are left, 8 fit, one goes back
 
 
 def test_what_one_set_cannot_take_goes_to_the_next():
@@ -224,8 +244,12 @@ def test_what_one_set_cannot_take_goes_to_the_next():
 
 
 def test_single_rollouts_that_are_certain_to_help():
-    assert knapsack([1.0, 0.5], 3, low=0, info_gain=False, estimator="reinforce", fallback=False).tolist() == [1, 2]
-    assert knapsack([0.0, 0.5], 3, low=0, info_gain=False, estimator="remax", fallback=False).tolist() == [1, 2]
+    assert knapsack(
+        [1.0, 0.5], 3, low=0, info_gain=False, estimator="reinforce", fallback=False
+    ).tolist() == [1, 2]
+    assert knapsack(
+        [0.0, 0.5], 3, low=0, info_gain=False, estimator="remax", fallback=False
+    ).tolist() == [1, 2]
 
 
 def test_a_million_problems():
@@ -234,9 +258,15 @@ def test_a_million_problems():
     assert counts.sum() == 8_000_000
     assert counts.min() == 2
     order = np.argsort(p)
-    assert counts[order[:200]].mean() < counts[order[100_000:100_200]].mean() > counts[order[-200:]].mean()
+    assert (
+        counts[order[:200]].mean()
+        < counts[order[100_000:100_200]].mean()
+        > counts[order[-200:]].mean()
+    )
     gain = np.diff(value(counts + np.array([[-1], [0], [1]]), p), axis=0)
-    assert gain[0][counts > 2].min() >= gain[1].max() * (1 - 1e-9)  # no exchange of two rollouts helps
+    assert gain[0][counts > 2].min() >= gain[1].max() * (
+        1 - 1e-9
+    )  # no exchange of two rollouts helps
 
 
 @pytest.mark.parametrize("rate", [0.25, 1e-18])
@@ -271,7 +301,11 @@ def test_balance_keeps_every_job_and_stays_close(costs, workers):
 def test_jobs_dealt_shuffled_and_balanced():
     counts = np.array([3, 0, 20, 1])
     rng = np.random.default_rng(0)
-    for parts in (jobs(counts, 3), jobs(counts, 3, rng=rng), jobs(counts, 3, costs=np.array([1.0, 1, 2, 30]))):
+    for parts in (
+        jobs(counts, 3),
+        jobs(counts, 3, rng=rng),
+        jobs(counts, 3, costs=np.array([1.0, 1, 2, 30])),
+    ):
         assert len(parts) == 3
         assert np.bincount(np.concatenate(parts), minlength=4).tolist() == counts.tolist()
     assert [len(part) for part in jobs(counts, 3, rng=rng)] == [8, 8, 8]
@@ -285,18 +319,30 @@ def test_jobs_dealt_shuffled_and_balanced():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: knapsack([0.5, 0.5], 3), r"total=3: 2 problems can take 4 \(low=2 each\) to 256 \(up=128 each\)"),
+        (
+            lambda: knapsack([0.5, 0.5], 3),
+            r"total=3: 2 problems can take 4 \(low=2 each\) to 256 \(up=128 each\)",
+        ),
         (lambda: knapsack([0.5], 129), r"total=129: 1 problems can take 2 .* to 128"),
-        (lambda: knapsack([0.5, -0.1], 16), r"p=-0.1: success rates lie in \[0, 1\]; NaN means never tried"),
+        (
+            lambda: knapsack([0.5, -0.1], 16),
+            r"p=-0.1: success rates lie in \[0, 1\]; NaN means never tried",
+        ),
         (lambda: knapsack([1.5], 8), "p=1.5"),
         (lambda: knapsack([np.inf], 8), "p=inf"),
         (lambda: knapsack([], 8), "p: empty"),
         (lambda: knapsack(np.full((2, 2), 0.5), 16), r"p: shape \(2, 2\)"),
         (lambda: knapsack([0.5], 8, low=9, up=4), "low=9, up=4"),
         (lambda: knapsack([0.5], 8, low=0), "low=0: a whole number of at least 1"),
-        (lambda: knapsack([0.5], 8, low=-1, estimator="remax"), "low=-1: a whole number of at least 0"),
+        (
+            lambda: knapsack([0.5], 8, low=-1, estimator="remax"),
+            "low=-1: a whole number of at least 0",
+        ),
         (lambda: knapsack([0.5], 8.5), "total=8.5"),
-        (lambda: knapsack([0.5], 8, estimator="ppo"), "estimator='ppo': allowed are grpo, rloo, remax, reinforce"),
+        (
+            lambda: knapsack([0.5], 8, estimator="ppo"),
+            "estimator='ppo': allowed are grpo, rloo, remax, reinforce",
+        ),
         (lambda: nonzero_gradient_probability(-1, 0.5), r"-1.*at least 0"),
         (lambda: nonzero_gradient_probability(1.5, 0.5), "whole numbers"),
         (lambda: required_rollouts(0.5, alpha=1), "alpha=1"),

@@ -8,7 +8,7 @@ from test_run import go, same_record, same_weights
 import workbench as wb
 from workbench.advantages import group_normalized, leave_one_out
 from workbench.grpo import mini_batches
-from workbench.reuse import Buffer, CorrectResponses
+from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import FEATURES, Scheduler, features
 
@@ -40,20 +40,40 @@ def after(table, number, selected, clip=np.nan, entropy=np.nan):
 class TestBuffer:
     def test_three_rounds_by_hand(self):
         buffer = Buffer(3)
-        for number, selected, clip, entropy in ((1, [1], 0.5, 0.9), (2, [0, 4], 0.25, 0.8), (3, [], 0, 0)):
+        for number, selected, clip, entropy in (
+            (1, [1], 0.5, 0.9),
+            (2, [0, 4], 0.25, 0.8),
+            (3, [], 0, 0),
+        ):
             table, rows = buffer.join(sampled(number), np.arange(4), Context(round=number))
             if number < 3:
-                buffer.feedback(after(table, number, selected, clip, entropy), Context(round=number))
-        assert len(table) == 12 and rows.tolist() == list(range(12)) and buffer.metrics()["buffer_stored"] == 8
+                buffer.feedback(
+                    after(table, number, selected, clip, entropy), Context(round=number)
+                )
+        assert (
+            len(table) == 12
+            and rows.tolist() == list(range(12))
+            and buffer.metrics()["buffer_stored"] == 8
+        )
         age = 3 - table.round
-        seen = features(table.assign(age=age, advantage=group_normalized(table.reward, table.group)), 16)
+        seen = features(
+            table.assign(age=age, advantage=group_normalized(table.reward, table.group)), 16
+        )
         named = dict(zip(FEATURES, seen.T))
         assert named["age"].tolist() == [0] * 4 + [1] * 4 + [2] * 4, "round 3, then 2, then 1"
         assert named["uses"].tolist() == [0] * 4 + [1, 0, 0, 0] + [1, 1, 0, 0]
         assert named["clip_ratio"].tolist() == [0] * 4 + [0.25, 0, 0, 0] + [0.25, 0.5, 0, 0]
-        assert named["entropy"] == pytest.approx([0.3] * 4 + [0.8, 0.2, 0.2, 0.2] + [0.8, 0.9, 0.1, 0.1])
-        assert named["reward"].tolist() == [1, 0, 0, 0] * 3 and named["group_mean"].tolist() == [0.5, 0.5, 0, 0] * 3
-        assert named["advantage"].tolist() == [1, -1, 0, 0] * 3 and named["group_std"].tolist() == [0.5, 0.5, 0, 0] * 3
+        assert named["entropy"] == pytest.approx(
+            [0.3] * 4 + [0.8, 0.2, 0.2, 0.2] + [0.8, 0.9, 0.1, 0.1]
+        )
+        assert (
+            named["reward"].tolist() == [1, 0, 0, 0] * 3
+            and named["group_mean"].tolist() == [0.5, 0.5, 0, 0] * 3
+        )
+        assert (
+            named["advantage"].tolist() == [1, -1, 0, 0] * 3
+            and named["group_std"].tolist() == [0.5, 0.5, 0, 0] * 3
+        )
 
     def test_the_oldest_round_goes_and_tokens_stay(self):
         buffer, tables = Buffer(2), {n: sampled(n) for n in (1, 2, 3)}
@@ -61,9 +81,16 @@ class TestBuffer:
             table, _ = buffer.join(tables[number], np.arange(4), Context(round=number))
             buffer.feedback(after(table, number, [0], 0.0, 0.5), Context(round=number))
             assert sorted(set(table.round)) == [max(1, number - 1), number][number == 1 :]
-        assert np.array_equal(table.take(np.arange(4, 8)).logprobs.values, tables[2].logprobs.values)
-        assert np.array_equal(table.take(np.arange(4, 8)).response.values, tables[2].response.values)
-        assert buffer.stored.round.tolist() == [3] * 4 and buffer.metrics()["buffer_bytes"] == buffer.stored.nbytes > 0
+        assert np.array_equal(
+            table.take(np.arange(4, 8)).logprobs.values, tables[2].logprobs.values
+        )
+        assert np.array_equal(
+            table.take(np.arange(4, 8)).response.values, tables[2].response.values
+        )
+        assert (
+            buffer.stored.round.tolist() == [3] * 4
+            and buffer.metrics()["buffer_bytes"] == buffer.stored.nbytes > 0
+        )
 
     def test_only_candidates_are_stored_and_one_round_reuses_nothing(self):
         for rounds, stored in ((2, 2), (1, 0)):
@@ -74,7 +101,12 @@ class TestBuffer:
 
     def test_a_group_is_a_problem_in_a_round(self):
         table = sampled(1).assign(group=["a1", "a2", "b", "b"])
-        assert table.group.tolist() == ["a1", "a2", "b", "b"] and sampled(1).group.tolist() == ["a", "a", "b", "b"]
+        assert table.group.tolist() == ["a1", "a2", "b", "b"] and sampled(1).group.tolist() == [
+            "a",
+            "a",
+            "b",
+            "b",
+        ]
         assert table.take([1, 3]).group.tolist() == ["a2", "b"]
 
     def test_state_comes_back(self):
@@ -83,7 +115,11 @@ class TestBuffer:
         buffer.feedback(after(table, 1, [0], 0.1, 0.2), Context(round=1))
         other.load_state_dict(buffer.state_dict())
         for (name, ours), (_, theirs) in zip(buffer.stored.items(), other.stored.items()):
-            assert np.array_equal(getattr(ours, "values", ours), getattr(theirs, "values", theirs), name in ("clip_ratio",))
+            assert np.array_equal(
+                getattr(ours, "values", ours),
+                getattr(theirs, "values", theirs),
+                name in ("clip_ratio",),
+            )
         assert Buffer().state_dict() == {}
 
     @pytest.mark.parametrize("rounds", [0, 1.5, True])
@@ -108,32 +144,50 @@ def test_every_objective_resumes_exactly(base, scope, tmp_path):
 def test_in_the_group(tmp_path):
     record = trained(wb.methods.cbs(n=8), tmp_path, 3)
     rollouts = record.rollouts()
-    assert (rollouts[rollouts["selected"]].groupby(["round", "problem"]).size() == 2).all(), "30% of 8"
+    assert (rollouts[rollouts["selected"]].groupby(["round", "problem"]).size() == 2).all(), (
+        "30% of 8"
+    )
     assert rollouts["score"].notna().all() and (rollouts["feature_age"] == 0).all()
-    assert np.allclose(rollouts["feature_advantage"][rollouts["selected"]], rollouts["advantage"][rollouts["selected"]])
+    assert np.allclose(
+        rollouts["feature_advantage"][rollouts["selected"]],
+        rollouts["advantage"][rollouts["selected"]],
+    )
     assert record.rounds["scheduler_epsilon"].tolist() == [1] * 3
 
 
 def test_over_the_round_in_whole_mini_batches(tmp_path):
-    record = trained(wb.methods.cbs(n=8, scope="round", p=70, mini_batch=16, scores="random"), tmp_path, 2)
-    assert (record.rounds["selected"] == 32).all() and (record.rounds["steps"] == 2).all(), "floor(.7 64 / 16) = 2"
+    record = trained(
+        wb.methods.cbs(n=8, scope="round", p=70, mini_batch=16, scores="random"), tmp_path, 2
+    )
+    assert (record.rounds["selected"] == 32).all() and (record.rounds["steps"] == 2).all(), (
+        "floor(.7 64 / 16) = 2"
+    )
 
 
 def test_from_the_buffer(tmp_path):
-    record = trained(wb.methods.cbs(n=4, scope="buffer", rounds=3, warmup=0, start=0.5, floor=0.5), tmp_path, 6)
+    record = trained(
+        wb.methods.cbs(n=4, scope="buffer", rounds=3, warmup=0, start=0.5, floor=0.5), tmp_path, 6
+    )
     rounds, rollouts = record.rounds, record.rollouts()
     assert (rounds["selected"] == 32).all() and rounds["buffer_stored"].tolist() == [32] + [64] * 5
     assert (rounds["rollouts"] == 32).all() and rounds["buffer_bytes"].gt(0).all()
     rollouts["now"] = rollouts["round"] + rollouts["age"]
     assert rollouts.groupby("now")["age"].max().tolist() == [0, 1, 2, 2, 2, 2]
     reused = rollouts[rollouts["selected"] & (rollouts["age"] > 0)]
-    assert len(reused) and reused["clip_ratio"].max() > 0 and reused["drift"].max() > 0, "off-policy by now"
+    assert len(reused) and reused["clip_ratio"].max() > 0 and reused["drift"].max() > 0, (
+        "off-policy by now"
+    )
     for _, life in rollouts.sort_values("now").groupby(["round", "problem", "draw"]):
-        assert life["uses"].tolist() == life["selected"].cumsum().tolist() and life["age"].is_monotonic_increasing
+        assert (
+            life["uses"].tolist() == life["selected"].cumsum().tolist()
+            and life["age"].is_monotonic_increasing
+        )
         assert life["feature_advantage"].nunique() == 1, "as when it was sampled"
         assert (life["feature_uses"] == life["uses"] - life["selected"]).all()
         untouched = life["update_entropy"].shift().isna()
-        assert (life["feature_entropy"].diff().fillna(0)[untouched] == 0).all(), "changes only by training"
+        assert (life["feature_entropy"].diff().fillna(0)[untouched] == 0).all(), (
+            "changes only by training"
+        )
 
 
 def test_dapo_stores_what_passed(tmp_path):
@@ -153,15 +207,27 @@ def test_with_other_slots(tmp_path):
 def test_mini_batches_of_a_size():
     table, rng = Rollouts(problem=["a"] * 10), np.random.default_rng(0)
     parts = mini_batches(table, 1, rng, 4)
-    assert [len(rows) for rows in parts] == [5, 5] and sorted(np.concatenate(parts)) == list(range(10))
-    assert [len(rows) for rows in mini_batches(table, 1, rng, 20)] == [10] and mini_batches(table.take([]), 1, rng, 4) == []
+    assert [len(rows) for rows in parts] == [5, 5] and sorted(np.concatenate(parts)) == list(
+        range(10)
+    )
+    assert [len(rows) for rows in mini_batches(table, 1, rng, 20)] == [10] and mini_batches(
+        table.take([]), 1, rng, 4
+    ) == []
 
 
 def test_defaults_are_those_of_table_4():
-    grpo, dapo, gspo = (wb.methods.cbs(base, "buffer").selector for base in ("grpo", "dapo", "gspo"))
+    grpo, dapo, gspo = (
+        wb.methods.cbs(base, "buffer").selector for base in ("grpo", "dapo", "gspo")
+    )
     assert (grpo.floor, dapo.floor, gspo.floor) == (0.2, 0.2, 0.005)
     assert (grpo.entropy_least, dapo.entropy_least, gspo.entropy_least) == (0.1, 0.5, 0.5)
-    assert (grpo.warmup, grpo.start, grpo.decay, grpo.alpha, grpo.learning_rate) == (50, 1, 0.008, 0.9, 1e-4)
+    assert (grpo.warmup, grpo.start, grpo.decay, grpo.alpha, grpo.learning_rate) == (
+        50,
+        1,
+        0.008,
+        0.9,
+        1e-4,
+    )
     assert wb.methods.cbs(scope="buffer").reuse == Buffer(2) and wb.methods.cbs().reuse is None
     with pytest.raises(ValueError, match="base='ppo': allowed are grpo, dapo, gspo"):
         wb.methods.cbs("ppo")
@@ -177,18 +243,24 @@ class TestScoreCorrelations:
     def test_by_hand(self):
         import pandas as pd
 
-        found = wb.metrics.score_correlations(pd.DataFrame(FRAME), windows=3)
-        assert found.index.tolist() == ["1-1", "2-2", "3-3"] and found.columns.tolist() == ["reward", "age"]
-        assert found["reward"].iloc[:2].tolist() == pytest.approx([1, -1]) and found["age"].isna().all()
+        found = wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), windows=3)
+        assert found.index.tolist() == ["1-1", "2-2", "3-3"] and found.columns.tolist() == [
+            "reward",
+            "age",
+        ]
+        assert (
+            found["reward"].iloc[:2].tolist() == pytest.approx([1, -1])
+            and found["age"].isna().all()
+        )
         assert np.isnan(found.loc["3-3", "reward"]), "one row"
-        both = wb.metrics.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
+        both = wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
         assert both.index.tolist() == ["1-2", "3-3"]
         expected = np.corrcoef([1, 2, 3, 1, 2, 4], [0, 0, 0, 1, 1, 1])[0, 1]
         assert both.loc["1-2", "age"] == pytest.approx(expected)
 
     def test_of_a_run(self, tmp_path):
         record = trained(wb.methods.cbs(n=4, scope="buffer", warmup=0, start=0.5), tmp_path, 4)
-        found = wb.metrics.score_correlations(record.rollouts(), 2)
+        found = wb.analysis.metrics.score_correlations(record.rollouts(), 2)
         assert found.shape == (2, 10) and found.columns.tolist() == list(FEATURES)
         assert found["age"].notna().all() and found.abs().max().max() <= 1
 
@@ -196,9 +268,9 @@ class TestScoreCorrelations:
         import pandas as pd
 
         with pytest.raises(ValueError, match="columns round, age, score and feature"):
-            wb.metrics.score_correlations(pd.DataFrame({"score": [1.0]}))
+            wb.analysis.metrics.score_correlations(pd.DataFrame({"score": [1.0]}))
         with pytest.raises(ValueError, match="windows=0"):
-            wb.metrics.score_correlations(pd.DataFrame(FRAME), 0)
+            wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), 0)
 
 
 def test_kept_and_dropped_side_by_side():
@@ -206,7 +278,14 @@ def test_kept_and_dropped_side_by_side():
 
     frame = pd.DataFrame(dict(problem=list("aaabbc"), round=1, age=[0, 0, 0, 0, 0, 1], text=list("uvwxyz"),
                               score=[3.0, 1.0, 2.0, 9.0, 5.0, 1.0], selected=np.array([1, 0, 0, 1, 0, 1]) == 1))  # fmt: skip
-    found = wb.metrics.kept_and_dropped(frame, 5, ("text",))
+    found = wb.analysis.metrics.kept_and_dropped(frame, 5, ("text",))
     assert found.values.tolist() == [[1, "b", "x", 9.0, "y", 5.0], [1, "a", "u", 3.0, "v", 1.0]]
-    assert found.columns.tolist() == ["round", "problem", "kept_text", "kept_score", "dropped_text", "dropped_score"]
-    assert len(wb.metrics.kept_and_dropped(frame, 1, ("text",))) == 1
+    assert found.columns.tolist() == [
+        "round",
+        "problem",
+        "kept_text",
+        "kept_score",
+        "dropped_text",
+        "dropped_score",
+    ]
+    assert len(wb.analysis.metrics.kept_and_dropped(frame, 1, ("text",))) == 1

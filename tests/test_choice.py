@@ -8,28 +8,85 @@ from workbench.verifiers import STATUSES, Choice, Scores
 
 READ = [
     # boxes
-    (r"so \boxed{C}.", "C"), (r"\boxed{c}", "C"), (r"\boxed{\text{C}}", "C"), (r"\boxed{(C)}", "C"),
-    (r"\boxed{\textbf{(C)}}", "C"), (r"\boxed{\mathrm{C}}", "C"), (r"\boxed{C. 12 m}", "C"), (r"\boxed{C) 12 m}", "C"),
-    (r"\boxed{ C }", "C"), (r"\boxed{A}", "A"), (r"first \boxed{A}, no: \boxed{D}", "D"), (r"\boxed{\boxed{B}}", "B"),
-    (r"\boxed{\text{Option B}}", "B"), (r"\boxed{\textbf{\text{D}}}", "D"), (r"\boxed{A}, B follows", "A"),
-    (r"\fbox{x} and \boxed{B", ""), (r"\boxed{B} and \boxed{12}", "B"),
-    (r"The answer is A. \boxed{D}", "D"), (r"\boxed{A, C}", "AC"), (r"\boxed{\text{A and C}}", "AC"), (r"\boxed{A/B}", "AB"),
-    (r"\boxed{12 m}", ""), (r"\boxed{A cat}", ""), (r"\boxed{Ar}", ""), (r"\boxed{}", ""),
+    (r"so \boxed{C}.", "C"),
+    (r"\boxed{c}", "C"),
+    (r"\boxed{\text{C}}", "C"),
+    (r"\boxed{(C)}", "C"),
+    (r"\boxed{\textbf{(C)}}", "C"),
+    (r"\boxed{\mathrm{C}}", "C"),
+    (r"\boxed{C. 12 m}", "C"),
+    (r"\boxed{C) 12 m}", "C"),
+    (r"\boxed{ C }", "C"),
+    (r"\boxed{A}", "A"),
+    (r"first \boxed{A}, no: \boxed{D}", "D"),
+    (r"\boxed{\boxed{B}}", "B"),
+    (r"\boxed{\text{Option B}}", "B"),
+    (r"\boxed{\textbf{\text{D}}}", "D"),
+    (r"\boxed{A}, B follows", "A"),
+    (r"\fbox{x} and \boxed{B", ""),
+    (r"\boxed{B} and \boxed{12}", "B"),
+    (r"The answer is A. \boxed{D}", "D"),
+    (r"\boxed{A, C}", "AC"),
+    (r"\boxed{\text{A and C}}", "AC"),
+    (r"\boxed{A/B}", "AB"),
+    (r"\boxed{12 m}", ""),
+    (r"\boxed{A cat}", ""),
+    (r"\boxed{Ar}", ""),
+    (r"\boxed{}", ""),
     # statements
-    ("Answer: C", "C"), ("answer: c", "C"), ("**Answer:** C", "C"), ("**Answer**: (C)", "C"), ("Answer:\n\nC", "C"),
-    ("The answer is C.", "C"), ("The answer is (C), as shown.", "C"), ("The answer is $C$.", "C"), ("The answer is **C**", "C"),
-    (r"The final answer is \(\text{C}\).", "C"), ("The correct option is B", "B"), ("The best choice is option D.", "D"),
-    ("Answer = B", "B"), ("The answer must be B if nothing leaks", "B"), ("The answer is A because it melts", "A"),
-    ("The answer is A.", "A"), ("The answer is a", "A"), ("Answer: A\nA cat sat", "A"), ("Answer: (A) a cat", "A"),
-    ("The answer is A, I think; no, the answer is B.", "B"), ("The answer is A or C.", "AC"), ("Answer: A, B, and D", "ABD"),
-    ("The answer is B and that is final", "B"), ("The answer is B, a common acid.", "B"), ("The answer is B or not", "B"),
-    ("The answer is a cat", ""), ("The answer is A cat", ""), ("The answer is C-terminal", ""), ("The answer is B12", ""),
-    ("The answer is Carbon", ""), ("The answer is E", ""), ("The answer is not C", ""), ("Answer: I don't know", ""),
+    ("Answer: C", "C"),
+    ("answer: c", "C"),
+    ("**Answer:** C", "C"),
+    ("**Answer**: (C)", "C"),
+    ("Answer:\n\nC", "C"),
+    ("The answer is C.", "C"),
+    ("The answer is (C), as shown.", "C"),
+    ("The answer is $C$.", "C"),
+    ("The answer is **C**", "C"),
+    (r"The final answer is \(\text{C}\).", "C"),
+    ("The correct option is B", "B"),
+    ("The best choice is option D.", "D"),
+    ("Answer = B", "B"),
+    ("The answer must be B if nothing leaks", "B"),
+    ("The answer is A because it melts", "A"),
+    ("The answer is A.", "A"),
+    ("The answer is a", "A"),
+    ("Answer: A\nA cat sat", "A"),
+    ("Answer: (A) a cat", "A"),
+    ("The answer is A, I think; no, the answer is B.", "B"),
+    ("The answer is A or C.", "AC"),
+    ("Answer: A, B, and D", "ABD"),
+    ("The answer is B and that is final", "B"),
+    ("The answer is B, a common acid.", "B"),
+    ("The answer is B or not", "B"),
+    ("The answer is a cat", ""),
+    ("The answer is A cat", ""),
+    ("The answer is C-terminal", ""),
+    ("The answer is B12", ""),
+    ("The answer is Carbon", ""),
+    ("The answer is E", ""),
+    ("The answer is not C", ""),
+    ("Answer: I don't know", ""),
     # the last line
-    ("Thinking.\nC", "C"), ("d", "D"), ("C.", "C"), ("**(b)**", "B"), ("So it must be (C).", "C"), (r"Thus \text{C}", "C"),
-    (r"Hence $\text{(D)}$.", "D"), ("It is (C) or (A).", "AC"), ("(B) and not (B)", "B"), ("A", "A"), ("A cat sat", ""),
-    ("(C) is what we look at\nnext", ""), ("(D) none of these", ""), ("I saw a", ""), ("f(c) = 2", ""), ("", ""), ("  \n", ""),
-    ("I do not know.", ""), ("A.B", ""),
+    ("Thinking.\nC", "C"),
+    ("d", "D"),
+    ("C.", "C"),
+    ("**(b)**", "B"),
+    ("So it must be (C).", "C"),
+    (r"Thus \text{C}", "C"),
+    (r"Hence $\text{(D)}$.", "D"),
+    ("It is (C) or (A).", "AC"),
+    ("(B) and not (B)", "B"),
+    ("A", "A"),
+    ("A cat sat", ""),
+    ("(C) is what we look at\nnext", ""),
+    ("(D) none of these", ""),
+    ("I saw a", ""),
+    ("f(c) = 2", ""),
+    ("", ""),
+    ("  \n", ""),
+    ("I do not know.", ""),
+    ("A.B", ""),
 ]
 
 
@@ -45,7 +102,12 @@ def test_what_is_read(choice, response, letters):
 
 def test_scores_are_those_of_every_verifier(choice):
     scores = choice.score([r"\boxed{A}", r"\boxed{B}", r"\boxed{A, B}", "?"], ["A", "a", "A", "A"])
-    assert isinstance(scores, Scores) and scores.status.tolist() == ["ok", "wrong", "wrong", "unparsed"]
+    assert isinstance(scores, Scores) and scores.status.tolist() == [
+        "ok",
+        "wrong",
+        "wrong",
+        "unparsed",
+    ]
     assert scores.reward.tolist() == [1.0, 0.0, 0.0, 0.0] and scores.reward.dtype == float
     assert choice.score([], []).counts() == dict.fromkeys(STATUSES, 0)
 
@@ -53,12 +115,25 @@ def test_scores_are_those_of_every_verifier(choice):
 def test_counts_config_and_close():
     with Choice("ABCDE", max_chars=50) as choice:
         choice.score([r"\boxed{E}", "none"], ["E", "B"])
-        assert choice.counts["ok"] == choice.counts["unparsed"] == 1 and sum(choice.counts.values()) == 2
-        assert choice.config == {"letters": "ABCDE", "max_chars": 50} and repr(choice) == "Choice(letters='ABCDE', max_chars=50)"
+        assert (
+            choice.counts["ok"] == choice.counts["unparsed"] == 1
+            and sum(choice.counts.values()) == 2
+        )
+        assert (
+            choice.config == {"letters": "ABCDE", "max_chars": 50}
+            and repr(choice) == "Choice(letters='ABCDE', max_chars=50)"
+        )
     assert choice.letters_of(r"\boxed{A}" + "." * 60) == set(), "only the last characters are read"
 
 
-FORMS = [r"\boxed{%s}", r"\boxed{\text{(%s)}}", "Answer: %s", "The answer is (%s).", "So we choose\n%s", "Therefore (%s)"]
+FORMS = [
+    r"\boxed{%s}",
+    r"\boxed{\text{(%s)}}",
+    "Answer: %s",
+    "The answer is (%s).",
+    "So we choose\n%s",
+    "Therefore (%s)",
+]
 BEFORE = st.text(st.characters(exclude_characters="\\\r"), max_size=40)
 
 
@@ -66,7 +141,9 @@ BEFORE = st.text(st.characters(exclude_characters="\\\r"), max_size=40)
 def test_a_clear_end_decides(before, gold, form, lower):
     response = before + "\n" + form % (gold.lower() if lower else gold)
     statement = Choice().letters_of(before)
-    assert Choice().score([response], [gold]).status[0] == "ok" or (statement and "\\" not in form and "nswer" not in form)
+    assert Choice().score([response], [gold]).status[0] == "ok" or (
+        statement and "\\" not in form and "nswer" not in form
+    )
 
 
 @given(st.text(max_size=80), st.sampled_from("ABCD"))
@@ -77,7 +154,13 @@ def test_anything_a_model_writes_has_a_status(response, gold):
     assert scores.reward[0] == (scores.status[0] == "ok")
 
 
-@given(st.lists(st.sampled_from(["cat", "sat", "the", "on", "mat", "is", "big", "a", "A"]), min_size=2, max_size=9))
+@given(
+    st.lists(
+        st.sampled_from(["cat", "sat", "the", "on", "mat", "is", "big", "a", "A"]),
+        min_size=2,
+        max_size=9,
+    )
+)
 def test_words_are_no_letters(words):
     assert Choice().letters_of(" ".join([*words, "end"])) == set()
 
@@ -88,23 +171,44 @@ def test_renaming_letters_renames_the_verdict(order, said):
     assert Choice().letters_of(rf"\boxed{{{renamed[said]}}}") == {renamed[said]}
 
 
-@pytest.mark.parametrize("attack, letters", [
-    ("\\boxed{" * 2800, ""), ("\\boxed{{x}" * 1800, ""), ("{" * 9000 + "\\boxed{B}" + "{" * 9000, "B"), ("answer is " * 2000, ""),
-    ("(" * 20_000, ""), ("answer:" + " *" * 9900 + "C", "C"), ("\\text{" * 3000, ""), ("(A)" + "*" * 19_000 + "x", ""),
-    ("answer is " + "A, " * 6000, "A"), ("\\boxed{x}" * 2000, ""), ("\n" * 19_000 + "B" + " " * 900, "B"), ("(B)" * 6000, "B"),
-])
+@pytest.mark.parametrize(
+    "attack, letters",
+    [
+        ("\\boxed{" * 2800, ""),
+        ("\\boxed{{x}" * 1800, ""),
+        ("{" * 9000 + "\\boxed{B}" + "{" * 9000, "B"),
+        ("answer is " * 2000, ""),
+        ("(" * 20_000, ""),
+        ("answer:" + " *" * 9900 + "C", "C"),
+        ("\\text{" * 3000, ""),
+        ("(A)" + "*" * 19_000 + "x", ""),
+        ("answer is " + "A, " * 6000, "A"),
+        ("\\boxed{x}" * 2000, ""),
+        ("\n" * 19_000 + "B" + " " * 900, "B"),
+        ("(B)" * 6000, "B"),
+    ],
+)
 def test_hostile_text_ends(choice, attack, letters):
-    assert choice.letters_of(attack) == set(letters), "a pattern that backtracks would be seen as a test that takes minutes"
+    assert choice.letters_of(attack) == set(letters), (
+        "a pattern that backtracks would be seen as a test that takes minutes"
+    )
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: Choice("A"), "letters='A': at least two"), (lambda: Choice("abc"), "letters='abc'"),
-    (lambda: Choice("AAB"), "different"), (lambda: Choice(max_chars=0), "max_chars=0"),
-    (lambda: Choice().score(["x"], ["E"]), r"answers\[0\] is 'E'; allowed: one of A, B"),
-    (lambda: Choice().score(["x"], ["AB"]), r"answers\[0\] is 'AB'"), (lambda: Choice().score(["x"], [""]), r"answers\[0\]"),
-    (lambda: Choice().score("x", ["A"]), "one string"), (lambda: Choice().score([1], ["A"]), r"responses\[0\] is 1"),
-    (lambda: Choice().score(["x"], ["A", "B"]), "length 2"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: Choice("A"), "letters='A': at least two"),
+        (lambda: Choice("abc"), "letters='abc'"),
+        (lambda: Choice("AAB"), "different"),
+        (lambda: Choice(max_chars=0), "max_chars=0"),
+        (lambda: Choice().score(["x"], ["E"]), r"answers\[0\] is 'E'; allowed: one of A, B"),
+        (lambda: Choice().score(["x"], ["AB"]), r"answers\[0\] is 'AB'"),
+        (lambda: Choice().score(["x"], [""]), r"answers\[0\]"),
+        (lambda: Choice().score("x", ["A"]), "one string"),
+        (lambda: Choice().score([1], ["A"]), r"responses\[0\] is 1"),
+        (lambda: Choice().score(["x"], ["A", "B"]), "length 2"),
+    ],
+)
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -90,8 +90,19 @@ def test_verdicts(kind):
 def test_shares(kind):
     with verifier(kind, partial=True) as code:
         tests = "assert add(1, 1) == 2\nassert add(1, 2) == 0\nassert add(2, 2) == 4\nassert 1"
-        responses = ["print(input())", ADD, ADD + "print(x)", "print(int(input()))", "while input() != '2': pass"]
-        answers = [io(["1", "1"], ["2", "1"], ["1", "1"]), asserts(tests), asserts(tests), io(["x", "x"], ["1", "1"])]
+        responses = [
+            "print(input())",
+            ADD,
+            ADD + "print(x)",
+            "print(int(input()))",
+            "while input() != '2': pass",
+        ]
+        answers = [
+            io(["1", "1"], ["2", "1"], ["1", "1"]),
+            asserts(tests),
+            asserts(tests),
+            io(["x", "x"], ["1", "1"]),
+        ]
         answers.append(io(["2", ""]))
         scores = code.score(responses, answers)
     assert scores.status.tolist() == ["wrong", "wrong", "wrong", "wrong", "ok"]
@@ -102,7 +113,13 @@ def test_shares(kind):
 def test_the_deadline_is_the_response_s(kind):
     sleeps = "import time\ntime.sleep(float(input()))\nprint(1)"
     loops = "while True: pass"
-    cases = [sleeps, loops, f"def f(): pass\n{loops}", f"def f():\n    {loops}", f"import os\nos.close(1)\n{loops}"]
+    cases = [
+        sleeps,
+        loops,
+        f"def f(): pass\n{loops}",
+        f"def f():\n    {loops}",
+        f"import os\nos.close(1)\n{loops}",
+    ]
     calls = json.dumps({"function": "f", "calls": [[[], None]]})
     answers = [io(["0.9", "1"], ["0.9", "1"]), io(["", ""]), calls, calls, io(["", ""])]
     with verifier(kind, deadline=1.5, workers=5) as code:
@@ -112,9 +129,14 @@ def test_the_deadline_is_the_response_s(kind):
 def test_a_fenced_program_is_taken_from_the_response():
     with verifier("weak", fenced=True) as code:
         responses = ["Here:\n```python\nprint(3)\n```\nDone.", "```\nprint(3)\n```", "print(3)"]
-        responses += [ "```python\nprint(3)\n", "```bash\nls\n```"]
-        assert code.score(responses, [io(["", "3"])] * 5).status.tolist() == ["ok"] * 2 + ["unparsed"] * 3
-        assert code.score(["```python\n" + "#" * 200_000 + "\n```"], [io(["", ""])]).status.tolist() == ["unparsed"]
+        responses += ["```python\nprint(3)\n", "```bash\nls\n```"]
+        assert (
+            code.score(responses, [io(["", "3"])] * 5).status.tolist()
+            == ["ok"] * 2 + ["unparsed"] * 3
+        )
+        assert code.score(
+            ["```python\n" + "#" * 200_000 + "\n```"], [io(["", ""])]
+        ).status.tolist() == ["unparsed"]
 
 
 def test_programs_in_responses():
@@ -123,7 +145,12 @@ def test_programs_in_responses():
     assert program("```python\na\n```python\nb\n```") == "b\n"
     assert program("  ```python\n  a\n  ```") == "  a\n"
     assert program("a ```python\nb\n```") is None
-    for long in ("```python\n" * 100_000, "```" + " " * 500_000 + "`", "```" + "a" * 500_000 + "`", " " * 500_000 + "``"):
+    for long in (
+        "```python\n" * 100_000,
+        "```" + " " * 500_000 + "`",
+        "```" + "a" * 500_000 + "`",
+        " " * 500_000 + "``",
+    ):
         assert program(long) is None  # hours, if every blank were tried as the end of a run
 
 
@@ -146,7 +173,13 @@ def test_outputs(found, expected, same):
 
 def test_values():
     assert same((1, [2, (3,)]), [1, [2, [3]]]) and same(1.0000001, 1.0) and same(2, 2.0)
-    assert not same([1], [1, 2]) and not same("1", 1) and not same(1.1, 1.0) and not same(None, 0.0) and not same([1], 1)
+    assert (
+        not same([1], [1, 2])
+        and not same("1", 1)
+        and not same(1.1, 1.0)
+        and not same(None, 0.0)
+        and not same([1], 1)
+    )
 
 
 PLAIN = st.recursive(

@@ -6,19 +6,39 @@ import pytest
 from conftest import small_lab
 
 import workbench as wb
-from workbench import comparisons
+from workbench.analysis import comparisons
 from workbench.records import Writer
 
 
 def written(path, seed=0, correct=((0, 2), (4, 2)), rollouts=(10, 30), label="a"):
     """A record of two rounds, evaluated before and after: correct (evaluations, problems) of 4 samples each."""
-    writer = Writer(path / label / f"seed-{seed}", {"format": 1, "seed": seed, "method": {"name": label}})
+    writer = Writer(
+        path / label / f"seed-{seed}", {"format": 1, "seed": seed, "method": {"name": label}}
+    )
     for number, n in enumerate(rollouts, 1):
-        row = {"round": number, "rollouts": n, "flops": 2.0 * n, "seconds": 1.0, "gradient_norm": float(number)}
-        writer.round(row | {f"seconds_{name}": 0.25 for name in comparisons.PHASES}, {"problem": np.array(["p"])})
+        row = {
+            "round": number,
+            "rollouts": n,
+            "flops": 2.0 * n,
+            "seconds": 1.0,
+            "gradient_norm": float(number),
+        }
+        writer.round(
+            row | {f"seconds_{name}": 0.25 for name in comparisons.PHASES},
+            {"problem": np.array(["p"])},
+        )
     for number, counts in zip((0, 2), correct):
-        writer.evaluation(pd.DataFrame({"problem": ["p", "q"], "samples": 4, "correct": counts, "greedy": [False, True],
-                                        "round": number}))
+        writer.evaluation(
+            pd.DataFrame(
+                {
+                    "problem": ["p", "q"],
+                    "samples": 4,
+                    "correct": counts,
+                    "greedy": [False, True],
+                    "round": number,
+                }
+            )
+        )
     return path
 
 
@@ -65,33 +85,63 @@ def test_only_common_seeds_are_paired(tmp_path):
 def test_means_and_phases(tmp_path):
     groups = comparisons.load_all(written(written(tmp_path, 0), 1))
     assert comparisons.means(groups, ["gradient_norm"]).loc["a"].tolist() == [1.5, 0]
-    assert comparisons.means(groups, ["gradient_norm"], rounds=(2, 2)).loc["a", ("gradient_norm", "mean")] == 2
+    assert (
+        comparisons.means(groups, ["gradient_norm"], rounds=(2, 2)).loc[
+            "a", ("gradient_norm", "mean")
+        ]
+        == 2
+    )
     assert comparisons.phases(groups).loc["a"].tolist() == [0.25] * 4
 
 
 def test_savings_are_paired_by_seed(tmp_path):
     for seed, n in ((0, 10), (1, 40)):
         written(tmp_path, seed, rollouts=(n, n), label="a")
-    written(tmp_path, 0, rollouts=(5, 5), label="b"), written(tmp_path, 1, rollouts=(10, 10), label="b")
+    (
+        written(tmp_path, 0, rollouts=(5, 5), label="b"),
+        written(tmp_path, 1, rollouts=(10, 10), label="b"),
+    )
     table = comparisons.saved(comparisons.load_all(tmp_path), "rollouts", {"b": "a"})
     assert table.loc["b", ["baseline", "n", "mean"]].tolist() == ["a", 2, (0.5 + 0.75) / 2]
-    assert comparisons.saved(comparisons.load_all(tmp_path), "rollouts", {"a": "a"}, rounds=(2, 2)).loc["a", "mean"] == 0
+    assert (
+        comparisons.saved(
+            comparisons.load_all(tmp_path), "rollouts", {"a": "a"}, rounds=(2, 2)
+        ).loc["a", "mean"]
+        == 0
+    )
 
 
 def test_correlations_over_seeds(tmp_path):
     for seed, sign in ((0, 1.0), (1, -1.0)):
-        writer = Writer(tmp_path / "cbs" / f"seed-{seed}", {"format": 1, "seed": seed, "method": {"name": "cbs"}})
-        table = {"round": np.ones(3, int), "age": np.zeros(3, int), "score": np.arange(3.0) * sign,
-                 "feature_reward": np.arange(3.0), "feature_age": np.zeros(3)}
+        writer = Writer(
+            tmp_path / "cbs" / f"seed-{seed}",
+            {"format": 1, "seed": seed, "method": {"name": "cbs"}},
+        )
+        table = {
+            "round": np.ones(3, int),
+            "age": np.zeros(3, int),
+            "score": np.arange(3.0) * sign,
+            "feature_reward": np.arange(3.0),
+            "feature_age": np.zeros(3),
+        }
         writer.round({"round": 1}, table)
     mean, spread = comparisons.correlations(comparisons.load_all(tmp_path)["cbs"], 1)
-    assert mean.loc["1-1", "reward"] == 0 and spread.loc["1-1", "reward"] == 1 and np.isnan(mean.loc["1-1", "age"])
+    assert (
+        mean.loc["1-1", "reward"] == 0
+        and spread.loc["1-1", "reward"] == 1
+        and np.isnan(mean.loc["1-1", "age"])
+    )
 
 
 def frame():
     """Problem p: 2 of 4, then 1 of 2; problem q: 0 of 2."""
-    return pd.DataFrame({"problem": list("ppppqqpp"), "round": [1, 1, 1, 1, 1, 1, 2, 2],
-                         "correct": [True, True, False, False, False, False, False, True]})
+    return pd.DataFrame(
+        {
+            "problem": list("ppppqqpp"),
+            "round": [1, 1, 1, 1, 1, 1, 2, 2],
+            "correct": [True, True, False, False, False, False, False, True],
+        }
+    )
 
 
 def test_visits_by_hand():
@@ -111,13 +161,17 @@ def test_rollouts_by_rate_by_hand():
 
 def test_estimation_error_by_hand():
     assert comparisons.estimation_error(frame()).to_dict() == {1: 0.0}
-    assert comparisons.estimation_error(frame(), window=2).to_dict() == {1: 0.5}  # the last two were wrong
+    assert comparisons.estimation_error(frame(), window=2).to_dict() == {
+        1: 0.5
+    }  # the last two were wrong
 
 
 def test_chance_alone_makes_an_error_too():
     rng = np.random.default_rng(0)
     errors = [comparisons.estimation_error(frame(), rng=rng)[1] for _ in range(400)]
-    assert set(errors) == {0, 0.75} and np.isclose(np.mean(errors), 0.3, atol=0.06)  # 3 right of 6 split as 4 + 2: 6 ways of 15
+    assert set(errors) == {0, 0.75} and np.isclose(
+        np.mean(errors), 0.3, atol=0.06
+    )  # 3 right of 6 split as 4 + 2: 6 ways of 15
     still = frame().assign(correct=True)
     assert comparisons.estimation_error(still, rng=rng).to_dict() == {1: 0.0}
 
@@ -129,23 +183,41 @@ def test_no_records_is_an_error(tmp_path):
 
 def test_real_runs_of_two_methods_side_by_side(tmp_path):
     for name, method in (("grpo", wb.methods.grpo(n=4)), ("pods", wb.methods.pods(n=8, m=4))):
-        run = wb.Run(small_lab(), method, out=tmp_path / name / "seed-0", problems_per_round=4, evaluate_every=2)
+        run = wb.Run(
+            small_lab(),
+            method,
+            out=tmp_path / name / "seed-0",
+            problems_per_round=4,
+            evaluate_every=2,
+        )
         list(run.rounds(2, progress=False))
     groups = comparisons.load_all(tmp_path)
     table = comparisons.at_budget(groups, "rollouts", baseline="grpo")
-    assert set(table.index) == {"grpo", "pods"} and np.isfinite(table.loc["pods", ["low", "high"]].astype(float)).all()
+    assert (
+        set(table.index) == {"grpo", "pods"}
+        and np.isfinite(table.loc["pods", ["low", "high"]].astype(float)).all()
+    )
     by_visit = comparisons.visits(groups["pods"][0].rollouts())
     assert (by_visit["rollouts"] == 8).all() and len(by_visit) == 8
     assert (comparisons.phases(groups, "flops").loc["pods"] > 0).all()
 
 
 def test_a_thinned_record_reads_as_before_but_is_not_resumed(tmp_path):
-    run = wb.Run(small_lab(), wb.methods.grpo(n=4), out=tmp_path, problems_per_round=4, evaluate_every=2, checkpoint_every=1)
+    run = wb.Run(
+        small_lab(),
+        wb.methods.grpo(n=4),
+        out=tmp_path,
+        problems_per_round=4,
+        evaluate_every=2,
+        checkpoint_every=1,
+    )
     list(run.rounds(3, progress=False))
     whole = run.record.rollouts()
     wb.records.thin(tmp_path, ("problem", "round", "correct", "score"), rounds=(1, 3))
     kept = wb.load(tmp_path).rollouts()
-    pd.testing.assert_frame_equal(kept, whole.loc[whole["round"] != 2, ["problem", "round", "correct"]].reset_index(drop=True))
+    pd.testing.assert_frame_equal(
+        kept, whole.loc[whole["round"] != 2, ["problem", "round", "correct"]].reset_index(drop=True)
+    )
     assert len(wb.load(tmp_path).rounds) == 3 and len(wb.load(tmp_path).accuracy()) == 2
     with pytest.raises(ValueError, match="checkpoint"):
         list(wb.Run.resume(tmp_path).rounds(4, progress=False))
@@ -154,17 +226,26 @@ def test_a_thinned_record_reads_as_before_but_is_not_resumed(tmp_path):
 
 
 def test_averages_over_seeds():
-    tables = [pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, np.nan]}), pd.DataFrame({"x": [3.0, 2.0], "y": [0.0, 1.0]})]
+    tables = [
+        pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, np.nan]}),
+        pd.DataFrame({"x": [3.0, 2.0], "y": [0.0, 1.0]}),
+    ]
     found = comparisons.seed_means(tables)
     assert found["x"]["mean"].tolist() == [2, 2] and found["x"]["n"].tolist() == [2, 2]
-    assert found["x"]["half"].tolist() == pytest.approx([12.706, 0], rel=1e-4) and np.isnan(found["y"].loc[1, "mean"])
+    assert found["x"]["half"].tolist() == pytest.approx([12.706, 0], rel=1e-4) and np.isnan(
+        found["y"].loc[1, "mean"]
+    )
 
 
 def test_zero_accuracy_and_relative_scores_by_hand(tmp_path):
     for label, correct, zero in (("a", ((0, 2), (4, 2)), 0.5), ("b", ((0, 2), (2, 1)), 0.75)):
         path = written(tmp_path, correct=correct, label=label)
         table = pd.read_parquet(path / label / "seed-0" / "rounds.parquet")
-        table.assign(all_negative=[zero, zero + 0.1]).to_parquet(path / label / "seed-0" / "rounds.parquet")
+        table.assign(all_negative=[zero, zero + 0.1]).to_parquet(
+            path / label / "seed-0" / "rounds.parquet"
+        )
     found = comparisons.zero_accuracy_scores(comparisons.load_all(tmp_path))
-    assert found["round"].tolist() == [2, 2] and found["zero"].tolist() == pytest.approx([0.55, 0.8])
+    assert found["round"].tolist() == [2, 2] and found["zero"].tolist() == pytest.approx(
+        [0.55, 0.8]
+    )
     assert found["score"].tolist() == [0.75, 0.375] and found["relative"].tolist() == [1, 0.5]

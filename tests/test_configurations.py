@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import allocators, methods, reuse, rewards, selectors
+from workbench import allocators, methods, rewards, selectors
+from workbench import replay as reuse
 from workbench.advantages import posterior
 from workbench.objectives import Objective
 from workbench.policies import Sampling
@@ -37,7 +38,6 @@ def lab(**parts):
 
 def run(lab=LAB, method=wb.methods.grpo(4), **options):
     return wb.Run(lab, method, **options)
-
 
 
 MISTAKES = {
@@ -131,24 +131,57 @@ def test_the_directory_of_a_run(tmp_path):
     (tmp_path / "file").write_text("a thesis")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").write_text("precious")
-    for out, message in (("file", "this is a file"), ("folder", "holds files that are no record"), ("", "no record")):
+    for out, message in (
+        ("file", "this is a file"),
+        ("folder", "holds files that are no record"),
+        ("", "no record"),
+    ):
         with pytest.raises(ValueError, match=message):
             run(out=tmp_path / out)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "thesis.tex"]
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"method": {"is": "test_run.Shortest", "m": 3}}, r"cannot make this method again \(test_run.Shortest: .*method=\.\.\."),
-    ({"method": {"is": "methods.Method", "name": "x", "brake": 1}}, r"cannot make this method again .*'brake'.*Run\.resume"),
-    ({"method": {"is": "methods.Method", "name": "x", "selector": {"is": "selectors.MaxVariance", "m": -1}}}, "m=-1"),
-    ({"lab": {"lab": "tiny", "gravity": 9.81}}, r"cannot make this lab again .*'gravity'.*Run\.resume\(path, lab=\.\.\.\)"),
-    ({"lab": {"lab": "mine"}}, r"pass it: Run\.resume\(path, lab=\.\.\.\)"),
-    ({"arguments": {"seed": 0, "patience": 3}}, "its arguments patience are unknown to this version of workbench"),
-    ({"arguments": {"seed": 0, "problems_per_round": 10**6}}, "n=1000000: the pool has 16"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"method": {"is": "test_run.Shortest", "m": 3}},
+            r"cannot make this method again \(test_run.Shortest: .*method=\.\.\.",
+        ),
+        (
+            {"method": {"is": "methods.Method", "name": "x", "brake": 1}},
+            r"cannot make this method again .*'brake'.*Run\.resume",
+        ),
+        (
+            {
+                "method": {
+                    "is": "methods.Method",
+                    "name": "x",
+                    "selector": {"is": "selectors.MaxVariance", "m": -1},
+                }
+            },
+            "m=-1",
+        ),
+        (
+            {"lab": {"lab": "tiny", "gravity": 9.81}},
+            r"cannot make this lab again .*'gravity'.*Run\.resume\(path, lab=\.\.\.\)",
+        ),
+        ({"lab": {"lab": "mine"}}, r"pass it: Run\.resume\(path, lab=\.\.\.\)"),
+        (
+            {"arguments": {"seed": 0, "patience": 3}},
+            "its arguments patience are unknown to this version of workbench",
+        ),
+        ({"arguments": {"seed": 0, "problems_per_round": 10**6}}, "n=1000000: the pool has 16"),
+    ],
+)
 def test_a_manifest_that_cannot_be_followed(changes, message, tmp_path):
-    manifest = {"format": 1, "method": {"is": "methods.Method", "name": "grpo"}, "lab": wb.labs.tiny(16, held_out=0).config,
-                "seed": 0, "arguments": {"seed": 0}}
+    manifest = {
+        "format": 1,
+        "method": {"is": "methods.Method", "name": "grpo"},
+        "lab": wb.labs.tiny(16, held_out=0).config,
+        "seed": 0,
+        "arguments": {"seed": 0},
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest | changes))
     with pytest.raises(ValueError, match=message) as error:
         wb.Run.resume(tmp_path)
@@ -158,26 +191,61 @@ def test_a_manifest_that_cannot_be_followed(changes, message, tmp_path):
 def test_the_parts_of_any_lab_and_method_that_work_are_let_through():
     for name in methods.PAPERS:
         assert run(method=getattr(methods, name)(), problems_per_round=4).method.name == name
-    assert run(lab=lab(problems=arithmetic(), held_out=None, learning_rate=np.float32(1e-3))).learning_rate == np.float32(1e-3)
+    assert run(
+        lab=lab(problems=arithmetic(), held_out=None, learning_rate=np.float32(1e-3))
+    ).learning_rate == np.float32(1e-3)
 
 
 SCRAPS = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 40), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3),
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 40),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=3),
     st.lists(st.one_of(st.integers(-2, 9), st.floats(), st.text(max_size=3)), max_size=3),
-    st.tuples(st.floats(-1, 2), st.floats(-1, 2)), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-    st.sampled_from([object(), int, len, wb.Method, wb.labs.tiny, *methods.PAPERS, *selectors.STATISTICS, *reuse.MODES]),
+    st.tuples(st.floats(-1, 2), st.floats(-1, 2)),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.sampled_from(
+        [
+            object(),
+            int,
+            len,
+            wb.Method,
+            wb.labs.tiny,
+            *methods.PAPERS,
+            *selectors.STATISTICS,
+            *reuse.MODES,
+        ]
+    ),
 )
-MAKERS = [*(getattr(methods, name) for name in methods.PAPERS), wb.labs.tiny, Sampling, Objective, wb.Method, replace, wb.Run]
+MAKERS = [
+    *(getattr(methods, name) for name in methods.PAPERS),
+    wb.labs.tiny,
+    Sampling,
+    Objective,
+    wb.Method,
+    replace,
+    wb.Run,
+]
 
 
 @settings(max_examples=400)
 @given(st.data())
 def test_no_scrap_in_any_argument_is_more_than_a_named_error(data):
     make = data.draw(st.sampled_from(MAKERS))
-    base = {wb.Run: {"lab": LAB, "method": methods.grpo(4), "problems_per_round": 4}, wb.Method: {"name": "x"},
-            wb.labs.tiny: {"pool": 4, "held_out": 2, "levels": (1, 2)}}.get(make, {})
+    base = {
+        wb.Run: {"lab": LAB, "method": methods.grpo(4), "problems_per_round": 4},
+        wb.Method: {"name": "x"},
+        wb.labs.tiny: {"pool": 4, "held_out": 2, "levels": (1, 2)},
+    }.get(make, {})
     target = wb.labs.Lab if make is replace else make
-    names = [name for name, p in inspect.signature(target).parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    names = [
+        name
+        for name, p in inspect.signature(target).parameters.items()
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     # `out` and `model` name what is written and read; a scrap of text is a good name
     sizes = ("pool", "held_out") if make is wb.labs.tiny else ()  # an enormous pool is no mistake
     names = [name for name in names if name not in ("out", "model", *sizes)]
@@ -192,11 +260,18 @@ def test_no_scrap_in_any_argument_is_more_than_a_named_error(data):
 
 def test_other_software_or_hardware_than_the_run_began_with_is_told(tmp_path):
     small = dict(problems_per_round=2, evaluate_every=0)
-    list(wb.Run(small_lab(held_out=0), wb.methods.grpo(2), out=tmp_path, **small).rounds(1, progress=False))
+    list(
+        wb.Run(small_lab(held_out=0), wb.methods.grpo(2), out=tmp_path, **small).rounds(
+            1, progress=False
+        )
+    )
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["versions"]["workbench"] == wb.__version__
     manifest["versions"] |= {"workbench": "0.0.9", "forgotten": "1"}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.warns(RecordWarning, match=r"other conditions \(now, then\): versions.workbench: .*, '0\.0\.9'; versions"):
+    with pytest.warns(
+        RecordWarning,
+        match=r"other conditions \(now, then\): versions.workbench: .*, '0\.0\.9'; versions",
+    ):
         list(wb.Run.resume(tmp_path).rounds(2, progress=False))
     assert len(wb.load(tmp_path).rounds) == 2

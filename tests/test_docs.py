@@ -15,7 +15,11 @@ from workbench.selectors import Scheduler
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = {str(path.relative_to(DOCS)): path.read_text() for path in sorted(DOCS.rglob("*.md")) if path.parent.name != "api"}
+PAGES = {
+    str(path.relative_to(DOCS)): path.read_text()
+    for path in sorted(DOCS.rglob("*.md"))
+    if path.parent.name != "api"
+}
 SMALL = {
     r"labs\.tiny\((?!.*held_out)": "labs.tiny(held_out=8, ",
     r"labs\.tiny\(": "labs.tiny(samples=1, ",
@@ -68,7 +72,9 @@ def test_the_method_of_ones_own_has_20_lines_at_most():
 
 @pytest.mark.parametrize("page", pages_with("console"))
 def test_commands_exist(page):
-    targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([\w-]+(?: [\w-]+)*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
     targets = {name for names in targets for name in names.split()}
     for line in "\n".join(blocks(page, "console")).splitlines():
         if not (words := shlex.split(line.removeprefix("$ "), comments=True)):
@@ -93,7 +99,11 @@ def test_files_exist(page):
 def measured(page):
     """The boxes of measured numbers on a page, and the items of negative results; each names its notebook."""
     boxes = re.findall(r":class: note measured\n(.*?)^:::$", PAGES[page], re.DOTALL | re.MULTILINE)
-    items = re.findall(r"^- (.*?)(?=^- |^$)", PAGES[page], re.DOTALL | re.MULTILINE) if page == "negative-results.md" else []
+    items = (
+        re.findall(r"^- (.*?)(?=^- |^$)", PAGES[page], re.DOTALL | re.MULTILINE)
+        if page == "negative-results.md"
+        else []
+    )
     return boxes + [item for item in items if ".ipynb" in item]
 
 
@@ -104,20 +114,30 @@ def test_measured_numbers_are_those_of_the_notebook_named(page):
         shown = said(ROOT / name)
         for number in re.findall(r"\d+\.\d+", part.split("Published:")[0]):
             if number not in ("5.3", "5.4", "3.1", "4.1", "4.2"):  # of theorems
-                assert any(re.search(rf"(?<![\d.]){re.escape(form)}(?!\d)", shown) for form in forms(number)), (number, name)
+                assert any(
+                    re.search(rf"(?<![\d.]){re.escape(form)}(?!\d)", shown)
+                    for form in forms(number)
+                ), (number, name)
 
 
 def said(notebook):
     """All text of a notebook: its prose and what its cells printed."""
     cells = json.loads(notebook.read_text())["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    printed = ["".join(output.get("text", output.get("data", {}).get("text/plain", ""))) for output in outputs]
+    printed = [
+        "".join(output.get("text", output.get("data", {}).get("text/plain", "")))
+        for output in outputs
+    ]
     return "\n".join(["".join(cell["source"]) for cell in cells] + printed)
 
 
 def forms(number):
     """How a table of pandas may show it: trailing zeros are dropped."""
-    return {number, number.rstrip("0"), number.rstrip("0").rstrip(".") if number.endswith(".0") else number}
+    return {
+        number,
+        number.rstrip("0"),
+        number.rstrip("0").rstrip(".") if number.endswith(".0") else number,
+    }
 
 
 @pytest.mark.parametrize("paper", ["pods", "ar3po", "knapsack", "aero", "cbs"])
@@ -131,12 +151,18 @@ def test_defaults_are_those_of_the_method(paper):
     """Every argument in a page's table of defaults is one of the method or of its slots."""
     table = PAGES[f"papers/{paper}.md"].split("## Our defaults")[1].split("\n## ")[0]
     rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `")]
-    known = inspect.signature(getattr(wb.methods, paper)).parameters | inspect.signature(Scheduler).parameters
+    known = (
+        inspect.signature(getattr(wb.methods, paper)).parameters
+        | inspect.signature(Scheduler).parameters
+    )
     assert rows
     for names, defaults in rows:
         names = re.findall(r"`(\w+)`", names)
         assert set(names) <= set(known), names
-        numbers = [float(x) for x in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-\d+)?", defaults.split(";")[0])]
+        numbers = [
+            float(x)
+            for x in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-\d+)?", defaults.split(";")[0])
+        ]
         actual = [known[name].default for name in names]
         flat = [x for value in actual for x in (value if isinstance(value, tuple) else [value])]
         if numbers and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in flat):
@@ -157,8 +183,19 @@ def records(tmp_path_factory):
     """A small record of each method that adds files or columns."""
     methods, found = wb.methods, []
     lab = wb.labs.tiny(pool=16, levels=(1, 2, 3), held_out=8, samples=1)
-    for method in (methods.dapo(2), methods.ar3po(k=2), methods.knapsack(2), methods.cbs(n=2, scope="buffer")):
-        run = wb.Run(lab, method, out=tmp_path_factory.mktemp("record") / method.name, problems_per_round=4, evaluate_every=2)
+    for method in (
+        methods.dapo(2),
+        methods.ar3po(k=2),
+        methods.knapsack(2),
+        methods.cbs(n=2, scope="buffer"),
+    ):
+        run = wb.Run(
+            lab,
+            method,
+            out=tmp_path_factory.mktemp("record") / method.name,
+            problems_per_round=4,
+            evaluate_every=2,
+        )
         for _ in run.rounds(2, progress=False):
             pass
         found.append(run.record)
@@ -166,14 +203,26 @@ def records(tmp_path_factory):
 
 
 def check(names, patterns):
-    matches = {name: [p for p in patterns if re.fullmatch(re.escape(p).replace(r"\*", r"\w+"), name)] for name in names}
-    assert not [name for name, found in matches.items() if not found], "columns without a line in docs/record.md"
-    assert not set(patterns) - {p for found in matches.values() for p in found}, "lines of docs/record.md without a column"
+    matches = {
+        name: [p for p in patterns if re.fullmatch(re.escape(p).replace(r"\*", r"\w+"), name)]
+        for name in names
+    }
+    assert not [name for name, found in matches.items() if not found], (
+        "columns without a line in docs/record.md"
+    )
+    assert not set(patterns) - {p for found in matches.values() for p in found}, (
+        "lines of docs/record.md without a column"
+    )
 
 
-@pytest.mark.parametrize("heading, table", [
-    ("rounds.parquet", lambda record: record.rounds), ("rollouts/*.parquet", lambda record: record.rollouts()),
-    ("evals.parquet", lambda record: record.evals)])
+@pytest.mark.parametrize(
+    "heading, table",
+    [
+        ("rounds.parquet", lambda record: record.rounds),
+        ("rollouts/*.parquet", lambda record: record.rollouts()),
+        ("evals.parquet", lambda record: record.evals),
+    ],
+)
 def test_every_column_is_documented(records, heading, table):
     check({name for record in records for name in table(record)}, documented(heading))
 
@@ -183,7 +232,12 @@ def test_every_entry_of_the_manifest_is_documented(records):
 
 
 def test_every_file_is_documented(records):
-    files = {str(path.relative_to(record.path)) for record in records for path in record.path.rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(record.path))
+        for record in records
+        for path in record.path.rglob("*")
+        if path.is_file()
+    }
     files = {re.sub(r"\d{6}", "000012", name) for name in files}
     assert files == set(documented("Files")) - {"failed-000012.parquet"}
 
@@ -198,18 +252,30 @@ def test_every_feature_is_named():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install 'workbench-rlvr[docs]'")
+    pytest.importorskip(
+        "sphinx", reason="sphinx is not installed: pip install 'workbench-rlvr[docs]'"
+    )
     from sphinx.cmd.build import build_main
 
     out = tmp_path_factory.mktemp("docs")
-    assert build_main(["-q", "-W", "--keep-going", "-d", str(out / "trees"), str(DOCS), str(out / "html")]) == 0
+    assert (
+        build_main(
+            ["-q", "-W", "--keep-going", "-d", str(out / "trees"), str(DOCS), str(out / "html")]
+        )
+        == 0
+    )
     return out / "html"
 
 
 def test_nothing_is_loaded_from_a_network(built):
     for page in built.rglob("*.html"):
-        loaded = re.findall(r"<(?:script|img|source|iframe)[^>]+src=\"([^\"]+)\"|<link[^>]+href=\"([^\"]+)\"", page.read_text())
-        assert loaded and not [url for urls in loaded for url in urls if re.match(r"(https?:)?//", url)], page
+        loaded = re.findall(
+            r"<(?:script|img|source|iframe)[^>]+src=\"([^\"]+)\"|<link[^>]+href=\"([^\"]+)\"",
+            page.read_text(),
+        )
+        assert loaded and not [
+            url for urls in loaded for url in urls if re.match(r"(https?:)?//", url)
+        ], page
     for sheet in built.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
 
@@ -237,4 +303,6 @@ def test_formulas_are_rendered(built):
     for page in ("index", "pods", "ar3po", "knapsack", "aero", "cbs"):
         text = (built / "papers" / f"{page}.html").read_text()
         formulas = re.findall(r"<math .*?</math>", text, re.DOTALL)
-        assert formulas and "$$" not in text and not [f for f in formulas if "\\" in f], page  # no command was left over
+        assert formulas and "$$" not in text and not [f for f in formulas if "\\" in f], (
+            page
+        )  # no command was left over

@@ -29,7 +29,9 @@ ATTEMPT = "try:\n{deed}\n    print('free')\nexcept ({errors}):\n    print('held'
 
 def attempted(kind, deed, errors="OSError, ImportError", **options):
     """The status of a program that is right only if the deed, one or more lines, raises."""
-    text = ATTEMPT.format(deed="\n".join("    " + line for line in deed.splitlines()), errors=errors)
+    text = ATTEMPT.format(
+        deed="\n".join("    " + line for line in deed.splitlines()), errors=errors
+    )
     with verifier(kind, **options) as code:
         return code.score([text], [io(["", "held"])]).status[0]
 
@@ -47,7 +49,14 @@ def bwrap(request, monkeypatch):
 def test_the_user_s_files_are_not_there(bwrap, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("x")
-    for path in (secret, ROOT / "README.md", "/etc/passwd", "/etc/hostname", Path.home() / ".profile", "/proc/1/root/etc/shadow"):
+    for path in (
+        secret,
+        ROOT / "README.md",
+        "/etc/passwd",
+        "/etc/hostname",
+        Path.home() / ".profile",
+        "/proc/1/root/etc/shadow",
+    ):
         assert attempted(bwrap, f"open({str(path)!r})") == "ok", path
     hidden = [str(ROOT / "workbench"), str(tmp_path), __file__]
     seen = f"import os\nprint(*[os.path.exists(path) for path in {hidden}])"
@@ -57,8 +66,19 @@ def test_the_user_s_files_are_not_there(bwrap, tmp_path):
 
 def test_nothing_can_be_written_outside_its_tmp(bwrap, tmp_path):
     tmp_path.chmod(0o777)
-    for folder in (tmp_path, "/", "/usr/lib", "/dev", "/dev/shm", "/etc", "/proc/sys/kernel", os.path.dirname(os.__file__)):
-        assert attempted(bwrap, f"open({str(Path(folder) / 'x')!r}, 'w').write('x')") == "ok", folder
+    for folder in (
+        tmp_path,
+        "/",
+        "/usr/lib",
+        "/dev",
+        "/dev/shm",
+        "/etc",
+        "/proc/sys/kernel",
+        os.path.dirname(os.__file__),
+    ):
+        assert attempted(bwrap, f"open({str(Path(folder) / 'x')!r}, 'w').write('x')") == "ok", (
+            folder
+        )
     assert attempted(bwrap, "open('/inside.py', 'a')") == "ok"
     assert not list(tmp_path.iterdir())
     assert not Path("/tmp/wb-escaped").exists()
@@ -68,7 +88,9 @@ def test_nothing_can_be_written_outside_its_tmp(bwrap, tmp_path):
 
 
 def test_tmp_has_a_size(bwrap):
-    assert attempted(bwrap, "for i in range(40): open(f'/tmp/{i}', 'wb').write(bytes(2**20))") == "ok"
+    assert (
+        attempted(bwrap, "for i in range(40): open(f'/tmp/{i}', 'wb').write(bytes(2**20))") == "ok"
+    )
     assert attempted(bwrap, "open('/tmp/x', 'wb').write(bytes(2**25))") == "ok"
 
 
@@ -151,7 +173,10 @@ print(3)
 def test_no_background_process_survives(bwrap):
     name = f"back{os.getpid()}"
     with verifier(bwrap) as code:
-        status = code.score([named(BACKGROUND, name), named(BACKGROUND + "\nos._exit(0)", name)], [io(["", "3"])] * 2).status
+        status = code.score(
+            [named(BACKGROUND, name), named(BACKGROUND + "\nos._exit(0)", name)],
+            [io(["", "3"])] * 2,
+        ).status
     assert set(status) <= {"ok", "wrong"}
     wait_for(lambda: not processes(name))
 
@@ -175,15 +200,28 @@ print(3)
 
 def test_the_parent_cannot_be_killed(bwrap):
     with verifier(bwrap) as code:
-        responses = [KILL.format(pid=os.getpid()), f"import os, signal\nos.kill({os.getpid()}, signal.SIGKILL)", "print(3)"]
+        responses = [
+            KILL.format(pid=os.getpid()),
+            f"import os, signal\nos.kill({os.getpid()}, signal.SIGKILL)",
+            "print(3)",
+        ]
         assert code.score(responses, [io(["", "3"])] * 3).status.tolist()[2] == "ok"
 
 
 @pytest.mark.parametrize("kind", [WEAK])
 def test_the_weak_sandbox_s_parent_cannot_be_killed(kind):
-    for call in ("os.kill({pid}, 9)", "os.killpg(os.getpgid({pid}), 9)", "signal.pidfd_send_signal(os.pidfd_open({pid}), 9)"):
+    for call in (
+        "os.kill({pid}, 9)",
+        "os.killpg(os.getpgid({pid}), 9)",
+        "signal.pidfd_send_signal(os.pidfd_open({pid}), 9)",
+    ):
         assert attempted(kind, "import os, signal\n" + call.format(pid=os.getpid())) == "ok", call
-    assert attempted(kind, f"import resource\nresource.prlimit({os.getpid()}, resource.RLIMIT_CORE, (0, 0))") == "ok"
+    assert (
+        attempted(
+            kind, f"import resource\nresource.prlimit({os.getpid()}, resource.RLIMIT_CORE, (0, 0))"
+        )
+        == "ok"
+    )
 
 
 @both
@@ -235,7 +273,9 @@ code.score([sys.argv[2]], [json.dumps({"stdin_stdout": [["", ""]]})])
 def test_a_program_dies_with_the_caller(kind):
     name = f"orphan{os.getpid()}"
     command = [sys.executable, "-c", CALLER, kind, named("while True: pass", name)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as caller:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as caller:
         caller.stdout.readline()
         wait_for(lambda: processes(name))
         caller.send_signal(signal.SIGKILL)
@@ -283,10 +323,16 @@ def f(x):
 """
 FORGERIES = {
     "prints a verdict": "print('R1111'); print('ok'); print('1')\ndef f(x): return 0",
-    "writes a verdict to every descriptor": WRITES.format(first=0, what=b'R1111\n1\n{"value": 1}\n'),
+    "writes a verdict to every descriptor": WRITES.format(
+        first=0, what=b'R1111\n1\n{"value": 1}\n'
+    ),
     "answers in advance": WRITES.format(first=3, what=b'{"value": 1}\n' * 20),
-    "answers nonsense": WRITES.format(first=3, what=b'[[[[]]]]\n{"value": ["object"]}\n{"value": ["call", 1]}\n\xff\n'),
-    "raises what is no exception": WRITES.format(first=3, what=b'{"raise": "exit", "text": "0"}\n' * 9),
+    "answers nonsense": WRITES.format(
+        first=3, what=b'[[[[]]]]\n{"value": ["object"]}\n{"value": ["call", 1]}\n\xff\n'
+    ),
+    "raises what is no exception": WRITES.format(
+        first=3, what=b'{"raise": "exit", "text": "0"}\n' * 9
+    ),
     "exits 0 at once": "import sys\nsys.exit(0)",
     "exits 0 without cleaning up": "import os\nos._exit(0)",
     "exits 0 when called": "import os\ndef f(x): os._exit(0)",
@@ -311,21 +357,32 @@ def test_a_verdict_cannot_be_forged(kind):
         json.dumps({"function": "f", "calls": [[[4], GOLD], [[5], GOLD + 1]]}),
         asserts(f"assert f(4) == {GOLD}\nassert f(5) == {GOLD + 1}"),
         asserts(f"def check(g):\n    assert g(4) == {GOLD}\ncheck(f)"),
-        asserts(f"assert {GOLD} == f(4)\nassert [f(4)] == [{GOLD}]\nassert f(4) in ({GOLD}, {GOLD + 1})"),
+        asserts(
+            f"assert {GOLD} == f(4)\nassert [f(4)] == [{GOLD}]\nassert f(4) in ({GOLD}, {GOLD + 1})"
+        ),
     ]
     pairs = [(name, form) for name in FORGERIES for form in forms]
     with verifier(kind, workers=4) as code:
         scores = code.score([FORGERIES[name] for name, _ in pairs], [form for _, form in pairs])
         right = f"def f(x): return {GOLD} + x - 4\nprint({GOLD})"
         assert code.score([right] * len(forms), forms).correct.all()
-    assert [(pair, status) for pair, status in zip(pairs, scores.status) if status not in ("wrong", "crash")] == []
+    assert [
+        (pair, status)
+        for pair, status in zip(pairs, scores.status)
+        if status not in ("wrong", "crash")
+    ] == []
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_filter_is_whole_instructions_with_no_jump_out(machine):
-    code = np.frombuffer(filter_program(machine), dtype=[("code", "<u2"), ("jt", "u1"), ("jf", "u1"), ("k", "<u4")])
+    code = np.frombuffer(
+        filter_program(machine), dtype=[("code", "<u2"), ("jt", "u1"), ("jf", "u1"), ("k", "<u4")]
+    )
     jumps = (code["code"] & 7) == 5
     places = np.arange(len(code))
-    assert (places + 1 + np.where(jumps, np.maximum(code["jt"], code["jf"]), 0) <= len(code) - 1 + ~jumps).all()
+    assert (
+        places + 1 + np.where(jumps, np.maximum(code["jt"], code["jf"]), 0)
+        <= len(code) - 1 + ~jumps
+    ).all()
     assert code["code"][-1] == 6
     assert len(code) < 4096

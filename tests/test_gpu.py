@@ -24,8 +24,13 @@ from workbench.problems import arithmetic
 
 pytestmark = pytest.mark.gpu
 MODEL = str(shipped("models/tiny"))
-needs = {name: pytest.mark.skipif(not find_spec(name), reason=f"{name} is not installed (pip install -c constraints-gpu.txt "
-                                  "-e '.[gpu]')") for name in ("unsloth", "vllm", "bitsandbytes")}
+needs = {
+    name: pytest.mark.skipif(
+        not find_spec(name),
+        reason=f"{name} is not installed (pip install -c constraints-gpu.txt -e '.[gpu]')",
+    )
+    for name in ("unsloth", "vllm", "bitsandbytes")
+}
 
 
 class OnGPU(Contract):
@@ -60,13 +65,21 @@ class TestVLLMLora(OnGPU):
     def made(self):
         from workbench.policies.transformers import TransformersPolicy
 
-        return shaken(TransformersPolicy.from_pretrained(MODEL, lora=LORA, vllm={"gpu_memory_utilization": 0.1}))
+        return shaken(
+            TransformersPolicy.from_pretrained(
+                MODEL, lora=LORA, vllm={"gpu_memory_utilization": 0.1}
+            )
+        )
 
 
 def by_unsloth(**options):
     from workbench.policies.unsloth import UnslothPolicy
 
-    return shaken(UnslothPolicy.from_pretrained(MODEL, lora_rank=8, max_length=128, gpu_memory_utilization=0.15, **options))
+    return shaken(
+        UnslothPolicy.from_pretrained(
+            MODEL, lora_rank=8, max_length=128, gpu_memory_utilization=0.15, **options
+        )
+    )
 
 
 @needs["unsloth"]
@@ -99,15 +112,32 @@ class TestUnslothByVLLM(OnGPU):
         policy.load_state_dict(moved)
         again = by_unsloth(fast_inference=True)
         assert again.model is policy.model
-        assert all(tensor.abs().max() < 1 for name, tensor in again.state_dict().items() if "lora_B" in name)
+        assert all(
+            tensor.abs().max() < 1
+            for name, tensor in again.state_dict().items()
+            if "lora_B" in name
+        )
 
 
 @needs["unsloth"]
 @pytest.mark.parametrize("method", wb.methods.PAPERS)
 def test_every_method_trains(method, tmp_path):
     lab = wb.labs.unsloth(
-        MODEL, arithmetic(16, levels=(1, 2)), arithmetic(4, split="heldout"), samples=1, lora_rank=8, max_length=128,
-        fast_inference=False, learning_rate=1e-4, template="{prompt}", sampling=wb.policies.Sampling(max_new_tokens=32))
+        MODEL,
+        arithmetic(16, levels=(1, 2)),
+        arithmetic(4, split="heldout"),
+        samples=1,
+        lora_rank=8,
+        max_length=128,
+        fast_inference=False,
+        learning_rate=1e-4,
+        template="{prompt}",
+        sampling=wb.policies.Sampling(max_new_tokens=32),
+    )
     rows = go(wb.Run(lab, getattr(wb.methods, method)(), out=tmp_path, problems_per_round=4), 2)
     manifest = wb.load(tmp_path).manifest
-    assert len(rows) == 2 and manifest["hardware"]["gpu_bytes"] > 0 and "unsloth" in manifest["versions"]
+    assert (
+        len(rows) == 2
+        and manifest["hardware"]["gpu_bytes"] > 0
+        and "unsloth" in manifest["versions"]
+    )

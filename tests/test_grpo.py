@@ -40,15 +40,27 @@ def plain_gradient(policy, objective):
     """Everything at once, by autograd."""
     mask = torch.as_tensor(ROLLOUTS.response.mask())
     logprobs = policy.logprobs(ROLLOUTS)
-    loss = policy_loss(logprobs, torch.as_tensor(ROLLOUTS.logprobs.padded()), torch.as_tensor(ADVANTAGES, dtype=torch.float32),
-                       mask, clip=objective.clip, ratio=objective.ratio, mean=objective.mean, length=objective.length)
+    loss = policy_loss(
+        logprobs,
+        torch.as_tensor(ROLLOUTS.logprobs.padded()),
+        torch.as_tensor(ADVANTAGES, dtype=torch.float32),
+        mask,
+        clip=objective.clip,
+        ratio=objective.ratio,
+        mean=objective.mean,
+        length=objective.length,
+    )
     policy.model.zero_grad()
     loss.backward()
     return torch.cat([p.grad.flatten() for p in policy.parameters()]), loss.item()
 
 
-OBJECTIVES = [Objective(), Objective(mean="rollout"), Objective(ratio="sequence", mean="rollout", clip=(9e-1, 9.0)),
-              Objective(mean="constant", length=12)]
+OBJECTIVES = [
+    Objective(),
+    Objective(mean="rollout"),
+    Objective(ratio="sequence", mean="rollout", clip=(9e-1, 9.0)),
+    Objective(mean="constant", length=12),
+]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
@@ -64,23 +76,37 @@ def test_gradient_and_loss_do_not_depend_on_the_split(policy, objective, micro_t
 @pytest.mark.parametrize("micro_tokens", [200, 10**6])
 def test_gradient_is_that_of_the_plain_computation(policy, micro_tokens):
     """Of responses really sampled: no row left out, all padded on the left, logits of every position."""
-    rollouts = policy.generate([p.prompt for p in arithmetic(6, seed=2)], [4] * 6, Sampling(max_new_tokens=24), seed=1)
-    advantages = group_normalized(np.array([1.0, 0, 0, 1] * 3 + [0.0] * 4 + [0.0, 1, 1, 1] * 2), rollouts.problem)
+    rollouts = policy.generate(
+        [p.prompt for p in arithmetic(6, seed=2)], [4] * 6, Sampling(max_new_tokens=24), seed=1
+    )
+    advantages = group_normalized(
+        np.array([1.0, 0, 0, 1] * 3 + [0.0] * 4 + [0.0, 1, 1, 1] * 2), rollouts.problem
+    )
     assert len(set(rollouts.prompt.lengths)) > 1 and len(set(rollouts.lengths)) > 1
     with torch.no_grad():
         for p in policy.parameters():
-            p.add_(0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))  # ratios other than 1
+            p.add_(
+                0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+            )  # ratios other than 1
     whole = Ragged.of([[*rollouts.prompt[i], *rollouts.response[i]] for i in range(24)], np.int64)
-    ids, real = (torch.as_tensor(a.copy()) for a in (whole.padded(side="left"), whole.mask()[:, ::-1]))
+    ids, real = (
+        torch.as_tensor(a.copy()) for a in (whole.padded(side="left"), whole.mask()[:, ::-1])
+    )
     width = rollouts.lengths.max()
-    logits = policy.model(input_ids=ids, attention_mask=real.long(), position_ids=(real.cumsum(1) - 1).clamp(min=0)).logits
+    logits = policy.model(
+        input_ids=ids, attention_mask=real.long(), position_ids=(real.cumsum(1) - 1).clamp(min=0)
+    ).logits
     logprobs = logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, -width:, 0]
     mask = torch.as_tensor(rollouts.response.mask()[:, ::-1].copy())
     behaviour = torch.as_tensor(rollouts.logprobs.padded(side="left"))
-    policy_loss(logprobs, behaviour, torch.as_tensor(advantages, dtype=torch.float32), mask, mean="token").backward()
+    policy_loss(
+        logprobs, behaviour, torch.as_tensor(advantages, dtype=torch.float32), mask, mean="token"
+    ).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters()])
     keeper = Gradients(policy)
-    stats = grpo_step(policy, keeper, rollouts, advantages, max_grad_norm=1e9, micro_tokens=micro_tokens)
+    stats = grpo_step(
+        policy, keeper, rollouts, advantages, max_grad_norm=1e9, micro_tokens=micro_tokens
+    )
     assert stats.rollouts == 20 and np.nanmax(stats.clip_ratio) > 0
     assert (keeper.seen - expected).norm() <= 1e-5 * expected.norm()
 
@@ -88,7 +114,10 @@ def test_gradient_is_that_of_the_plain_computation(policy, micro_tokens):
 def test_rows_without_advantage_are_not_computed(policy):
     _, stats = gradient(policy, Objective())
     assert stats.rollouts == int((ADVANTAGES != 0).sum()) == 7
-    assert np.isnan(stats.clip_ratio[ADVANTAGES == 0]).all() and np.isfinite(stats.entropy[ADVANTAGES != 0]).all()
+    assert (
+        np.isnan(stats.clip_ratio[ADVANTAGES == 0]).all()
+        and np.isfinite(stats.entropy[ADVANTAGES != 0]).all()
+    )
     _, stats = gradient(policy, Objective(entropy=0.01))
     assert stats.rollouts == 10 and np.isfinite(stats.entropy).all()
 
@@ -127,7 +156,9 @@ def test_a_step_makes_good_responses_likelier(policy):
 
 def test_drift_and_clip_ratio_see_another_policy(policy):
     _, stats = gradient(policy, Objective())
-    assert np.nanmin(stats.drift) > 0.1 and np.nanmax(stats.clip_ratio) > 0, "the hand-made behaviour is another policy"
+    assert np.nanmin(stats.drift) > 0.1 and np.nanmax(stats.clip_ratio) > 0, (
+        "the hand-made behaviour is another policy"
+    )
 
 
 def test_non_finite_leaves_the_weights_alone(policy):
@@ -135,7 +166,13 @@ def test_non_finite_leaves_the_weights_alone(policy):
     impossible = Ragged(np.full_like(ROLLOUTS.logprobs.values, -np.inf), ROLLOUTS.logprobs.offsets)
     broken = ROLLOUTS.assign(logprobs=impossible)
     with pytest.raises(NonFinite, match=r"the loss of .* rollouts is") as caught:
-        grpo_step(policy, torch.optim.AdamW(policy.parameters()), broken, ADVANTAGES, Objective(clip=(1.0, float("inf"))))
+        grpo_step(
+            policy,
+            torch.optim.AdamW(policy.parameters()),
+            broken,
+            ADVANTAGES,
+            Objective(clip=(1.0, float("inf"))),
+        )
     assert len(caught.value.rollouts) == 7
     with pytest.raises(NonFinite, match="advantages are not finite"):
         grpo_step(policy, torch.optim.AdamW(policy.parameters()), ROLLOUTS, np.full(10, np.nan))
@@ -159,7 +196,9 @@ def test_mini_batches_split_by_groups():
     parts = mini_batches(ROLLOUTS, 2, np.random.default_rng(0))
     groups = [set(ROLLOUTS.problem[part]) for part in parts]
     assert not groups[0] & groups[1] and groups[0] | groups[1] == {"a", "b", "c"}
-    assert len(mini_batches(ROLLOUTS, 4, np.random.default_rng(0))) == 3, "fewer groups make fewer steps"
+    assert len(mini_batches(ROLLOUTS, 4, np.random.default_rng(0))) == 3, (
+        "fewer groups make fewer steps"
+    )
     assert mini_batches(ROLLOUTS.take([]), 2, np.random.default_rng(0)) == []
 
 

@@ -10,16 +10,38 @@ from hypothesis import strategies as st
 from test_run import go
 
 import workbench as wb
-from workbench.health import TrainingWarning, entropy_collapse, nothing_learnt, symptoms, verifier_failures
+from workbench.records.health import (
+    TrainingWarning,
+    entropy_collapse,
+    nothing_learnt,
+    symptoms,
+    verifier_failures,
+)
 from workbench.verifiers import Scores
 
 
 def rows(n, first=1, **columns):
     """n rows of a healthy run of 64 rollouts a round, with the columns given (a number, or one for each row)."""
-    healthy = dict(rollouts=64, selected=64, trained=20, reward=0.3, entropy=0.4, all_positive=0.1, all_negative=0.5,
-                   truncated=0.0, status_unparsed=0, status_timeout=0, status_crash=0)
-    columns = {name: np.broadcast_to(value, n).tolist() for name, value in {**healthy, **columns}.items()}
-    return [{"round": first + i, **{name: values[i] for name, values in columns.items()}} for i in range(n)]
+    healthy = dict(
+        rollouts=64,
+        selected=64,
+        trained=20,
+        reward=0.3,
+        entropy=0.4,
+        all_positive=0.1,
+        all_negative=0.5,
+        truncated=0.0,
+        status_unparsed=0,
+        status_timeout=0,
+        status_crash=0,
+    )
+    columns = {
+        name: np.broadcast_to(value, n).tolist() for name, value in {**healthy, **columns}.items()
+    }
+    return [
+        {"round": first + i, **{name: values[i] for name, values in columns.items()}}
+        for i in range(n)
+    ]
 
 
 def told(history):
@@ -31,19 +53,35 @@ def told(history):
     return [(row["round"], line) for row in seen for line in row["warnings"].splitlines()]
 
 
-@pytest.mark.parametrize("columns, why", [
-    (dict(all_positive=1.0, all_negative=0.0), "(groups all right 100%, all wrong 0%, mixed 0%): the problems are too easy"),
-    (dict(all_positive=0.0, all_negative=1.0, status_unparsed=48, truncated=0.5),
-     "(groups all right 0%, all wrong 100%, mixed 0%): the problems are too hard for this policy, or no answer can be read "
-     "(75% of responses unparsed, 50% truncated)"),
-    (dict(all_positive=0.5, all_negative=0.5), "either too easy or too hard"),
-    (dict(all_positive=0.1, all_negative=0.9), "mixed 0%): the problems are too hard"),
-    (dict(all_positive=0.25, all_negative=0.25), "mixed 50%): the selector or the allocator kept uniform groups only"),
-    (dict(all_positive=0.25, all_negative=0.25, selected=0), "no rollout was selected for training"),
-])
+@pytest.mark.parametrize(
+    "columns, why",
+    [
+        (
+            dict(all_positive=1.0, all_negative=0.0),
+            "(groups all right 100%, all wrong 0%, mixed 0%): the problems are too easy",
+        ),
+        (
+            dict(all_positive=0.0, all_negative=1.0, status_unparsed=48, truncated=0.5),
+            "(groups all right 0%, all wrong 100%, mixed 0%): the problems are too hard for this policy, or no answer can be read "
+            "(75% of responses unparsed, 50% truncated)",
+        ),
+        (dict(all_positive=0.5, all_negative=0.5), "either too easy or too hard"),
+        (dict(all_positive=0.1, all_negative=0.9), "mixed 0%): the problems are too hard"),
+        (
+            dict(all_positive=0.25, all_negative=0.25),
+            "mixed 50%): the selector or the allocator kept uniform groups only",
+        ),
+        (
+            dict(all_positive=0.25, all_negative=0.25, selected=0),
+            "no rollout was selected for training",
+        ),
+    ],
+)
 def test_nothing_is_learnt_and_why(columns, why):
     sick = rows(10, first=4, trained=0, **columns)
-    assert nothing_learnt(sick).startswith("every advantage was 0 in rounds 4 to 13 ") and why in nothing_learnt(sick)
+    assert nothing_learnt(sick).startswith(
+        "every advantage was 0 in rounds 4 to 13 "
+    ) and why in nothing_learnt(sick)
     assert nothing_learnt(sick[1:]) is None, "nine rounds are not many"
     assert nothing_learnt(rows(1) + sick[1:]) is None
     assert nothing_learnt(sick[7:], rounds=3) is not None
@@ -51,31 +89,61 @@ def test_nothing_is_learnt_and_why(columns, why):
 
 def test_an_entropy_collapse_is_relative_and_absolute():
     text = entropy_collapse(rows(10) + rows(10, entropy=0.02, reward=0.6))
-    assert text.startswith("mean entropy fell from 0.4 to 0.02 nats (first and last 10 rounds; reward 0.300 to 0.600)")
-    assert entropy_collapse(rows(10, entropy=9.0) + rows(10, entropy=0.5)) is None, "low for it, but far from none"
+    assert text.startswith(
+        "mean entropy fell from 0.4 to 0.02 nats (first and last 10 rounds; reward 0.300 to 0.600)"
+    )
+    assert entropy_collapse(rows(10, entropy=9.0) + rows(10, entropy=0.5)) is None, (
+        "low for it, but far from none"
+    )
     assert entropy_collapse(rows(10, entropy=0.05) + rows(10, entropy=0.02)) is None, "it began low"
     assert entropy_collapse(rows(10) + rows(9, entropy=0.02)) is None, "the windows would overlap"
-    assert entropy_collapse(rows(40, entropy=float("nan"))) is None, "a policy need not know its entropy"
+    assert entropy_collapse(rows(40, entropy=float("nan"))) is None, (
+        "a policy need not know its entropy"
+    )
 
 
 def test_verifier_failures_above_a_share():
-    assert verifier_failures(rows(10, status_timeout=2, status_crash=1)) is None, "3 of 64 are below 5%"
+    assert verifier_failures(rows(10, status_timeout=2, status_crash=1)) is None, (
+        "3 of 64 are below 5%"
+    )
     text = verifier_failures(rows(10, first=3, status_timeout=3, status_crash=1))
-    assert text.startswith("6% of the 640 rollouts of rounds 3 to 12 were not judged (30 timeout, 10 crash)")
-    assert verifier_failures(rows(1, rollouts=8, status_timeout=4)) is None, "four may be one odd answer"
-    assert verifier_failures(rows(1, rollouts=8, status_timeout=5)) is not None, "the first round suffices"
+    assert text.startswith(
+        "6% of the 640 rollouts of rounds 3 to 12 were not judged (30 timeout, 10 crash)"
+    )
+    assert verifier_failures(rows(1, rollouts=8, status_timeout=4)) is None, (
+        "four may be one odd answer"
+    )
+    assert verifier_failures(rows(1, rollouts=8, status_timeout=5)) is not None, (
+        "the first round suffices"
+    )
 
 
 def test_each_cause_is_said_once_a_run_whatever_comes_later():
-    history = rows(10) + rows(30, first=11, trained=0, entropy=0.01) + rows(5, first=41) + rows(15, first=46, trained=0)
+    history = (
+        rows(10)
+        + rows(30, first=11, trained=0, entropy=0.01)
+        + rows(5, first=41)
+        + rows(15, first=46, trained=0)
+    )
     said = told(history)
-    assert [(number, text.split(":")[0]) for number, text in said] == [(20, "nothing learnt"), (20, "entropy collapse")]
+    assert [(number, text.split(":")[0]) for number, text in said] == [
+        (20, "nothing learnt"),
+        (20, "entropy collapse"),
+    ]
     assert told(rows(60)) == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.01, 0.4]), st.integers(0, 8)), max_size=60), st.integers(0, 60))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([0.01, 0.4]), st.integers(0, 8)), max_size=60
+    ),
+    st.integers(0, 60),
+)
 def test_a_resumed_run_says_the_same(rounds, stop):
-    history = [rows(1, i + 1, trained=t, entropy=e, status_crash=c)[0] for i, (t, e, c) in enumerate(rounds)]
+    history = [
+        rows(1, i + 1, trained=t, entropy=e, status_crash=c)[0]
+        for i, (t, e, c) in enumerate(rounds)
+    ]
     whole = told([dict(row) for row in history])
     kept = [dict(row) for row in history[:stop]]
     told(kept)
@@ -102,7 +170,9 @@ def test_a_run_says_it_keeps_it_and_does_not_repeat_it_after_a_resume(tmp_path):
 
     lab = replace(small_lab(held_out=0), verifier=Accepts())
     small = dict(problems_per_round=2, evaluate_every=0, checkpoint_every=4)
-    with pytest.warns(TrainingWarning, match=r"nothing learnt: .* rounds 1 to 10 \(groups all right 100%") as caught:
+    with pytest.warns(
+        TrainingWarning, match=r"nothing learnt: .* rounds 1 to 10 \(groups all right 100%"
+    ) as caught:
         go(wb.Run(lab, wb.methods.grpo(2), out=tmp_path / "whole", **small), 13)
     assert len(caught) == 1
     with pytest.warns(TrainingWarning):

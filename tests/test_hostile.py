@@ -75,7 +75,11 @@ def in_time(verifiers, responses, answers, expected):
 
 
 def test_the_corpus():
-    responses = {(family, response) for family, family_responses in FAMILIES.items() for response in family_responses}
+    responses = {
+        (family, response)
+        for family, family_responses in FAMILIES.items()
+        for response in family_responses
+    }
     assert len(responses) >= 300
     assert len(FAMILIES) >= 20
 
@@ -107,7 +111,9 @@ def test_what_earlier_items_leave_behind_costs_later_ones_nothing(judge):
     with Pool(judge, workers=1, memory_mb=100, deadline=20) as pool:
         replies = pool.run([{"megabytes": 60}] * 6 + [{"megabytes": 200}] + [{"megabytes": 10}] * 4)
     assert [reply["status"] for reply in replies] == ["ok"] * 6 + ["crash"] + ["ok"] * 4
-    assert len({reply["pid"] for reply in replies[:6]}) == 6  # each left more than a quarter: six forks
+    assert (
+        len({reply["pid"] for reply in replies[:6]}) == 6
+    )  # each left more than a quarter: six forks
     assert len({reply["pid"] for reply in replies[7:]}) < 4
     assert len({reply["parent"] for reply in replies if "parent" in reply}) == 1  # and one worker
 
@@ -151,13 +157,19 @@ def test_looking_for_boxes_takes_few_steps_per_character(n):
 USUAL_BEFORE = re.compile(r"final answer is:?\s*(\$\$?|\\\(|\\\[)?\s*\Z", re.IGNORECASE)
 USUAL_AFTER = re.compile(r"\s*(\$\$?|\\\)|\\\])?\s*\.?\s*(I hope it is correct\.?)?\s*\Z")
 SPACE = [" ", "\n", "$", "$$", "x"]
-BEFORE = st.lists(st.sampled_from(["final answer is", "Final Answer is", ":", r"\(", r"\[", *SPACE]), max_size=6)
+BEFORE = st.lists(
+    st.sampled_from(["final answer is", "Final Answer is", ":", r"\(", r"\[", *SPACE]), max_size=6
+)
 AFTER = st.lists(st.sampled_from(["I hope it is correct", ".", r"\)", r"\]", *SPACE]), max_size=6)
 
 
 @given(BEFORE.map("".join), AFTER.map("".join))
 def test_the_usual_end_is_what_a_slow_pattern_would_say(before, after):
-    slow = USUAL_BEFORE.search(before) and before.lower().count("final answer") == 1 and USUAL_AFTER.match(after)
+    slow = (
+        USUAL_BEFORE.search(before)
+        and before.lower().count("final answer") == 1
+        and USUAL_AFTER.match(after)
+    )
     assert _is_usual_end(before, after) == bool(slow)
 
 
@@ -172,7 +184,9 @@ def test_closings_are_found_as_by_counting(text):
         return None
 
     starts = [i + 1 for i, character in enumerate(text) if character == "{"]
-    assert _closings(text) == {start: end for start in starts if (end := by_counting(start)) is not None}
+    assert _closings(text) == {
+        start: end for start in starts if (end := by_counting(start)) is not None
+    }
 
 
 # --- gold answers
@@ -194,7 +208,10 @@ def test_gold_answers_of_the_arithmetic_family_score_1():
 def test_recorded_verdicts_are_given_again():
     record = wb.load(ROOT / "data/runs/tiny-grpo/seed-0")
     rollouts = record.rollouts(columns=["problem", "text", "correct", "status"])
-    answers = [last_box(solution(problem.partition("/")[2]))[len(BOX) : -1] for problem in rollouts["problem"]]
+    answers = [
+        last_box(solution(problem.partition("/")[2]))[len(BOX) : -1]
+        for problem in rollouts["problem"]
+    ]
     with Math(boxed=True, deadline=20) as verifier:
         scores = verifier.score(rollouts["text"].tolist(), answers)
     assert 0 < scores.correct.sum() < len(rollouts)
@@ -207,7 +224,12 @@ SAMPLES = sorted((ROOT / "tests/data/hub").glob("*.jsonl"))
 
 @pytest.mark.skipif(not SAMPLES, reason="no samples of hub data sets in tests/data/hub")
 def test_gold_answers_of_hub_samples_score_1():
-    golds = [answer for sample in SAMPLES for line in sample.read_text().splitlines() for answer in golds_of(json.loads(line))]
+    golds = [
+        answer
+        for sample in SAMPLES
+        for line in sample.read_text().splitlines()
+        for answer in golds_of(json.loads(line))
+    ]
     assert golds
     with Math(deadline=20) as verifier:
         scores = verifier.score([BOX + answer + "}" for answer in golds], golds)
@@ -218,4 +240,7 @@ def golds_of(row: dict) -> list[str]:
     """The gold answers in a row as its data set writes them: `answer`, GSM8K's after ####, or the box of the solution."""
     found = row.get("answer", row.get("final_answer", row.get("solution")))
     texts = found if isinstance(found, list) else [str(found)] * (found is not None)
-    return [(last_box(text) or BOX + text.rpartition("####")[2].strip() + "}")[len(BOX) : -1] for text in texts]
+    return [
+        (last_box(text) or BOX + text.rpartition("####")[2].strip() + "}")[len(BOX) : -1]
+        for text in texts
+    ]

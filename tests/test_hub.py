@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-datasets = pytest.importorskip("datasets", reason="datasets is not installed (pip install datasets)")
+datasets = pytest.importorskip(
+    "datasets", reason="datasets is not installed (pip install datasets)"
+)
 
-from workbench import hub  # noqa: E402
 from workbench import problems as wb_problems  # noqa: E402
+from workbench.datasets import hub  # noqa: E402
 from workbench.verifiers import Choice, Math  # noqa: E402
 
 SAMPLES = Path(__file__).parent / "data" / "hub"
@@ -58,8 +60,18 @@ def written(folder, rows, name="own.jsonl"):
 
 def test_there_is_a_sample_of_every_data_set():
     assert {path.stem for path in SAMPLES.iterdir()} == set(hub.DATA_SETS)
-    assert {"gsm8k", "math", "math-500", "dapo-math-17k", "aime24", "aime25", "amc23", "minerva", "olympiadbench",
-            "gpqa"} <= set(hub.DATA_SETS)
+    assert {
+        "gsm8k",
+        "math",
+        "math-500",
+        "dapo-math-17k",
+        "aime24",
+        "aime25",
+        "amc23",
+        "minerva",
+        "olympiadbench",
+        "gpqa",
+    } <= set(hub.DATA_SETS)
 
 
 @pytest.mark.parametrize("name", hub.DATA_SETS)
@@ -80,7 +92,10 @@ def test_prompts_are_the_question_and_the_instruction(name):
     bare, full = sample(name, template="{prompt}"), sample(name)
     instruction = hub.DATA_SETS[name].template
     assert [p.prompt for p in full] == [instruction.replace("{prompt}", p.prompt) for p in bare]
-    assert all("\\boxed{}" in p.prompt and "####" not in p.prompt and "Remember to put" not in p.prompt for p in full)
+    assert all(
+        "\\boxed{}" in p.prompt and "####" not in p.prompt and "Remember to put" not in p.prompt
+        for p in full
+    )
     assert [p.id for p in full] == [p.id for p in bare], "the template is no part of the id"
 
 
@@ -94,7 +109,11 @@ def test_pools_train(math):
     pool = sample("gsm8k")
     drawn, cursor = pool.draw(8, 0, seed=1)
     assert len({p.id for p in drawn}) == 8 and cursor == 8
-    assert pool.config["family"] == "hub" and pool.config["name"] == "gsm8k" and json.dumps(pool.config)
+    assert (
+        pool.config["family"] == "hub"
+        and pool.config["name"] == "gsm8k"
+        and json.dumps(pool.config)
+    )
 
 
 # --- answers
@@ -112,22 +131,38 @@ def test_answers_of_gsm8k_are_behind_the_hashes():
 def test_answers_of_math_are_the_last_box():
     found = answers("math")
     assert found[r"What is $\sin \frac{\pi}{3}$?"] == r"\frac{\sqrt{3}}{2}"
-    assert found["Two fair dice are rolled. What is the probability of a sum of $9$?"] == r"\dfrac{1}{9}"
+    assert (
+        found["Two fair dice are rolled. What is the probability of a sum of $9$?"]
+        == r"\dfrac{1}{9}"
+    )
     assert found[r"Compute $\log_2 32$."] == "5", "\\boxed 5, without braces"
     assert list(found.values()) == list(answers("math-500").values())
 
 
-@pytest.mark.parametrize("text, held", [
-    (r"\boxed{1} then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"), (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\boxed 7", "7"),
-    (r"\fbox{x}", "x"), (r"\boxed{\left\{\frac{1}{2}\right\}}", r"\left\{\frac{1}{2}\right\}"), (r"\boxed{open", None),
-    (r"$\boxed \frac{1}{2}$.", r"\frac{1}{2}"), (r"\boxed {8}", "8"),
-    ("none", None), (r"\boxed{}", ""), (r"$\boxed 5$.", "5"), (r"\boxed{a}\boxed{b{c{d}}}", "b{c{d}}"),
-])
+@pytest.mark.parametrize(
+    "text, held",
+    [
+        (r"\boxed{1} then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed 7", "7"),
+        (r"\fbox{x}", "x"),
+        (r"\boxed{\left\{\frac{1}{2}\right\}}", r"\left\{\frac{1}{2}\right\}"),
+        (r"\boxed{open", None),
+        (r"$\boxed \frac{1}{2}$.", r"\frac{1}{2}"),
+        (r"\boxed {8}", "8"),
+        ("none", None),
+        (r"\boxed{}", ""),
+        (r"$\boxed 5$.", "5"),
+        (r"\boxed{a}\boxed{b{c{d}}}", "b{c{d}}"),
+    ],
+)
 def test_last_box(text, held):
     assert hub.last_box(text) == held
 
 
-BALANCED = st.recursive(st.text("ab1+ ", max_size=4), lambda t: t.map("{{{}}}".format) | st.tuples(t, t).map("".join))
+BALANCED = st.recursive(
+    st.text("ab1+ ", max_size=4), lambda t: t.map("{{{}}}".format) | st.tuples(t, t).map("".join)
+)
 
 
 @given(BALANCED)
@@ -144,7 +179,10 @@ def test_answers_of_olympiadbench_join_the_list():
     found = answers("olympiadbench")
     assert found["Find all real solutions of $|x - 3| = 4$."] == "-1, 7"
     assert found["Find all real $x$ with $x^2 = 7x - 10$."] == "2, 5"
-    assert any(question.startswith("All numbers are written in base ten.\nIn a group") for question in found)
+    assert any(
+        question.startswith("All numbers are written in base ten.\nIn a group")
+        for question in found
+    )
 
 
 def test_dapo_loses_its_prompt_and_its_repetitions():
@@ -152,20 +190,34 @@ def test_dapo_loses_its_prompt_and_its_repetitions():
 
 
 def test_rows_with_two_answers_are_left_out(caches):
-    row = {"prompt": [{"role": "user", "content": "What is $x$?"}], "reward_model": {"ground_truth": "1"}}
-    other = {"prompt": [{"role": "user", "content": "What is $y$?"}], "reward_model": {"ground_truth": "3"}}
+    row = {
+        "prompt": [{"role": "user", "content": "What is $x$?"}],
+        "reward_model": {"ground_truth": "1"},
+    }
+    other = {
+        "prompt": [{"role": "user", "content": "What is $y$?"}],
+        "reward_model": {"ground_truth": "3"},
+    }
     path = written(caches, [row, {**row, "reward_model": {"ground_truth": "2"}}, other])
     with pytest.warns(UserWarning, match="dapo-math-17k: rows left out: 1 with several answers"):
         pool = wb_problems.hub("dapo-math-17k", path=path)
-    assert [p.answer for p in pool] == ["3"] and pool.config["left_out"] == {"with several answers": 1}
+    assert [p.answer for p in pool] == ["3"] and pool.config["left_out"] == {
+        "with several answers": 1
+    }
 
 
 def test_rows_without_an_answer_are_left_out(caches):
-    rows = [{"question": "a", "answer": "no mark"}, {"question": "b", "answer": "so\n#### 2"},
-            {"question": None, "answer": "#### 1"}]
+    rows = [
+        {"question": "a", "answer": "no mark"},
+        {"question": "b", "answer": "so\n#### 2"},
+        {"question": None, "answer": "#### 1"},
+    ]
     with pytest.warns(UserWarning, match="2 without question or answer"):
         assert len(wb_problems.hub("gsm8k", path=written(caches, rows))) == 1
-    with pytest.warns(UserWarning, match="1 without"), pytest.raises(ValueError, match="gsm8k train has 0 problems"):
+    with (
+        pytest.warns(UserWarning, match="1 without"),
+        pytest.raises(ValueError, match="gsm8k train has 0 problems"),
+    ):
         wb_problems.hub("gsm8k", path=written(caches, rows[:1], "none.jsonl"))
 
 
@@ -184,7 +236,9 @@ def test_answers_that_cannot_be_verified_can_be_left_out(caches, math):
     with pytest.raises(ValueError, match="cannot read"):
         math.score(["1"], [wb_problems.hub("minerva", "test", path=path)[0].answer])
     with pytest.warns(UserWarning, match="1 gold answer not verified"):
-        assert [p.answer for p in wb_problems.hub("minerva", "test", path=path, verifier=math)] == [r"\frac{1}{2}"]
+        assert [p.answer for p in wb_problems.hub("minerva", "test", path=path, verifier=math)] == [
+            r"\frac{1}{2}"
+        ]
 
 
 # --- multiple choice
@@ -199,7 +253,9 @@ def test_choices_are_shuffled_by_content_alone(caches):
         question, *choices = problem.prompt.split("\n")
         assert [c[:3] for c in choices] == ["(A)", "(B)", "(C)", "(D)"] and len(set(choices)) == 4
         assert choices["ABCD".index(problem.answer)] == f"({problem.answer}) {right[question]}"
-    turned = wb_problems.hub("gpqa", "test", path=written(caches, rows[::-1]), seed=5, template="{prompt}")
+    turned = wb_problems.hub(
+        "gpqa", "test", path=written(caches, rows[::-1]), seed=5, template="{prompt}"
+    )
     assert {p.id: p for p in turned} == {p.id: p for p in pool}
 
 
@@ -216,14 +272,20 @@ def test_ids_do_not_depend_on_positions(caches):
 def test_subsets_depend_on_the_seed_alone(caches):
     rows = [json.loads(line) for line in (SAMPLES / "gsm8k.jsonl").read_text().splitlines()]
     five = {p.id for p in sample("gsm8k", n=5, seed=3)}
-    assert len(five) == 5 and five == {p.id for p in wb_problems.hub("gsm8k", n=5, seed=3, path=written(caches, rows[::-1]))}
+    assert len(five) == 5 and five == {
+        p.id for p in wb_problems.hub("gsm8k", n=5, seed=3, path=written(caches, rows[::-1]))
+    }
     assert any(five != {p.id for p in sample("gsm8k", n=5, seed=seed)} for seed in (4, 5))
 
 
 def test_levels(caches):
     assert [p.level for p in sample("math")][:3] == [1, 1, 2] and sample("math")[-1].level == 0
     hard = sample("math", levels=(3, 4, 5))
-    assert {p.level for p in hard} == {3, 4, 5} and len(hard) == 11 and hard.config["levels"] == [3, 4, 5]
+    assert (
+        {p.level for p in hard} == {3, 4, 5}
+        and len(hard) == 11
+        and hard.config["levels"] == [3, 4, 5]
+    )
 
 
 # --- where the data comes from
@@ -254,7 +316,9 @@ def copy_of_the_repository(folder):
 
 def test_a_directory_with_configurations_and_splits(caches):
     copy_of_the_repository(caches / "gsm8k")
-    train, test = (wb_problems.hub("gsm8k", split, path=caches / "gsm8k") for split in ("train", "test"))
+    train, test = (
+        wb_problems.hub("gsm8k", split, path=caches / "gsm8k") for split in ("train", "test")
+    )
     assert (len(train), len(test)) == (15, 5) and not {p.id for p in train} & {p.id for p in test}
 
 
@@ -267,22 +331,40 @@ def test_a_directory_of_files_named_by_split(caches):
 
 def test_offline_a_download_of_the_pinned_revision_is_found(caches):
     entry = hub.DATA_SETS["gsm8k"]
-    copy_of_the_repository(caches / "hub" / "datasets--openai--gsm8k" / "snapshots" / entry.revision)
+    copy_of_the_repository(
+        caches / "hub" / "datasets--openai--gsm8k" / "snapshots" / entry.revision
+    )
     pool = wb_problems.hub("gsm8k", "test")
-    assert len(pool) == 5 and pool.config["revision"] == entry.revision and pool.config["repository"] == "openai/gsm8k"
+    assert (
+        len(pool) == 5
+        and pool.config["revision"] == entry.revision
+        and pool.config["repository"] == "openai/gsm8k"
+    )
     with pytest.raises(ConnectionError, match=f"--revision {'0' * 40}`"):
         wb_problems.hub("gsm8k", "test", revision="0" * 40)
 
 
-@pytest.mark.parametrize("name, file", [
-    ("olympiadbench", "OlympiadBench/OE_TO_maths_en_COMP/OE_TO_maths_en_COMP.parquet"), ("openr1-math", "data/train-0.parquet"),
-])
+@pytest.mark.parametrize(
+    "name, file",
+    [
+        ("olympiadbench", "OlympiadBench/OE_TO_maths_en_COMP/OE_TO_maths_en_COMP.parquet"),
+        ("openr1-math", "data/train-0.parquet"),
+    ],
+)
 def test_offline_part_of_a_large_repository_is_enough(name, file, caches):
     entry = hub.DATA_SETS[name]
     assert f"--include '{entry.files}'" in hub.command(name)
-    snapshot = caches / "hub" / f"datasets--{entry.repository.replace('/', '--')}" / "snapshots" / entry.revision
+    snapshot = (
+        caches
+        / "hub"
+        / f"datasets--{entry.repository.replace('/', '--')}"
+        / "snapshots"
+        / entry.revision
+    )
     (snapshot / file).parent.mkdir(parents=True)
-    datasets.load_dataset("json", data_files=str(SAMPLES / f"{name}.jsonl"), split="train").to_parquet(str(snapshot / file))
+    datasets.load_dataset(
+        "json", data_files=str(SAMPLES / f"{name}.jsonl"), split="train"
+    ).to_parquet(str(snapshot / file))
     assert [p for p in wb_problems.hub(name, SPLIT[name])] == list(sample(name))
 
 
@@ -318,17 +400,31 @@ def test_offline_the_error_is_the_command(name):
 
 
 NOT_FOUND = [
-    ("gpqa", "Dataset 'Idavidrein/gpqa' is a gated dataset on the Hub. You must be authenticated to access it.", PermissionError,
-     "gpqa: Idavidrein/gpqa is gated: accept its terms at https"),
-    ("gsm8k", "Revision 'nine' doesn't exist for dataset 'openai/gsm8k' on the Hub.", ValueError,
-     "revision='nine': openai/gsm8k has no such revision; the pinned one is 7403"),
-    ("gsm8k", "Dataset 'openai/gsm8k' doesn't exist on the Hub or cannot be accessed.", FileNotFoundError, "gsm8k: openai/gsm8k"),
+    (
+        "gpqa",
+        "Dataset 'Idavidrein/gpqa' is a gated dataset on the Hub. You must be authenticated to access it.",
+        PermissionError,
+        "gpqa: Idavidrein/gpqa is gated: accept its terms at https",
+    ),
+    (
+        "gsm8k",
+        "Revision 'nine' doesn't exist for dataset 'openai/gsm8k' on the Hub.",
+        ValueError,
+        "revision='nine': openai/gsm8k has no such revision; the pinned one is 7403",
+    ),
+    (
+        "gsm8k",
+        "Dataset 'openai/gsm8k' doesn't exist on the Hub or cannot be accessed.",
+        FileNotFoundError,
+        "gsm8k: openai/gsm8k",
+    ),
 ]
 
 
 @pytest.mark.parametrize("name, said, kind, message", NOT_FOUND)
 def test_what_the_hub_refuses(monkeypatch, name, said, kind, message):
     """No network here: the errors are those that `datasets` raises for such answers."""
+
     def load_dataset(*args, **kwargs):
         raise datasets.exceptions.DatasetNotFoundError(said)
 
@@ -342,7 +438,9 @@ def test_what_the_hub_is_asked_for(monkeypatch):
 
     def load_dataset(*args, **kwargs):
         asked.append((args, kwargs))
-        return datasets.Dataset.from_list([json.loads(line) for line in (SAMPLES / "gsm8k.jsonl").read_text().splitlines()])
+        return datasets.Dataset.from_list(
+            [json.loads(line) for line in (SAMPLES / "gsm8k.jsonl").read_text().splitlines()]
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert len(wb_problems.hub("gsm8k", "test", revision="main")) == 20
@@ -351,31 +449,51 @@ def test_what_the_hub_is_asked_for(monkeypatch):
 
 def test_missing_columns(caches):
     path = written(caches, [{"question": "a", "solution": "b"}])
-    with pytest.raises(ValueError, match=r"gsm8k: column 'answer' is missing; .*own.jsonl has question, solution"):
+    with pytest.raises(
+        ValueError, match=r"gsm8k: column 'answer' is missing; .*own.jsonl has question, solution"
+    ):
         wb_problems.hub("gsm8k", path=path)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: wb_problems.hub("gsm9k"), "name='gsm9k': no such data set; there are gsm8k, math"),
-    (lambda: wb_problems.hub("aime24"), "split='train': aime24 has test"),
-    (lambda: wb_problems.hub("gsm8k", "valid"), "split='valid': gsm8k has train, test"),
-    (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a positive whole number"),
-    (lambda: sample("gsm8k", n=21), "n=21: gsm8k train has 20 problems"),
-    (lambda: wb_problems.hub("gsm8k", template="question"), r"template='question': text with \{prompt\}"),
-    (lambda: wb_problems.hub("gsm8k", levels=(3,)), "levels=.*gsm8k have no levels; math and math-500 have"),
-    (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): several of 1 to 5"),
-    (lambda: wb_problems.hub("math", levels=3), r"levels=3: several of 1 to 5"),
-    (lambda: sample("math", levels=()), "math train has 0 problems"),
-    (lambda: wb_problems.hub("gsm8k", revision="a b"), "revision='a b': a commit, tag or branch"),
-    (lambda: wb_problems.hub("gsm8k", path="data.xml"), "path='data.xml': a directory or a file ending in .jsonl"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: wb_problems.hub("gsm9k"), "name='gsm9k': no such data set; there are gsm8k, math"),
+        (lambda: wb_problems.hub("aime24"), "split='train': aime24 has test"),
+        (lambda: wb_problems.hub("gsm8k", "valid"), "split='valid': gsm8k has train, test"),
+        (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a positive whole number"),
+        (lambda: sample("gsm8k", n=21), "n=21: gsm8k train has 20 problems"),
+        (
+            lambda: wb_problems.hub("gsm8k", template="question"),
+            r"template='question': text with \{prompt\}",
+        ),
+        (
+            lambda: wb_problems.hub("gsm8k", levels=(3,)),
+            "levels=.*gsm8k have no levels; math and math-500 have",
+        ),
+        (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): several of 1 to 5"),
+        (lambda: wb_problems.hub("math", levels=3), r"levels=3: several of 1 to 5"),
+        (lambda: sample("math", levels=()), "math train has 0 problems"),
+        (
+            lambda: wb_problems.hub("gsm8k", revision="a b"),
+            "revision='a b': a commit, tag or branch",
+        ),
+        (
+            lambda: wb_problems.hub("gsm8k", path="data.xml"),
+            "path='data.xml': a directory or a file ending in .jsonl",
+        ),
+    ],
+)
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
 def test_a_path_that_is_not_there():
-    with pytest.raises(FileNotFoundError, match=r"path='none.jsonl': there is no such file; `hf download openai/gsm8k"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"path='none.jsonl': there is no such file; `hf download openai/gsm8k",
+    ):
         wb_problems.hub("gsm8k", path="none.jsonl")
 
 

@@ -4,7 +4,7 @@ import pytest
 from test_run import go
 
 import workbench as wb
-from workbench import doctor
+from workbench.cli import doctor
 from workbench.labs import _problems, from_config, shipped
 from workbench.policies import Sampling
 from workbench.problems import Pool, Problem, arithmetic, reasoning_gym
@@ -12,8 +12,17 @@ from workbench.problems import Pool, Problem, arithmetic, reasoning_gym
 
 def test_the_shipped_model_is_there_and_small():
     files = {p.name: p.stat().st_size for p in shipped("models/tiny").iterdir()}
-    assert {"model.safetensors", "tokenizer.json", "config.json", "README.md", "training.csv", "accuracy.csv"} <= files.keys()
-    assert sum(files.values()) < 2_000_000 and not [name for name in files if name.endswith((".bin", ".pt", ".pkl"))]
+    assert {
+        "model.safetensors",
+        "tokenizer.json",
+        "config.json",
+        "README.md",
+        "training.csv",
+        "accuracy.csv",
+    } <= files.keys()
+    assert sum(files.values()) < 2_000_000 and not [
+        name for name in files if name.endswith((".bin", ".pt", ".pkl"))
+    ]
 
 
 def test_tiny_can_be_made_again_from_its_config():
@@ -25,13 +34,22 @@ def test_tiny_can_be_made_again_from_its_config():
         from_config({"lab": "mine"})
 
 
-@pytest.mark.parametrize("lora", [None, {"r": 4, "target_modules": "all-linear"}], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "lora", [None, {"r": 4, "target_modules": "all-linear"}], ids=["full", "lora"]
+)
 def test_any_causal_lm_trains_and_resumes_from_its_manifest(lora, tmp_path):
     if lora:
         pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
     lab = wb.labs.transformers(
-        str(shipped("models/tiny")), arithmetic(16, levels=(1, 2)), arithmetic(4, split="heldout"), lora=lora,
-        learning_rate=1e-3, sampling=Sampling(max_new_tokens=24, stop=("}",)), samples=1, device="cpu")
+        str(shipped("models/tiny")),
+        arithmetic(16, levels=(1, 2)),
+        arithmetic(4, split="heldout"),
+        lora=lora,
+        learning_rate=1e-3,
+        sampling=Sampling(max_new_tokens=24, stop=("}",)),
+        samples=1,
+        device="cpu",
+    )
     row = go(wb.Run(lab, wb.methods.grpo(4), out=tmp_path, problems_per_round=4), 1)[0]
     assert row["steps"] == 1
     again = wb.Run.resume(tmp_path)
@@ -41,7 +59,9 @@ def test_any_causal_lm_trains_and_resumes_from_its_manifest(lora, tmp_path):
 
 def test_a_lab_of_ones_own_problems_has_to_be_passed(tmp_path):
     own = Pool([Problem(str(i), f"{i}+1=", str(i + 1)) for i in range(4)], {})
-    lab = wb.labs.transformers(str(shipped("models/tiny")), own, sampling=Sampling(max_new_tokens=8), device="cpu")
+    lab = wb.labs.transformers(
+        str(shipped("models/tiny")), own, sampling=Sampling(max_new_tokens=8), device="cpu"
+    )
     assert lab.config is None
     go(wb.Run(lab, wb.methods.grpo(2), out=tmp_path, problems_per_round=2), 1)
     with pytest.raises(ValueError, match="the manifest cannot make this lab again"):
@@ -55,7 +75,9 @@ def test_problems_are_made_again_from_what_they_say_of_themselves():
         assert again is pool is None or again.problems == pool.problems
     stream = arithmetic(levels=(1, 2))
     assert _problems(stream.config).draw(3)[0] == stream.draw(3)[0]
-    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)")
+    pytest.importorskip(
+        "reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)"
+    )
     chains = reasoning_gym("chain_sum", 3, seed=1, instruction="", min_terms=2, max_terms=2)
     assert _problems(chains.config).problems == chains.problems
 
@@ -63,36 +85,53 @@ def test_problems_are_made_again_from_what_they_say_of_themselves():
 @pytest.mark.skipif(doctor.no_gpu() is None, reason="for machines without a GPU")
 def test_without_a_gpu_one_line_says_so():
     problems = arithmetic(4)
-    with pytest.raises(ValueError, match=r"labs\.unsloth: .*NVIDIA GPU is needed.*; labs\.transformers"):
+    with pytest.raises(
+        ValueError, match=r"labs\.unsloth: .*NVIDIA GPU is needed.*; labs\.transformers"
+    ):
         wb.labs.unsloth("nobody/none", problems)
     with pytest.raises(ValueError, match=r"engine='vllm': .*NVIDIA GPU is needed"):
         wb.labs.transformers("nobody/none", problems, engine="vllm")
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"template": "no place"}, r"must contain \{prompt\}"), ({"lora_rank": 0}, "lora_rank=0"),
-    ({"max_length": 512}, r"max_length=512: prompt and response share it, and sampling\.max_new_tokens is 512"),
-    ({"gpu_memory_utilization": 1.2}, r"gpu_memory_utilization=1\.2: a share"),
-    ({"device": "cpu"}, "device='cpu': Unsloth has neither vLLM nor 4 bits there"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"template": "no place"}, r"must contain \{prompt\}"),
+        ({"lora_rank": 0}, "lora_rank=0"),
+        (
+            {"max_length": 512},
+            r"max_length=512: prompt and response share it, and sampling\.max_new_tokens is 512",
+        ),
+        ({"gpu_memory_utilization": 1.2}, r"gpu_memory_utilization=1\.2: a share"),
+        ({"device": "cpu"}, "device='cpu': Unsloth has neither vLLM nor 4 bits there"),
+    ],
+)
 def test_bad_arguments_of_the_gpu_box(options, message):
     with pytest.raises(ValueError, match=message):
         wb.labs.unsloth("nobody/none", arithmetic(4), **options)
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"engine": "sglang"}, "engine=.sglang.: allowed are .transformers. and .vllm."),
-    ({"template": "x"}, r"must contain \{prompt\}"),
-    ({"engine": "vllm", "max_length": 100}, "max_length=100: prompt and response share it"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"engine": "sglang"}, "engine=.sglang.: allowed are .transformers. and .vllm."),
+        ({"template": "x"}, r"must contain \{prompt\}"),
+        ({"engine": "vllm", "max_length": 100}, "max_length=100: prompt and response share it"),
+    ],
+)
 def test_bad_arguments_of_a_causal_lm(options, message):
     with pytest.raises(ValueError, match=message):
         wb.labs.transformers("nobody/none", arithmetic(4), **options)
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"levels": (0,)}, r"levels=\(0,\): known levels"), ({"pool": 0}, "n=0"), ({"levels": ()}, "levels"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"levels": (0,)}, r"levels=\(0,\): known levels"),
+        ({"pool": 0}, "n=0"),
+        ({"levels": ()}, "levels"),
+    ],
+)
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         wb.labs.tiny(**options)

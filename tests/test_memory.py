@@ -7,14 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.labs import shipped
-from workbench.memory import KNOWN, Shape, estimate, from_config, shape
+from workbench.policies.memory import KNOWN, Shape, estimate, from_config, shape
 
 # numbers of parameters as the hub counts them in the safetensors files
 PUBLISHED = {
-    "Qwen2.5-0.5B": 494_032_768, "Qwen2.5-1.5B": 1_543_714_304, "Qwen2.5-3B": 3_085_938_688, "Qwen2.5-7B": 7_615_616_512,
-    "Qwen2.5-Math-1.5B": 1_543_714_304, "Qwen2.5-Math-7B": 7_615_616_512, "DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
-    "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512, "Qwen3-4B": 4_022_468_096,
-    "Qwen3-8B": 8_190_735_360, "Llama-3.2-1B": 1_235_814_400, "Llama-3.2-3B": 3_212_749_824, "Llama-3.1-8B": 8_030_261_248,
+    "Qwen2.5-0.5B": 494_032_768,
+    "Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen2.5-3B": 3_085_938_688,
+    "Qwen2.5-7B": 7_615_616_512,
+    "Qwen2.5-Math-1.5B": 1_543_714_304,
+    "Qwen2.5-Math-7B": 7_615_616_512,
+    "DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+    "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
+    "Qwen3-4B": 4_022_468_096,
+    "Qwen3-8B": 8_190_735_360,
+    "Llama-3.2-1B": 1_235_814_400,
+    "Llama-3.2-3B": 3_212_749_824,
+    "Llama-3.1-8B": 8_030_261_248,
     "SmolLM2-135M": 134_515_008,
 }
 SMALL = Shape(hidden=8, layers=2, heads=4, kv_heads=2, head=3, mlp=10, vocabulary=20)
@@ -30,16 +39,33 @@ def built(family, **settings):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(family, **{"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
-                                             "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 101, **settings})
+    config = AutoConfig.for_model(
+        family,
+        **{
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 48,
+            "vocab_size": 101,
+            **settings,
+        },
+    )
     with torch.device("meta"):
         return config, AutoModelForCausalLM.from_config(config)
 
 
 CONFIGS = [
-    ("llama", {}), ("llama", {"tie_word_embeddings": True}), ("llama", {"attention_bias": True, "mlp_bias": True}),
-    ("llama", {"head_dim": 16}), ("mistral", {"head_dim": 8}), ("qwen2", {}), ("qwen2", {"tie_word_embeddings": True}),
-    ("qwen2", {"num_key_value_heads": 4}), ("qwen3", {"head_dim": 16}), ("qwen3", {"head_dim": 8, "attention_bias": True}),
+    ("llama", {}),
+    ("llama", {"tie_word_embeddings": True}),
+    ("llama", {"attention_bias": True, "mlp_bias": True}),
+    ("llama", {"head_dim": 16}),
+    ("mistral", {"head_dim": 8}),
+    ("qwen2", {}),
+    ("qwen2", {"tie_word_embeddings": True}),
+    ("qwen2", {"num_key_value_heads": 4}),
+    ("qwen3", {"head_dim": 16}),
+    ("qwen3", {"head_dim": 8, "attention_bias": True}),
 ]
 
 
@@ -49,10 +75,14 @@ def test_counts_are_those_of_the_built_model(family, settings):
     sizes = from_config(config.to_dict())
     assert sizes.parameters == sum(p.numel() for p in model.parameters())
     names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    linear = {name: module for name, module in model.named_modules() if name.rpartition(".")[2] in names}
+    linear = {
+        name: module for name, module in model.named_modules() if name.rpartition(".")[2] in names
+    }
     assert len(linear) == 7 * config.num_hidden_layers
     assert sizes.linear == sum(module.weight.numel() for module in linear.values())
-    assert sizes.lora_parameters(5) == sum(5 * (m.in_features + m.out_features) for m in linear.values())
+    assert sizes.lora_parameters(5) == sum(
+        5 * (m.in_features + m.out_features) for m in linear.values()
+    )
 
 
 def test_adapters_are_those_of_peft():
@@ -71,8 +101,14 @@ def test_the_cache_of_the_built_model_is_as_large_as_counted():
     model = model.to_empty(device="cpu").to(torch.bfloat16)
     cache = DynamicCache(config=config)
     model(torch.zeros(3, 7, dtype=torch.long), past_key_values=cache)
-    kept = sum(part.numel() * part.element_size() for layer in cache.layers for part in (layer.keys, layer.values))
-    assert kept == estimate(from_config(config.to_dict()), rollouts=3, max_length=7)["keys and values"]
+    kept = sum(
+        part.numel() * part.element_size()
+        for layer in cache.layers
+        for part in (layer.keys, layer.values)
+    )
+    assert (
+        kept == estimate(from_config(config.to_dict()), rollouts=3, max_length=7)["keys and values"]
+    )
 
 
 def test_a_small_model_by_hand():
@@ -81,19 +117,33 @@ def test_a_small_model_by_hand():
     assert SMALL.lora_parameters(2) == 2 * 2 * ((8 + 12) + 2 * (8 + 6) + (12 + 8) + 3 * 18) == 488
     found = estimate(SMALL, lora_rank=2, max_length=5, rollouts=3, micro_tokens=10)
     assert found == {
-        "weights": 2512, "adapters": 4 * 488, "gradients": 4 * 488, "adam": 8 * 488,
-        "activations": 2 * 10 * (8 * 2 + 6 * 8 + 2 * 12 + 2 * 6 + 4 * 10), "logits": 12 * 10 * 20,
+        "weights": 2512,
+        "adapters": 4 * 488,
+        "gradients": 4 * 488,
+        "adam": 8 * 488,
+        "activations": 2 * 10 * (8 * 2 + 6 * 8 + 2 * 12 + 2 * 6 + 4 * 10),
+        "logits": 12 * 10 * 20,
         "keys and values": 2 * 2 * 6 * 2 * 3 * 5,
     }
 
 
 def test_full_training_and_four_bits():
     full = estimate(SMALL, lora_rank=0, dtype="float32")
-    assert (full["weights"], full["adapters"], full["gradients"], full["adam"]) == (5024, 0, 5024, 10048)
+    assert (full["weights"], full["adapters"], full["gradients"], full["adam"]) == (
+        5024,
+        0,
+        5024,
+        10048,
+    )
     assert estimate(SMALL, load_in_4bit=True)["weights"] == 2 * (1256 - 1056) + 1056 * 9 // 16
 
 
-@given(st.integers(1, 4000), st.integers(0, 200), st.sampled_from([0, 1, 64]), st.sampled_from(list(KNOWN)))
+@given(
+    st.integers(1, 4000),
+    st.integers(0, 200),
+    st.sampled_from([0, 1, 64]),
+    st.sampled_from(list(KNOWN)),
+)
 def test_longer_and_more_never_takes_less(length, rollouts, rank, name):
     small = estimate(name, lora_rank=rank, max_length=length, rollouts=rollouts)
     large = estimate(name, lora_rank=rank, max_length=length + 1, rollouts=rollouts + 1)
@@ -101,7 +151,10 @@ def test_longer_and_more_never_takes_less(length, rollouts, rank, name):
     assert large["keys and values"] > small["keys and values"]
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-3B-Instruct", "qwen2.5-3b", "unsloth/Qwen2.5-3B-Instruct-unsloth-bnb-4bit"])
+@pytest.mark.parametrize(
+    "name",
+    ["Qwen/Qwen2.5-3B-Instruct", "qwen2.5-3b", "unsloth/Qwen2.5-3B-Instruct-unsloth-bnb-4bit"],
+)
 def test_names(name):
     assert shape(name) == KNOWN["Qwen2.5-3B"]
 
@@ -111,21 +164,35 @@ def test_a_local_model(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     assert shape(folder) == shape(folder / "config.json") == from_config(config)
     from safetensors import safe_open
+
     with safe_open(folder / "model.safetensors", "np") as weights:
-        assert shape(folder).parameters == sum(weights.get_tensor(name).size for name in weights.keys())
+        assert shape(folder).parameters == sum(
+            weights.get_tensor(name).size for name in weights.keys()
+        )
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="no JSON"):
         shape(tmp_path)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: shape("no/such-model"), "model='no/such-model': no directory"), (lambda: shape("a b"), "model='a b'"),
-    (lambda: from_config({"model_type": "mamba"}), "model_type='mamba': sizes are known for llama"),
-    (lambda: from_config({"model_type": "llama"}), "'hidden_size' is missing"),
-    (lambda: estimate(SMALL, lora_rank=-1), "lora_rank=-1"), (lambda: estimate(SMALL, max_length=0), "max_length=0"),
-    (lambda: estimate(SMALL, dtype="int8"), "dtype='int8': known are float32"),
-    (lambda: estimate(SMALL, lora_rank=0, load_in_4bit=True), "quantised weights cannot be trained"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: shape("no/such-model"), "model='no/such-model': no directory"),
+        (lambda: shape("a b"), "model='a b'"),
+        (
+            lambda: from_config({"model_type": "mamba"}),
+            "model_type='mamba': sizes are known for llama",
+        ),
+        (lambda: from_config({"model_type": "llama"}), "'hidden_size' is missing"),
+        (lambda: estimate(SMALL, lora_rank=-1), "lora_rank=-1"),
+        (lambda: estimate(SMALL, max_length=0), "max_length=0"),
+        (lambda: estimate(SMALL, dtype="int8"), "dtype='int8': known are float32"),
+        (
+            lambda: estimate(SMALL, lora_rank=0, load_in_4bit=True),
+            "quantised weights cannot be trained",
+        ),
+    ],
+)
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -12,14 +12,20 @@ import workbench as wb
 from workbench import allocators, selectors
 from workbench.advantages import group_normalized, leave_one_out
 from workbench.objectives import Objective
-from workbench.reuse import CorrectResponses
+from workbench.replay import CorrectResponses
 from workbench.rollouts import Rollouts
 
 SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
 METHODS = {
-    "grpo": wb.methods.grpo(4), "dapo": wb.methods.dapo(4), "gspo": wb.methods.gspo(4), "dr_grpo": wb.methods.dr_grpo(4),
-    "pods": wb.methods.pods(8, 4), "ar3po": wb.methods.ar3po(2, 2), "knapsack": wb.methods.knapsack(4),
-    "aero": wb.methods.aero(4, 8, n_max=10, k_max=3), "cbs": wb.methods.cbs(n=4, p=50, warmup=2, start=0.5),
+    "grpo": wb.methods.grpo(4),
+    "dapo": wb.methods.dapo(4),
+    "gspo": wb.methods.gspo(4),
+    "dr_grpo": wb.methods.dr_grpo(4),
+    "pods": wb.methods.pods(8, 4),
+    "ar3po": wb.methods.ar3po(2, 2),
+    "knapsack": wb.methods.knapsack(4),
+    "aero": wb.methods.aero(4, 8, n_max=10, k_max=3),
+    "cbs": wb.methods.cbs(n=4, p=50, warmup=2, start=0.5),
 }
 
 
@@ -55,11 +61,17 @@ def test_five_rounds_resume_exactly(name, tmp_path):
 def test_pods_trains_on_m_of_n(tmp_path):
     rounds, rollouts = trained(METHODS["pods"], tmp_path)
     kept = rollouts[rollouts["selected"]]
-    assert (sizes(rollouts) == 8).all() and (sizes(kept) == 4).all() and (rounds["selected"] == 32).all()
+    assert (
+        (sizes(rollouts) == 8).all()
+        and (sizes(kept) == 4).all()
+        and (rounds["selected"] == 32).all()
+    )
     for _, group in rollouts.groupby(["round", "problem"]):
         right = group["correct"].sum()
         kept_right = group[group["selected"]]["correct"].sum()
-        assert kept_right == np.clip(2, max(0, right - 4), min(4, right)), "theorem 2: half and half, as far as there are"
+        assert kept_right == np.clip(2, max(0, right - 4), min(4, right)), (
+            "theorem 2: half and half, as far as there are"
+        )
 
 
 def test_ar3po_stages_and_reuse(tmp_path):
@@ -68,8 +80,15 @@ def test_ar3po_stages_and_reuse(tmp_path):
     for _, group in fresh.groupby(["round", "problem"]):
         assert len(group) == (2 if group[group["stage"] == 0]["correct"].any() else 4)
     old = rollouts[rollouts["age"] > 0]
-    assert len(old) > 0 and old["round"].min() >= 1 and old["correct"].all() and not old["trained"].any()
-    assert (rounds["rollouts"] < 32).any() and rounds["reuse_stored"].iloc[-1] == fresh["correct"].sum()
+    assert (
+        len(old) > 0
+        and old["round"].min() >= 1
+        and old["correct"].all()
+        and not old["trained"].any()
+    )
+    assert (rounds["rollouts"] < 32).any() and rounds["reuse_stored"].iloc[-1] == fresh[
+        "correct"
+    ].sum()
 
 
 def test_knapsack_keeps_the_total_and_starts_uniform(tmp_path):
@@ -100,7 +119,11 @@ def test_dapo_trains_on_mixed_groups_only(tmp_path):
     rounds, rollouts = trained(METHODS["dapo"], tmp_path, problems_per_round=4)
     kept = rollouts[rollouts["selected"]]
     assert kept.groupby(["round", "problem"])["correct"].nunique().eq(2).all()
-    assert (rounds["problems"] <= 12).all() and (rounds["problems"] > 4).any() and (rounds["selected"] <= 16).all()
+    assert (
+        (rounds["problems"] <= 12).all()
+        and (rounds["problems"] > 4).any()
+        and (rounds["selected"] <= 16).all()
+    )
     assert {"reward_correct", "reward_overlong"} <= set(rollouts.columns)
 
 
@@ -115,13 +138,22 @@ def test_dapo_with_nothing_mixed_ends_and_trains_on_nothing(tmp_path):
 
     lab = replace(small_lab(pool=16, held_out=0), verifier=Solved())
     row = go(wb.Run(lab, wb.methods.dapo(2), problems_per_round=4, evaluate_every=0), 1)[0]
-    assert row["rollouts"] == 24 and row["selected"] == 0 and row["steps"] == 0 and np.isnan(row["loss"])
+    assert (
+        row["rollouts"] == 24
+        and row["selected"] == 0
+        and row["steps"] == 0
+        and np.isnan(row["loss"])
+    )
 
 
 def test_a_cross_product_is_one_expression(tmp_path):
     method = wb.methods.knapsack(8).but(
-        name="knapsack-pods-gspo", selector=selectors.MaxVariance(4), reuse=CorrectResponses(),
-        advantage=partial(leave_one_out, clip=5.0), objective=Objective((3e-4, 4e-4), "sequence", "rollout"))
+        name="knapsack-pods-gspo",
+        selector=selectors.MaxVariance(4),
+        reuse=CorrectResponses(),
+        advantage=partial(leave_one_out, clip=5.0),
+        objective=Objective((3e-4, 4e-4), "sequence", "rollout"),
+    )
     rounds, rollouts = trained(method, tmp_path)
     assert (rounds["rollouts"] == 64).all() and sizes(rollouts[rollouts["selected"]]).max() <= 4
     assert "Knapsack" in repr(method) and "MaxVariance(m=4)" in repr(method)
@@ -146,9 +178,14 @@ def test_a_selector_of_ones_own_in_a_few_lines(tmp_path):
         def __call__(self, rollouts, rng):
             return np.sort(np.argsort(rollouts.lengths, kind="stable")[: self.m])
 
-    rounds, rollouts = trained(wb.methods.grpo(4).but(name="shortest", selector=Shortest(10)), tmp_path, 1)
+    rounds, rollouts = trained(
+        wb.methods.grpo(4).but(name="shortest", selector=Shortest(10)), tmp_path, 1
+    )
     assert rounds["selected"].tolist() == [10]
-    assert rollouts.loc[rollouts["selected"], "length"].max() <= rollouts.loc[~rollouts["selected"], "length"].min()
+    assert (
+        rollouts.loc[rollouts["selected"], "length"].max()
+        <= rollouts.loc[~rollouts["selected"], "length"].min()
+    )
 
 
 class TestReuse:
@@ -159,18 +196,31 @@ class TestReuse:
         from workbench.rollouts import Context
 
         slot = CorrectResponses(mode)
-        sampled = policy.generate(["1+2="] * 2, [1, 8], wb.policies.Sampling(max_new_tokens=12), seed=3)
+        sampled = policy.generate(
+            ["1+2="] * 2, [1, 8], wb.policies.Sampling(max_new_tokens=12), seed=3
+        )
         sampled = sampled.assign(problem=np.array(["p"] * 9), gradient=np.ones(9, bool))
-        slot.feedback(sampled.take([0]).assign(correct=[True], reward=[1.0], round=[1]), Context(round=1))
-        table = sampled.take(np.arange(1, 9)).assign(reward=np.zeros(8), correct=np.zeros(8, bool), round=np.full(8, 2))
+        slot.feedback(
+            sampled.take([0]).assign(correct=[True], reward=[1.0], round=[1]), Context(round=1)
+        )
+        table = sampled.take(np.arange(1, 9)).assign(
+            reward=np.zeros(8), correct=np.zeros(8, bool), round=np.full(8, 2)
+        )
         return slot, *slot.join(table, np.arange(8), Context(round=2, policy=policy))
 
     @pytest.mark.parametrize("mode", ["stop-gradient", "recompute", "direct"])
     def test_one_in_eight(self, mode, policy):
         _, rollouts, candidates = self.joined(mode, policy)
-        assert len(rollouts) == 9 and len(candidates) == 8 and candidates[-1] == 8 and rollouts.correct.sum() == 1
+        assert (
+            len(rollouts) == 9
+            and len(candidates) == 8
+            and candidates[-1] == 8
+            and rollouts.correct.sum() == 1
+        )
         advantages = group_normalized(rollouts.reward[candidates], rollouts.problem[candidates])
-        assert advantages[:7] == pytest.approx(np.full(7, -0.378), abs=5e-4) and advantages[7] == pytest.approx(2.646, abs=1e-3)
+        assert advantages[:7] == pytest.approx(np.full(7, -0.378), abs=5e-4) and advantages[
+            7
+        ] == pytest.approx(2.646, abs=1e-3)
         assert rollouts["gradient"][candidates].tolist() == [True] * 7 + [mode != "stop-gradient"]
 
     def test_no_gradient_through_it_in_stop_gradient_mode(self, policy):
@@ -184,7 +234,10 @@ class TestReuse:
         keeper = Gradients(policy)
         stats = grpo_step(policy, keeper, chosen, advantages)
         assert not keeper.seen.any() and stats.rollouts == 0
-        assert grpo_step(policy, keeper, chosen.assign(gradient=np.ones(8, bool)), advantages).rollouts == 1
+        assert (
+            grpo_step(policy, keeper, chosen.assign(gradient=np.ones(8, bool)), advantages).rollouts
+            == 1
+        )
 
     def test_probabilities_are_of_the_right_policy(self, policy):
         import torch
@@ -203,12 +256,20 @@ class TestReuse:
 
         slot = CorrectResponses(capacity=2)
         for number in (1, 2, 3):
-            table = Rollouts(problem=["a", "b"], correct=[True, number == 1], round=[number] * 2, text=[f"t{number}"] * 2)
+            table = Rollouts(
+                problem=["a", "b"],
+                correct=[True, number == 1],
+                round=[number] * 2,
+                text=[f"t{number}"] * 2,
+            )
             slot.feedback(table, Context(round=number))
         assert sorted(zip(slot.stored.problem, slot.stored.round)) == [("a", 2), ("a", 3), ("b", 1)]
         other = CorrectResponses(capacity=2)
         other.load_state_dict(slot.state_dict())
-        assert other.stored.text.tolist() == slot.stored.text.tolist() and other.metrics() == slot.metrics()
+        assert (
+            other.stored.text.tolist() == slot.stored.text.tolist()
+            and other.metrics() == slot.metrics()
+        )
 
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match="mode='clone': allowed are"):
@@ -217,12 +278,19 @@ class TestReuse:
             CorrectResponses(capacity=0)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: wb.methods.pods(8, 9), "m=9: a whole number from 1 to n=8"), (lambda: wb.methods.pods(8, 0), "m=0"),
-    (lambda: wb.methods.pods(rule="best"), "rule='best'"), (lambda: wb.methods.grpo(1), "n=1"),
-    (lambda: wb.methods.knapsack(200), "n=200"), (lambda: wb.methods.dapo(overlong=2.0), "buffer=2.0"),
-    (lambda: allocators.Staged(0, 4), "stages=0"), (lambda: wb.methods.knapsack(rates="guess"), "kind='guess'"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: wb.methods.pods(8, 9), "m=9: a whole number from 1 to n=8"),
+        (lambda: wb.methods.pods(8, 0), "m=0"),
+        (lambda: wb.methods.pods(rule="best"), "rule='best'"),
+        (lambda: wb.methods.grpo(1), "n=1"),
+        (lambda: wb.methods.knapsack(200), "n=200"),
+        (lambda: wb.methods.dapo(overlong=2.0), "buffer=2.0"),
+        (lambda: allocators.Staged(0, 4), "stages=0"),
+        (lambda: wb.methods.knapsack(rates="guess"), "kind='guess'"),
+    ],
+)
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()

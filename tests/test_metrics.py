@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import metrics
-from workbench.metrics import STATUS, bootstrap_interval, interquartile_mean, paired_difference, pass_at_k
+from workbench.analysis import metrics
+from workbench.analysis.metrics import (
+    STATUS,
+    bootstrap_interval,
+    interquartile_mean,
+    paired_difference,
+    pass_at_k,
+)
 
 
 def rng(seed=0):
@@ -59,7 +65,9 @@ def test_pass_at_k_is_unbiased():
     """The mean over all outcomes of n = 6 draws at p = .3 is 1 - .7^k."""
     weights = [comb(6, c) * 0.3**c * 0.7 ** (6 - c) for c in range(7)]
     for k in (1, 2, 6):
-        assert np.dot(weights, [pass_at_k([c], 6, k) for c in range(7)]) == pytest.approx(1 - 0.7**k)
+        assert np.dot(weights, [pass_at_k([c], 6, k) for c in range(7)]) == pytest.approx(
+            1 - 0.7**k
+        )
 
 
 # --- status
@@ -79,8 +87,12 @@ def test_transition_matrix():
     counts = metrics.transition_matrix(before, after)
     assert counts.dtype == np.int64
     np.testing.assert_array_equal(counts, expected)
-    np.testing.assert_array_equal(metrics.transition_matrix(metrics.status(before), after), expected)
-    np.testing.assert_array_equal(metrics.transition_matrix(before, after, normalize="all"), expected / 4)
+    np.testing.assert_array_equal(
+        metrics.transition_matrix(metrics.status(before), after), expected
+    )
+    np.testing.assert_array_equal(
+        metrics.transition_matrix(before, after, normalize="all"), expected / 4
+    )
     rows = metrics.transition_matrix(before, after, normalize="rows")
     assert rows[0].tolist() == [0.5, 0, 0.5, 0, 0]
     assert rows.sum(axis=1).tolist() == [1, 0, 1, 1, 0]
@@ -88,7 +100,9 @@ def test_transition_matrix():
 
 def test_gradient_norm_stats():
     stats = metrics.gradient_norm_stats([0, 1, 2, 3, 4])
-    assert stats == pytest.approx({"mean": 2, "std": 2**0.5, "median": 2, "p90": 3.6, "max": 4, "zero": 0.2})
+    assert stats == pytest.approx(
+        {"mean": 2, "std": 2**0.5, "median": 2, "p90": 3.6, "max": 4, "zero": 0.2}
+    )
 
 
 # --- intervals
@@ -112,7 +126,9 @@ def test_interquartile_mean_is_the_trimmed_mean():
 
 def test_bootstrap_of_equal_runs_has_no_width():
     scores = np.tile([0.1, 0.5, 0.9], (4, 1))
-    assert bootstrap_interval(scores, rng(), statistic=np.mean, resamples=50) == pytest.approx((0.5, 0.5, 0.5))
+    assert bootstrap_interval(scores, rng(), statistic=np.mean, resamples=50) == pytest.approx(
+        (0.5, 0.5, 0.5)
+    )
 
 
 def test_stratified_bootstrap_keeps_tasks_apart():
@@ -121,7 +137,9 @@ def test_stratified_bootstrap_keeps_tasks_apart():
     So the ends at level .9 (below 1/16 on either side) are the means with no one and with four ones.
     """
     scores = np.array([[0, 0], [0, 0], [0, 1], [0, 1]], dtype=float)
-    estimate, low, high = bootstrap_interval(scores, rng(), statistic=np.mean, level=0.9, resamples=4000)
+    estimate, low, high = bootstrap_interval(
+        scores, rng(), statistic=np.mean, level=0.9, resamples=4000
+    )
     assert (estimate, low, high) == (0.25, 0, 0.5)
 
 
@@ -151,7 +169,9 @@ def test_bootstrap_coverage():
     draw = rng(5)
     inside = 0
     for _ in range(200):
-        interval = bootstrap_interval(draw.normal(size=(20, 2)), draw, statistic=np.mean, level=0.9, resamples=200)
+        interval = bootstrap_interval(
+            draw.normal(size=(20, 2)), draw, statistic=np.mean, level=0.9, resamples=200
+        )
         inside += interval.low <= 0 <= interval.high
     assert 0.81 <= inside / 200 <= 0.96
 
@@ -177,7 +197,9 @@ def test_paired_difference_of_a_small_table():
     assert -0.5 <= found.low < 0.5 < found.high <= 1
     other = paired_difference(b, a, rng())
     assert other[0] == -0.5
-    assert (other.low, other.high, other.improvement) == pytest.approx((-found.high, -found.low, 0.25))
+    assert (other.low, other.high, other.improvement) == pytest.approx(
+        (-found.high, -found.low, 0.25)
+    )
 
 
 def test_what_seeds_and_problems_share_drops_out():
@@ -222,15 +244,24 @@ def test_two_way_coverage():
         (lambda: metrics.status([0.1, 1.1]), r"rates: 1.1 is not a rate; numbers from 0 to 1"),
         (lambda: metrics.status([np.nan]), r"rates: nan is among them; finite"),
         (lambda: metrics.transition_matrix([0, 1], [0]), r"before \(2,\) and after \(1,\)"),
-        (lambda: metrics.transition_matrix(["hard"], ["harder"]), r"after: 'harder' is no status; allowed are"),
-        (lambda: metrics.transition_matrix([0], [0], normalize="columns"), r"normalize='columns': allowed"),
+        (
+            lambda: metrics.transition_matrix(["hard"], ["harder"]),
+            r"after: 'harder' is no status; allowed are",
+        ),
+        (
+            lambda: metrics.transition_matrix([0], [0], normalize="columns"),
+            r"normalize='columns': allowed",
+        ),
         (lambda: metrics.gradient_norm_stats([1, -1]), r"norms: -1.0 is negative"),
         (lambda: metrics.gradient_norm_stats([np.inf]), r"norms: inf is among them"),
         (lambda: interquartile_mean([]), r"scores: shape \(0,\)"),
         (lambda: bootstrap_interval([0.1, 0.2], rng()), r"scores: shape \(2,\); 2 dimensions"),
         (lambda: bootstrap_interval([[0.1, np.nan]], rng()), r"scores: nan"),
         (lambda: bootstrap_interval([[0.1]], 3), r"rng=3: a NumPy generator"),
-        (lambda: bootstrap_interval([[0.1]], rng(), level=95), r"level=95: a number between 0 and 1"),
+        (
+            lambda: bootstrap_interval([[0.1]], rng(), level=95),
+            r"level=95: a number between 0 and 1",
+        ),
         (lambda: bootstrap_interval([[0.1]], rng(), resamples=0), r"resamples=0: at least 1"),
         (lambda: paired_difference([[1.0, 2]], [[1.0]], rng()), r"a \(1, 2\) and b \(1, 1\)"),
         (lambda: paired_difference([1.0], [1.0], rng()), r"a: shape \(1,\); 2 dimensions"),

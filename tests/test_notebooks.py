@@ -29,13 +29,27 @@ def test_parameters_are_typed_scalars_with_a_comment(notebook):
     assert len(cells) == 1
     lines = cells[0].source.splitlines()
     for line, node in zip(lines, ast.parse(cells[0].source).body, strict=True):
-        assert isinstance(node, ast.AnnAssign) and node.annotation.id in {"int", "float", "str", "bool"}, line
-        assert type(ast.literal_eval(node.value)).__name__ == node.annotation.id and re.search(r"  # \w", line), line
+        assert isinstance(node, ast.AnnAssign) and node.annotation.id in {
+            "int",
+            "float",
+            "str",
+            "bool",
+        }, line
+        assert type(ast.literal_eval(node.value)).__name__ == node.annotation.id and re.search(
+            r"  # \w", line
+        ), line
 
 
 def test_every_code_cell_was_executed_in_order_and_without_error(notebook):
-    assert [cell.execution_count for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1))
-    assert not [output for cell in code(notebook) for output in cell.outputs if output.output_type == "error"]
+    assert [cell.execution_count for cell in code(notebook)] == list(
+        range(1, len(code(notebook)) + 1)
+    )
+    assert not [
+        output
+        for cell in code(notebook)
+        for output in cell.outputs
+        if output.output_type == "error"
+    ]
     assert any(cell.outputs for cell in code(notebook))
 
 
@@ -45,8 +59,13 @@ def test_code_is_thin_and_the_kernel_is_python3(notebook):
 
 
 def test_no_path_of_a_machine_is_shown(notebook):
-    shown = str([cell.outputs for cell in code(notebook)]) + " ".join(cell.source for cell in notebook.cells)
-    assert not re.search(r"/(home|root|tmp|work|Users)/", re.sub(r"data:image[^'\"]*|[A-Za-z0-9+/=]{200,}", "", shown))
+    shown = str([cell.outputs for cell in code(notebook)]) + " ".join(
+        cell.source for cell in notebook.cells
+    )
+    assert not re.search(
+        r"/(home|root|tmp|work|Users)/",
+        re.sub(r"data:image[^'\"]*|[A-Za-z0-9+/=]{200,}", "", shown),
+    )
 
 
 def test_live_cells_end_in_an_assertion(notebook):

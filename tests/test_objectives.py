@@ -19,11 +19,14 @@ def loss(ratios, **options):
     return policy_loss(torch.tensor(ratios).log(), BEHAVIOUR, ADVANTAGES, MASK, **options).item()
 
 
-@pytest.mark.parametrize("mean, expected", [
-    ("rollout", -(1 - 2) / 2),  # each rollout's mean is its advantage
-    ("token", -(3 * 1 - 2) / 4),
-    ("constant", -(3 * 1 - 2) / (2 * 3)),
-])
+@pytest.mark.parametrize(
+    "mean, expected",
+    [
+        ("rollout", -(1 - 2) / 2),  # each rollout's mean is its advantage
+        ("token", -(3 * 1 - 2) / 4),
+        ("constant", -(3 * 1 - 2) / (2 * 3)),
+    ],
+)
 def test_means_on_policy(mean, expected):
     assert loss([[1.0] * 3] * 2, mean=mean) == pytest.approx(expected)
 
@@ -32,14 +35,18 @@ def test_clipping_by_hand():
     # A > 0: 1.5 is bounded at 1.28, 0.5 is not; A < 0: 0.5 is bounded at 0.8
     ratios = [[1.5, 0.5, 1.0], [0.5, 1.0, 1.0]]
     assert loss(ratios, mean="token") == pytest.approx(-(1.28 + 0.5 + 1.0 - 2 * 0.8) / 4)
-    _, clipped = surrogate(torch.tensor(ratios).log(), BEHAVIOUR, ADVANTAGES, MASK, clip=(0.2, 0.28), ratio="token")
+    _, clipped = surrogate(
+        torch.tensor(ratios).log(), BEHAVIOUR, ADVANTAGES, MASK, clip=(0.2, 0.28), ratio="token"
+    )
     assert clipped.tolist() == [[True, False, False], [True, False, False]]
 
 
 def test_sequence_ratio_is_the_geometric_mean():
     ratios = [[1.1, 1.2, 1.0], [0.9, 1.0, 1.0]]
     s1, s2 = (1.1 * 1.2) ** (1 / 3), 0.9
-    assert loss(ratios, ratio="sequence", mean="rollout") == pytest.approx(-(s1 - 2 * s2) / 2, rel=1e-5)
+    assert loss(ratios, ratio="sequence", mean="rollout") == pytest.approx(
+        -(s1 - 2 * s2) / 2, rel=1e-5
+    )
 
 
 def test_sequence_gradient_is_shared_by_its_tokens():
@@ -50,15 +57,27 @@ def test_sequence_gradient_is_shared_by_its_tokens():
     assert logprobs.grad[1].tolist() == [pytest.approx(1.0), 0.0, 0.0]
 
 
-@given(st.sampled_from(["token", "sequence"]), st.sampled_from(["rollout", "token", "constant"]), st.integers(0, 99))
+@given(
+    st.sampled_from(["token", "sequence"]),
+    st.sampled_from(["rollout", "token", "constant"]),
+    st.integers(0, 99),
+)
 def test_padding_never_matters(ratio, mean, seed):
     draw = torch.Generator().manual_seed(seed)
-    logprobs, behaviour = torch.randn(2, 3, generator=draw) - 2, torch.randn(2, 3, generator=draw) - 2
+    logprobs, behaviour = (
+        torch.randn(2, 3, generator=draw) - 2,
+        torch.randn(2, 3, generator=draw) - 2,
+    )
     options = dict(ratio=ratio, mean=mean, length=3)
     garbage = torch.where(MASK, logprobs, torch.full_like(logprobs, 1e4))
-    wide = [torch.nn.functional.pad(t, (0, 2), value=v) for t, v in ((garbage, 7.0), (behaviour, -9.0), (MASK, False))]
+    wide = [
+        torch.nn.functional.pad(t, (0, 2), value=v)
+        for t, v in ((garbage, 7.0), (behaviour, -9.0), (MASK, False))
+    ]
     plain = policy_loss(logprobs, behaviour, ADVANTAGES, MASK, **options)
-    assert policy_loss(wide[0], wide[1], ADVANTAGES, wide[2], **options).item() == pytest.approx(plain.item(), rel=1e-6)
+    assert policy_loss(wide[0], wide[1], ADVANTAGES, wide[2], **options).item() == pytest.approx(
+        plain.item(), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("mean", ["rollout", "token"])
@@ -68,17 +87,22 @@ def test_weights_sum_to_one(mean):
 
 def test_kl_estimate_is_zero_at_the_reference_and_positive_elsewhere():
     assert kl_estimate(torch.tensor([-1.0]), torch.tensor([-1.0])).item() == 0
-    assert kl_estimate(torch.tensor([-1.0]), torch.tensor([-2.0])).item() == pytest.approx(math.exp(-1))
+    assert kl_estimate(torch.tensor([-1.0]), torch.tensor([-2.0])).item() == pytest.approx(
+        math.exp(-1)
+    )
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"ratio": "word"}, "ratio='word': allowed are token, sequence"),
-    ({"mean": "median"}, "mean='median'"),
-    ({"clip": (0.2,)}, "clip"),
-    ({"clip": (-0.1, 0.2)}, "clip"),
-    ({"kl": -1.0}, "kl=-1.0"),
-    ({"entropy": float("nan")}, "entropy"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"ratio": "word"}, "ratio='word': allowed are token, sequence"),
+        ({"mean": "median"}, "mean='median'"),
+        ({"clip": (0.2,)}, "clip"),
+        ({"clip": (-0.1, 0.2)}, "clip"),
+        ({"kl": -1.0}, "kl=-1.0"),
+        ({"entropy": float("nan")}, "entropy"),
+    ],
+)
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         Objective(**options)

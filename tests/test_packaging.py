@@ -21,7 +21,9 @@ CHOSEN = """torch transformers trl datasets peft accelerate tokenizers math-veri
 
 def pins(name: str) -> dict[str, str]:
     """The pins of a constraints file: {"torch": "2.13.0", ...}."""
-    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")
+    ]
     found = dict(re.fullmatch(r"([\w.-]+)==([\w.+!-]+)", line).groups() for line in lines)
     assert len(found) == len(lines), f"{name} names a package twice"
     return {canonicalize_name(package): version for package, version in found.items()}
@@ -36,9 +38,13 @@ ASKED += [(extra, text) for extra, texts in EXTRAS.items() for text in texts]
 def test_every_requirement_is_bounded_and_pinned(extra, text):
     requirement = Requirement(text)
     package = canonicalize_name(requirement.name)
-    assert any(part.operator == ">=" for part in requirement.specifier), f"{text} has no lower bound"
+    assert any(part.operator == ">=" for part in requirement.specifier), (
+        f"{text} has no lower bound"
+    )
     for locked in [GPU] if extra == "gpu" else [CPU, GPU]:
-        assert requirement.specifier.contains(locked[package]), f"{text} does not admit the pin {locked[package]}"
+        assert requirement.specifier.contains(locked[package]), (
+            f"{text} does not admit the pin {locked[package]}"
+        )
 
 
 def test_both_pin_sets_agree():
@@ -77,13 +83,18 @@ def test_what_the_conda_environment_asks_for_has_a_pin():
     project = next(item["pip"][1] for item in environment["dependencies"] if isinstance(item, dict))
     extras = {"", *re.fullmatch(r"-e \.\[(.*)\]", project)[1].split(",")}
     asked = [Requirement(text) for extra, text in ASKED if extra in extras]
-    assert {"unsloth", "vllm", "bitsandbytes", "peft", "datasets", "torch"} <= {r.name for r in asked}
+    assert {"unsloth", "vllm", "bitsandbytes", "peft", "datasets", "torch"} <= {
+        r.name for r in asked
+    }
     assert [str(r) for r in asked if not r.specifier.contains(GPU[canonicalize_name(r.name)])] == []
 
 
 # Of the test environments: what differs from the pins of the GPU, and what has to stay out.
 ALONE = {
-    "unsloth": ({"unsloth", "unsloth-zoo"}, {"torch", "torchvision", "torchao", "xformers", "triton", "bitsandbytes"}),
+    "unsloth": (
+        {"unsloth", "unsloth-zoo"},
+        {"torch", "torchvision", "torchao", "xformers", "triton", "bitsandbytes"},
+    ),
     "vllm": ({"setuptools"}, {"torch", "torchvision", "torchaudio", "torchcodec", "vllm"}),
 }
 
@@ -91,10 +102,15 @@ ALONE = {
 @pytest.mark.parametrize("name", ALONE)
 def test_the_test_environments_differ_from_the_gpu_in_what_they_must(name):
     found, (different, left_out) = pins(f"constraints-{name}.txt"), ALONE[name]
-    assert {package for package in found if found[package] != GPU.get(package, found[package])} == different
+    assert {
+        package for package in found if found[package] != GPU.get(package, found[package])
+    } == different
     assert not left_out & found.keys()
     asked = [Requirement(text) for extra, text in ASKED if extra in ("", "lora", "tests")]
-    assert {r.name for r in asked if canonicalize_name(r.name) not in found} == {"torch", "tensorboard"}
+    assert {r.name for r in asked if canonicalize_name(r.name) not in found} == {
+        "torch",
+        "tensorboard",
+    }
 
 
 def test_makefile_extras_exist():
@@ -103,13 +119,17 @@ def test_makefile_extras_exist():
     assert set(re.search(r"^CPU_EXTRAS := (.*)$", text, re.M)[1].split()) == EXTRAS.keys() - {"gpu"}
 
 
-@pytest.mark.parametrize("target", re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split())
+@pytest.mark.parametrize(
+    "target", re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
+)
 def test_make_knows(target):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_shipped_model_goes_into_the_wheel():
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
     assert "data/models/tiny" in build["only-include"]
     assert build["sources"] == {"data/models": "workbench/_data/models"}

@@ -14,13 +14,19 @@ from workbench import plots
 RECORDS = [wb.load(path) for path in sorted(wb.labs.shipped("runs/tiny-grpo").glob("seed-*"))[:3]]
 FIGURES = {
     "learning_curve": lambda ax: plots.learning_curve(RECORDS, ax=ax),
-    "learning_curve of a column": lambda ax: plots.learning_curve(RECORDS, x="flops", y="entropy", smooth=9, ax=ax),
-    "learning_curve by label": lambda ax: plots.learning_curve({"a": RECORDS[0], "b": RECORDS[1:]}, x="seconds", ax=ax),
+    "learning_curve of a column": lambda ax: plots.learning_curve(
+        RECORDS, x="flops", y="entropy", smooth=9, ax=ax
+    ),
+    "learning_curve by label": lambda ax: plots.learning_curve(
+        {"a": RECORDS[0], "b": RECORDS[1:]}, x="seconds", ax=ax
+    ),
     "sampled_and_greedy": lambda ax: plots.sampled_and_greedy(RECORDS, ax=ax),
     "accuracy_by_level": lambda ax: plots.accuracy_by_level(RECORDS, ax=ax),
     "zero_gradient": lambda ax: plots.zero_gradient(RECORDS[0], ax=ax),
     "success_rates": lambda ax: plots.success_rates([0, 0.5, 1, 1], ax=ax),
-    "pretraining": lambda ax: plots.pretraining(pd.DataFrame({"step": [1, 2], "loss": [2.0, 1.0]}), ax=ax),
+    "pretraining": lambda ax: plots.pretraining(
+        pd.DataFrame({"step": [1, 2], "loss": [2.0, 1.0]}), ax=ax
+    ),
     "by_level": lambda ax: plots.by_level(pd.DataFrame({"x": [0.1, 0.2]}, index=[1, 2]), ax=ax),
 }
 
@@ -43,7 +49,9 @@ def test_the_number_of_seeds_is_shown():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["grpo (n = 3)"]
 
 
-@pytest.mark.parametrize("figure", [lambda: plots.overview(RECORDS[0]), lambda: plots.summary(RECORDS)])
+@pytest.mark.parametrize(
+    "figure", [lambda: plots.overview(RECORDS[0]), lambda: plots.summary(RECORDS)]
+)
 def test_whole_figures(figure):
     assert all(ax.has_data() for ax in figure().axes)
 

@@ -31,7 +31,9 @@ def policy(request):
 def test_batches_of_rows_change_nothing(policy):
     together = policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seed=0)
     policy.rows = 4
-    assert responses(policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seed=0)) == responses(together)
+    assert responses(policy.generate(PROMPTS, [2, 3, 1, 4, 2, 2], SAMPLING, seed=0)) == responses(
+        together
+    )
 
 
 def test_samples_follow_the_distribution(policy):
@@ -64,13 +66,16 @@ def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
     assert torch.allclose(gradient(), whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: tiny_policy(template="no place"), r"must contain \{prompt\}"),
-    (lambda: tiny_policy(template="chat"), "no chat template"),
-    (lambda: Sampling(temperature=-1), "temperature=-1"),
-    (lambda: Sampling(top_p=0), "top_p=0"),
-    (lambda: Sampling(max_new_tokens=0), "max_new_tokens=0"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: tiny_policy(template="no place"), r"must contain \{prompt\}"),
+        (lambda: tiny_policy(template="chat"), "no chat template"),
+        (lambda: Sampling(temperature=-1), "temperature=-1"),
+        (lambda: Sampling(top_p=0), "top_p=0"),
+        (lambda: Sampling(max_new_tokens=0), "max_new_tokens=0"),
+    ],
+)
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
@@ -79,7 +84,9 @@ def test_bad_arguments(call, message):
 def test_template_surrounds_the_prompt():
     made = tiny_policy(template="({prompt}")
     assert made.tokenizer.decode(made.encode(["1+2="])[0]) == "(1+2="
-    assert made.generate([Problem("x", "1+2=", "3")], [1], SAMPLING, 0).prompt.lengths.tolist() == [5]
+    assert made.generate([Problem("x", "1+2=", "3")], [1], SAMPLING, 0).prompt.lengths.tolist() == [
+        5
+    ]
 
 
 def test_a_missing_model_says_what_to_do():
@@ -97,6 +104,7 @@ def test_an_adapter_always_starts_from_the_same_weights():
 @pytest.fixture
 def broken(tmp_path):
     """A function that copies the tiny model with another configuration, and without its weights: nothing may load them."""
+
     def change(**settings):
         for file in shipped("models/tiny").iterdir():
             if file.suffix == ".json":
@@ -117,10 +125,14 @@ def test_what_does_not_fit_is_said_before_weights_are_loaded(broken):
     with pytest.raises(ValueError, match="max_length=500: the model has 128 positions"):
         load(broken(), vllm={"max_length": 500})
     quantised = broken(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
-    with pytest.raises(ValueError, match="it is quantised, so its own weights cannot be trained; give lora"):
+    with pytest.raises(
+        ValueError, match="it is quantised, so its own weights cannot be trained; give lora"
+    ):
         load(quantised)
     if not find_spec("bitsandbytes"):
-        with pytest.raises(ImportError, match="LoRA on a quantised model needs a package: pip install bitsandbytes"):
+        with pytest.raises(
+            ImportError, match="LoRA on a quantised model needs a package: pip install bitsandbytes"
+        ):
             load(quantised, lora=LORA)
 
 
@@ -136,19 +148,33 @@ def test_a_vllm_for_this_machine_is_asked_for():
 def test_unsloth_is_asked_for():
     if find_spec("unsloth"):
         pytest.skip("unsloth is here")
-    with pytest.raises(ImportError, match=r"missing: unsloth, unsloth-zoo; install with: pip install 'unsloth<"):
+    with pytest.raises(
+        ImportError, match=r"missing: unsloth, unsloth-zoo; install with: pip install 'unsloth<"
+    ):
         import workbench.policies.unsloth  # noqa: F401
 
 
 def test_weights_are_counted_without_loading_them():
-    assert checks.count_weights(AutoConfig.from_pretrained(shipped("models/tiny"))) == tiny_policy().parameter_count
+    assert (
+        checks.count_weights(AutoConfig.from_pretrained(shipped("models/tiny")))
+        == tiny_policy().parameter_count
+    )
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"trainer": 2}, r"model: 20\.0 GiB are needed at least and 10\.0 GiB of the GPU are free; take a smaller model"),
-    ({"trainer": 0, "sampler": 2, "share": 0.4}, r"gpu_memory_utilization=0\.4: the sampler's weights alone take 20\.0 GiB"),
-    ({"trainer": 0.5, "share": 0.4}, r"model: 14\.6 GiB are needed at least"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"trainer": 2},
+            r"model: 20\.0 GiB are needed at least and 10\.0 GiB of the GPU are free; take a smaller model",
+        ),
+        (
+            {"trainer": 0, "sampler": 2, "share": 0.4},
+            r"gpu_memory_utilization=0\.4: the sampler's weights alone take 20\.0 GiB",
+        ),
+        ({"trainer": 0.5, "share": 0.4}, r"model: 14\.6 GiB are needed at least"),
+    ],
+)
 def test_too_little_memory(options, message, monkeypatch):
     """Arithmetic alone: a GPU of 24 GiB, 10 free, and a model of 10 Gi weights."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 * checks.GIB, 24 * checks.GIB))

@@ -10,9 +10,14 @@ def ids(problems):
     return [p.id for p in problems]
 
 
-@pytest.mark.parametrize("prompt, worked", [
-    ("7-1=", r"-1=6 \boxed{6}"), ("7+5+6=", r"+5=12+6=18 \boxed{18}"), ("5*10-31=", r"50-31=19 \boxed{19}"),
-])
+@pytest.mark.parametrize(
+    "prompt, worked",
+    [
+        ("7-1=", r"-1=6 \boxed{6}"),
+        ("7+5+6=", r"+5=12+6=18 \boxed{18}"),
+        ("5*10-31=", r"50-31=19 \boxed{19}"),
+    ],
+)
 def test_worked_solutions(prompt, worked):
     assert solution(prompt) == worked
 
@@ -24,8 +29,13 @@ def test_chains_are_what_the_level_says(level):
         body = problem.prompt.rstrip("=")
         assert sum(body.count(s) for s in "+-*") == operations and problem.level == level
         assert str(eval(body)) == problem.answer and int(problem.answer) >= 0
-        assert max(int(x) for x in body.replace("+", " ").replace("-", " ").replace("*", " ").split()) <= max(largest, 10)
-        running = [int(part.split("=")[1]) for part in solution(problem.prompt).split("\\")[0].replace("-", "+").split("+")[1:]]
+        assert max(
+            int(x) for x in body.replace("+", " ").replace("-", " ").replace("*", " ").split()
+        ) <= max(largest, 10)
+        running = [
+            int(part.split("=")[1])
+            for part in solution(problem.prompt).split("\\")[0].replace("-", "+").split("+")[1:]
+        ]
         assert all(value >= 0 for value in running)
 
 
@@ -53,7 +63,9 @@ def test_epochs_visit_everything_once(n, seed):
         drawn, cursor = pool.draw(n, cursor, seed)
         seen += ids(drawn)
     assert len(set(seen)) == len(seen) == 7 // n * n
-    assert pool.draw(n, cursor, seed)[1] > 7 or n * (7 // n + 1) <= 7, "the next draw is of the next epoch"
+    assert pool.draw(n, cursor, seed)[1] > 7 or n * (7 // n + 1) <= 7, (
+        "the next draw is of the next epoch"
+    )
 
 
 def test_excluded_problems_are_passed_over():
@@ -69,25 +81,33 @@ def test_small_levels_leave_their_share_to_others():
     assert sum(p.level == 1 for p in pool) == 99 and len(pool) == 600
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: arithmetic(10, levels=(9,)), r"levels=\(9,\): known levels are 1, 2"),
-    (lambda: arithmetic(10, levels=()), "levels"),
-    (lambda: arithmetic(0), "n=0: a positive whole number"),
-    (lambda: arithmetic(-3), "n=-3"),
-    (lambda: arithmetic(10, split="test"), "split='test': allowed are train, heldout"),
-    (lambda: arithmetic(10**4, levels=[1]), r"have only 99 distinct train problems"),
-    (lambda: Pool([], {}), r"problems=\[\]"),
-    (lambda: Pool([Problem("a", "", "")] * 2, {}), "id 'a' occurs twice"),
-    (lambda: arithmetic(levels=[1]).draw(10**4), "too few different problems"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: arithmetic(10, levels=(9,)), r"levels=\(9,\): known levels are 1, 2"),
+        (lambda: arithmetic(10, levels=()), "levels"),
+        (lambda: arithmetic(0), "n=0: a positive whole number"),
+        (lambda: arithmetic(-3), "n=-3"),
+        (lambda: arithmetic(10, split="test"), "split='test': allowed are train, heldout"),
+        (lambda: arithmetic(10**4, levels=[1]), r"have only 99 distinct train problems"),
+        (lambda: Pool([], {}), r"problems=\[\]"),
+        (lambda: Pool([Problem("a", "", "")] * 2, {}), "id 'a' occurs twice"),
+        (lambda: arithmetic(levels=[1]).draw(10**4), "too few different problems"),
+    ],
+)
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
 def test_reasoning_gym():
-    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)")
-    train, held_out = reasoning_gym("chain_sum", 30, seed=1), reasoning_gym("chain_sum", 10, seed=1, split="heldout")
+    pytest.importorskip(
+        "reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)"
+    )
+    train, held_out = (
+        reasoning_gym("chain_sum", 30, seed=1),
+        reasoning_gym("chain_sum", 10, seed=1, split="heldout"),
+    )
     assert len(train) == 30 and not set(ids(train)) & set(ids(held_out))
     assert all("boxed" in p.prompt and np.isfinite(float(p.answer)) for p in train)
     with pytest.raises(ValueError, match="no_such_task"):

@@ -7,13 +7,17 @@ import pytest
 import yaml
 
 import workbench as wb
-from workbench.describe import describe, differences
 from workbench.labs import shipped
+from workbench.utils.descriptions import describe, differences
 
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
-SETTINGS = {"problems": "problems_per_round", "mini_batches": "mini_batches", "learning_rate": "learning_rate",
-            "evaluate_every": "evaluate_every"}
+SETTINGS = {
+    "problems": "problems_per_round",
+    "mini_batches": "mini_batches",
+    "learning_rate": "learning_rate",
+    "evaluate_every": "evaluate_every",
+}
 
 
 def recorded():
@@ -25,7 +29,9 @@ def recorded():
         for case in grid["cases"]:
             for seed in grid["parameters"]["seed"]:
                 settings = {**grid["parameters"], **case, "seed": seed}
-                place = shipped("runs") / Path(settings["folder"]).name / case["label"] / f"seed-{seed}"
+                place = (
+                    shipped("runs") / Path(settings["folder"]).name / case["label"] / f"seed-{seed}"
+                )
                 if place.exists():
                     yield f"{path.stem}/{case['label']}/{seed}", settings, wb.load(place)
 
@@ -38,7 +44,9 @@ def test_there_are_recorded_runs_and_each_is_of_a_grid():
     assert len(RUNS) >= 203 and {record.path for _, _, record in RUNS} == there
 
 
-@pytest.mark.parametrize("settings, record", [run[1:] for run in RUNS], ids=[run[0] for run in RUNS])
+@pytest.mark.parametrize(
+    "settings, record", [run[1:] for run in RUNS], ids=[run[0] for run in RUNS]
+)
 def test_the_manifest_is_that_of_its_grid(settings, record):
     manifest = record.manifest
     names = {"wb": wb}
@@ -47,8 +55,12 @@ def test_the_manifest_is_that_of_its_grid(settings, record):
     assert differences(manifest["lab"], eval(settings["lab"], names).config) == []
     assert manifest["seed"] == settings["seed"]
     assert {ours: manifest["arguments"][ours] for ours in SETTINGS.values()} == {
-        ours: settings[theirs] for theirs, ours in SETTINGS.items()}
-    assert len(record.rounds) == settings["rounds"] and record.evals["round"].max() == settings["rounds"]
+        ours: settings[theirs] for theirs, ours in SETTINGS.items()
+    }
+    assert (
+        len(record.rounds) == settings["rounds"]
+        and record.evals["round"].max() == settings["rounds"]
+    )
 
 
 def test_a_run_made_again_is_the_same(tmp_path):
@@ -58,6 +70,14 @@ def test_a_run_made_again_is_the_same(tmp_path):
     again = wb.Run(eval(settings["lab"]), eval(settings["method"]), out=tmp_path, **arguments)
     list(again.rounds(3, progress=False))
     ours, theirs = again.record.rounds, record.rounds.iloc[:3]
-    assert ours["rollouts"].tolist() == theirs["rollouts"].tolist() and ours["selected"].tolist() == theirs["selected"].tolist()
-    for name, tolerance in (("reward", 0.05), ("length", 1.5), ("entropy", 0.05), ("gradient_norm", 0.2)):
+    assert (
+        ours["rollouts"].tolist() == theirs["rollouts"].tolist()
+        and ours["selected"].tolist() == theirs["selected"].tolist()
+    )
+    for name, tolerance in (
+        ("reward", 0.05),
+        ("length", 1.5),
+        ("entropy", 0.05),
+        ("gradient_norm", 0.2),
+    ):
         assert np.allclose(ours[name], theirs[name], atol=tolerance, equal_nan=True), name

@@ -13,14 +13,20 @@ import pytest
 from conftest import small_lab
 
 import workbench as wb
-from workbench.comparisons import comparable, find, labelled
-from workbench.report import TEMPLATES, _responses, report
-from workbench.report_figures import _inline
+from workbench.analysis.comparisons import comparable, find, labelled
+from workbench.reports.figures import _inline
+from workbench.reports.page import TEMPLATES, _responses, report
 
 HOSTILE = [
-    "</td></tr></table><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"' onmouseover='alert(1)",
-    "{{ 7 * 7 }} {% raw %}", "</script><script src='https://example.org/x.js'></script>", "]]><svg onload=alert(1)>",
-    "&lt;b&gt; &amp; <b>bold</b>", "\u202eevil", "<b>word " * 1000,
+    "</td></tr></table><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"' onmouseover='alert(1)",
+    "{{ 7 * 7 }} {% raw %}",
+    "</script><script src='https://example.org/x.js'></script>",
+    "]]><svg onload=alert(1)>",
+    "&lt;b&gt; &amp; <b>bold</b>",
+    "\u202eevil",
+    "<b>word " * 1000,
 ]
 VOID = {"meta", "input", "link", "br", "img"}
 
@@ -56,12 +62,17 @@ class Page(HTMLParser):
 
     def all(self, tag, **attributes):
         """(attributes, text) of the elements with this tag and these attributes."""
-        return [(found, self.texts[i]) for i, (name, found) in enumerate(self.elements)
-                if name == tag and all(found.get(key) == value for key, value in attributes.items())]
+        return [
+            (found, self.texts[i])
+            for i, (name, found) in enumerate(self.elements)
+            if name == tag and all(found.get(key) == value for key, value in attributes.items())
+        ]
 
 
 def rows_of(page):
-    return [attributes for attributes, _ in page.all("tr", role="row") if "data-round" in attributes]
+    return [
+        attributes for attributes, _ in page.all("tr", role="row") if "data-round" in attributes
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +80,14 @@ def runs(tmp_path_factory):
     """Two methods, one with two seeds, on a pool so small that problems come again."""
     folder = tmp_path_factory.mktemp("runs")
     lab = small_lab(pool=8)
-    for method, seed, path in ((wb.methods.grpo(4), 0, "grpo/seed-0"), (wb.methods.grpo(4), 1, "grpo/seed-1"),
-                               (wb.methods.pods(4, 2), 0, "pods/seed-0")):
-        run = wb.Run(lab, method, seed=seed, out=folder / path, problems_per_round=4, evaluate_every=2)
+    for method, seed, path in (
+        (wb.methods.grpo(4), 0, "grpo/seed-0"),
+        (wb.methods.grpo(4), 1, "grpo/seed-1"),
+        (wb.methods.pods(4, 2), 0, "pods/seed-0"),
+    ):
+        run = wb.Run(
+            lab, method, seed=seed, out=folder / path, problems_per_round=4, evaluate_every=2
+        )
         for _ in run.rounds(4, progress=False):
             pass
     return folder
@@ -109,40 +125,68 @@ def test_the_page_is_well_formed_and_loads_nothing(page, runs):
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", text.replace(r"\boxed", ""))
     assert not [found for _, found in page.elements if {"src", "srcset", "action"} & set(found)]
     assert all(found["href"].startswith("#") for found, _ in page.all("a"))
-    assert len({found["id"] for _, found in page.elements if "id" in found}) == sum("id" in found for _, found in page.elements)
-    assert {found["href"][1:] for found, _ in page.all("a")} <= {found.get("id") for _, found in page.elements}
+    assert len({found["id"] for _, found in page.elements if "id" in found}) == sum(
+        "id" in found for _, found in page.elements
+    )
+    assert {found["href"][1:] for found, _ in page.all("a")} <= {
+        found.get("id") for _, found in page.elements
+    }
 
 
 def test_the_page_can_be_read_by_all(page):
     assert page.elements[0] == ("html", {"lang": "en"})
     assert [len(page.all(f"h{level}")) for level in (1, 2)] == [1, 6]
     pictures = page.all("svg")
-    assert len(pictures) >= 10 and all(found["role"] == "img" and len(found["aria-label"]) > 20 for found, _ in pictures)
-    assert any(re.search(r"held-out accuracy .* by round: grpo from 0\.\d+ to 0\.\d+; pods from", found["aria-label"])
-               for found, _ in pictures)
+    assert len(pictures) >= 10 and all(
+        found["role"] == "img" and len(found["aria-label"]) > 20 for found, _ in pictures
+    )
+    assert any(
+        re.search(
+            r"held-out accuracy .* by round: grpo from 0\.\d+ to 0\.\d+; pods from",
+            found["aria-label"],
+        )
+        for found, _ in pictures
+    )
     assert all("scope" in found for found, _ in page.all("th"))
-    assert len(page.all("caption")) == len(page.all("table")) - 1  # that of responses has its heading
-    assert page.all("meta", name="viewport") and "prefers-color-scheme: dark" in page.all("style")[0][1]
+    assert (
+        len(page.all("caption")) == len(page.all("table")) - 1
+    )  # that of responses has its heading
+    assert (
+        page.all("meta", name="viewport")
+        and "prefers-color-scheme: dark" in page.all("style")[0][1]
+    )
 
 
 def test_numbers_are_those_of_the_records(page, runs):
     cells = " ".join(text for _, text in page.all("section"))
     record = wb.load(runs / "pods" / "seed-0")
-    ends = "".join(f"{record.accuracy()[y].iloc[place]:.3f}" for y in ("accuracy", "greedy") for place in (0, -1))
-    assert any(text.startswith(f"pods14{ends}64") for _, text in page.all("tr"))  # 1 run, 4 rounds of 4 problems x 4 rollouts
+    ends = "".join(
+        f"{record.accuracy()[y].iloc[place]:.3f}"
+        for y in ("accuracy", "greedy")
+        for place in (0, -1)
+    )
+    assert any(
+        text.startswith(f"pods14{ends}64") for _, text in page.all("tr")
+    )  # 1 run, 4 rounds of 4 problems x 4 rollouts
     assert "MaxVariance(m=2, statistics=selected)" in cells and "fresh problems" not in cells
     assert "avg@2 before" in cells
     matrices = page.all("table", **{"class": "matrix"})
     assert len(matrices) == 4  # training and held-out problems of two methods
-    counts = [int(text) for found, text in page.all("td") if found.get("style", "").startswith("--share")]
-    for i, ((_, text), problems) in enumerate(zip(matrices, (16, 24, 8, 12))):  # both seeds of grpo together
+    counts = [
+        int(text) for found, text in page.all("td") if found.get("style", "").startswith("--share")
+    ]
+    for i, ((_, text), problems) in enumerate(
+        zip(matrices, (16, 24, 8, 12))
+    ):  # both seeds of grpo together
         assert f"{problems} problems" in text and sum(counts[25 * i : 25 * i + 25]) == problems
 
 
 def test_responses_say_what_was_trained_on(page, runs):
     rows = rows_of(page)
-    frames = {(label, seed): wb.load(runs / label / f"seed-{seed}").rollouts()
-              for label, seed in (("grpo", 0), ("grpo", 1), ("pods", 0))}
+    frames = {
+        (label, seed): wb.load(runs / label / f"seed-{seed}").rollouts()
+        for label, seed in (("grpo", 0), ("grpo", 1), ("pods", 0))
+    }
     assert len(rows) == sum(map(len, frames.values())) == 192  # fewer than the limit: all are there
     for (label, seed), frame in frames.items():
         mine = [row for row in rows if row["data-run"] == f"{label}, seed {seed}"]
@@ -150,8 +194,12 @@ def test_responses_say_what_was_trained_on(page, runs):
         assert sum(row["data-training"] == "left out" for row in mine) == (~frame["selected"]).sum()
         assert sum(row["data-reward"] == "above 0" for row in mine) == (frame["reward"] > 0).sum()
     options = {found["value"] for found, _ in page.all("option")}
-    assert {row[f"data-{name}"] for row in rows for name in ("run", "round", "reward", "training")} <= options
-    assert page.all("form")[0][0].keys() >= {"hidden"}  # shown by the script, so useless controls never are
+    assert {
+        row[f"data-{name}"] for row in rows for name in ("run", "round", "reward", "training")
+    } <= options
+    assert page.all("form")[0][0].keys() >= {
+        "hidden"
+    }  # shown by the script, so useless controls never are
 
 
 def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
@@ -159,8 +207,14 @@ def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
     rows = _responses(groups, 60)["rows"]
     found = Counter((row["run"], row["round"], row["problem"]) for row in rows)
     assert {run for run, _, _ in found} == {"grpo, seed 0", "grpo, seed 1", "pods, seed 0"}
-    assert set(found.values()) == {4} and len(found) == 12  # all 4 rollouts of each problem of a round
-    assert [len(_responses(groups, limit)["rows"]) for limit in (0, 6, 9)] == [0, 6, 9]  # too few for a whole group a run
+    assert (
+        set(found.values()) == {4} and len(found) == 12
+    )  # all 4 rollouts of each problem of a round
+    assert [len(_responses(groups, limit)["rows"]) for limit in (0, 6, 9)] == [
+        0,
+        6,
+        9,
+    ]  # too few for a whole group a run
     with pytest.raises(ValueError, match="rows=-1"):
         report(groups, tmp_path / "few.html", rows=-1)
 
@@ -173,10 +227,16 @@ def test_what_a_model_writes_stays_text(hostile, tmp_path):
     assert not {tag for tag, _ in page.elements} & {"img", "b", "i", "u", "iframe", "object"}
     assert not [name for _, found in page.elements for name in found if name.startswith("on")]
     shown = [text for found, text in page.all("div") if found.get("class") == "response"]
-    assert sorted(set(shown) - {long := max(shown, key=len)}) == sorted(HOSTILE[:-1])  # every character came through
+    assert sorted(set(shown) - {long := max(shown, key=len)}) == sorted(
+        HOSTILE[:-1]
+    )  # every character came through
     assert long == f"{HOSTILE[-1][:240]}…{HOSTILE[-1][240:4000]}\n… 4000 characters more"
-    assert "round 2: entropy collapse: <b>0</b>" in page.all("section", **{"class": "warnings"})[0][1]
-    assert len(page.all("section", **{"class": "warnings"})[0][1].strip().splitlines()) == 2  # heading, and two in one list
+    assert (
+        "round 2: entropy collapse: <b>0</b>" in page.all("section", **{"class": "warnings"})[0][1]
+    )
+    assert (
+        len(page.all("section", **{"class": "warnings"})[0][1].strip().splitlines()) == 2
+    )  # heading, and two in one list
 
 
 def test_no_script_but_its_own_may_run(page):
@@ -187,7 +247,9 @@ def test_no_script_but_its_own_may_run(page):
 
 
 def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
-    run = wb.Run(small_lab(held_out=0), wb.methods.grpo(4), out=tmp_path / "blind", problems_per_round=4)
+    run = wb.Run(
+        small_lab(held_out=0), wb.methods.grpo(4), out=tmp_path / "blind", problems_per_round=4
+    )
     for _ in run.rounds(1, progress=False):
         pass
     shutil.copytree(runs / "pods" / "seed-0", tmp_path / "thin")
@@ -200,20 +262,33 @@ def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
         page = Page(report(wb.load(tmp_path / name), tmp_path / f"{name}.html").read_text())
         said[name] = " ".join(text for _, text in page.all("main"))
         assert page.wrong == [] and len(page.all("h1")) == 1
-    assert "Held-out accuracy of" not in said["blind"] and "effective-gradient ratio" in said["blind"]
-    assert "kept no texts" in said["thin"] and "first and last evaluation" in said["thin"] and "visit" not in said["thin"]
+    assert (
+        "Held-out accuracy of" not in said["blind"] and "effective-gradient ratio" in said["blind"]
+    )
+    assert (
+        "kept no texts" in said["thin"]
+        and "first and last evaluation" in said["thin"]
+        and "visit" not in said["thin"]
+    )
     assert "No round yet" in said["new"] and "Curves" not in said["new"]
-    both = report({"a": wb.load(tmp_path / "blind"), "b": [wb.load(tmp_path / "thin")]}, tmp_path / "deep" / "both.html")
+    both = report(
+        {"a": wb.load(tmp_path / "blind"), "b": [wb.load(tmp_path / "thin")]},
+        tmp_path / "deep" / "both.html",
+    )
     assert "never evaluated on held-out problems" in both.read_text()
     with pytest.raises(ValueError, match="at least one record"):
         report([], tmp_path / "empty.html")
 
 
 def test_colours_are_variables_and_ids_its_own():
-    svg = ('<?xml?><svg width="9pt" viewBox="0 0 9 9"><g id="axes_1"><path id="m1" style="fill: #0173b2; stroke: #123456"/>'
-           '<use xlink:href="#m1" clip-path="url(#p2)"/></g></svg>')
+    svg = (
+        '<?xml?><svg width="9pt" viewBox="0 0 9 9"><g id="axes_1"><path id="m1" style="fill: #0173b2; stroke: #123456"/>'
+        '<use xlink:href="#m1" clip-path="url(#p2)"/></g></svg>'
+    )
     drawn = _inline(svg, "what it shows", ["#0173b2"])
-    assert drawn.startswith('<svg viewBox="0 0 9 9" role="img" aria-label="what it shows"><g><path id="f')
+    assert drawn.startswith(
+        '<svg viewBox="0 0 9 9" role="img" aria-label="what it shows"><g><path id="f'
+    )
     assert "fill: var(--c0); stroke: #123456" in drawn and "width=" not in drawn
     own = re.search(r'id="(f\w+-)m1"', drawn)[1]
     assert f'href="#{own}m1"' in drawn and f"url(#{own}p2)" in drawn
@@ -222,10 +297,18 @@ def test_colours_are_variables_and_ids_its_own():
 def test_records_are_grouped_by_what_was_run(runs, tmp_path):
     for paths in ([runs], [runs / "grpo", runs / "pods" / "seed-0"]):
         assert {label: len(group) for label, group in find(paths).items()} == {"grpo": 2, "pods": 1}
-    for name, source in (("a", "grpo/seed-1"), ("b", "grpo/seed-0"), ("c", "grpo/seed-0"), ("d", "pods/seed-0")):
+    for name, source in (
+        ("a", "grpo/seed-1"),
+        ("b", "grpo/seed-0"),
+        ("c", "grpo/seed-0"),
+        ("d", "pods/seed-0"),
+    ):
         shutil.copytree(runs / source, tmp_path / name)
     groups = find([tmp_path / "a", tmp_path / "b", tmp_path / "d"])
-    assert {label: [r.manifest["seed"] for r in group] for label, group in groups.items()} == {"grpo": [0, 1], "pods": [0]}
+    assert {label: [r.manifest["seed"] for r in group] for label, group in groups.items()} == {
+        "grpo": [0, 1],
+        "pods": [0],
+    }
     twice = find([tmp_path / "b", tmp_path / "c", tmp_path / "c"])
     assert list(twice) == [f"grpo ({tmp_path / 'b'})", f"grpo ({tmp_path / 'c'})"]
     other = json.loads((tmp_path / "c" / "manifest.json").read_text())
@@ -248,9 +331,22 @@ def test_only_runs_on_the_same_problems_compare(runs, tmp_path):
 def test_notebooks_show_short_escaped_tables(hostile, tmp_path):
     lab, record = small_lab(), wb.load(hostile)
     run = wb.Run(lab, wb.methods.pods(4, 2).but(name="<b>mine</b>"), seed=3, out=tmp_path / "<i>")
-    expected = {"a pool of 32": lab, "MaxVariance(m=2)": run.method, "&lt;i&gt;": run, "held-out accuracy": record}
+    expected = {
+        "a pool of 32": lab,
+        "MaxVariance(m=2)": run.method,
+        "&lt;i&gt;": run,
+        "held-out accuracy": record,
+    }
     for wanted, shown in expected.items():
         page = Page(shown._repr_html_())
         assert page.wrong == [] and len(page.all("tr")) <= 7 and len(page.all("caption")) == 1
         assert wanted in shown._repr_html_() and len(page.all("b")) == 1
-        assert {tag for tag, _ in page.elements} == {"table", "caption", "b", "tbody", "tr", "th", "td"}
+        assert {tag for tag, _ in page.elements} == {
+            "table",
+            "caption",
+            "b",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        }

@@ -9,8 +9,12 @@ from workbench.rollouts import Ragged, Rollouts
 
 
 def table(texts, rewards, lengths):
-    return Rollouts(problem=["a"] * len(texts), text=texts, reward=rewards,
-                    response=Ragged.of([[1] * n for n in lengths], np.int32))
+    return Rollouts(
+        problem=["a"] * len(texts),
+        text=texts,
+        reward=rewards,
+        response=Ragged.of([[1] * n for n in lengths], np.int32),
+    )
 
 
 def test_overlong_by_hand():
@@ -27,7 +31,9 @@ def test_overlong_is_bounded_and_falls_with_length(lengths, limit, buffer):
 def test_parts_are_summed_by_weight_and_recorded():
     texts = ["<think>a</think><answer>1</answer>", "<think>", r"\boxed{1}"]
     parts = (Correct(), Tags(), Overlong(), Boxed(0.5))
-    rollouts = total(table(texts, [1.0, 0.0, 1.0], [10, 95, 100]), parts, Sampling(max_new_tokens=100))
+    rollouts = total(
+        table(texts, [1.0, 0.0, 1.0], [10, 95, 100]), parts, Sampling(max_new_tokens=100)
+    )
     assert rollouts["reward_tags"].tolist() == [1, 0.25, 0]
     assert rollouts["reward_boxed"].tolist() == [0, 0, 1]
     assert rollouts.reward.tolist() == pytest.approx([1.2, 0.05 - 0.75, 1 - 1 + 0.5])

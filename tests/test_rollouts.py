@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.rollouts import Ragged, Rollouts
-from workbench.seeding import derive, generator
+from workbench.utils.seeding import derive, generator
 
 rows = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=6)
 
@@ -42,7 +42,11 @@ def test_groups_keep_order_of_first_appearance():
 def test_columns_travel():
     table = Rollouts(problem=["a", "b", "c"], reward=[1, 0, 1], columns={"score": [3.0, 2.0, 1.0]})
     taken = table.assign(reward=[0, 1, 2], age=[1, 1, 2]).take([2, 0])
-    assert taken.reward.tolist() == [2, 0] and taken["score"].tolist() == [1, 3] and taken["age"].tolist() == [2, 1]
+    assert (
+        taken.reward.tolist() == [2, 0]
+        and taken["score"].tolist() == [1, 3]
+        and taken["age"].tolist() == [2, 1]
+    )
     assert table.reward.tolist() == [1, 0, 1], "assign must leave its source alone"
     both = Rollouts.concat([taken, taken])
     assert both["score"].tolist() == [1, 3, 1, 3] and len(both) == 4
@@ -63,7 +67,13 @@ def test_bad_columns():
 
 
 def test_seeds_depend_on_every_key_and_their_order():
-    seeds = {derive(1, "a", 2), derive(2, "a", 1), derive(1, "a2"), derive("1", "a", 2), derive(1, "a", 3)}
+    seeds = {
+        derive(1, "a", 2),
+        derive(2, "a", 1),
+        derive(1, "a2"),
+        derive("1", "a", 2),
+        derive(1, "a", 3),
+    }
     assert len(seeds) == 5 and derive(1, "a", 2) == derive(np.int64(1), "a", 2)
     assert generator(1, "x").random() == generator(1, "x").random()
     with pytest.raises(ValueError, match=r"key=1\.5"):

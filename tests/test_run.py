@@ -54,16 +54,27 @@ def test_a_run_leaves_what_the_design_says(lab, tmp_path):
     assert [row["round"] for row in rows] == rounds["round"].tolist() == [1, 2, 3, 4]
     assert len(rollouts) == 4 * 4 * 4 == rounds["rollouts"].sum()
     assert (rollouts.groupby(["round", "problem"]).size() == 4).all()
-    assert sorted(evals["round"].unique()) == [0, 2, 4] and (evals.groupby("round").size() == 12).all()
+    assert (
+        sorted(evals["round"].unique()) == [0, 2, 4] and (evals.groupby("round").size() == 12).all()
+    )
     assert np.allclose(rollouts.groupby("round")["reward"].mean(), rounds["reward"])
     effective = rollouts.groupby("round")["advantage"].apply(lambda a: (a != 0).mean())
     assert np.allclose(effective, rounds["effective_gradient_ratio"])
-    assert (rollouts["trained"] == (rollouts["advantage"] != 0)).all() and rollouts["selected"].all()
+    assert (rollouts["trained"] == (rollouts["advantage"] != 0)).all() and rollouts[
+        "selected"
+    ].all()
     counted = rounds[[f"status_{name}" for name in STATUSES]].sum(axis=1)
     assert (counted == rounds["rollouts"]).all()
-    assert (rounds["flops"] > 0).all() and (rounds["seconds"] > 0).all() and rounds["entropy"].gt(0).all()
+    assert (
+        (rounds["flops"] > 0).all()
+        and (rounds["seconds"] > 0).all()
+        and rounds["entropy"].gt(0).all()
+    )
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["method"]["allocator"] == {"is": "allocators.Uniform", "n": 4} and manifest["versions"]["torch"]
+    assert (
+        manifest["method"]["allocator"] == {"is": "allocators.Uniform", "n": 4}
+        and manifest["versions"]["torch"]
+    )
     assert manifest["lab"]["lab"] == "tiny" and manifest["hardware"]["threads"] == 1
     files = {p.suffix for p in (tmp_path / "run").rglob("*") if p.is_file()}
     assert files == {".json", ".parquet", ".safetensors"}
@@ -100,11 +111,13 @@ def test_rounds_go_on_where_they_stopped(lab, tmp_path):
     assert same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_round_without_gradient_right_after_a_resume_moves_by_momentum_all_the_same(policy, tmp_path):
+def test_a_round_without_gradient_right_after_a_resume_moves_by_momentum_all_the_same(
+    policy, tmp_path
+):
     import torch
 
-    from workbench import checkpoints
     from workbench.grpo import grpo_step
+    from workbench.records import checkpoints
 
     rollouts = policy.generate(["1+2="], [4], wb.policies.Sampling(max_new_tokens=12), seed=0)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
@@ -140,10 +153,14 @@ def test_an_interrupted_round_leaves_no_trace(lab, tmp_path):
 
     method = wb.methods.grpo(n=4)
     go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 5)
-    run = wb.Run(replace(lab, verifier=Interrupting(lab.verifier)), method, out=tmp_path / "stopped", **SMALL)
+    run = wb.Run(
+        replace(lab, verifier=Interrupting(lab.verifier)), method, out=tmp_path / "stopped", **SMALL
+    )
     with pytest.raises(KeyboardInterrupt):
         go(run, 5)
-    assert [row["round"] for row in go(run, 5)] == [3, 4, 5], "the same object goes on, as a notebook would"
+    assert [row["round"] for row in go(run, 5)] == [3, 4, 5], (
+        "the same object goes on, as a notebook would"
+    )
     same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "stopped"))
     assert same_weights(tmp_path / "whole", tmp_path / "stopped")
 
@@ -181,7 +198,9 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path):
 def test_a_directory_with_another_run_is_refused(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match=r"holds another run \(ours, theirs\): method.allocator.n: 8, 4"):
+    with pytest.raises(
+        ValueError, match=r"holds another run \(ours, theirs\): method.allocator.n: 8, 4"
+    ):
         wb.Run(lab, wb.methods.grpo(n=8), out=tmp_path, **SMALL)
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
@@ -214,7 +233,9 @@ FULL = """
 """
 
 
-@pytest.mark.parametrize("limit, what, kept", [(1024, "round 4", 3), (1_000_000, "the checkpoint", 4)])
+@pytest.mark.parametrize(
+    "limit, what, kept", [(1024, "round 4", 3), (1_000_000, "the checkpoint", 4)]
+)
 def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, kept, tmp_path):
     out = tmp_path / "run"
     code = textwrap.dedent(FULL.format(tests=os.path.dirname(__file__), out=str(out), limit=limit))
@@ -222,24 +243,34 @@ def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, ke
     last = done.stderr.strip().splitlines()[-1]
     assert "RecordError" in last and f"cannot write {what}: " in last and "File too large" in last
     assert f"rounds 1 to {kept} are kept" in last
-    assert wb.load(out).rounds["round"].tolist() == list(range(1, kept + 1)) and len(wb.load(out).rollouts()) == 16 * kept
+    assert (
+        wb.load(out).rounds["round"].tolist() == list(range(1, kept + 1))
+        and len(wb.load(out).rollouts()) == 16 * kept
+    )
     assert not list(out.rglob("*.writing"))
     go(wb.Run.resume(out), 5)
     assert len(wb.load(out).rounds) == 5
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a small file system needs root on Linux")
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0,
+    reason="mounting a small file system needs root on Linux",
+)
 def test_a_full_disk_loses_nothing(lab, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", disk], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", disk], capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         run = wb.Run(lab, wb.methods.grpo(n=4), out=disk / "run", **SMALL)
         with pytest.raises(wb.records.RecordError, match="No space left on device; rounds 1 to"):
             for row in run.rounds(8, progress=False):
                 if row["round"] == 2:
-                    (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
+                    (disk / "filler").write_bytes(
+                        bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize)
+                    )
         assert len(wb.load(disk / "run").rounds) >= 2
         (disk / "filler").unlink()
         assert len(go(wb.Run.resume(disk / "run"), 4)) >= 1
@@ -258,7 +289,10 @@ def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
     from dataclasses import replace
 
     lab = replace(small_lab(), verifier=Nan(), held_out=None)
-    with pytest.raises(NonFinite, match=r"round 1: the reward of 16 rollouts is not finite; .*failed-000001.parquet"):
+    with pytest.raises(
+        NonFinite,
+        match=r"round 1: the reward of 16 rollouts is not finite; .*failed-000001.parquet",
+    ):
         go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
     kept = pd.read_parquet(tmp_path / "failed-000001.parquet")
     assert len(kept) == 16 and len(kept["response"][0]) > 0 and kept["text"].str.len().gt(0).all()
@@ -266,9 +300,14 @@ def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
 
 def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path):
     run = wb.Run(lab, wb.methods.grpo(n=4, kl=1e308), out=tmp_path, **SMALL)  # 0 x inf
-    with pytest.raises(NonFinite, match=r"round 1: the loss of \d+ rollouts is .*; the rollouts .*failed-000001.parquet"):
+    with pytest.raises(
+        NonFinite,
+        match=r"round 1: the loss of \d+ rollouts is .*; the rollouts .*failed-000001.parquet",
+    ):
         go(run, 1)
-    assert len(pd.read_parquet(tmp_path / "failed-000001.parquet")) > 0 and len(run.record.rounds) == 0
+    assert (
+        len(pd.read_parquet(tmp_path / "failed-000001.parquet")) > 0 and len(run.record.rounds) == 0
+    )
 
 
 def test_an_interrupted_first_evaluation_is_made_again(lab, tmp_path):
@@ -313,7 +352,10 @@ def test_allocators_are_generators(lab, tmp_path):
     assert row["problems"] == 6 and row["rollouts"] == 12 and row["selected"] == 2
     assert rollouts["stage"].tolist() == [0] * 8 + [1] * 4
     assert all(draws == [0, 1] for draws in rollouts.groupby("problem")["draw"].apply(list))
-    assert rollouts["selected"].sum() == 2 and rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
+    assert (
+        rollouts["selected"].sum() == 2
+        and rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
+    )
 
 
 def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path):
@@ -325,7 +367,9 @@ def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path)
             self.asked += 1
             yield np.full(len(problems), 2)
 
-    run = wb.Run(lab, wb.Method("counting", Counting()), out=tmp_path, evaluate_every=0, problems_per_round=2)
+    run = wb.Run(
+        lab, wb.Method("counting", Counting()), out=tmp_path, evaluate_every=0, problems_per_round=2
+    )
     go(run, 1)
     assert [row["round"] for row in go(run, 2)] == [2] and run.method.allocator.asked == 2
 
@@ -336,7 +380,9 @@ def test_an_allocator_that_never_ends_is_stopped(lab):
 
 
 def test_mini_batches_are_steps(lab):
-    row = go(wb.Run(lab, wb.methods.grpo(n=4), mini_batches=2, problems_per_round=4, evaluate_every=0), 1)[0]
+    row = go(
+        wb.Run(lab, wb.methods.grpo(n=4), mini_batches=2, problems_per_round=4, evaluate_every=0), 1
+    )[0]
     assert row["steps"] == 2
 
 
@@ -344,10 +390,14 @@ def test_kl_and_entropy_terms_run(lab):
     method = wb.methods.grpo(n=4, kl=0.05, entropy=0.01)
     rows = go(wb.Run(lab, method, problems_per_round=4, evaluate_every=0), 2)
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[1]["kl"] >= 0
-    assert rows[0]["trained"] < 16 and rows[0]["tokens_trained"] > rows[0]["tokens_sampled"], "every row is computed, and counted"
+    assert rows[0]["trained"] < 16 and rows[0]["tokens_trained"] > rows[0]["tokens_sampled"], (
+        "every row is computed, and counted"
+    )
 
 
-@pytest.mark.parametrize("method", [wb.methods.grpo(4), wb.methods.gspo(4), wb.methods.dr_grpo(4)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [wb.methods.grpo(4), wb.methods.gspo(4), wb.methods.dr_grpo(4)], ids=lambda m: m.name
+)
 def test_every_method_trains_and_resumes_from_its_manifest(lab, method, tmp_path):
     go(wb.Run(lab, method, out=tmp_path, **SMALL), 3)
     again = wb.Run.resume(tmp_path)
@@ -355,17 +405,20 @@ def test_every_method_trains_and_resumes_from_its_manifest(lab, method, tmp_path
     assert len(go(again, 5)) == 2
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"problems_per_round": 0}, "problems_per_round=0: a whole number of at least 1"),
-    ({"problems_per_round": 33}, "n=33: the pool has 32"),
-    ({"mini_batches": -1}, "mini_batches=-1"),
-    ({"mini_batches": 33}, "mini_batches=33: at most one for each"),
-    ({"learning_rate": 0.0}, "learning_rate=0.0"),
-    ({"learning_rate": float("nan")}, "learning_rate=nan"),
-    ({"evaluate_every": -1}, "evaluate_every=-1"),
-    ({"seed": -1}, "seed=-1"),
-    ({"seed": 1.5}, "seed=1.5"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"problems_per_round": 0}, "problems_per_round=0: a whole number of at least 1"),
+        ({"problems_per_round": 33}, "n=33: the pool has 32"),
+        ({"mini_batches": -1}, "mini_batches=-1"),
+        ({"mini_batches": 33}, "mini_batches=33: at most one for each"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"evaluate_every": -1}, "evaluate_every=-1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 1.5}, "seed=1.5"),
+    ],
+)
 def test_wrong_arguments_raise_before_a_model_is_loaded(lab, options, message):
     with pytest.raises(ValueError, match=message):
         wb.Run(lab, wb.methods.grpo(), **options)

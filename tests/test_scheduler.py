@@ -24,9 +24,14 @@ def pool(rewards, problems, ages=None, number=1, entropy=None, seed=0, **columns
     size, rewards = len(rewards), np.asarray(rewards, dtype=float)
     ages = np.zeros(size, int) if ages is None else np.asarray(ages)
     response = Ragged.of([rng.integers(4, 14, n) for n in rng.integers(1, 9, size)], np.int32)
-    return Rollouts(problem=problems, reward=rewards, round=number - ages, response=response,
-                    entropy=np.full(size, 0.5) if entropy is None else entropy,
-                    columns={"age": ages, "advantage": rewards - rewards.mean(), **columns})
+    return Rollouts(
+        problem=problems,
+        reward=rewards,
+        round=number - ages,
+        response=response,
+        entropy=np.full(size, 0.5) if entropy is None else entropy,
+        columns={"age": ages, "advantage": rewards - rewards.mean(), **columns},
+    )
 
 
 def plain_loop(scores, ages, explore, groups, picks):
@@ -34,14 +39,24 @@ def plain_loop(scores, ages, explore, groups, picks):
     left, chosen = set(range(len(scores))), []
     for coin, group in zip(explore, picks):
         rows = [i for i in sorted(left) if groups[i] == group]
-        chosen.append(min(rows, key=lambda i: (ages[i], i)) if coin else min(rows, key=lambda i: (-scores[i], i)))
+        chosen.append(
+            min(rows, key=lambda i: (ages[i], i))
+            if coin
+            else min(rows, key=lambda i: (-scores[i], i))
+        )
         left.remove(chosen[-1])
     return chosen
 
 
 def test_epsilon_is_that_of_the_paper():
-    assert [epsilon(t) for t in (1, 50, 51, 100, 101, 500)] == pytest.approx([1, 1, 0.6, 0.208, 0.2, 0.2])
-    assert epsilon(500, floor=0.005) == 0.005 and epsilon(1, warmup=0) == 1.0 and epsilon(2, warmup=0) == pytest.approx(0.992)
+    assert [epsilon(t) for t in (1, 50, 51, 100, 101, 500)] == pytest.approx(
+        [1, 1, 0.6, 0.208, 0.2, 0.2]
+    )
+    assert (
+        epsilon(500, floor=0.005) == 0.005
+        and epsilon(1, warmup=0) == 1.0
+        and epsilon(2, warmup=0) == pytest.approx(0.992)
+    )
 
 
 class TestFeatures:
@@ -65,7 +80,9 @@ class TestFeatures:
         assert np.linalg.norm(scaled(table, "unit"), axis=1) == pytest.approx([1, 1])
         assert scaled(np.zeros((2, 3)), "unit").tolist() == np.zeros((2, 3)).tolist()
 
-    @pytest.mark.parametrize("name, value", [("entropy", np.nan), ("advantage", np.inf), ("uses", np.inf)])
+    @pytest.mark.parametrize(
+        "name, value", [("entropy", np.nan), ("advantage", np.inf), ("uses", np.inf)]
+    )
     def test_not_finite(self, name, value):
         bad = pool([1, 0], ["a", "a"]).assign(**{name: np.array([0.0, value])})
         with pytest.raises(ValueError, match=f"features: {name} of rollout 1 is {value}; finite"):
@@ -80,9 +97,13 @@ class TestReward:
     def test_by_hand(self):
         # gain .2, mean .9 * .2 = .18, variance .1 + .9 * .02 ** 2
         after, average = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0))
-        assert after == pytest.approx(1 / (1 + np.exp(-0.2))) and average == pytest.approx((0.18, 0.1 + 0.9 * 0.0004))
+        assert after == pytest.approx(1 / (1 + np.exp(-0.2))) and average == pytest.approx(
+            (0.18, 0.1 + 0.9 * 0.0004)
+        )
         before, same = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0), order="before")
-        assert before == pytest.approx(1 / (1 + np.exp(-0.02 / np.sqrt(0.10036)))) and same == average
+        assert (
+            before == pytest.approx(1 / (1 + np.exp(-0.02 / np.sqrt(0.10036)))) and same == average
+        )
         second, average = round_reward((0.5, 0.05), (0.4, 0.05), average)
         assert second == pytest.approx(1 / (1 + np.exp(0.28 / np.sqrt(0.10036))))
         assert average == pytest.approx((0.018 - 0.09, 0.010036 + 0.9 * 0.028**2))
@@ -103,7 +124,10 @@ class TestReward:
 
     def test_shares_and_extremes(self):
         assert rollout_rewards([-2, 0, 0.5], 0.4) == pytest.approx([0.8, 0, 0.2])
-        assert round_reward((0, 0), (1, 0), (0.0, 0.0))[0] == 1.0 and round_reward((0, 0), (0, 0), (0.0, 0.0))[0] == 0.5
+        assert (
+            round_reward((0, 0), (1, 0), (0.0, 0.0))[0] == 1.0
+            and round_reward((0, 0), (0, 0), (0.0, 0.0))[0] == 0.5
+        )
         with pytest.raises(ValueError, match="order='later'"):
             round_reward((0, 0), (0, 0), order="later")
 
@@ -152,14 +176,19 @@ class TestLearner:
         inputs, targets = rng.normal(size=(64, 10)), rng.random(64)
         learner = Learner(1, learning_rate=1e-3, optimizer=optimizer)
         before = learner.update(inputs, targets)
-        assert before == pytest.approx(np.mean((Learner(1).scores(inputs) - targets) ** 2), rel=1e-4)
+        assert before == pytest.approx(
+            np.mean((Learner(1).scores(inputs) - targets) ** 2), rel=1e-4
+        )
         assert np.mean((learner.scores(inputs) - targets) ** 2) < before
 
     @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
     def test_steps_are_those_of_torch(self, optimizer):
         import torch
 
-        rng, learner = np.random.default_rng(0), Learner(3, width=7, depth=4, learning_rate=0.01, optimizer=optimizer)
+        rng, learner = (
+            np.random.default_rng(0),
+            Learner(3, width=7, depth=4, learning_rate=0.01, optimizer=optimizer),
+        )
         ours = [torch.tensor(p.copy(), requires_grad=True) for p in learner.parameters]
         steps = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer](ours, lr=0.01)
         for _ in range(5):
@@ -210,7 +239,13 @@ def rehearse(gain, rounds=300, seed=0, **options):
     rng, slot, level = np.random.default_rng(seed), Scheduler(10, "round", **options), 0.0
     for number in range(1, rounds + 1):
         entropy = rng.random(32)
-        table = pool(np.full(32, level), ["a"] * 32, number=number, entropy=entropy, advantage=rng.choice([-1, 1], 32))
+        table = pool(
+            np.full(32, level),
+            ["a"] * 32,
+            number=number,
+            entropy=entropy,
+            advantage=rng.choice([-1, 1], 32),
+        )
         level += gain(entropy[slot(table, np.random.default_rng(number))].mean(), rng)
     return slot
 
@@ -222,18 +257,28 @@ def correlation(slot):
 
 class TestScheduler:
     def test_sizes_by_scope(self):
-        rng, table = np.random.default_rng(0), pool([1, 0] * 20, np.repeat(["a", "b", "c", "d"], 10))
+        rng, table = (
+            np.random.default_rng(0),
+            pool([1, 0] * 20, np.repeat(["a", "b", "c", "d"], 10)),
+        )
         kept = Scheduler(30)(table, rng)
         assert np.bincount(kept // 10).tolist() == [3, 3, 3, 3] and (np.diff(kept) > 0).all()
         assert len(Scheduler(29, "round")(table, rng)) == 11 and len(Scheduler(1)(table, rng)) == 4
         ages = np.repeat([0, 1, 2, 3], 10)
         old = pool([1, 0] * 20, np.repeat(["a", "b", "c", "d"], 10), ages, number=4)
-        assert Scheduler(scope="buffer")(old, rng).tolist() == list(range(10)), "warming up: the newest"
+        assert Scheduler(scope="buffer")(old, rng).tolist() == list(range(10)), (
+            "warming up: the newest"
+        )
         assert len(Scheduler(50, scope="buffer", warmup=0, start=0, floor=0)(old, rng)) == 5
-        assert len(Scheduler(100)(table, rng)) == 40 and len(Scheduler(100)(table.take([]), rng)) == 0
+        assert (
+            len(Scheduler(100)(table, rng)) == 40 and len(Scheduler(100)(table.take([]), rng)) == 0
+        )
 
     def test_whole_mini_batches(self):
-        table, rng = pool([1, 0] * 512, np.repeat(np.arange(128).astype(str), 8)), np.random.default_rng(0)
+        table, rng = (
+            pool([1, 0] * 512, np.repeat(np.arange(128).astype(str), 8)),
+            np.random.default_rng(0),
+        )
         assert len(Scheduler(30, "round")(table, rng)) == 307
         assert len(Scheduler(30, "round", mini_batch=128)(table, rng)) == 256, "appendix D"
         assert len(Scheduler(30, "round", mini_batch=512)(table, rng)) == 307
@@ -243,48 +288,87 @@ class TestScheduler:
         slot, rng = Scheduler(100, "round", learning_rate=1e-2), np.random.default_rng(0)
         slot(pool([1, 0, 0, 0], ["a"] * 4), rng)
         first = slot.state_dict()
-        assert np.isnan(slot.metrics()["scheduler_reward"]) and slot.metrics()["scheduler_epsilon"] == 1
+        assert (
+            np.isnan(slot.metrics()["scheduler_reward"])
+            and slot.metrics()["scheduler_epsilon"] == 1
+        )
         slot(pool([1, 1, 0, 0], ["a"] * 4, number=2), rng)
         assert slot.metrics()["scheduler_reward"] == pytest.approx(1 / (1 + np.exp(-0.25)))
         assert slot.state_dict()["average"] == pytest.approx([0.225, 0.1 + 0.9 * 0.025**2])
-        assert any(not np.array_equal(v, slot.state_dict()["learner"][k]) for k, v in first["learner"].items())
+        assert any(
+            not np.array_equal(v, slot.state_dict()["learner"][k])
+            for k, v in first["learner"].items()
+        )
 
     def test_a_round_without_new_rollouts_waits(self):
         slot, rng = Scheduler(100, "buffer"), np.random.default_rng(0)
         slot(pool([1, 0], ["a"] * 2), rng)
-        assert len(slot(pool([1, 0], ["a"] * 2, [1, 1], number=2), rng)) == 0 and "pending" in slot.state_dict()
+        assert (
+            len(slot(pool([1, 0], ["a"] * 2, [1, 1], number=2), rng)) == 0
+            and "pending" in slot.state_dict()
+        )
         slot(pool([1, 1], ["a"] * 2, number=3), rng)
         assert slot.metrics()["scheduler_reward"] == pytest.approx(1 / (1 + np.exp(-0.5)))
 
     def test_state_goes_on_exactly(self):
-        tables = [pool(np.random.default_rng(i).integers(2, size=16), ["a", "b"] * 8, number=i, seed=i) for i in range(1, 7)]
+        tables = [
+            pool(np.random.default_rng(i).integers(2, size=16), ["a", "b"] * 8, number=i, seed=i)
+            for i in range(1, 7)
+        ]
         options = dict(warmup=0, start=0.5, learning_rate=1e-2)
         whole, first, second = (Scheduler(25, **options) for _ in range(3))
         for i, table in enumerate(tables[:3]):
             whole(table, np.random.default_rng(i)), first(table, np.random.default_rng(i))
         second.load_state_dict(first.state_dict())
         for i, table in enumerate(tables[3:]):
-            assert np.array_equal(*(slot(table, np.random.default_rng(9 + i)) for slot in (whole, second)))
+            assert np.array_equal(
+                *(slot(table, np.random.default_rng(9 + i)) for slot in (whole, second))
+            )
             assert np.array_equal(whole.columns()["score"], second.columns()["score"])
         assert Scheduler().state_dict() == {} and whole == second
 
     def test_a_paying_feature_is_found_from_round_rewards(self):
-        paying = [correlation(rehearse(lambda entropy, rng: entropy - 0.5, seed=seed)) for seed in range(3)]
-        noise = [correlation(rehearse(lambda entropy, rng: rng.normal(), seed=seed)) for seed in range(3)]
+        paying = [
+            correlation(rehearse(lambda entropy, rng: entropy - 0.5, seed=seed))
+            for seed in range(3)
+        ]
+        noise = [
+            correlation(rehearse(lambda entropy, rng: rng.normal(), seed=seed)) for seed in range(3)
+        ]
         assert np.mean(paying) > 0.6 and abs(np.mean(noise)) < 0.5
 
     def test_a_round_done_again_is_the_same(self):
-        slot, tables = Scheduler(50, "round", warmup=0), [pool([1, 0, 0, 0], ["a"] * 4), pool([1, 1, 0, 1], ["a"] * 4, number=2)]
+        slot, tables = (
+            Scheduler(50, "round", warmup=0),
+            [pool([1, 0, 0, 0], ["a"] * 4), pool([1, 1, 0, 1], ["a"] * 4, number=2)],
+        )
         slot(tables[0], np.random.default_rng(0))
-        first = slot(tables[1], np.random.default_rng(1)), slot.columns(), slot.metrics(), slot.state_dict()
-        again = slot(tables[1], np.random.default_rng(1)), slot.columns(), slot.metrics(), slot.state_dict()
-        assert np.array_equal(first[0], again[0]) and np.array_equal(first[1]["score"], again[1]["score"])
-        assert first[2]["scheduler_reward"] == again[2]["scheduler_reward"] and first[3]["average"] == again[3]["average"]
+        first = (
+            slot(tables[1], np.random.default_rng(1)),
+            slot.columns(),
+            slot.metrics(),
+            slot.state_dict(),
+        )
+        again = (
+            slot(tables[1], np.random.default_rng(1)),
+            slot.columns(),
+            slot.metrics(),
+            slot.state_dict(),
+        )
+        assert np.array_equal(first[0], again[0]) and np.array_equal(
+            first[1]["score"], again[1]["score"]
+        )
+        assert (
+            first[2]["scheduler_reward"] == again[2]["scheduler_reward"]
+            and first[3]["average"] == again[3]["average"]
+        )
         assert first[3]["learner"]["steps"] == again[3]["learner"]["steps"] == 1
 
     def test_ablations(self):
         slot = rehearse(lambda entropy, rng: 0.01, rounds=3, scores="random", ema=False)
-        assert np.isnan(slot.metrics()["scheduler_error"]) and slot.metrics()["scheduler_reward"] == pytest.approx(0.01)
+        assert np.isnan(slot.metrics()["scheduler_error"]) and slot.metrics()[
+            "scheduler_reward"
+        ] == pytest.approx(0.01)
         assert slot.state_dict()["average"] is None
         charged = rehearse(lambda entropy, rng: 0.01, rounds=3, ema=False, entropy_weight=100.0)
         assert charged.metrics()["scheduler_reward"] != pytest.approx(0.01)
@@ -292,7 +376,10 @@ class TestScheduler:
     def test_constant_features_are_neutral(self):
         slot = Scheduler(50, "round", warmup=0, start=0, floor=0)
         table = pool(np.ones(6), ["a"] * 6).assign(response=Ragged.of([[5]] * 6, np.int32))
-        assert slot(table, np.random.default_rng(0)).tolist() == [0, 1, 2] and not slot.columns()["score"].any()
+        assert (
+            slot(table, np.random.default_rng(0)).tolist() == [0, 1, 2]
+            and not slot.columns()["score"].any()
+        )
 
     def test_it_is_a_selector(self):
         assert selectors.Scheduler is Scheduler and Scheduler().statistics == "pool"

@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench import describe, selectors
+from workbench import selectors
 from workbench.rollouts import Ragged, Rollouts
-from workbench.selectors import All, MaxReward, MaxVariance, Random, Rejection, max_reward, max_variance, rejection
+from workbench.selectors import (
+    All,
+    MaxReward,
+    MaxVariance,
+    Random,
+    Rejection,
+    max_reward,
+    max_variance,
+    rejection,
+)
+from workbench.utils import descriptions as describe
 
 EVERY = [All(), MaxVariance(2), MaxReward(2), Random(2), Rejection()]
 
@@ -33,7 +43,10 @@ def counts(rollouts, kept):
     """Correct and wrong rows kept of each problem: {problem: (correct, wrong)}."""
     kept = rollouts.take(kept)
     return {
-        str(p): (int(kept.correct[kept.problem == p].sum()), int((~kept.correct[kept.problem == p]).sum()))
+        str(p): (
+            int(kept.correct[kept.problem == p].sum()),
+            int((~kept.correct[kept.problem == p]).sum()),
+        )
         for p in np.unique(rollouts.problem)
     }
 
@@ -103,7 +116,13 @@ def test_ties():
     assert max_variance([1, 0, 1, 0, 1, 0], 4).tolist() == [0, 1, 2, 3]
     assert max_variance([0, 0, 1, 1], 3).tolist() == [0, 1, 2]  # one of three is right, not two
     assert max_variance([0, 1, 2], 1).tolist() == [0]  # every single one has variance zero
-    assert max_variance([2, 1, 1, 1, 0, 1], 5).tolist() == [0, 1, 2, 3, 4]  # the block of ones is fed from both sides
+    assert max_variance([2, 1, 1, 1, 0, 1], 5).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # the block of ones is fed from both sides
 
 
 def test_max_variance_of_a_large_group_is_the_best_split():
@@ -111,7 +130,9 @@ def test_max_variance_of_a_large_group_is_the_best_split():
     rewards = rng(2).gamma(0.5, size=2000)
     ordered = np.sort(rewards)
     for m in (2, 33, 1000, 1999):
-        splits = [np.var(np.concatenate([ordered[: m - k], ordered[2000 - k :]])) for k in range(m + 1)]
+        splits = [
+            np.var(np.concatenate([ordered[: m - k], ordered[2000 - k :]])) for k in range(m + 1)
+        ]
         assert np.var(rewards[max_variance(rewards, m)]) == pytest.approx(max(splits), rel=1e-12)
 
 
@@ -119,7 +140,10 @@ def test_max_variance_of_a_large_group_is_the_best_split():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["b", "a", "z", "c"]), values), min_size=1, max_size=40), st.integers(1, 5))
+@given(
+    st.lists(st.tuples(st.sampled_from(["b", "a", "z", "c"]), values), min_size=1, max_size=40),
+    st.integers(1, 5),
+)
 def test_many_groups_are_each_group_alone(rows, m):
     keys, rewards = np.array([key for key, _ in rows]), np.array([reward for _, reward in rows])
     for rule in (max_variance, max_reward):
@@ -151,7 +175,9 @@ def test_a_data_frame_does_as_well(selector):
     assert kept.dtype == np.int64
     assert (np.diff(kept) > 0).all()
     np.testing.assert_array_equal(selector(rollouts.frame(), rng()), kept)
-    small = rollouts.frame()[["problem", "reward", "correct"]].set_index(np.arange(len(rollouts))[::-1])
+    small = rollouts.frame()[["problem", "reward", "correct"]].set_index(
+        np.arange(len(rollouts))[::-1]
+    )
     np.testing.assert_array_equal(selector(small, rng()), kept)
 
 
@@ -238,7 +264,10 @@ def test_training_size_of_a_batch():
 def test_a_higher_rescue_threshold():
     rollouts = table("1100000001", "11100000", stages=["0000000011", "00000000"])
     assert counts(rollouts, Rejection(threshold=2)(rollouts, rng())) == {"p0": (1, 1), "p1": (3, 3)}
-    assert counts(rollouts, Rejection(threshold=2, balanced=2)(rollouts, rng())) == {"p0": (2, 2), "p1": (3, 3)}
+    assert counts(rollouts, Rejection(threshold=2, balanced=2)(rollouts, rng())) == {
+        "p0": (2, 2),
+        "p1": (3, 3),
+    }
 
 
 def test_rejection_reads_correct_and_not_reward():
@@ -275,7 +304,9 @@ def test_a_new_selector_takes_a_few_lines():
             return np.sort(frame.groupby("problem").head(self.m).index)
 
     lengths = [4, 2, 1, 3, 1, 1, 1, 9]
-    rollouts = table("1101", "0001").assign(response=Ragged.of([[0] * n for n in lengths], np.int32))
+    rollouts = table("1101", "0001").assign(
+        response=Ragged.of([[0] * n for n in lengths], np.int32)
+    )
     assert Shortest(2)(rollouts).tolist() == [1, 3, 7]
 
 

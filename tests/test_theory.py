@@ -13,22 +13,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import bandits, gradients, plots, plots_theory, theory
-from workbench.budgets import expected_rollouts, info_gain, knapsack, nonzero_gradient_probability, value
+from workbench import plots
+from workbench.budgets import (
+    expected_rollouts,
+    info_gain,
+    knapsack,
+    nonzero_gradient_probability,
+    value,
+)
+from workbench.plots import theory as plots_theory
 from workbench.rollouts import Rollouts
+from workbench.theory import bandits, gradients
+from workbench.theory import theorems as theory
 
 TENTHS = np.arange(1, 10) / 10
 
 
 class TestSubsets:
     def test_by_hand(self):
-        assert theory.best_variance([0, 1, 3], 2) == 2.25 and theory.best_variance([0, 1, 3], 1) == 0
+        assert (
+            theory.best_variance([0, 1, 3], 2) == 2.25 and theory.best_variance([0, 1, 3], 1) == 0
+        )
         assert theory.split_variances([0, 0, 0, 1], 2) == pytest.approx([0, 0.25, 0.25])
 
     @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.data())
     def test_the_best_split_is_the_best_subset(self, rewards, data):
         m = data.draw(st.integers(1, len(rewards)))
-        assert theory.split_variances(rewards, m).max() == pytest.approx(theory.best_variance(rewards, m), abs=1e-12)
+        assert theory.split_variances(rewards, m).max() == pytest.approx(
+            theory.best_variance(rewards, m), abs=1e-12
+        )
 
 
 class TestNeededRollouts:
@@ -40,7 +53,9 @@ class TestNeededRollouts:
     @given(st.floats(0.02, 0.98), st.floats(0.1, 0.95))
     def test_least_is_the_least(self, p, alpha):
         n = int(theory.least_rollouts(p, alpha))
-        assert nonzero_gradient_probability(n, p) >= alpha and (n == 2 or nonzero_gradient_probability(n - 1, p) < alpha)
+        assert nonzero_gradient_probability(n, p) >= alpha and (
+            n == 2 or nonzero_gradient_probability(n - 1, p) < alpha
+        )
 
     def test_dice(self):
         waits = theory.first_mixed(0.2, 20_000, np.random.default_rng(0))
@@ -55,16 +70,45 @@ class TestNeededRollouts:
     @pytest.mark.parametrize("right", range(6))
     def test_observed_is_the_mean_over_all_orders(self, right):
         second = [True] * right + [False] * (5 - right)
-        waits = [next((i + 1 for i in range(5) if len(set(order[: i + 1])) == 2), 6) for order in permutations(second)]
+        waits = [
+            next((i + 1 for i in range(5) if len(set(order[: i + 1])) == 2), 6)
+            for order in permutations(second)
+        ]
         frame = theory.observed_rollouts([[True, False, False, False, False, *second]])
-        assert frame["rate"].tolist() == [0.2] and frame["needed"][0] == pytest.approx(np.mean(waits))
+        assert frame["rate"].tolist() == [0.2] and frame["needed"][0] == pytest.approx(
+            np.mean(waits)
+        )
 
 
 class TestAllocations:
     def test_published_and_optimal(self):
-        assert theory.best_allocation(TENTHS, 72).tolist() == knapsack(TENTHS, 72).tolist() == [15, 12, 9, 7, 7, 7, 7, 6, 2]
-        assert theory.best_allocation(TENTHS, 72, minimum_counts=False).tolist() == [14, 12, 9, 7, 7, 7, 7, 6, 3]
-        assert theory.best_allocation(TENTHS, 72, info_gain=False).tolist() == [12, 9, 7, 6, 5, 6, 7, 9, 11]
+        assert (
+            theory.best_allocation(TENTHS, 72).tolist()
+            == knapsack(TENTHS, 72).tolist()
+            == [15, 12, 9, 7, 7, 7, 7, 6, 2]
+        )
+        assert theory.best_allocation(TENTHS, 72, minimum_counts=False).tolist() == [
+            14,
+            12,
+            9,
+            7,
+            7,
+            7,
+            7,
+            6,
+            3,
+        ]
+        assert theory.best_allocation(TENTHS, 72, info_gain=False).tolist() == [
+            12,
+            9,
+            7,
+            6,
+            5,
+            6,
+            7,
+            9,
+            11,
+        ]
 
     @given(st.lists(st.floats(0, 1), min_size=1, max_size=4), st.integers(1, 3), st.data())
     def test_dynamic_programming_and_greed_agree(self, p, low, data):
@@ -86,10 +130,14 @@ class TestSuccessGain:
         assert theory.success_gain([0.5], [1.0]) == pytest.approx([1 / (1 + np.exp(-1)) - 0.5])
 
     @given(st.floats(0.01, 0.99), st.lists(st.floats(0.01, 1), min_size=1, max_size=20))
-    def test_small_rates_give_the_first_order_and_the_sum_that_proposition_2_leaves_out(self, p, shares):
+    def test_small_rates_give_the_first_order_and_the_sum_that_proposition_2_leaves_out(
+        self, p, shares
+    ):
         rivals = np.array(shares) / np.sum(shares)
         expected = info_gain(p) * (1 + np.sum(rivals**2))
-        assert theory.success_gain([p], rivals, 1e-5)[0] == pytest.approx(expected, rel=1e-3, abs=1e-9)
+        assert theory.success_gain([p], rivals, 1e-5)[0] == pytest.approx(
+            expected, rel=1e-3, abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("call, message", [
@@ -121,7 +169,10 @@ def test_bound_parts():
 
 
 def fidelity_frame():
-    names, rows = ["rule", "kept", "cosine", "cosine_half", "norm_ratio", "norm_ratio_half", "gradient", "n"], []
+    names, rows = (
+        ["rule", "kept", "cosine", "cosine_half", "norm_ratio", "norm_ratio_half", "gradient", "n"],
+        [],
+    )
     for rule in ("A", "B"):
         rows += [(rule, kept, kept, 0.1, 1.0, 0.1, 0.5, 7) for kept in (0.5, 1.0)]
     return pd.DataFrame(rows, columns=names)
@@ -130,8 +181,12 @@ def fidelity_frame():
 def balance_frame():
     rng = np.random.default_rng(0)
     products = {f"p{i}": rng.normal(size=(8, 8)) for i in range(2)}
-    rollouts = Rollouts(problem=["p0"] * 8 + ["p1"] * 8, correct=[True] * 4 + [False] * 4 + [True] * 4 + [False] * 4)
-    return gradients.norms_by_balance({name: part @ part.T for name, part in products.items()}, rollouts, 2, [1, 3])
+    rollouts = Rollouts(
+        problem=["p0"] * 8 + ["p1"] * 8, correct=[True] * 4 + [False] * 4 + [True] * 4 + [False] * 4
+    )
+    return gradients.norms_by_balance(
+        {name: part @ part.T for name, part in products.items()}, rollouts, 2, [1, 3]
+    )
 
 
 FIGURES = {
@@ -160,7 +215,13 @@ def closed():
 @pytest.mark.parametrize("draw", FIGURES.values(), ids=FIGURES)
 def test_draws_on_the_axes_given(draw):
     _, ax = plt.subplots()
-    assert draw(ax) is ax and ax.has_data() and ax.get_xlabel() and ax.get_title("left") and ax.get_legend()
+    assert (
+        draw(ax) is ax
+        and ax.has_data()
+        and ax.get_xlabel()
+        and ax.get_title("left")
+        and ax.get_legend()
+    )
     assert draw(None) is not ax, "without one it makes its own"
 
 

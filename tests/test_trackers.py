@@ -8,7 +8,7 @@ import pytest
 from conftest import small_lab
 
 import workbench as wb
-from workbench.trackers import TensorBoard, Trackers
+from workbench.records.trackers import TensorBoard, Trackers
 
 SMALL = dict(problems_per_round=2, evaluate_every=2, checkpoint_every=2)
 
@@ -44,13 +44,24 @@ def scalars(path):
 
     events = EventAccumulator(str(path), size_guidance={"scalars": 0})
     events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
 
 
 def test_a_run_tells_its_trackers_and_tensorboard_beside_the_record(tmp_path):
     notes, broken = Notes(), Broken()
-    run = wb.Run(small_lab(), wb.methods.grpo(n=4), out=tmp_path / "a", trackers=(notes, "tensorboard", broken), **SMALL)
-    with pytest.warns(RuntimeWarning, match=r"tracker Broken: log raised OSError: no route to host; the run goes on") as seen:
+    run = wb.Run(
+        small_lab(),
+        wb.methods.grpo(n=4),
+        out=tmp_path / "a",
+        trackers=(notes, "tensorboard", broken),
+        **SMALL,
+    )
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"tracker Broken: log raised OSError: no route to host; the run goes on",
+    ) as seen:
         rows = list(run.rounds(2, progress=False))
     assert sum("Broken" in str(w.message) for w in seen) == 1 and len(broken.calls) == 3
     assert [call[0] for call in notes.calls] == ["start", "log", "log", "log", "log", "finish"]
@@ -63,7 +74,9 @@ def test_a_run_tells_its_trackers_and_tensorboard_beside_the_record(tmp_path):
     for name in ("reward", "seconds", "effective_gradient_ratio"):
         assert [value for _, value in shown[name]] == pytest.approx([row[name] for row in rows])
     accuracy = record.accuracy()
-    assert shown["evaluation/accuracy"] == [(r, pytest.approx(a)) for r, a in zip(accuracy["round"], accuracy["accuracy"])]
+    assert shown["evaluation/accuracy"] == [
+        (r, pytest.approx(a)) for r, a in zip(accuracy["round"], accuracy["accuracy"])
+    ]
     assert "kl" not in shown and math.isnan(rows[0]["kl"])  # what is not finite is no scalar
 
 
@@ -80,17 +93,26 @@ def test_a_round_that_is_repeated_is_shown_once(tmp_path):
 def test_without_trackers_nothing_is_written_and_nothing_warns(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        list(wb.Run(small_lab(held_out=0), wb.methods.grpo(n=2), out=tmp_path / "a", **SMALL).rounds(1, progress=False))
+        list(
+            wb.Run(small_lab(held_out=0), wb.methods.grpo(n=2), out=tmp_path / "a", **SMALL).rounds(
+                1, progress=False
+            )
+        )
     assert not (tmp_path / "a" / "tensorboard").exists()
 
 
 def test_bad_trackers_are_named(tmp_path, monkeypatch):
     for odd in ("tensorbord", 3, object()):
-        with pytest.raises(ValueError, match=r"^trackers: .*; allowed are 'tensorboard', 'wandb', 'trackio' and objects with"):
+        with pytest.raises(
+            ValueError,
+            match=r"^trackers: .*; allowed are 'tensorboard', 'wandb', 'trackio' and objects with",
+        ):
             Trackers((odd,), tmp_path)
     for package in ("tensorboard", "wandb", "trackio"):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ImportError, match=rf"^trackers='{package}' needs a package: pip install {package}$"):
+        with pytest.raises(
+            ImportError, match=rf"^trackers='{package}' needs a package: pip install {package}$"
+        ):
             Trackers(package, tmp_path)
 
 

@@ -36,7 +36,9 @@ def wait_for(condition, seconds: float = 20.0):
 
 def python(code: str, **options) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, **options)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment, **options
+    )
 
 
 JUDGE = """
@@ -106,7 +108,11 @@ def test_grandchildren_die_with_a_killed_worker(judge, tmp_path):
 
 
 def test_a_start_that_fails_names_the_cause(judge):
-    for name, cause in (("house:broken", "no such table"), ("nowhere:make", "nowhere"), ("house:missing", "missing")):
+    for name, cause in (
+        ("house:broken", "no such table"),
+        ("nowhere:make", "nowhere"),
+        ("house:missing", "missing"),
+    ):
         with pytest.raises(RuntimeError, match=f"did not start.*{cause}"):
             Pool(name).run([{}])
 
@@ -141,7 +147,9 @@ def test_an_item_whose_worker_is_killed_twice_is_a_crash(judge):
     with Pool(judge, workers=1, deadline=30) as pool:
         pool.run([{}])
         result = []
-        thread = threading.Thread(target=lambda: result.append(pool.run([{"do": "time.sleep(60)"}, {}])))
+        thread = threading.Thread(
+            target=lambda: result.append(pool.run([{"do": "time.sleep(60)"}, {}]))
+        )
         thread.start()
         for _ in range(2):
             wait_for(lambda: pool._workers[0].jobs and pool.processes[0].returncode is None)
@@ -167,7 +175,9 @@ def test_two_threads_at_once():
 
     def score(offset: int) -> None:
         for i in range(offset, offset + 20):
-            found[i] = math.score([rf"\boxed{{{i}.25}}", rf"\boxed{{{i}.75}}"], [f"{i}.25"] * 2).status.tolist()
+            found[i] = math.score(
+                [rf"\boxed{{{i}.25}}", rf"\boxed{{{i}.75}}"], [f"{i}.25"] * 2
+            ).status.tolist()
 
     threads = [threading.Thread(target=score, args=(offset,)) for offset in (0, 1000)]
     for thread in threads:

@@ -43,7 +43,11 @@ CASES = [
     (r"\boxed{-7}", "-7", "ok"),
     (r"\boxed{007}", "7", "ok"),
     (r"first \boxed{3}, later \boxed{0.25}" + " because " * 20, r"\frac14", "wrong"),
-    (r"first I thought it was \boxed{3}. After a long look at it I now say: the result must be \boxed{4}.", "4", "ok"),
+    (
+        r"first I thought it was \boxed{3}. After a long look at it I now say: the result must be \boxed{4}.",
+        "4",
+        "ok",
+    ),
     (r"\boxed{\frac{1}{3}}", "0.5", "wrong"),
     (r"\boxed{8}", "7", "wrong"),
     (r"\boxed{1, 2, 3}", r"\{1, 2\}", "wrong"),
@@ -167,7 +171,12 @@ def test_asking_about_the_box_alone_changes_no_verdict(math):
         r"The answer is \boxed{%s}" + "\n\nDone: 9/10",
     ]
     golds = {content: {content, "5"} - {"???", "5."} for content in contents}
-    pairs = [(form % content, gold) for content in contents for form in around for gold in sorted(golds[content])]
+    pairs = [
+        (form % content, gold)
+        for content in contents
+        for form in around
+        for gold in sorted(golds[content])
+    ]
     whole = math.pool.run([{"response": response, "answer": gold} for response, gold in pairs])
     found = math.score(*zip(*pairs)).status.tolist()
     assert [pair for pair, a, b in zip(pairs, found, whole) if a != b["status"]] == []
@@ -188,7 +197,9 @@ def test_integers(math, n):
 
 def test_integers_agree_with_math_verify(math):
     numbers = [0, 1, 9, 10**6, 10**11, 10**12 - 2]
-    pairs = [(a, b) for n in numbers for a, b in [(n, n), (n, n + 1), (-n, n), (-n, -n), (-n - 1, -n)]]
+    pairs = [
+        (a, b) for n in numbers for a, b in [(n, n), (n, n + 1), (-n, n), (-n, -n), (-n - 1, -n)]
+    ]
     replies = math.pool.run([{"response": rf"\boxed{{{a}}}", "answer": str(b)} for a, b in pairs])
     assert [reply["status"] == "ok" for reply in replies] == [a == b for a, b in pairs]
 
@@ -235,7 +246,10 @@ def test_config_and_import():
     assert sorted(config) == ["boxed", "cache", "deadline", "max_chars", "memory_mb", "workers"]
     code = "import sys, workbench.verifiers; print({'math_verify', 'sympy', 'pandas', 'torch'} & set(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == "set()"
+    assert (
+        subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
+        == "set()"
+    )
 
 
 # --- the cache
@@ -244,7 +258,10 @@ def test_config_and_import():
 def test_equal_pairs_are_asked_once():
     with Math(workers=1, cache=3) as verifier:
         asked = []
-        run, verifier.pool.run = verifier.pool.run, lambda items: asked.append(len(items)) or run(items)
+        run, verifier.pool.run = (
+            verifier.pool.run,
+            lambda items: asked.append(len(items)) or run(items),
+        )
         responses = [rf"thought {i}: \boxed{{0.{i % 2 + 1}}}" for i in range(10)]
         for _ in range(2):
             assert verifier.score(responses, ["0.1"] * 10).counts()["ok"] == 5
@@ -258,7 +275,10 @@ def test_equal_pairs_are_asked_once():
 def test_no_cache():
     with Math(workers=1, cache=0) as verifier:
         for _ in range(2):
-            assert verifier.score([r"\boxed{0.5}"] * 2, ["1/2", "1/3"]).status.tolist() == ["ok", "wrong"]
+            assert verifier.score([r"\boxed{0.5}"] * 2, ["1/2", "1/3"]).status.tolist() == [
+                "ok",
+                "wrong",
+            ]
 
 
 # --- hostile answers
@@ -275,7 +295,8 @@ def test_hostile_answers_cost_a_deadline_and_spare_their_neighbours(impatient, n
     again = time.monotonic()
     responses = [f"{name} {i}: \\boxed{{{i}.5}}" for i in range(8)]
     scores = impatient.score(
-        [*responses[:4], HOSTILE[name], *responses[4:]], [*[f"{i}.5" for i in range(4)], "5", *["1"] * 4]
+        [*responses[:4], HOSTILE[name], *responses[4:]],
+        [*[f"{i}.5" for i in range(4)], "5", *["1"] * 4],
     )
     assert scores.correct.tolist() == [True] * 4 + [False] * 5
     assert scores.counts()["wrong"] == 4
@@ -294,5 +315,7 @@ def test_all_hostile_answers_at_once():
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is Linux's")
 def test_running_out_of_memory_is_a_crash():
     with Math(memory_mb=32, workers=1, deadline=20) as verifier:
-        scores = verifier.score([r"\boxed{0.5}", r"\boxed{2^{2^{33}}}", r"\boxed{1.5}"], ["1/2", "5", "3/2"])
+        scores = verifier.score(
+            [r"\boxed{0.5}", r"\boxed{2^{2^{33}}}", r"\boxed{1.5}"], ["1/2", "5", "3/2"]
+        )
     assert scores.status.tolist() == ["ok", "crash", "ok"]

@@ -9,7 +9,10 @@ from importlib.util import find_spec
 import pytest
 
 if not find_spec("vllm"):
-    pytest.skip("vllm is not installed; make test-vllm has an environment with its CPU build", allow_module_level=True)
+    pytest.skip(
+        "vllm is not installed; make test-vllm has an environment with its CPU build",
+        allow_module_level=True,
+    )
 
 from conftest import tiny_policy
 from contract import GREEDY, LORA, PROMPTS, SAMPLING, Contract, responses, shaken
@@ -20,7 +23,9 @@ from workbench.labs import shipped
 from workbench.problems import arithmetic
 
 SMALL = {"gpu_memory_utilization": 0.05}
-os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; the share above is of all memory, and two engines are started
+os.environ["VLLM_CPU_KVCACHE_SPACE"] = (
+    "1"  # GiB; the share above is of all memory, and two engines are started
+)
 
 
 class TestVLLM(Contract):
@@ -31,11 +36,16 @@ class TestVLLM(Contract):
         return tiny_policy(vllm=SMALL)
 
     def test_prompts_that_leave_too_little_room_are_refused(self, made):
-        with pytest.raises(ValueError, match=r"max_length=128: problem .3. has 10 tokens .* raise it, or lower sampling"):
+        with pytest.raises(
+            ValueError,
+            match=r"max_length=128: problem .3. has 10 tokens .* raise it, or lower sampling",
+        ):
             made.generate(PROMPTS, [1] * 6, wb.policies.Sampling(max_new_tokens=126), 0)
 
     def test_the_gap_is_unknown_where_the_sampler_leaves_tokens_out(self, made):
-        rollouts = made.generate(PROMPTS, [1] * 6, wb.policies.Sampling(top_p=0.5, max_new_tokens=8), 0)
+        rollouts = made.generate(
+            PROMPTS, [1] * 6, wb.policies.Sampling(top_p=0.5, max_new_tokens=8), 0
+        )
         assert (rollouts["sampler_gap"] != rollouts["sampler_gap"]).all()
 
     def test_the_gap_shows_other_weights(self, made):
@@ -78,9 +88,26 @@ class TestVLLMLora(Contract):
 
 def test_a_run_records_the_gap_and_resumes(tmp_path):
     lab = wb.labs.transformers(
-        str(shipped("models/tiny")), arithmetic(16, levels=(1, 2)), arithmetic(4, split="heldout"), samples=1, device="cpu",
-        engine="vllm", learning_rate=1e-3, sampling=wb.policies.Sampling(max_new_tokens=24), **SMALL)
-    go(wb.Run(lab, wb.methods.aero(explore=2, total=4, n_max=8), out=tmp_path, problems_per_round=4), 2)
+        str(shipped("models/tiny")),
+        arithmetic(16, levels=(1, 2)),
+        arithmetic(4, split="heldout"),
+        samples=1,
+        device="cpu",
+        engine="vllm",
+        learning_rate=1e-3,
+        sampling=wb.policies.Sampling(max_new_tokens=24),
+        **SMALL,
+    )
+    go(
+        wb.Run(
+            lab, wb.methods.aero(explore=2, total=4, n_max=8), out=tmp_path, problems_per_round=4
+        ),
+        2,
+    )
     rollouts = wb.load(tmp_path).rollouts()
-    assert len(rollouts) >= 16 and rollouts["sampler_gap"].between(0, 1e-3).all() and set(rollouts["round"]) == {1, 2}
+    assert (
+        len(rollouts) >= 16
+        and rollouts["sampler_gap"].between(0, 1e-3).all()
+        and set(rollouts["round"]) == {1, 2}
+    )
     assert len(go(wb.Run.resume(tmp_path), 3)) == 1

@@ -39,7 +39,9 @@ def right(completions, answer, **_):
 
 
 def dataset(n=32, levels=(1, 2, 3, 4), **options):
-    return Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in arithmetic(n, levels=levels, **options)])
+    return Dataset.from_list(
+        [{"prompt": p.prompt, "answer": p.answer} for p in arithmetic(n, levels=levels, **options)]
+    )
 
 
 def config(out, **options):
@@ -50,20 +52,43 @@ def config(out, **options):
     return trl.GRPOConfig(str(out), **{**small, **options})
 
 
-def trainer(out, method=None, *, make=workbench_trl.GRPOTrainer, data=None, reward=right, options=(), **settings):
+def trainer(
+    out,
+    method=None,
+    *,
+    make=workbench_trl.GRPOTrainer,
+    data=None,
+    reward=right,
+    options=(),
+    **settings,
+):
     own = {} if make is trl.GRPOTrainer else {"method": method}
     kind = {} if method is None else workbench_trl.arguments(method)
-    return make(MODEL, reward, args=config(out, **{**kind, **settings}), train_dataset=data or dataset(), **own, **dict(options))
+    return make(
+        MODEL,
+        reward,
+        args=config(out, **{**kind, **settings}),
+        train_dataset=data or dataset(),
+        **own,
+        **dict(options),
+    )
 
 
 def weights(trainer):
-    return {name: value.detach().clone() for name, value in trainer.accelerator.unwrap_model(trainer.model).state_dict().items()}
+    return {
+        name: value.detach().clone()
+        for name, value in trainer.accelerator.unwrap_model(trainer.model).state_dict().items()
+    }
 
 
 def hand_made_round(trainer):
     """A round of 7 rollouts of which 5 were chosen: one of advantage zero, one without gradient."""
     rollouts = hand_made(np.arange(7.0), list("aaabbbb"), [3, 1, 5, 2, 7, 4, 6])
-    rollouts = rollouts.assign(gradient=np.arange(7) != 3, uses=np.zeros(7, dtype=np.int64), round=np.ones(7, dtype=np.int64))
+    rollouts = rollouts.assign(
+        gradient=np.arange(7) != 3,
+        uses=np.zeros(7, dtype=np.int64),
+        round=np.ones(7, dtype=np.int64),
+    )
     trainer._round, trainer._measured = 1, np.full((3, 7), np.nan)
     return rollouts, np.array([0, 2, 3, 4, 6]), np.array([1.0, -0.5, 2.0, 0.0, -1.5])
 
@@ -86,6 +111,12 @@ def own_gradient(trainer, mean):
     model.zero_grad()
     logprobs = TransformersPolicy(model, trainer.processing_class).logprobs(rows)
     advantages = torch.as_tensor(advantages * rows["gradient"], dtype=torch.float32)
-    policy_loss(logprobs, logprobs.detach(), advantages, torch.as_tensor(rows.response.mask()), mean=mean,
-                length=trainer.max_completion_length).backward()
+    policy_loss(
+        logprobs,
+        logprobs.detach(),
+        advantages,
+        torch.as_tensor(rows.response.mask()),
+        mean=mean,
+        length=trainer.max_completion_length,
+    ).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])

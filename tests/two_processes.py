@@ -44,12 +44,23 @@ def main(out):
         one.train()
         rollouts, chosen, advantages, _ = one._latest
         assert alike([value.sum().item() for value in weights(one).values()]), name
-        assert alike((rollouts.problem.tolist(), rollouts.reward.tolist(), chosen.tolist(), advantages.tolist())), name
+        assert alike(
+            (
+                rollouts.problem.tolist(),
+                rollouts.reward.tolist(),
+                chosen.tolist(),
+                advantages.tolist(),
+            )
+        ), name
         mine = np.flatnonzero(np.isfinite(one._measured[1])).tolist()
         both = gather_object(mine)
         assert sorted(both) == sorted(set(both)), f"{name}: a row was computed twice"
         logs = [row for row in one.state.log_history if "loss" in row]
-        found[name] = {"loss": [row["loss"] for row in logs], "rollouts": len(rollouts), "selected": len(chosen)}
+        found[name] = {
+            "loss": [row["loss"] for row in logs],
+            "rollouts": len(rollouts),
+            "selected": len(chosen),
+        }
     one.loss_type, one.method = "dapo", SMALL["grpo"]
     for loss, mean in (("dapo", "token"), ("grpo", "rollout")):
         one.loss_type = loss
@@ -57,7 +68,10 @@ def main(out):
         dist.all_reduce(part)
         assert torch.allclose(part / 2, own_gradient(one, mean), atol=1e-5), loss
     odd = SMALL["grpo"].but(allocator=Rank())
-    says("the counts of rollouts: the processes disagree", lambda: trainer(out, odd, per_device_train_batch_size=4).train())
+    says(
+        "the counts of rollouts: the processes disagree",
+        lambda: trainer(out, odd, per_device_train_batch_size=4).train(),
+    )
     odd = SMALL["pods" if dist.get_rank() else "grpo"]
     says("method: the processes disagree", lambda: trainer(out, odd, per_device_train_batch_size=4))
     if dist.get_rank() == 0:

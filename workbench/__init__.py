@@ -1,26 +1,59 @@
 """workbench: which rollouts are worth generating, and which are worth training on?
 
-A run is a Lab times a Method; it leaves a Record; metrics read the record and plots show it. Rooms are loaded when
-first used: `import workbench` takes neither torch nor transformers.
+A run is a Lab times a Method, and it leaves a Record. Analysis reads records and draws figures.
+
+Modules are loaded when they are first used, so that `import workbench` takes neither torch nor transformers.
 """
 
 import importlib
 
 __version__ = "0.1.0"
 
-_ROOMS = ("advantages", "allocators", "bandits", "comparisons", "curation", "doctor", "evaluate", "gradients", "grpo", "hub",
-          "labs", "memory", "methods", "metrics", "objectives", "plots", "plots_papers", "plots_theory", "policies",
-          "problems", "records", "report", "reuse", "rewards", "rollouts", "scheduler", "selectors", "statuses", "sweep",
-          "theory", "trackers", "trl", "verdicts", "verifiers")
-_NAMES = {"Method": "methods", "Record": "records", "Rollouts": "rollouts", "Run": "run", "load": "records"}
+_MODULES = (
+    "advantages",
+    "allocators",
+    "analysis",
+    "datasets",
+    "evaluation",
+    "grpo",
+    "labs",
+    "methods",
+    "objectives",
+    "plots",
+    "policies",
+    "problems",
+    "records",
+    "replay",
+    "reports",
+    "rewards",
+    "rollouts",
+    "scheduler",
+    "selectors",
+    "sweeps",
+    "theory",
+    "trl",
+    "verifiers",
+    "verl",
+)
 
-__all__ = [*(room for room in _ROOMS if room != "trl"), *_NAMES]  # its package is an extra: not loaded by a star
+# Names that are worth a shorter path: name -> the module that defines it.
+_NAMES = {
+    "Method": "methods",
+    "Record": "records",
+    "Rollouts": "rollouts",
+    "Run": "run",
+    "grpo_step": "grpo",
+    "load": "records",
+}
+
+# trl and verl are left out: a star import must not need the packages behind these two.
+__all__ = [*(name for name in _MODULES if name not in ("trl", "verl")), *_NAMES]
 
 
 def __getattr__(name):
     if name in _NAMES:
         return getattr(importlib.import_module(f"workbench.{_NAMES[name]}"), name)
-    if name in _ROOMS:
+    if name in _MODULES:
         return importlib.import_module(f"workbench.{name}")
     raise AttributeError(f"module 'workbench' has no attribute {name!r}")
 

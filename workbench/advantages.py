@@ -7,7 +7,7 @@ Two functions exist to lift that: `posterior`, and `batch_normalized` without a 
 
 import numpy as np
 
-from workbench.columns import is_number, positive_number
+from workbench.utils.columns import is_number, positive_number
 
 
 def group_normalized(rewards, groups, *, ddof=0, eps=0.0, clip=None, scale=True):
@@ -37,7 +37,16 @@ def leave_one_out(rewards, groups, *, clip=None):
 
 
 def posterior(
-    rewards, groups, alpha=1.0, beta=1.0, scale="bernoulli", *, bounds=(0.0, 1.0), ddof=0, eps=0.0, clip=None
+    rewards,
+    groups,
+    alpha=1.0,
+    beta=1.0,
+    scale="bernoulli",
+    *,
+    bounds=(0.0, 1.0),
+    ddof=0,
+    eps=0.0,
+    clip=None,
 ):
     """`group_normalized`, but uniform groups are measured against the mean of a Beta posterior (AERO eq. 7).
 
@@ -55,9 +64,13 @@ def posterior(
     rewards, inverse, sizes = _grouped(rewards, groups)
     outcome = _outcomes(rewards, bounds)
     mean = (np.bincount(inverse, outcome, len(sizes)) + alpha) / (sizes + alpha + beta)
-    divisor = np.sqrt(mean * (1 - mean)) if scale == "bernoulli" else np.full(len(sizes), float(scale))
+    divisor = (
+        np.sqrt(mean * (1 - mean)) if scale == "bernoulli" else np.full(len(sizes), float(scale))
+    )
     uniform = ~_mixed(rewards, inverse, sizes)[inverse]
-    return _clipped(np.where(uniform, (outcome - mean[inverse]) / divisor[inverse], advantage), clip)
+    return _clipped(
+        np.where(uniform, (outcome - mean[inverse]) / divisor[inverse], advantage), clip
+    )
 
 
 def batch_normalized(rewards, groups, *, baseline=None, ddof=0, eps=0.0, clip=None):
@@ -72,7 +85,9 @@ def batch_normalized(rewards, groups, *, baseline=None, ddof=0, eps=0.0, clip=No
         raise ValueError(f"baseline={baseline!r}: allowed are None and 'group'")
     if baseline is None:
         rewards = _grouped(rewards, groups)[0]
-        return group_normalized(rewards, np.zeros(len(rewards), dtype=np.int64), ddof=ddof, eps=eps, clip=clip)
+        return group_normalized(
+            rewards, np.zeros(len(rewards), dtype=np.int64), ddof=ddof, eps=eps, clip=clip
+        )
     _check_deviation(ddof, eps)
     # the batch mean of these is zero already: taking off its rounding error would only blur exact zeros
     centred = group_normalized(rewards, groups, scale=False)
@@ -101,10 +116,14 @@ def _outcomes(rewards, bounds):
     """Rewards on the scale where failure is 0 and success 1, (R,)."""
     low, high = bounds if isinstance(bounds, (tuple, list)) and len(bounds) == 2 else (None, None)
     if not (is_number(low) and is_number(high) and low < high):
-        raise ValueError(f"bounds={bounds!r}: two numbers are needed, and the reward of failure must lie below that of success")
+        raise ValueError(
+            f"bounds={bounds!r}: two numbers are needed, and the reward of failure must lie below that of success"
+        )
     if len(rewards) and not (low <= rewards.min() and rewards.max() <= high):
         odd = rewards[(rewards < low) | (rewards > high)][0]
-        raise ValueError(f"rewards: {odd} lies outside bounds={bounds}, the rewards of failure and success")
+        raise ValueError(
+            f"rewards: {odd} lies outside bounds={bounds}, the rewards of failure and success"
+        )
     return (rewards - low) / (high - low)
 
 

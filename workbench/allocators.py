@@ -91,13 +91,17 @@ class Knapsack:
     def __post_init__(self):
         whole("low", self.low, 0)
         if not isinstance(self.rates, SuccessRates):
-            raise ValueError(f"rates={self.rates!r}: a SuccessRates is needed, such as SuccessRates('last')")
+            raise ValueError(
+                f"rates={self.rates!r}: a SuccessRates is needed, such as SuccessRates('last')"
+            )
         check_budget(1, self.up, self._least, self.up, self.estimator)
         whole("n", self.n, 1)
         if self.total is not None:
             whole("total", self.total, 1)
         elif not self._least <= self.n <= self.up:
-            raise ValueError(f"n={self.n}: an average of {self._least} (low, or the probes) to up={self.up} is needed")
+            raise ValueError(
+                f"n={self.n}: an average of {self._least} (low, or the probes) to up={self.up} is needed"
+            )
 
     @property
     def _least(self):
@@ -178,15 +182,23 @@ class Rescue:
         whole("extra", self.extra, 1)
         whole("threshold", self.threshold, 0)
         if 2 * self.threshold > self.explore:
-            raise ValueError(f"threshold={self.threshold}: at most half of explore={self.explore} is allowed")
+            raise ValueError(
+                f"threshold={self.threshold}: at most half of explore={self.explore} is allowed"
+            )
 
     def allocate(self, problems, context):
         """One request for stage I, then one for each iteration of stage II that still has somebody to rescue."""
         ids = _ids(problems)
         correct, tries = tally(ids, (yield _each(ids, self.explore)))
-        failed, before, budget = correct <= self.threshold, correct, (self.total - self.explore) * len(ids)
+        failed, before, budget = (
+            correct <= self.threshold,
+            correct,
+            (self.total - self.explore) * len(ids),
+        )
         for _ in range(self.k_max):
-            asked = np.where(failed & (correct == before), np.minimum(self.extra, self.n_max - tries), 0)
+            asked = np.where(
+                failed & (correct == before), np.minimum(self.extra, self.n_max - tries), 0
+            )
             counts = serve_in_order(asked, budget)
             if not counts.any():
                 return
@@ -219,8 +231,12 @@ class DynamicSampling:
         whole("max_draws", self.max_draws, 1)
         if self.groups is not None:
             whole("groups", self.groups, 1)
-        if isinstance(self.within, DynamicSampling) or not hasattr(self.within or Uniform(), "allocate"):
-            raise ValueError(f"within={self.within!r}: an allocator that draws no problems is needed, such as Knapsack()")
+        if isinstance(self.within, DynamicSampling) or not hasattr(
+            self.within or Uniform(), "allocate"
+        ):
+            raise ValueError(
+                f"within={self.within!r}: an allocator that draws no problems is needed, such as Knapsack()"
+            )
 
     def allocate(self, problems, context):
         """A draw's requests for counts, and one for problems between draws; returns the rows of the kept groups."""
@@ -249,7 +265,9 @@ class DynamicSampling:
             except StopIteration:
                 return rollouts
             if isinstance(counts, More):
-                raise ValueError(f"within={self.within!r}: it draws problems itself; dynamic sampling does that")
+                raise ValueError(
+                    f"within={self.within!r}: it draws problems itself; dynamic sampling does that"
+                )
             rollouts = yield np.concatenate([np.zeros(drawn, dtype=np.int64), counts])
 
     def feedback(self, rollouts, context):
@@ -290,4 +308,6 @@ def _each(ids, n):
 def _group_size(name, n):
     whole(name, n, 1)
     if n == 1:
-        raise ValueError(f"{name}={n!r}: a group needs at least 2 rollouts, one alone has no advantage")
+        raise ValueError(
+            f"{name}={n!r}: a group needs at least 2 rollouts, one alone has no advantage"
+        )

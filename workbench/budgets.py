@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.columns import whole_number as whole
+from workbench.utils.columns import whole_number as whole
 
 ESTIMATORS = ("grpo", "rloo", "remax", "reinforce")
 CANDIDATES = 2**12  # rollouts sorted at the end, or P where that is more
@@ -91,7 +91,9 @@ def knapsack(p, total, *, low=2, up=128, info_gain=True, fallback=True, estimato
     if fallback:
         _share(counts, failed, max(total - counts.sum() - _needs(p, up, estimator), 0), up)
     limit = np.where((p > 0) & (p < 1), up, counts)
-    if low == 0 and not info_gain:  # the first rollout of a certain outcome is worth 1, the next nothing
+    if (
+        low == 0 and not info_gain
+    ):  # the first rollout of a certain outcome is worth 1, the next nothing
         limit[(failed if estimator == "remax" else solved) & (counts == 0)] = 1
     _by_gain(counts, limit, p, total - counts.sum(), estimator, info_gain)
     for group in (failed, new, solved):
@@ -124,7 +126,9 @@ def _needs(p, up, estimator):
         log_miss = _log_of_miss(p, estimator)
     else:
         log_miss = np.log1p(-np.minimum(p, 1 - p))
-    with np.errstate(over="ignore", divide="ignore"):  # a rate next to 0 or 1 needs more than a float holds
+    with np.errstate(
+        over="ignore", divide="ignore"
+    ):  # a rate next to 0 or 1 needs more than a float holds
         return int(np.floor(np.minimum(up, np.log(0.1) / log_miss)).sum())
 
 
@@ -150,7 +154,9 @@ def _by_gain(counts, limit, p, amount, estimator, with_info_gain):
     low, high = counts[index], limit[index]
     amount = min(amount, int((high - low).sum()))
     if amount > 0:
-        counts[index] = _best(_Gains.of(p[index], estimator, with_info_gain), low, high, int(low.sum()) + amount)
+        counts[index] = _best(
+            _Gains.of(p[index], estimator, with_info_gain), low, high, int(low.sum()) + amount
+        )
 
 
 def _best(gains, low, high, target):
@@ -234,7 +240,9 @@ class _Gains:
 
     def take(self, index):
         """The gains of some problems."""
-        return _Gains(self.base[index], self.slope[index], None if self.ratio is None else self.ratio[index])
+        return _Gains(
+            self.base[index], self.slope[index], None if self.ratio is None else self.ratio[index]
+        )
 
 
 # workers
@@ -311,21 +319,27 @@ def _rates(p):
     p = np.asarray(p, dtype=np.float64)
     wrong = (p < 0) | (p > 1)
     if wrong.any():
-        raise ValueError(f"p={p[wrong].flat[0]}: success rates lie in [0, 1]; NaN means never tried")
+        raise ValueError(
+            f"p={p[wrong].flat[0]}: success rates lie in [0, 1]; NaN means never tried"
+        )
     return p[()] if p.ndim == 0 else p
 
 
 def _whole_numbers(n):
     n = np.asarray(n)
     if n.dtype.kind not in "iu" or (n < 0).any():
-        raise ValueError(f"counts={n.tolist() if n.size < 10 else n.dtype}: whole numbers of at least 0 are needed")
+        raise ValueError(
+            f"counts={n.tolist() if n.size < 10 else n.dtype}: whole numbers of at least 0 are needed"
+        )
     return n.astype(np.int64)
 
 
 def _costs(costs):
     costs = np.asarray(costs, dtype=np.float64)
     if costs.ndim != 1 or not np.isfinite(costs).all() or (costs < 0).any():
-        raise ValueError(f"costs: shape {costs.shape}; (P,) finite numbers of at least 0 are needed")
+        raise ValueError(
+            f"costs: shape {costs.shape}; (P,) finite numbers of at least 0 are needed"
+        )
     return costs
 
 

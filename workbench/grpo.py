@@ -41,8 +41,19 @@ class StepStats:
     drift: np.ndarray
 
 
-def grpo_step(policy, optimizer, rollouts, advantages, objective=Objective(), *, temperature=1.0, micro_tokens=16_384,
-              max_grad_norm=1.0, length=None, reference=None):
+def grpo_step(
+    policy,
+    optimizer,
+    rollouts,
+    advantages,
+    objective=Objective(),
+    *,
+    temperature=1.0,
+    micro_tokens=16_384,
+    max_grad_norm=1.0,
+    length=None,
+    reference=None,
+):
     """One optimizer step on all rollouts; returns `StepStats`.
 
     advantages (R,): finite. temperature: that of the sampling. micro_tokens: tokens of one micro-batch, padding
@@ -62,7 +73,9 @@ def grpo_step(policy, optimizer, rollouts, advantages, objective=Objective(), *,
     per_rollout, totals = np.full((3, len(rollouts)), np.nan), np.zeros(3)
     for index in micro_batches(rollouts, active, micro_tokens):
         part = rollouts.take(index)
-        loss, stats, sums = _loss(policy, part, advantages[index], weights.take(index), objective, temperature, reference)
+        loss, stats, sums = _loss(
+            policy, part, advantages[index], weights.take(index), objective, temperature, reference
+        )
         if not torch.isfinite(loss):
             raise NonFinite(f"the loss of {len(index)} rollouts is {loss.item()}", part)
         loss.backward()
@@ -106,7 +119,10 @@ def mini_batches(rollouts, parts, rng, size=None):
     parts = min(parts, len(keys))
     if parts < 2:
         return [np.arange(len(rollouts))][:parts]
-    return [np.flatnonzero(np.isin(inverse, chosen)) for chosen in np.array_split(rng.permutation(len(keys)), parts)]
+    return [
+        np.flatnonzero(np.isin(inverse, chosen))
+        for chosen in np.array_split(rng.permutation(len(keys)), parts)
+    ]
 
 
 def marked(rollouts, chosen, advantages, steps, number):
@@ -117,16 +133,28 @@ def marked(rollouts, chosen, advantages, steps, number):
     """
     size = len(rollouts)
     advantage, selected, trained = np.full(size, np.nan), np.zeros(size, bool), np.zeros(size, bool)
-    clip_ratio, entropy, drift = np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan))), *np.full((2, size), np.nan)
+    clip_ratio, entropy, drift = (
+        np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan))),
+        *np.full((2, size), np.nan),
+    )
     advantage[chosen], selected[chosen] = advantages, True
     for rows, stats in steps:
         computed = np.isfinite(stats.clip_ratio)
         rows = chosen[rows][computed]
         clip_ratio[rows], entropy[rows], drift[rows] = (
-            values[computed] for values in (stats.clip_ratio, stats.entropy, stats.drift))
+            values[computed] for values in (stats.clip_ratio, stats.entropy, stats.drift)
+        )
     trained[chosen] = (advantages != 0) & rollouts["gradient"][chosen]
-    return rollouts.assign(advantage=advantage, selected=selected, trained=trained, clip_ratio=clip_ratio, drift=drift,
-                           update_entropy=entropy, uses=rollouts["uses"] + selected, age=number - rollouts.round)
+    return rollouts.assign(
+        advantage=advantage,
+        selected=selected,
+        trained=trained,
+        clip_ratio=clip_ratio,
+        drift=drift,
+        update_entropy=entropy,
+        uses=rollouts["uses"] + selected,
+        age=number - rollouts.round,
+    )
 
 
 def _loss(policy, part, advantages, weights, objective, temperature, reference):
@@ -137,7 +165,9 @@ def _loss(policy, part, advantages, weights, objective, temperature, reference):
     behaviour = torch.as_tensor(part.logprobs.padded(), device=device)
     weights = torch.as_tensor(weights.padded(), device=device)
     advantages = torch.as_tensor(advantages, dtype=torch.float32, device=device)
-    gain, clipped = surrogate(logprobs, behaviour, advantages, mask, clip=objective.clip, ratio=objective.ratio)
+    gain, clipped = surrogate(
+        logprobs, behaviour, advantages, mask, clip=objective.clip, ratio=objective.ratio
+    )
     loss, kl = -(gain * weights).sum(), torch.zeros((), device=device)
     if objective.entropy:
         loss = loss - objective.entropy * (entropy * weights).sum()
@@ -148,7 +178,9 @@ def _loss(policy, part, advantages, weights, objective, temperature, reference):
         loss, kl = loss + objective.kl * (penalty * weights).sum(), penalty.detach().sum()
     lengths = mask.sum(1).clamp(min=1)
     drift = torch.where(mask, (logprobs - behaviour).abs(), 0.0)
-    stats = torch.stack([clipped.sum(1) / lengths, entropy.sum(1) / lengths, drift.sum(1) / lengths])
+    stats = torch.stack(
+        [clipped.sum(1) / lengths, entropy.sum(1) / lengths, drift.sum(1) / lengths]
+    )
     return loss, stats.detach().cpu().numpy(), np.array([loss.item(), kl.item(), mask.sum().item()])
 
 
@@ -161,7 +193,9 @@ def _weights(rollouts, objective, length):
 def _check(rollouts, advantages, objective, reference):
     advantages = np.asarray(advantages, dtype=np.float64)
     if advantages.shape != (len(rollouts),):
-        raise ValueError(f"advantages has shape {advantages.shape}: one for each of the {len(rollouts)} rollouts is needed")
+        raise ValueError(
+            f"advantages has shape {advantages.shape}: one for each of the {len(rollouts)} rollouts is needed"
+        )
     if not np.isfinite(advantages).all():
         raise NonFinite("advantages are not finite", rollouts.take(~np.isfinite(advantages)))
     if objective.kl > 0 and reference is None:

@@ -9,17 +9,18 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
-from workbench import allocators, reuse, selectors
+from workbench import allocators, selectors
+from workbench import replay as reuse
 from workbench.advantages import group_normalized, posterior
 from workbench.allocators import Uniform
-from workbench.cards import card
-from workbench.checks import check_slots
-from workbench.columns import is_number, whole_number
-from workbench.describe import compose
 from workbench.objectives import Objective
 from workbench.rewards import Correct, Overlong
 from workbench.scheduler import Scheduler
 from workbench.selectors import All
+from workbench.utils.checks import check_slots
+from workbench.utils.columns import is_number, whole_number
+from workbench.utils.descriptions import compose
+from workbench.utils.html import card
 
 PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
 
@@ -49,7 +50,9 @@ class Method:
         return f"Method({self.name!r}, {slots})"
 
     def _repr_html_(self):
-        return card(f"Method {self.name}", [(name, compose(value)) for name, value in self.slots().items()])
+        return card(
+            f"Method {self.name}", [(name, compose(value)) for name, value in self.slots().items()]
+        )
 
     def slots(self):
         """Name and value of every slot, in the order of a round."""
@@ -79,7 +82,12 @@ def dapo(n=8, groups=None, max_draws=3, clip=(0.2, 0.28), overlong=0.2):
     no penalty.
     """
     parts = (Correct(), Overlong(buffer=overlong)) if overlong else (Correct(),)
-    return Method("dapo", allocators.DynamicSampling(n, groups, max_draws), objective=Objective(clip=clip), reward=parts)
+    return Method(
+        "dapo",
+        allocators.DynamicSampling(n, groups, max_draws),
+        objective=Objective(clip=clip),
+        reward=parts,
+    )
 
 
 def gspo(n=8, clip=(3e-4, 4e-4)):
@@ -87,13 +95,19 @@ def gspo(n=8, clip=(3e-4, 4e-4)):
 
     The sequence ratio moves far less than a token's, hence the narrow clip range of the GSPO paper.
     """
-    return Method("gspo", Uniform(n), objective=Objective(clip=clip, ratio="sequence", mean="rollout"))
+    return Method(
+        "gspo", Uniform(n), objective=Objective(clip=clip, ratio="sequence", mean="rollout")
+    )
 
 
 def dr_grpo(n=8, clip=(0.2, 0.28), length=None):
     """GRPO without its two normalisations: no division by the deviation, a constant in place of the length."""
-    return Method("dr_grpo", Uniform(n), advantage=partial(group_normalized, scale=False),
-                  objective=Objective(clip=clip, mean="constant", length=length))
+    return Method(
+        "dr_grpo",
+        Uniform(n),
+        advantage=partial(group_normalized, scale=False),
+        objective=Objective(clip=clip, mean="constant", length=length),
+    )
 
 
 def pods(n=64, m=16, rule="max_variance", statistics="selected", clip=(0.2, 0.28)):
@@ -104,13 +118,22 @@ def pods(n=64, m=16, rule="max_variance", statistics="selected", clip=(0.2, 0.28
     whole "pool". The population deviation, as in the text; the released code has the sample one plus 1e-4:
     `pods().but(advantage=partial(group_normalized, ddof=1, eps=1e-4))`.
     """
-    rules = {"max_variance": selectors.MaxVariance, "max_reward": selectors.MaxReward, "random": selectors.Random}
+    rules = {
+        "max_variance": selectors.MaxVariance,
+        "max_reward": selectors.MaxReward,
+        "random": selectors.Random,
+    }
     if rule not in tuple(rules):
         raise ValueError(f"rule={rule!r}: allowed are {', '.join(rules)}")
     whole_number("m", m, 1)
     if m > Uniform(n).n:
         raise ValueError(f"m={m}: a whole number from 1 to n={n} is needed")
-    return Method("pods", Uniform(n), selector=rules[rule](m, statistics=statistics), objective=Objective(clip=clip))
+    return Method(
+        "pods",
+        Uniform(n),
+        selector=rules[rule](m, statistics=statistics),
+        objective=Objective(clip=clip),
+    )
 
 
 def ar3po(stages=2, k=4, mode="stop-gradient", capacity=None, clip=(0.2, 0.28)):
@@ -123,7 +146,16 @@ def ar3po(stages=2, k=4, mode="stop-gradient", capacity=None, clip=(0.2, 0.28)):
     return Method("ar3po", allocators.Staged(stages, k), kept, objective=Objective(clip=clip))
 
 
-def knapsack(n=8, low=2, up=128, info_gain=True, fallback=True, rates="last", estimator="grpo", clip=(0.2, 0.28)):
+def knapsack(
+    n=8,
+    low=2,
+    up=128,
+    info_gain=True,
+    fallback=True,
+    rates="last",
+    estimator="grpo",
+    clip=(0.2, 0.28),
+):
     """Knapsack RL: the greatest summed value of a round's n rollouts a problem (eq. 5-6).
 
     low=2, up=128 (appendix G.4); fallback for never solved problems (appendix C); rates from the last 16 rollouts
@@ -132,11 +164,27 @@ def knapsack(n=8, low=2, up=128, info_gain=True, fallback=True, rates="last", es
     """
     known = allocators.SuccessRates(rates) if isinstance(rates, str) else rates
     budget = allocators.Knapsack(n, None, low, up, info_gain, fallback, estimator, known)
-    return Method("knapsack", budget, advantage=partial(group_normalized, eps=1e-6, clip=5.0), objective=Objective(clip=clip))
+    return Method(
+        "knapsack",
+        budget,
+        advantage=partial(group_normalized, eps=1e-6, clip=5.0),
+        objective=Objective(clip=clip),
+    )
 
 
-def aero(explore=8, total=16, n_max=32, k_max=10, extra=2, k=1, uniform=4, prior=(1.0, 1.0), clip=(0.2, 0.2),
-         entropy=1e-3, kl=0.0):
+def aero(
+    explore=8,
+    total=16,
+    n_max=32,
+    k_max=10,
+    extra=2,
+    k=1,
+    uniform=4,
+    prior=(1.0, 1.0),
+    clip=(0.2, 0.2),
+    entropy=1e-3,
+    kl=0.0,
+):
     """AERO: explore, rescue, reject, and a posterior in place of the dead zone (algorithm 1, section 4).
 
     explore=8, total=16, n_max=32, k_max=10, extra=2, Beta(1, 1), entropy bonus 1e-3 and clip 0.2 on both sides (table
@@ -144,11 +192,22 @@ def aero(explore=8, total=16, n_max=32, k_max=10, extra=2, k=1, uniform=4, prior
     prior=None trains with plain group advantages. kl: the penalty of eq. 2, off by default as in the other methods.
     The mean over rollouts of token means (eq. 2).
     """
-    if prior is not None and not (isinstance(prior, (tuple, list)) and len(prior) == 2 and all(map(is_number, prior))):
-        raise ValueError(f"prior={prior!r}: the two parameters of a Beta distribution are needed, or None")
-    advantage = group_normalized if prior is None else partial(posterior, alpha=prior[0], beta=prior[1])
-    return Method("aero", allocators.Rescue(explore, total, 0, n_max, k_max, extra), selector=selectors.Rejection(k, uniform),
-                  advantage=advantage, objective=Objective(clip=clip, mean="rollout", kl=kl, entropy=entropy))
+    if prior is not None and not (
+        isinstance(prior, (tuple, list)) and len(prior) == 2 and all(map(is_number, prior))
+    ):
+        raise ValueError(
+            f"prior={prior!r}: the two parameters of a Beta distribution are needed, or None"
+        )
+    advantage = (
+        group_normalized if prior is None else partial(posterior, alpha=prior[0], beta=prior[1])
+    )
+    return Method(
+        "aero",
+        allocators.Rescue(explore, total, 0, n_max, k_max, extra),
+        selector=selectors.Rejection(k, uniform),
+        advantage=advantage,
+        objective=Objective(clip=clip, mean="rollout", kl=kl, entropy=entropy),
+    )
 
 
 def cbs(base="grpo", scope="group", p=None, rounds=2, n=8, mini_batch=None, **scheduler):
@@ -163,11 +222,17 @@ def cbs(base="grpo", scope="group", p=None, rounds=2, n=8, mini_batch=None, **sc
     scheduler: further arguments of `Scheduler`. Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges
     entropy above 0.1 nats with GRPO, above 0.5 with the others.
     """
-    bases = {"grpo": (partial(grpo, mean="rollout"), 0.2, 0.1), "dapo": (dapo, 0.2, 0.5), "gspo": (gspo, 0.005, 0.5)}
+    bases = {
+        "grpo": (partial(grpo, mean="rollout"), 0.2, 0.1),
+        "dapo": (dapo, 0.2, 0.5),
+        "gspo": (gspo, 0.005, 0.5),
+    }
     if base not in tuple(bases):
         raise ValueError(f"base={base!r}: allowed are {', '.join(bases)}")
     if "keep" in scheduler:
         raise ValueError(f"keep={scheduler['keep']!r}: the percentage kept is given as p")
     make, floor, least = bases[base]
     slot = Scheduler(p, scope, mini_batch, **{"floor": floor, "entropy_least": least, **scheduler})
-    return make(n).but(name="cbs", reuse=reuse.Buffer(rounds) if scope == "buffer" else None, selector=slot)
+    return make(n).but(
+        name="cbs", reuse=reuse.Buffer(rounds) if scope == "buffer" else None, selector=slot
+    )

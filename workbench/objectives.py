@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.columns import is_number, whole_number
+from workbench.utils.columns import is_number, whole_number
 
 RATIOS = ("token", "sequence")
 MEANS = ("rollout", "token", "constant")
@@ -38,11 +38,23 @@ class Objective:
             whole_number("length", self.length, 1)
         for name in ("kl", "entropy"):
             if not (is_number(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name}={getattr(self, name)}: zero or a positive weight is needed")
+                raise ValueError(
+                    f"{name}={getattr(self, name)}: zero or a positive weight is needed"
+                )
 
 
-def policy_loss(logprobs, behaviour, advantages, mask, *, clip=(0.2, 0.28), ratio="token", mean="token", length=None,
-                weights=None):
+def policy_loss(
+    logprobs,
+    behaviour,
+    advantages,
+    mask,
+    *,
+    clip=(0.2, 0.28),
+    ratio="token",
+    mean="token",
+    length=None,
+    weights=None,
+):
     """The clipped policy-gradient loss, a scalar torch tensor (to be minimised).
 
     logprobs (R, T) under the current policy, with gradient; behaviour (R, T) under the policy that sampled;
@@ -96,6 +108,10 @@ def _check(clip, ratio, mean):
         raise ValueError(f"ratio={ratio!r}: allowed are {', '.join(RATIOS)}")
     if mean not in MEANS:
         raise ValueError(f"mean={mean!r}: allowed are {', '.join(MEANS)}")
-    pair = isinstance(clip, (tuple, list)) and len(clip) == 2 and all(is_number(x) or x == float("inf") for x in clip)
+    pair = (
+        isinstance(clip, (tuple, list))
+        and len(clip) == 2
+        and all(is_number(x) or x == float("inf") for x in clip)
+    )
     if not pair or not (0 <= clip[0] <= 1 and clip[1] >= 0):
         raise ValueError(f"clip={clip}: (low, high) with low in [0, 1] and high >= 0 is needed")

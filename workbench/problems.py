@@ -11,11 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.hub import rows
-from workbench.seeding import generator
+from workbench.datasets.hub import rows
+from workbench.utils.seeding import generator
 
 # level: (operations, largest operand)
-LEVELS = {1: (1, 9), 2: (2, 9), 3: (3, 9), 4: (4, 9), 5: (2, 49), 6: (3, 49), 7: (4, 99), 8: (5, 99)}
+LEVELS = {
+    1: (1, 9),
+    2: (2, 9),
+    3: (3, 9),
+    4: (4, 9),
+    5: (2, 49),
+    6: (3, 49),
+    7: (4, 99),
+    8: (5, 99),
+}
 SPLITS = ("train", "heldout")
 HELD_OUT_SHARE = 0.2
 OPENING_PRODUCT = 0.15
@@ -61,7 +70,9 @@ class Pool(Sequence):
         _positive("n", n)
         size = len(self.problems)
         if n > size - sum(problem.id in exclude for problem in self.problems):
-            raise ValueError(f"n={n}: the pool has {size} problems, {len(exclude)} of them already in this round")
+            raise ValueError(
+                f"n={n}: the pool has {size} problems, {len(exclude)} of them already in this round"
+            )
         while True:
             epoch, start = divmod(cursor, size)
             order = generator(seed, "order", epoch).permutation(size)
@@ -93,7 +104,9 @@ class Stream:
             if new:
                 drawn[problem.id] = problem
             if misses > 3000:
-                raise ValueError(f"n={n}: the stream's levels have too few different problems for one round")
+                raise ValueError(
+                    f"n={n}: the stream's levels have too few different problems for one round"
+                )
         return list(drawn.values()), cursor
 
     def epoch(self, cursor):
@@ -139,7 +152,15 @@ def solution(prompt):
     return f"{text} \\boxed{{{value}}}"
 
 
-def reasoning_gym(name, n=500, *, seed=0, split="train", instruction="\nGive the final answer in \\boxed{{}}.", **options):
+def reasoning_gym(
+    name,
+    n=500,
+    *,
+    seed=0,
+    split="train",
+    instruction="\nGive the final answer in \\boxed{{}}.",
+    **options,
+):
     """A `Pool` of n problems of a reasoning-gym task (`name` as there: "chain_sum", "gsm_symbolic", ...).
 
     options go to the task's configuration. Gold answers are the stored ones and are compared by the lab's verifier:
@@ -159,17 +180,37 @@ def reasoning_gym(name, n=500, *, seed=0, split="train", instruction="\nGive the
             key = f"{name}/{hashlib.blake2b(item['question'].encode(), digest_size=8).hexdigest()}"
             found.setdefault(key, Problem(key, question, str(item["answer"]), 0))
     if len(found) < n:
-        raise ValueError(f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws")
-    config = {"family": "reasoning_gym", "name": name, "n": n, "seed": seed, "split": split, "instruction": instruction,
-              **options}
+        raise ValueError(
+            f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws"
+        )
+    config = {
+        "family": "reasoning_gym",
+        "name": name,
+        "n": n,
+        "seed": seed,
+        "split": split,
+        "instruction": instruction,
+        **options,
+    }
     return Pool(found.values(), config)
 
 
-def hub(name, split="train", n=None, *, seed=0, template=None, levels=None, path=None, revision=None, verifier=None):
+def hub(
+    name,
+    split="train",
+    n=None,
+    *,
+    seed=0,
+    template=None,
+    levels=None,
+    path=None,
+    revision=None,
+    verifier=None,
+):
     """A `Pool` of a public data set: "gsm8k", "math", "math-500", "dapo-math-17k", "aime24", "gpqa", ... (`hub.DATA_SETS`).
 
     name: in any case. split: "train" or "test", as the set has. n: a subset drawn by `seed`; None for all.
-    template: text with {prompt} where the question goes, such as `workbench.hub.BOXED`, the default, `TAGS` or, the
+    template: text with {prompt} where the question goes, such as `workbench.datasets.hub.BOXED`, the default, `TAGS` or, the
     default of "gpqa", `CHOICE`; "{prompt}" for the bare question. levels: keep these (MATH has 1 to 5; 0 is unknown).
     path: a local file (JSONL, JSON, parquet, CSV) or directory with the same columns, instead of the hub. revision:
     another commit, tag or branch than the pinned commit. verifier: leave out problems whose gold answer, in a box, it
@@ -178,8 +219,17 @@ def hub(name, split="train", n=None, *, seed=0, template=None, levels=None, path
     Needs the package `datasets`. ValueError for an unknown name, split, revision or level and for missing columns,
     ConnectionError with the command to run elsewhere when the data is not here, PermissionError for a gated set.
     """
-    found, config = rows(name, split, n, seed=seed, template=template, levels=levels, path=path, revision=revision,
-                         verifier=verifier)
+    found, config = rows(
+        name,
+        split,
+        n,
+        seed=seed,
+        template=template,
+        levels=levels,
+        path=path,
+        revision=revision,
+        verifier=verifier,
+    )
     return Pool([Problem(**row) for row in found], config)
 
 
@@ -188,7 +238,11 @@ def _chain(level, rng):
     operations, largest = LEVELS[level]
     if operations > 1 and rng.random() < OPENING_PRODUCT:
         factors = rng.integers(2, 10), rng.integers(2, 11)
-        value, text, left = int(factors[0] * factors[1]), f"{factors[0]}*{factors[1]}", operations - 1
+        value, text, left = (
+            int(factors[0] * factors[1]),
+            f"{factors[0]}*{factors[1]}",
+            operations - 1,
+        )
     else:
         value = int(rng.integers(1, largest + 1))
         text, left = str(value), operations
@@ -208,8 +262,12 @@ def _distinct_chains(n, levels, seed, split):
     while len(found) < n:
         open_levels = [level for level in levels if level in makers]
         if not open_levels:
-            raise ValueError(f"n={n}: levels {levels} have only {len(found)} distinct {split} problems")
-        shares = np.bincount(np.arange(n - len(found)) % len(open_levels), minlength=len(open_levels))
+            raise ValueError(
+                f"n={n}: levels {levels} have only {len(found)} distinct {split} problems"
+            )
+        shares = np.bincount(
+            np.arange(n - len(found)) % len(open_levels), minlength=len(open_levels)
+        )
         for level, share in zip(open_levels, shares):
             if not _add_chains(found, int(share), level, makers[level], split):
                 makers.pop(level, None)
@@ -236,7 +294,12 @@ def _of_split(make, split):
 
 
 def _split_of(text):
-    share = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4, person=b"heldout").digest(), "big") / 2**32
+    share = (
+        int.from_bytes(
+            hashlib.blake2b(text.encode(), digest_size=4, person=b"heldout").digest(), "big"
+        )
+        / 2**32
+    )
     return "heldout" if share < HELD_OUT_SHARE else "train"
 
 
@@ -255,7 +318,9 @@ def _import_reasoning_gym():
     try:
         import reasoning_gym as gym
     except ImportError:
-        raise ImportError("reasoning_gym problems need a package: pip install reasoning-gym") from None
+        raise ImportError(
+            "reasoning_gym problems need a package: pip install reasoning-gym"
+        ) from None
     return gym
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.columns import is_number
+from workbench.utils.columns import is_number
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,15 @@ class Overlong:
         if not (is_number(self.buffer) and 0 < self.buffer <= 1):
             raise ValueError(f"buffer={self.buffer}: a share above 0 and up to 1 is needed")
         if self.limit is not None and not (is_number(self.limit) and self.limit >= 1):
-            raise ValueError(f"limit={self.limit}: a positive number of tokens is needed, or None for the sampling limit")
+            raise ValueError(
+                f"limit={self.limit}: a positive number of tokens is needed, or None for the sampling limit"
+            )
 
     def __call__(self, rollouts, sampling):
         """(R,) in [-1, 0]; a truncated response has -1."""
-        return overlong(rollouts.lengths, self.limit or sampling.max_new_tokens, self.buffer, rollouts.truncated)
+        return overlong(
+            rollouts.lengths, self.limit or sampling.max_new_tokens, self.buffer, rollouts.truncated
+        )
 
 
 def overlong(lengths, limit, buffer=0.2, truncated=None):
@@ -89,6 +93,8 @@ def total(rollouts, parts, sampling):
     """The rollouts with `reward` set to the weighted sum of the parts and, with several, a column for each part."""
     values = {part.name: np.asarray(part(rollouts, sampling), dtype=np.float64) for part in parts}
     if len(values) < len(parts) or not parts:
-        raise ValueError(f"reward={parts}: at least one part is needed, and no two of the same name")
+        raise ValueError(
+            f"reward={parts}: at least one part is needed, and no two of the same name"
+        )
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
     return rollouts.assign(reward=sum(part.weight * values[part.name] for part in parts), **columns)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from workbench.seeding import generator
+from workbench.utils.seeding import generator
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,10 @@ class Ragged:
     @classmethod
     def concat(cls, parts):
         """Rows of all parts, in order."""
-        return cls(np.concatenate([part.values for part in parts]), _offsets(np.concatenate([part.lengths for part in parts])))
+        return cls(
+            np.concatenate([part.values for part in parts]),
+            _offsets(np.concatenate([part.lengths for part in parts])),
+        )
 
 
 @dataclass(frozen=True)
@@ -133,12 +136,20 @@ class Rollouts:
         size = len(self.problem)
         for name, (dtype, neutral) in _SCALARS.items():
             value = getattr(self, name)
-            value = np.full(size, neutral, dtype=dtype) if value is None else np.asarray(value, dtype=dtype)
+            value = (
+                np.full(size, neutral, dtype=dtype)
+                if value is None
+                else np.asarray(value, dtype=dtype)
+            )
             object.__setattr__(self, name, value)
         for name, dtype in _RAGGED.items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, Ragged(np.empty(0, dtype), np.zeros(size + 1, dtype=np.int64)))
-        object.__setattr__(self, "columns", {name: np.asarray(value) for name, value in self.columns.items()})
+                object.__setattr__(
+                    self, name, Ragged(np.empty(0, dtype), np.zeros(size + 1, dtype=np.int64))
+                )
+        object.__setattr__(
+            self, "columns", {name: np.asarray(value) for name, value in self.columns.items()}
+        )
         for name, value in self.items():
             if len(value) != size:
                 raise ValueError(f"column {name} has {len(value)} rows, problem has {size}")
@@ -174,13 +185,20 @@ class Rollouts:
         """The rows `index` (K,) int64, in that order; repeats allowed."""
         index = np.asarray(index)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
-        pick = {name: value.take(index) if isinstance(value, Ragged) else value[index] for name, value in self.items()}
+        pick = {
+            name: value.take(index) if isinstance(value, Ragged) else value[index]
+            for name, value in self.items()
+        }
         return Rollouts.of_columns(pick)
 
     def assign(self, **columns):
         """A new table with the given columns replaced or added, each (R,) or Ragged."""
         own = {name: value for name, value in columns.items() if name in _NAMES}
-        return replace(self, **own, columns={**self.columns, **{k: v for k, v in columns.items() if k not in own}})
+        return replace(
+            self,
+            **own,
+            columns={**self.columns, **{k: v for k, v in columns.items() if k not in own}},
+        )
 
     def drop(self, names):
         """A new table without the further columns in `names`; those it does not have are passed over."""
@@ -199,14 +217,20 @@ class Rollouts:
         import pandas as pd
 
         left_out = set() if text else {"text", "answer"}
-        data = {name: value for name, value in self.items() if name not in _RAGGED and name not in left_out}
+        data = {
+            name: value
+            for name, value in self.items()
+            if name not in _RAGGED and name not in left_out
+        }
         return pd.DataFrame({**data, "length": self.lengths})
 
     @classmethod
     def of_columns(cls, columns):
         """From a dict of all columns, own and further ones."""
         own = {name: value for name, value in columns.items() if name in _NAMES}
-        return cls(**own, columns={name: value for name, value in columns.items() if name not in _NAMES})
+        return cls(
+            **own, columns={name: value for name, value in columns.items() if name not in _NAMES}
+        )
 
     @staticmethod
     def concat(parts):

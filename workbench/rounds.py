@@ -35,7 +35,9 @@ def collect(allocator, problems, context, sample, more, watched=nullcontext):
         with watched():
             request, keep = _advance(plan, answer)
     else:
-        raise ValueError(f"allocator: {allocator!r} asked {REQUESTS} times in one round without ending")
+        raise ValueError(
+            f"allocator: {allocator!r} asked {REQUESTS} times in one round without ending"
+        )
     if not parts or not sum(map(len, parts)):
         raise ValueError(f"allocator: {allocator!r} asked for no rollouts")
     rollouts = Rollouts.concat(parts)
@@ -55,12 +57,20 @@ def join_and_select(method, rollouts, candidates, context, max_length):
     if not len(pool):
         return rollouts, candidates, np.empty(0), {}
     if selector.statistics == "pool":
-        pool = pool.assign(advantage=method.advantage(pool.reward, pool.group), age=context.round - pool.round,
-                           max_length=np.full(len(pool), max_length))
+        pool = pool.assign(
+            advantage=method.advantage(pool.reward, pool.group),
+            age=context.round - pool.round,
+            max_length=np.full(len(pool), max_length),
+        )
     index = np.asarray(selector(pool, context.rng("selector")), dtype=np.int64)
     advantages = selected_advantages(method.advantage, selector.statistics, pool, index)
     seen = selector.columns() if hasattr(selector, "columns") else {}
-    return rollouts, candidates[index], advantages, {n: _spread(v, candidates, len(rollouts)) for n, v in seen.items()}
+    return (
+        rollouts,
+        candidates[index],
+        advantages,
+        {n: _spread(v, candidates, len(rollouts)) for n, v in seen.items()},
+    )
 
 
 def _advance(plan, answer):
@@ -74,7 +84,9 @@ def _advance(plan, answer):
 def _checked(counts, problems):
     counts = np.asarray(counts, dtype=np.int64)
     if counts.shape != (len(problems),) or (counts < 0).any():
-        raise ValueError(f"allocator: counts {counts.tolist()} are not {len(problems)} numbers of at least 0")
+        raise ValueError(
+            f"allocator: counts {counts.tolist()} are not {len(problems)} numbers of at least 0"
+        )
     return counts
 
 

@@ -17,23 +17,30 @@ from pathlib import Path
 import numpy as np
 
 from workbench import labs, rewards
-from workbench.cards import card
-from workbench.checkpoints import pack, unpack
-from workbench.checks import check_instance, check_optimizer
-from workbench.columns import positive_number, whole_number
-from workbench.describe import describe, differences, rebuild
-from workbench.evaluate import evaluate
+from workbench.evaluation import evaluate
 from workbench.grpo import NonFinite, grpo_step, marked, mini_batches
-from workbench.health import TrainingWarning, symptoms
-from workbench.locks import RecordLock
-from workbench.manifest import changes, commit, hardware, made_again, versions
 from workbench.methods import Method
-from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
+from workbench.records.checkpoints import pack, unpack
+from workbench.records.health import TrainingWarning, symptoms
+from workbench.records.locks import RecordLock
+from workbench.records.manifest import changes, commit, hardware, made_again, versions
+from workbench.records.record import (
+    FORMAT,
+    Record,
+    RecordError,
+    RecordWarning,
+    Writer,
+    refuse_other_files,
+)
+from workbench.records.round_stats import round_row
+from workbench.records.trackers import Trackers
 from workbench.rollouts import Context
 from workbench.rounds import collect, join_and_select
-from workbench.rows import round_row
-from workbench.seeding import derive
-from workbench.trackers import Trackers
+from workbench.utils.checks import check_instance, check_optimizer
+from workbench.utils.columns import positive_number, whole_number
+from workbench.utils.descriptions import describe, differences, rebuild
+from workbench.utils.html import card
+from workbench.utils.seeding import derive
 
 PHASES = ("generate", "verify", "schedule", "update", "record", "evaluate")
 LEARNING_SLOTS = ("allocator", "reuse", "selector")
@@ -52,8 +59,20 @@ class Run:
     "wandb", "trackio" or objects of one's own, see `trackers.py`.
     """
 
-    def __init__(self, lab, method, *, seed=0, out=None, problems_per_round=32, learning_rate=None, mini_batches=1,
-                 evaluate_every=20, checkpoint_every=5, trackers=()):
+    def __init__(
+        self,
+        lab,
+        method,
+        *,
+        seed=0,
+        out=None,
+        problems_per_round=32,
+        learning_rate=None,
+        mini_batches=1,
+        evaluate_every=20,
+        checkpoint_every=5,
+        trackers=(),
+    ):
         check_instance("lab", lab, labs.Lab, "labs.tiny()")
         check_instance("method", method, Method, "methods.grpo()")
         whole_number("problems_per_round", problems_per_round, 1)
@@ -62,7 +81,9 @@ class Run:
         whole_number("checkpoint_every", checkpoint_every, 1)
         whole_number("seed", seed, 0)
         if mini_batches > problems_per_round:
-            raise ValueError(f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} problems a round")
+            raise ValueError(
+                f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} problems a round"
+            )
         if learning_rate is not None:
             positive_number("learning_rate", learning_rate)
         if out is not None and not isinstance(out, (str, os.PathLike)):
@@ -92,7 +113,9 @@ class Run:
         method = method if method is not None else made_again(rebuild, manifest, "method", path)
         arguments = manifest.get("arguments", {})
         if odd := arguments.keys() - inspect.signature(cls).parameters.keys():
-            raise ValueError(f"{path}: its arguments {', '.join(sorted(odd))} are unknown to this version of workbench")
+            raise ValueError(
+                f"{path}: its arguments {', '.join(sorted(odd))} are unknown to this version of workbench"
+            )
         return cls(lab, method, out=path, **arguments)
 
     @property
@@ -109,7 +132,15 @@ class Run:
         return f"Run({self.lab.name!r}, {self.method!r}, seed={self.seed}, out={str(self.path)!r})"
 
     def _repr_html_(self):
-        return card("Run", [("lab", self.lab.name), ("method", self.method), ("seed", self.seed), ("record", self.path)])
+        return card(
+            "Run",
+            [
+                ("lab", self.lab.name),
+                ("method", self.method),
+                ("seed", self.seed),
+                ("record", self.path),
+            ],
+        )
 
     def rounds(self, n, progress=True):
         """Trains until the run has n rounds in all; yields each new round's row, a dict, as soon as it is recorded.
@@ -123,13 +154,22 @@ class Run:
         with self._lock:
             with self._whole():
                 self._start()
-            with tqdm(total=n, initial=min(self.round, n), desc=self.method.name, unit="round", disable=not progress) as bar:
+            with tqdm(
+                total=n,
+                initial=min(self.round, n),
+                desc=self.method.name,
+                unit="round",
+                disable=not progress,
+            ) as bar:
                 try:
                     while self.round < n:
                         with self._whole():
                             row = self._round(self.round + 1)
                         bar.update()
-                        bar.set_postfix(reward=f"{row['reward']:.3f}", effective=f"{row['effective_gradient_ratio']:.2f}")
+                        bar.set_postfix(
+                            reward=f"{row['reward']:.3f}",
+                            effective=f"{row['effective_gradient_ratio']:.2f}",
+                        )
                         _warn(row["warnings"], bar)
                         yield row
                 finally:
@@ -149,17 +189,24 @@ class Run:
             raise
 
     def _round(self, number):
-        context, watch = Context(self.seed, number, self.lab.problems.epoch(self._cursor), self.policy), _Watch()
+        context, watch = (
+            Context(self.seed, number, self.lab.problems.epoch(self._cursor), self.policy),
+            _Watch(),
+        )
         try:
             rollouts, candidates = self._collect(context, watch)
             with watch("schedule"):
-                rollouts, chosen, advantages, seen = join_and_select(self.method, rollouts, candidates, context,
-                                                                     self.lab.sampling.max_new_tokens)
+                rollouts, chosen, advantages, seen = join_and_select(
+                    self.method, rollouts, candidates, context, self.lab.sampling.max_new_tokens
+                )
             with watch("update"):
                 steps = self._update(rollouts.take(chosen), advantages, context)
         except NonFinite as error:
             kept = self._writer.save_failure(number, error.rollouts)
-            raise NonFinite(f"round {number}: {error}; the rollouts that caused it are in {kept}", error.rollouts) from None
+            raise NonFinite(
+                f"round {number}: {error}; the rollouts that caused it are in {kept}",
+                error.rollouts,
+            ) from None
         rollouts = marked(rollouts, chosen, advantages, steps, number).assign(**seen)
         with watch("schedule"):
             self._feedback(rollouts, context)
@@ -169,12 +216,21 @@ class Run:
 
     def _collect(self, context, watch):
         """Drives the allocator: all verified rollouts of the round, and the rows that go on."""
-        problems, self._cursor = self.lab.problems.draw(self.problems_per_round, self._cursor, self.seed)
+        problems, self._cursor = self.lab.problems.draw(
+            self.problems_per_round, self._cursor, self.seed
+        )
 
         def sample(problems, counts, before, stage):
             return self._sample(problems, counts, before, stage, context, watch)
 
-        return collect(self.method.allocator, list(problems), context, sample, self._more, lambda: watch("schedule"))
+        return collect(
+            self.method.allocator,
+            list(problems),
+            context,
+            sample,
+            self._more,
+            lambda: watch("schedule"),
+        )
 
     def _more(self, n, problems):
         """n more problems, or none when the pool has no n others."""
@@ -186,21 +242,31 @@ class Run:
         return more
 
     def _sample(self, problems, counts, before, stage, context, watch):
-        seeds = [derive(self.seed, "generate", context.round, p.id, int(b)) for p, b in zip(problems, before)]
+        seeds = [
+            derive(self.seed, "generate", context.round, p.id, int(b))
+            for p, b in zip(problems, before)
+        ]
         with watch("generate"):
             rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
         with watch("verify"):
             scores = self.lab.verifier.score(list(rollouts.text), list(rollouts.answer))
         size = len(rollouts)
         rollouts = rollouts.assign(
-            reward=scores.reward, correct=scores.correct, status=scores.status, draw=rollouts.draw + np.repeat(before, counts),
-            stage=np.full(size, stage), round=np.full(size, context.round), gradient=np.ones(size, bool),
+            reward=scores.reward,
+            correct=scores.correct,
+            status=scores.status,
+            draw=rollouts.draw + np.repeat(before, counts),
+            stage=np.full(size, stage),
+            round=np.full(size, context.round),
+            gradient=np.ones(size, bool),
             uses=np.zeros(size, dtype=np.int64),
         )
         rollouts = rewards.total(rollouts, self.method.reward, self.lab.sampling)
         bad = ~np.isfinite(rollouts.reward)
         if bad.any():
-            raise NonFinite(f"the reward of {int(bad.sum())} rollouts is not finite", rollouts.take(bad))
+            raise NonFinite(
+                f"the reward of {int(bad.sum())} rollouts is not finite", rollouts.take(bad)
+            )
         return rollouts
 
     def _update(self, rollouts, advantages, context):
@@ -208,10 +274,24 @@ class Run:
         size = getattr(self.method.selector, "mini_batch", None)
         parts = mini_batches(rollouts, self.mini_batches, context.rng("mini-batches"), size)
         lab = self.lab
-        return [(rows, grpo_step(
-            self.policy, self.optimizer, rollouts.take(rows), advantages[rows], self.method.objective,
-            temperature=lab.sampling.temperature, micro_tokens=lab.micro_tokens, max_grad_norm=lab.max_grad_norm,
-            length=lab.sampling.max_new_tokens, reference=self._reference)) for rows in parts]
+        return [
+            (
+                rows,
+                grpo_step(
+                    self.policy,
+                    self.optimizer,
+                    rollouts.take(rows),
+                    advantages[rows],
+                    self.method.objective,
+                    temperature=lab.sampling.temperature,
+                    micro_tokens=lab.micro_tokens,
+                    max_grad_norm=lab.max_grad_norm,
+                    length=lab.sampling.max_new_tokens,
+                    reference=self._reference,
+                ),
+            )
+            for rows in parts
+        ]
 
     def _feedback(self, rollouts, context):
         for slot in self._learning().values():
@@ -226,11 +306,19 @@ class Run:
             row |= slot.metrics() if hasattr(slot, "metrics") else {}
         row["warnings"] = "\n".join(symptoms([*self._writer.rows, row]))
         training = sum(watch.seconds[phase] for phase in PHASES[:4])
-        return row | {f"seconds_{phase}": watch.seconds[phase] for phase in PHASES[:4]} | {"seconds": training}
+        return (
+            row
+            | {f"seconds_{phase}": watch.seconds[phase] for phase in PHASES[:4]}
+            | {"seconds": training}
+        )
 
     def _record(self, row, rollouts, watch):
         with watch("record"):
-            columns = {n: v for n, v in rollouts.items() if n not in ("prompt", "response", "logprobs", "answer")}
+            columns = {
+                n: v
+                for n, v in rollouts.items()
+                if n not in ("prompt", "response", "logprobs", "answer")
+            }
             self._writer.round(row, {**columns, "length": rollouts.lengths})
             self._trackers.log(row, row["round"])
         if self.evaluate_every and row["round"] % self.evaluate_every == 0:
@@ -240,10 +328,18 @@ class Run:
 
     def _evaluate(self, number):
         if self.lab.held_out is not None and self.evaluate_every:
-            frame = evaluate(self.policy, self.lab.held_out, self.lab.verifier, self.lab.samples,
-                             sampling=self.lab.sampling, seed=derive(self.seed, "evaluate", number))
+            frame = evaluate(
+                self.policy,
+                self.lab.held_out,
+                self.lab.verifier,
+                self.lab.samples,
+                sampling=self.lab.sampling,
+                seed=derive(self.seed, "evaluate", number),
+            )
             self._writer.evaluation(frame.assign(round=number))
-            self._trackers.log({"evaluation/accuracy": float((frame.correct / frame.samples).mean())}, number)
+            self._trackers.log(
+                {"evaluation/accuracy": float((frame.correct / frame.samples).mean())}, number
+            )
 
     # state
 
@@ -256,12 +352,18 @@ class Run:
 
         self.policy, self.method = self.lab.policy(), copy.deepcopy(self._untaught)
         self._reference = self.policy.frozen() if self.method.objective.kl > 0 else None
-        self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=self.learning_rate, **self.lab.optimizer)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), lr=self.learning_rate, **self.lab.optimizer
+        )
         self._cursor = 0
         self._writer = Writer(self.path, manifest := self._manifest())
         if odd := changes(manifest, self.record.manifest):
-            warnings.warn(f"{self.path}: goes on under other conditions (now, then): {'; '.join(odd[:3])}; its rounds may differ "
-                          "from those of an uninterrupted run", RecordWarning, stacklevel=4)
+            warnings.warn(
+                f"{self.path}: goes on under other conditions (now, then): {'; '.join(odd[:3])}; its rounds may differ "
+                "from those of an uninterrupted run",
+                RecordWarning,
+                stacklevel=4,
+            )
         self._trackers.start(self.record.manifest)
         self._saved = done = self._restore()
         self._writer.truncate(done)
@@ -272,7 +374,11 @@ class Run:
     def _checkpoint(self):
         if self._saved == self.round:
             return
-        self._writer.checkpoint(*pack(self.policy, self.optimizer, self._learning(), round=self.round, cursor=self._cursor))
+        self._writer.checkpoint(
+            *pack(
+                self.policy, self.optimizer, self._learning(), round=self.round, cursor=self._cursor
+            )
+        )
         self._saved = self.round
 
     def _restore(self):
@@ -280,12 +386,16 @@ class Run:
         found, recorded = self._writer.restore(), self.round
         if found is None:
             if recorded > self.checkpoint_every:
-                raise ValueError(f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name another directory")
+                raise ValueError(
+                    f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name another directory"
+                )
             return 0
         tensors, state = found
         if recorded < state["round"]:
-            raise RecordError(f"{self.path}: rounds.parquet has {recorded} rounds, but the checkpoint was made after round "
-                              f"{state['round']}: put both back from one copy, or start again in another directory")
+            raise RecordError(
+                f"{self.path}: rounds.parquet has {recorded} rounds, but the checkpoint was made after round "
+                f"{state['round']}: put both back from one copy, or start again in another directory"
+            )
         try:
             unpack(tensors, state, self.policy, self.optimizer, self._learning())
         except ValueError as error:
@@ -297,9 +407,20 @@ class Run:
         return {name: getattr(self.method, name) for name in LEARNING_SLOTS}
 
     def _configuration(self):
-        names = ("seed", "problems_per_round", "learning_rate", "mini_batches", "evaluate_every", "checkpoint_every")
-        return {"method": describe(self._untaught), "lab": self.lab.config or {"lab": self.lab.name},
-                "seed": self.seed, "arguments": {name: getattr(self, name) for name in names}}
+        names = (
+            "seed",
+            "problems_per_round",
+            "learning_rate",
+            "mini_batches",
+            "evaluate_every",
+            "checkpoint_every",
+        )
+        return {
+            "method": describe(self._untaught),
+            "lab": self.lab.config or {"lab": self.lab.name},
+            "seed": self.seed,
+            "arguments": {name: getattr(self, name) for name in names},
+        }
 
     def _same_run_or_none(self):
         """ValueError unless the directory holds this run, or nothing yet."""
@@ -309,11 +430,19 @@ class Run:
         odd = differences(ours, {name: theirs.get(name) for name in ours})
         if odd:
             odd = "; ".join(odd[:3])
-            raise ValueError(f"out={str(self.path)!r} holds another run (ours, theirs): {odd}; name another directory")
+            raise ValueError(
+                f"out={str(self.path)!r} holds another run (ours, theirs): {odd}; name another directory"
+            )
 
     def _manifest(self):
-        return {"format": FORMAT, **self._configuration(), "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                "versions": versions(), "hardware": hardware(self.policy.device), "commit": commit()}
+        return {
+            "format": FORMAT,
+            **self._configuration(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "hardware": hardware(self.policy.device),
+            "commit": commit(),
+        }
 
 
 class _Watch:

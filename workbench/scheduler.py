@@ -13,10 +13,28 @@ from typing import ClassVar
 
 import numpy as np
 
-from workbench.columns import column, generator_given, grouped, is_number, positive_number, whole_number
-from workbench.seeding import generator
+from workbench.utils.columns import (
+    column,
+    generator_given,
+    grouped,
+    is_number,
+    positive_number,
+    whole_number,
+)
+from workbench.utils.seeding import generator
 
-FEATURES = ("reward", "advantage", "group_mean", "group_std", "length", "truncated", "entropy", "clip_ratio", "uses", "age")
+FEATURES = (
+    "reward",
+    "advantage",
+    "group_mean",
+    "group_std",
+    "length",
+    "truncated",
+    "entropy",
+    "clip_ratio",
+    "uses",
+    "age",
+)
 SCOPES = ("group", "round", "buffer")
 SCALINGS = ("standard", "unit", "none")
 TINY = 1e-9  # relative spread below which a feature counts as constant
@@ -36,7 +54,9 @@ def features(rollouts, max_length=None):
     mean = (np.bincount(groups, reward, len(sizes)) / sizes)[groups]
     deviation = np.sqrt(np.bincount(groups, (reward - mean) ** 2, len(sizes)) / sizes)[groups]
     if max_length is None:
-        max_length = column(rollouts, "max_length", np.full(size, max(1, rollouts.lengths.max(initial=1))))
+        max_length = column(
+            rollouts, "max_length", np.full(size, max(1, rollouts.lengths.max(initial=1)))
+        )
     zeros = np.zeros(size)
     clip = np.asarray(column(rollouts, "clip_ratio", zeros), dtype=np.float64)
     columns = (
@@ -47,7 +67,9 @@ def features(rollouts, max_length=None):
     bad = ~np.isfinite(table)
     if bad.any():
         row, number = np.argwhere(bad)[0]
-        raise ValueError(f"features: {FEATURES[number]} of rollout {row} is {table[row, number]}; finite numbers are needed")
+        raise ValueError(
+            f"features: {FEATURES[number]} of rollout {row} is {table[row, number]}; finite numbers are needed"
+        )
     return table
 
 
@@ -62,11 +84,15 @@ def scaled(table, scaling="standard"):
     if scaling == "none" or not len(table):
         return table
     if scaling == "unit":
-        return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), np.finfo(float).tiny)
+        return table / np.maximum(
+            np.linalg.norm(table, axis=1, keepdims=True), np.finfo(float).tiny
+        )
     if scaling != "standard":
         raise ValueError(f"scaling={scaling!r}: allowed are {', '.join(map(repr, SCALINGS))}")
     constant = np.ptp(table, axis=0) <= TINY * np.maximum(1.0, np.abs(table).max(axis=0))
-    return np.where(constant, 0.0, (table - table.mean(axis=0)) / np.where(constant, 1.0, table.std(axis=0)))
+    return np.where(
+        constant, 0.0, (table - table.mean(axis=0)) / np.where(constant, 1.0, table.std(axis=0))
+    )
 
 
 def epsilon(t, warmup=50, start=1.0, decay=0.008, floor=0.2):
@@ -78,7 +104,9 @@ def epsilon(t, warmup=50, start=1.0, decay=0.008, floor=0.2):
     return 1.0 if t <= warmup else max(start - (t - 1) * decay, floor)
 
 
-def round_reward(before, after, average=(0.0, 1.0), *, alpha=0.9, weight=100.0, least=0.1, order="after"):
+def round_reward(
+    before, after, average=(0.0, 1.0), *, alpha=0.9, weight=100.0, least=0.1, order="after"
+):
     """What training in round t brought, a number, and the new moving average: (reward, (mean, variance)) (eq. 10).
 
     before, after: (mean reward, mean entropy in nats) of the rollouts sampled in rounds t and t + 1. The gain is the
@@ -119,9 +147,21 @@ def epsilon_greedy(scores, ages, explore, groups=None, picks=None):
     rows that the other ranking takes first are known. Starting from none, each pass gets at least the earliest pick
     that was still wrong right, and usually nearly all of them.
     """
-    scores, ages, explore = np.asarray(scores, dtype=np.float64), np.asarray(ages), np.asarray(explore, dtype=bool)
-    groups = np.zeros(len(scores), dtype=np.int64) if groups is None else np.asarray(groups, dtype=np.int64)
-    picks = np.zeros(len(explore), dtype=np.int64) if picks is None else np.asarray(picks, dtype=np.int64)
+    scores, ages, explore = (
+        np.asarray(scores, dtype=np.float64),
+        np.asarray(ages),
+        np.asarray(explore, dtype=bool),
+    )
+    groups = (
+        np.zeros(len(scores), dtype=np.int64)
+        if groups is None
+        else np.asarray(groups, dtype=np.int64)
+    )
+    picks = (
+        np.zeros(len(explore), dtype=np.int64)
+        if picks is None
+        else np.asarray(picks, dtype=np.int64)
+    )
     _check_picks(scores, ages, groups, picks)
     best = _Queue(np.lexsort((-scores, groups)), groups, np.flatnonzero(~explore), picks)
     newest = _Queue(np.lexsort((ages, groups)), groups, np.flatnonzero(explore), picks)
@@ -149,7 +189,9 @@ class _Queue:
         self.start = np.searchsorted(self.of, np.arange(size))
         turns = turns[np.argsort(picks[turns], kind="stable")]
         self.turns = np.append(turns, self.none)
-        self.first, self.last = (np.searchsorted(picks[turns], np.arange(size), side) for side in ("left", "right"))
+        self.first, self.last = (
+            np.searchsorted(picks[turns], np.arange(size), side) for side in ("left", "right")
+        )
 
     def times(self, taken):
         """Pick that reaches each row, (R,), when the rows `taken` (R,) are passed over; the number of picks for never."""
@@ -157,7 +199,9 @@ class _Queue:
         before = np.cumsum(free) - free
         turn = self.first[self.of] + before - before[self.start][self.of]
         times = np.empty(len(self.order), dtype=np.int64)
-        times[self.order] = np.where(turn < self.last[self.of], self.turns[np.minimum(turn, len(self.turns) - 1)], self.none)
+        times[self.order] = np.where(
+            turn < self.last[self.of], self.turns[np.minimum(turn, len(self.turns) - 1)], self.none
+        )
         return times
 
 
@@ -171,11 +215,20 @@ class Learner:
     to the letter. NumPy in single precision: at this size it is faster than a framework that builds graphs.
     """
 
-    def __init__(self, seed=0, width=64, depth=3, learning_rate=1e-4, optimizer="adam", inputs=len(FEATURES)):
+    def __init__(
+        self, seed=0, width=64, depth=3, learning_rate=1e-4, optimizer="adam", inputs=len(FEATURES)
+    ):
         rng, sizes = generator(seed, "scheduler"), [inputs, *[width] * (depth - 1), 1]
-        self.learning_rate, self.optimizer, self.steps, self.parameters = learning_rate, optimizer, 0, []
+        self.learning_rate, self.optimizer, self.steps, self.parameters = (
+            learning_rate,
+            optimizer,
+            0,
+            [],
+        )
         for layer, (rows, columns) in enumerate(pairwise(sizes)):
-            weight = rng.normal(0, ((1 if layer == depth - 1 else 2) / rows) ** 0.5, (rows, columns))
+            weight = rng.normal(
+                0, ((1 if layer == depth - 1 else 2) / rows) ** 0.5, (rows, columns)
+            )
             self.parameters += [weight.astype(np.float32), np.zeros(columns, np.float32)]
         self.moments = [np.zeros((2, *p.shape), np.float32) for p in self.parameters]
 
@@ -195,13 +248,17 @@ class Learner:
     def state_dict(self):
         """Weights, moments of the gradients, steps done."""
         both = (("parameters", self.parameters), ("moments", self.moments))
-        return {"steps": self.steps} | {f"{name}.{i}": value.copy() for name, values in both for i, value in enumerate(values)}
+        return {"steps": self.steps} | {
+            f"{name}.{i}": value.copy() for name, values in both for i, value in enumerate(values)
+        }
 
     def load_state_dict(self, state):
         """Sets what `state_dict` holds."""
         self.steps = state["steps"]
         for name in ("parameters", "moments"):
-            setattr(self, name, [np.array(state[f"{name}.{i}"]) for i in range(len(self.parameters))])
+            setattr(
+                self, name, [np.array(state[f"{name}.{i}"]) for i in range(len(self.parameters))]
+            )
 
     def _layers(self, inputs):
         """Inputs and what every layer gives for them."""
@@ -224,7 +281,9 @@ class Learner:
         if self.optimizer == "sgd":
             return gradient
         decays = np.array([0.9, 0.999], np.float32).reshape(2, *[1] * gradient.ndim)
-        self.moments[i] = decays * self.moments[i] + (1 - decays) * np.stack([gradient, gradient**2])
+        self.moments[i] = decays * self.moments[i] + (1 - decays) * np.stack(
+            [gradient, gradient**2]
+        )
         mean, square = self.moments[i] / (1 - decays**self.steps)
         return mean / (np.sqrt(square) + 1e-8)
 
@@ -277,7 +336,9 @@ class Scheduler:
         for name, allowed in (("scope", SCOPES), ("order", ("after", "before")), ("optimizer", ("adam", "sgd")),
                               ("scaling", SCALINGS), ("scores", ("network", "random"))):  # fmt: skip
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r}: allowed are {', '.join(map(repr, allowed))}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: allowed are {', '.join(map(repr, allowed))}"
+                )
         for name, least in (("warmup", 0), ("width", 1), ("depth", 2)):
             whole_number(name, getattr(self, name), least)
         if self.mini_batch is not None:
@@ -297,16 +358,25 @@ class Scheduler:
             memory["learner"] = self._learner(seed)
         age, table = column(rollouts, "age"), features(rollouts)
         new, number = age == 0, int((rollouts.round + age).max(initial=1))
-        now = [float(rollouts.reward[new].mean()), float(rollouts.entropy[new].mean())] if new.any() else None
+        now = (
+            [float(rollouts.reward[new].mean()), float(rollouts.entropy[new].mean())]
+            if new.any()
+            else None
+        )
         learnt = self._learn(now, number)
         inputs = scaled(table, self.scaling)
-        scores = rng.random(len(table)) if self.scores == "random" else memory["learner"].scores(inputs)
+        scores = (
+            rng.random(len(table)) if self.scores == "random" else memory["learner"].scores(inputs)
+        )
         chance = epsilon(number, self.warmup, self.start, self.decay, self.floor)
         index = self._pick(scores, age, rollouts["group"], chance, rng)
         if now is not None:
             memory["pending"] = {"inputs": inputs[index], "advantages": table[index, 1], "before": now, "round": number,
                                  "learnt": learnt}  # fmt: skip
-        memory["columns"] = {"score": scores, **{f"feature_{name}": table[:, i] for i, name in enumerate(FEATURES)}}
+        memory["columns"] = {
+            "score": scores,
+            **{f"feature_{name}": table[:, i] for i, name in enumerate(FEATURES)},
+        }
         memory["metrics"] = {**learnt, "scheduler_score": float(scores.mean()) if len(scores) else float("nan"),
                              "scheduler_epsilon": chance, "seconds_scheduler": perf_counter() - started}  # fmt: skip
         return index
@@ -318,7 +388,11 @@ class Scheduler:
     def metrics(self):
         """Of the last call: mean score, epsilon, the reward and squared error it learnt from (NaN if none), seconds."""
         names = ("scheduler_score", "scheduler_epsilon", "scheduler_reward", "scheduler_error")
-        return {**dict.fromkeys(names, float("nan")), "seconds_scheduler": 0.0, **self._memory.get("metrics", {})}
+        return {
+            **dict.fromkeys(names, float("nan")),
+            "seconds_scheduler": 0.0,
+            **self._memory.get("metrics", {}),
+        }
 
     def state_dict(self):
         """Network, optimizer, moving average, and the round that waits for its reward."""
@@ -362,9 +436,19 @@ class Scheduler:
 
     def _pick(self, scores, age, group, chance, rng):
         keep = self.keep if self.keep is not None else 100 if self.scope == "buffer" else 30
-        groups = grouped(group)[1].astype(np.int64) if self.scope == "group" else np.zeros(len(scores), dtype=np.int64)
-        sizes = np.array([np.count_nonzero(age == 0)]) if self.scope == "buffer" else np.bincount(groups)
-        counts = np.minimum(np.maximum(np.floor(sizes * keep / 100 + TINY), 1), sizes).astype(np.int64)
+        groups = (
+            grouped(group)[1].astype(np.int64)
+            if self.scope == "group"
+            else np.zeros(len(scores), dtype=np.int64)
+        )
+        sizes = (
+            np.array([np.count_nonzero(age == 0)])
+            if self.scope == "buffer"
+            else np.bincount(groups)
+        )
+        counts = np.minimum(np.maximum(np.floor(sizes * keep / 100 + TINY), 1), sizes).astype(
+            np.int64
+        )
         picks = _turns(counts)
         total = len(picks) if self.mini_batch is None else _filled(len(picks), self.mini_batch)
         explore = rng.random(total) < chance
@@ -385,7 +469,9 @@ def _filled(total, size):
 
 def _check_picks(scores, ages, groups, picks):
     if not len(scores) == len(ages) == len(groups):
-        raise ValueError(f"scores ({len(scores)},), ages ({len(ages)},), groups ({len(groups)},): one of each a row is needed")
+        raise ValueError(
+            f"scores ({len(scores)},), ages ({len(ages)},), groups ({len(groups)},): one of each a row is needed"
+        )
     if not np.isfinite(scores).all():
         row = int(np.argmin(np.isfinite(scores)))
         raise ValueError(f"scores: row {row} is {scores[row]}; finite numbers are needed")
@@ -393,4 +479,6 @@ def _check_picks(scores, ages, groups, picks):
     rows, wanted = np.bincount(groups, minlength=size), np.bincount(picks, minlength=size)
     if (wanted > rows).any():
         group = int(np.argmax(wanted > rows))
-        raise ValueError(f"picks: {wanted[group]} of the {rows[group]} rows of group {group}; at most all of them can be kept")
+        raise ValueError(
+            f"picks: {wanted[group]} of the {rows[group]} rows of group {group}; at most all of them can be kept"
+        )

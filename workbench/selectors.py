@@ -20,9 +20,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.columns import column, generator_given, group_keys, grouped, is_number, whole_number
 from workbench.scheduler import Scheduler
-from workbench.seeding import derive
+from workbench.utils.columns import (
+    column,
+    generator_given,
+    group_keys,
+    grouped,
+    is_number,
+    whole_number,
+)
+from workbench.utils.seeding import derive
 
 __all__ = [
     "All", "MaxReward", "MaxVariance", "Random", "Rejection", "Scheduler",
@@ -47,7 +54,9 @@ def max_variance(rewards, m, groups=None):
     low = ordered[(ends - sizes)[large, None] + steps]  # (groups, m), ascending
     high = ordered[ends[large, None] - 1 - steps]  # (groups, m), descending
     top = _from_the_top(low - low[:, :1], high - low[:, :1])
-    return _between(rewards, groups, len(sizes), large, _edge(low, m - top, -np.inf), _edge(high, top, np.inf))
+    return _between(
+        rewards, groups, len(sizes), large, _edge(low, m - top, -np.inf), _edge(high, top, np.inf)
+    )
 
 
 def max_reward(rewards, m, groups=None):
@@ -136,7 +145,9 @@ class Random:
     def __call__(self, rollouts, rng):
         """One number from the generator; the draws of a problem follow from it and from the problem's id."""
         problems, groups, sizes = grouped(group_keys(rollouts))
-        return np.sort(_first(_shuffled(problems, groups, rng), groups, np.full(len(sizes), self.m)))
+        return np.sort(
+            _first(_shuffled(problems, groups, rng), groups, np.full(len(sizes), self.m))
+        )
 
 
 @dataclass(frozen=True)
@@ -172,9 +183,14 @@ class Rejection:
         """One number from the generator; the draws of a problem follow from it and from the problem's id."""
         problems, groups, sizes = grouped(group_keys(rollouts))
         correct = _booleans(column(rollouts, "correct"))
-        right, wrong = self._counts(groups, sizes, correct, column(rollouts, "stage", np.zeros(len(groups))))
+        right, wrong = self._counts(
+            groups, sizes, correct, column(rollouts, "stage", np.zeros(len(groups)))
+        )
         rows = _shuffled(problems, groups, rng)
-        kept = _first(rows[correct[rows]], groups, right), _first(rows[~correct[rows]], groups, wrong)
+        kept = (
+            _first(rows[correct[rows]], groups, right),
+            _first(rows[~correct[rows]], groups, wrong),
+        )
         return np.sort(np.concatenate(kept))
 
     def _counts(self, groups, sizes, correct, stage):
@@ -182,13 +198,20 @@ class Rejection:
         first = np.full(len(sizes), np.inf)
         np.minimum.at(first, groups, stage)
         explored = stage == first[groups]
-        tried, solved = (np.bincount(groups[rows], minlength=len(sizes)) for rows in (explored, explored & correct))
+        tried, solved = (
+            np.bincount(groups[rows], minlength=len(sizes))
+            for rows in (explored, explored & correct)
+        )
         right = np.bincount(groups[correct], minlength=len(sizes))
         uniform, rescue = (right == 0) | (right == sizes), solved <= self.threshold
         partial = solved < self.high * tried
         return (
             np.select([uniform, rescue], [self.uniform, self.balanced], right),
-            np.select([uniform, rescue, partial], [self.uniform, self.balanced, self.k * right], sizes - right),
+            np.select(
+                [uniform, rescue, partial],
+                [self.uniform, self.balanced, self.k * right],
+                sizes - right,
+            ),
         )
 
 
@@ -249,7 +272,9 @@ def _sorted_within(values, groups, size):
 def _shuffled(problems, groups, rng):
     """All rows in random order, (R,): the order within a problem follows from one draw of rng and the problem's id."""
     entropy = int(generator_given(rng).integers(2**63))
-    seeds = np.array([derive(entropy, "selector", str(problem)) for problem in problems], dtype=np.uint64)
+    seeds = np.array(
+        [derive(entropy, "selector", str(problem)) for problem in problems], dtype=np.uint64
+    )
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups, minlength=len(problems))
     draw = np.empty(len(groups), dtype=np.uint64)
@@ -274,7 +299,9 @@ def _arguments(rewards, m, groups):
     allowed = np.abs(rewards) <= LARGEST
     if not allowed.all():
         row = int(np.argmin(allowed))
-        raise ValueError(f"rewards: row {row} is {rewards[row]}; finite numbers up to {LARGEST} in size are needed")
+        raise ValueError(
+            f"rewards: row {row} is {rewards[row]}; finite numbers up to {LARGEST} in size are needed"
+        )
     whole_number("m", m, 1, len(rewards) if groups is None else None)
     if groups is None:
         return rewards, np.zeros(len(rewards), dtype=np.uint16), np.array([len(rewards)])
@@ -285,7 +312,11 @@ def _booleans(correct):
     correct = np.asarray(correct)
     good = (correct == 0) | (correct == 1)
     if correct.ndim != 1 or not np.all(good):
-        shown = f"shape {correct.shape}" if correct.ndim != 1 else f"{correct[int(np.argmin(good))]} in a row"
+        shown = (
+            f"shape {correct.shape}"
+            if correct.ndim != 1
+            else f"{correct[int(np.argmin(good))]} in a row"
+        )
         raise ValueError(f"correct: {shown}; one True or False a rollout, (n,), is needed")
     return correct.astype(bool)
 
@@ -294,4 +325,6 @@ def _check(selector, *counts):
     for name in counts:
         whole_number(name, getattr(selector, name), 1)
     if selector.statistics not in STATISTICS:
-        raise ValueError(f"statistics={selector.statistics!r}: allowed are {', '.join(map(repr, STATISTICS))}")
+        raise ValueError(
+            f"statistics={selector.statistics!r}: allowed are {', '.join(map(repr, STATISTICS))}"
+        )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.budgets import whole
-from workbench.columns import positive_number
-from workbench.seeding import generator
+from workbench.utils.columns import positive_number
+from workbench.utils.seeding import generator
 
 KINDS = ("last", "epoch", "beta", "fresh", "predictor")
 
@@ -59,7 +59,13 @@ class SuccessRates:
             whole(name, getattr(self, name), 1)
         for name in ("a", "b", "learning_rate"):
             positive_number(name, getattr(self, name))
-        learner = Predictor(self) if self.kind == "predictor" else History(self) if self.kind != "fresh" else None
+        learner = (
+            Predictor(self)
+            if self.kind == "predictor"
+            else History(self)
+            if self.kind != "fresh"
+            else None
+        )
         object.__setattr__(self, "_learner", learner)
 
     @property
@@ -74,7 +80,9 @@ class SuccessRates:
             rates = _ratio(*tally(ids, (yield np.full(len(ids), self.probe, dtype=np.int64))))
         else:
             rates = self._learner.estimate(problems, context)
-        self._used.update(ids=ids, rates=rates, error=np.nan, known=float(np.mean(~np.isnan(rates))))
+        self._used.update(
+            ids=ids, rates=rates, error=np.nan, known=float(np.mean(~np.isnan(rates)))
+        )
         return rates
 
     def observe(self, rollouts, context):
@@ -125,13 +133,17 @@ class History:
         correct[known], tries[known] = self._counts(row[known])
         rates = _ratio(correct, tries)
         if self.config.kind == "beta":
-            rates[known] = (correct[known] + self.config.a) / (tries[known] + self.config.a + self.config.b)
+            rates[known] = (correct[known] + self.config.a) / (
+                tries[known] + self.config.a + self.config.b
+            )
         return rates
 
     def _counts(self, row):
         if self.config.kind == "epoch":
             return self.epoch_correct[row], self.epoch_tries[row]
-        return self.ring[row].sum(axis=1, dtype=np.int64), np.minimum(self.seen[row], self.config.window)
+        return self.ring[row].sum(axis=1, dtype=np.int64), np.minimum(
+            self.seen[row], self.config.window
+        )
 
     def observe(self, rollouts, context):
         """Adds the outcomes, in row order."""
@@ -140,7 +152,9 @@ class History:
         rank, size = _rank(group), np.bincount(group, minlength=len(keys))
         late = rank >= size[group] - self.config.window  # a longer group overwrites its own start
         owner = row[group[late]]
-        self.ring[owner, (self.seen[owner] + rank[late]) % self.config.window] = rollouts.correct[late]
+        self.ring[owner, (self.seen[owner] + rank[late]) % self.config.window] = rollouts.correct[
+            late
+        ]
         self.seen[row] += size
         stale = row[self.epoch[row] != context.epoch]
         self.epoch[stale], self.epoch_correct[stale], self.epoch_tries[stale] = context.epoch, 0, 0
@@ -150,13 +164,18 @@ class History:
     def state_dict(self):
         """Ids and one array row for each."""
         size = len(self.rows)
-        return {"ids": list(self.rows), **{name: column[:size].copy() for name, column in self._columns().items()}}
+        return {
+            "ids": list(self.rows),
+            **{name: column[:size].copy() for name, column in self._columns().items()},
+        }
 
     def load_state_dict(self, state):
         """The way back; ValueError when the window differs."""
         ring = np.asarray(state["ring"])
         if ring.shape != (len(state["ids"]), self.config.window):
-            raise ValueError(f"state: window {ring.shape[-1]} was saved, this is window={self.config.window}")
+            raise ValueError(
+                f"state: window {ring.shape[-1]} was saved, this is window={self.config.window}"
+            )
         self._reset(state["ids"])
         for name, column in self._columns().items():
             column[:] = state[name]
@@ -164,10 +183,15 @@ class History:
     def _reset(self, ids):
         self.rows = {key: i for i, key in enumerate(ids)}
         self.ring = np.zeros((len(ids), self.config.window), dtype=np.uint8)
-        self.seen, self.epoch, self.epoch_correct, self.epoch_tries = np.zeros((4, len(ids)), dtype=np.int64)
+        self.seen, self.epoch, self.epoch_correct, self.epoch_tries = np.zeros(
+            (4, len(ids)), dtype=np.int64
+        )
 
     def _columns(self):
-        return {name: getattr(self, name) for name in ("ring", "seen", "epoch", "epoch_correct", "epoch_tries")}
+        return {
+            name: getattr(self, name)
+            for name in ("ring", "seen", "epoch", "epoch_correct", "epoch_tries")
+        }
 
     def _rows_of(self, keys):
         """Row of every id, new ones appended; the arrays grow by doubling."""
@@ -175,7 +199,13 @@ class History:
         if len(self.rows) > len(self.seen):
             more = max(len(self.rows), 2 * len(self.seen)) - len(self.seen)
             for name, column in self._columns().items():
-                setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), dtype=column.dtype)]))
+                setattr(
+                    self,
+                    name,
+                    np.concatenate(
+                        [column, np.zeros((more, *column.shape[1:]), dtype=column.dtype)]
+                    ),
+                )
         return row
 
 
@@ -197,7 +227,11 @@ class Predictor:
         import torch
 
         with torch.no_grad():
-            return torch.sigmoid(self._logits(self._tensors(), torch.from_numpy(states))).numpy().astype(np.float64)
+            return (
+                torch.sigmoid(self._logits(self._tensors(), torch.from_numpy(states)))
+                .numpy()
+                .astype(np.float64)
+            )
 
     def observe(self, rollouts, context):
         """Remembers (state, correct, tries) of the problems asked about and fits the network to what it remembers."""
@@ -220,17 +254,26 @@ class Predictor:
         self.weights = self.weights or self._start(context)
         weights = {name: tensor.requires_grad_() for name, tensor in self._tensors().items()}
         optimizer = torch.optim.Adam(weights.values(), lr=self.config.learning_rate)
-        states, (correct, tries) = torch.from_numpy(self.states), torch.from_numpy(self.outcomes).unbind(1)
+        states, (correct, tries) = (
+            torch.from_numpy(self.states),
+            torch.from_numpy(self.outcomes).unbind(1),
+        )
         for _ in range(self.config.steps):
             optimizer.zero_grad()
             logits = self._logits(weights, states)
-            loss = binary_cross_entropy_with_logits(logits, correct / tries, weight=tries, reduction="sum")
+            loss = binary_cross_entropy_with_logits(
+                logits, correct / tries, weight=tries, reduction="sum"
+            )
             (loss / tries.sum()).backward()
             optimizer.step()
         self.weights = {name: tensor.detach().numpy().copy() for name, tensor in weights.items()}
 
     def _start(self, context):
-        rng, width, hidden = generator(context.seed, "success-rates"), self.states.shape[1], self.config.hidden
+        rng, width, hidden = (
+            generator(context.seed, "success-rates"),
+            self.states.shape[1],
+            self.config.hidden,
+        )
         w1 = rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32)
         b1, w2, b2 = (np.zeros(shape, np.float32) for shape in (hidden, hidden, ()))
         return {"w1": w1, "b1": b1, "w2": w2, "b2": b2}
@@ -256,16 +299,22 @@ class Predictor:
         self.__init__(self.config)
         if "states" in state:
             self.weights = {name: np.array(state[name], dtype=np.float32) for name in self.NAMES}
-            self.states, self.outcomes = (np.array(state[name], dtype=np.float32) for name in ("states", "outcomes"))
+            self.states, self.outcomes = (
+                np.array(state[name], dtype=np.float32) for name in ("states", "outcomes")
+            )
 
 
 def _prompt_states(problems, policy):
     """(P, H) float32 of mean 0 and deviation 1 in each row, so that scale and outlying dimensions do not matter."""
     if not hasattr(policy, "prompt_states"):
         raise ValueError(f"kind='predictor': {type(policy).__name__} has no prompt_states(prompts)")
-    states = np.asarray(policy.prompt_states([problem.prompt for problem in problems]), dtype=np.float32)
+    states = np.asarray(
+        policy.prompt_states([problem.prompt for problem in problems]), dtype=np.float32
+    )
     if states.ndim != 2 or len(states) != len(problems) or not np.isfinite(states).all():
-        raise ValueError(f"prompt_states: shape {states.shape}; ({len(problems)}, H) finite numbers are needed")
+        raise ValueError(
+            f"prompt_states: shape {states.shape}; ({len(problems)}, H) finite numbers are needed"
+        )
     states = states - states.mean(axis=1, keepdims=True)
     return np.ascontiguousarray(states / (states.std(axis=1, keepdims=True) + 1e-6))
 

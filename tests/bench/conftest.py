@@ -12,7 +12,9 @@ from tests.bench import ratios
 
 def pytest_addoption(parser):
     parser.addoption("--table", help="CSV file that the table of measurements is written to")
-    parser.addoption("--figure", help="SVG or PNG file that the growth of time and memory is drawn to")
+    parser.addoption(
+        "--figure", help="SVG or PNG file that the growth of time and memory is drawn to"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,6 +30,9 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     terminalreporter.section("measured, each ratio in turns within one run")
     for line in ratios.lines():
         terminalreporter.write_line(line)
-    if (path := config.getoption("--table")) and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+    if (path := config.getoption("--table")) and exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.TESTS_FAILED,
+    ):
         ratios.write(path)
         terminalreporter.write_line(f"written to {path}")

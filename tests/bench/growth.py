@@ -20,7 +20,11 @@ from workbench.records import Writer
 from workbench.rollouts import Context, Rollouts
 
 ROOT = Path(__file__).parents[2]
-ROUNDS, BUFFERS, RECORDS = (64, 256, 1024, 4096), (1024, 4096, 16_384, 65_536), (10_000, 100_000, 1_000_000)
+ROUNDS, BUFFERS, RECORDS = (
+    (64, 256, 1024, 4096),
+    (1024, 4096, 16_384, 65_536),
+    (10_000, 100_000, 1_000_000),
+)
 REPEATS = 5
 
 
@@ -42,13 +46,17 @@ def reads(repeats=REPEATS):
     with tempfile.TemporaryDirectory() as folder:
         paths = [_record(Path(folder) / str(size), size) for size in RECORDS]
         jobs = [lambda path=path: wb.load(path).rounds for path in paths]
-        *spent, column = ratios.turns(*jobs, lambda: wb.load(paths[-1]).rollouts(columns=["reward"]), repeats=repeats)
+        *spent, column = ratios.turns(
+            *jobs, lambda: wb.load(paths[-1]).rollouts(columns=["reward"]), repeats=repeats
+        )
     return spent, column
 
 
 def one_of_each_round():
     """In this process: (seconds, bytes) of a round of 8 rollouts a problem for each of `ROUNDS`, after one small round."""
-    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000)
+    run = wb.Run(
+        wb.labs.tiny(held_out=0), wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000
+    )
     ongoing = run.rounds(1 + len(ROUNDS), progress=False)
     next(ongoing)
     measured = []
@@ -83,8 +91,17 @@ def draw(measured, path):
                 values = np.array(cost) / scale
                 middle = np.median(values, axis=1)
                 label = f"{name}: exponent {statistics.median(ratios.exponents(sizes, cost)):.2f}"
-                ax.errorbar(sizes, middle, [middle - values.min(1), values.max(1) - middle], fmt=f"{marker}-", color=colour,
-                            ms=4, lw=1.5, capsize=2, label=label)
+                ax.errorbar(
+                    sizes,
+                    middle,
+                    [middle - values.min(1), values.max(1) - middle],
+                    fmt=f"{marker}-",
+                    color=colour,
+                    ms=4,
+                    lw=1.5,
+                    capsize=2,
+                    label=label,
+                )
         for ax, title in zip(axes, ("time (s)", "peak memory above the start (MiB)")):
             ax.set(xscale="log", yscale="log", xlabel="rollouts", title=title)
             ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16))
@@ -95,8 +112,11 @@ def draw(measured, path):
 def measure(repeats=REPEATS):
     """Everything: name -> (sizes, seconds, bytes or None), lists of repeats for each size; and the seconds of one column."""
     read, column = reads(repeats)
-    return {"a round": (ROUNDS, *rounds(repeats)), "resuming, by buffer": (BUFFERS, *resumes(repeats)),
-            "load(...).rounds, by record": (RECORDS, read, None)}, column
+    return {
+        "a round": (ROUNDS, *rounds(repeats)),
+        "resuming, by buffer": (BUFFERS, *resumes(repeats)),
+        "load(...).rounds, by record": (RECORDS, read, None),
+    }, column
 
 
 def _spent(job):
@@ -115,19 +135,34 @@ def _spent(job):
 def _resident(name):
     status = Path("/proc/self/status")
     text = status.read_text() if status.exists() else ""
-    return next((1024.0 * int(line.split()[1]) for line in text.splitlines() if line.startswith(name)), float("nan"))
+    return next(
+        (1024.0 * int(line.split()[1]) for line in text.splitlines() if line.startswith(name)),
+        float("nan"),
+    )
 
 
 def _by_process(function, repeats, *arguments):
     code = f"import json, tests.bench.growth as g; print(json.dumps(g.{function}(*{arguments!r})))"
-    runs = [json.loads(subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True).stdout)
-            for _ in range(repeats)]
+    runs = [
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True
+            ).stdout
+        )
+        for _ in range(repeats)
+    ]
     return [[[run[size][kind] for run in runs] for size in range(len(runs[0]))] for kind in (0, 1)]
 
 
 def _with_buffer(path, size):
     """A run whose buffer holds `size` correct responses, really sampled 256 at a time and counted many times."""
-    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.ar3po(), out=path, problems_per_round=8, evaluate_every=0)
+    run = wb.Run(
+        wb.labs.tiny(held_out=0),
+        wb.methods.ar3po(),
+        out=path,
+        problems_per_round=8,
+        evaluate_every=0,
+    )
     list(run.rounds(1, progress=False))
     drawn = run.policy.generate(run.lab.problems.draw(32, 0, 1)[0], [8] * 32, run.lab.sampling, 0)
     drawn = drawn.assign(correct=np.ones(256, bool), round=np.ones(256))

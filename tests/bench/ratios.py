@@ -60,8 +60,17 @@ def met(median, bound):
 
 def rows():
     """The table: a tuple of strings for each measurement, its machine left out."""
-    return [(name, *(f"{x:.3g}" for x in (middle, low, high)), str(n), bound or "", met(middle, bound), unit)
-            for name, (middle, low, high, n, bound, unit) in TABLE.items()]
+    return [
+        (
+            name,
+            *(f"{x:.3g}" for x in (middle, low, high)),
+            str(n),
+            bound or "",
+            met(middle, bound),
+            unit,
+        )
+        for name, (middle, low, high, n, bound, unit) in TABLE.items()
+    ]
 
 
 def lines():
@@ -83,7 +92,15 @@ def machine():
     import torch
 
     info = Path("/proc/cpuinfo")
-    named = [line for line in (info.read_text() if info.exists() else "").splitlines() if line.startswith("model name")]
-    processor = named[0].split(":")[1].strip() if named else platform.processor() or platform.machine()
-    return (f"{processor}, {os.cpu_count()} cores, one thread a process, "
-            f"Python {platform.python_version()}, torch {torch.__version__}")
+    named = [
+        line
+        for line in (info.read_text() if info.exists() else "").splitlines()
+        if line.startswith("model name")
+    ]
+    processor = (
+        named[0].split(":")[1].strip() if named else platform.processor() or platform.machine()
+    )
+    return (
+        f"{processor}, {os.cpu_count()} cores, one thread a process, "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )

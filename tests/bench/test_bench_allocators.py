@@ -40,7 +40,9 @@ def dynamic_program(p, total, low=2, up=128):
 def test_knapsack(benchmark, size, kind):
     """8 rollouts a problem on average."""
     p = rates(size, kind)
-    counts = benchmark.pedantic(knapsack, (p, 8 * size), rounds=50 if size == 256 else 3, warmup_rounds=1)
+    counts = benchmark.pedantic(
+        knapsack, (p, 8 * size), rounds=50 if size == 256 else 3, warmup_rounds=1
+    )
     assert counts.sum() == 8 * size
 
 
@@ -55,9 +57,13 @@ def test_dynamic_program(benchmark):
 
 def test_a_round_against_the_dynamic_program():
     p = rates(256, "spread")
-    ours, theirs = ratios.turns(lambda: knapsack(p, 2048), lambda: dynamic_program(p, 2048), repeats=5)
+    ours, theirs = ratios.turns(
+        lambda: knapsack(p, 2048), lambda: dynamic_program(p, 2048), repeats=5
+    )
     ratios.note("knapsack 256 problems, 2,048 rollouts", 1000 * np.array(ours), "<= 2", "ms")
-    median = ratios.note("knapsack 256 problems, 2,048 rollouts: ours / dynamic program", np.array(ours) / theirs)
+    median = ratios.note(
+        "knapsack 256 problems, 2,048 rollouts: ours / dynamic program", np.array(ours) / theirs
+    )
     assert median < 0.1
 
 
@@ -65,9 +71,15 @@ def test_growth_to_a_million():
     """One million problems, eight million rollouts: the exponent of time over problems."""
     sizes = [10_000, 100_000, 1_000_000]
     p = {size: rates(size, "spread") for size in sizes}
-    spent = ratios.turns(*(lambda size=size: knapsack(p[size], 8 * size) for size in sizes), repeats=5)
+    spent = ratios.turns(
+        *(lambda size=size: knapsack(p[size], 8 * size) for size in sizes), repeats=5
+    )
     ratios.note("knapsack 1,000,000 problems, 8,000,000 rollouts", spent[-1], unit="s")
-    exponent = ratios.note("knapsack 10,000 to 1,000,000 problems: exponent of time", ratios.exponents(sizes, spent), "<= 1.1")
+    exponent = ratios.note(
+        "knapsack 10,000 to 1,000,000 problems: exponent of time",
+        ratios.exponents(sizes, spent),
+        "<= 1.1",
+    )
     assert exponent < 1.5
 
 

@@ -15,11 +15,29 @@ def test_growth(measured, pytestconfig):
     curves, column = measured
     for name, (sizes, seconds, peaks) in curves.items():
         span = f"{sizes[0]:,} to {sizes[-1]:,} rollouts"
-        assert ratios.note(f"{name}, {span}: exponent of time", ratios.exponents(sizes, seconds), "<= 1.1") < 1.5
+        assert (
+            ratios.note(
+                f"{name}, {span}: exponent of time", ratios.exponents(sizes, seconds), "<= 1.1"
+            )
+            < 1.5
+        )
         if peaks is not None and np.isfinite(peaks).all():
-            ratios.note(f"{name}, {span}: exponent of peak memory", ratios.exponents(sizes, peaks), "<= 1.1")
-            ratios.note(f"{name}, {sizes[-1]:,} rollouts: peak memory", np.array(peaks[-1]) / 2**20, unit="MiB")
-    ratios.note("load(...).rounds, a record of 1,000,000 rollouts", curves["load(...).rounds, by record"][1][-1], "<= 1", "s")
-    ratios.note("load(...).rollouts, one column of a record of 1,000,000 rollouts", column, unit="s")
+            ratios.note(
+                f"{name}, {span}: exponent of peak memory", ratios.exponents(sizes, peaks), "<= 1.1"
+            )
+            ratios.note(
+                f"{name}, {sizes[-1]:,} rollouts: peak memory",
+                np.array(peaks[-1]) / 2**20,
+                unit="MiB",
+            )
+    ratios.note(
+        "load(...).rounds, a record of 1,000,000 rollouts",
+        curves["load(...).rounds, by record"][1][-1],
+        "<= 1",
+        "s",
+    )
+    ratios.note(
+        "load(...).rollouts, one column of a record of 1,000,000 rollouts", column, unit="s"
+    )
     if path := pytestconfig.getoption("--figure"):
         growth.draw(curves, path)

@@ -32,8 +32,16 @@ for line in sys.stdin:
 @pytest.fixture
 def workers():
     """Two processes, each on a core of its own, that run five rounds, the last four timed, for every line they read."""
-    started = [subprocess.Popen([sys.executable, "-c", WORKER, str(core)], cwd=ROOT, text=True,
-                                stdin=subprocess.PIPE, stdout=subprocess.PIPE) for core in CORES[:2]]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(core)],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for core in CORES[:2]
+    ]
     try:
         assert [worker.stdout.readline() for worker in started] == ["ready\n"] * 2
         yield started
@@ -60,12 +68,18 @@ def test_two_runs_on_two_cores(workers):
 
 
 def in_a_process(*arguments):
-    return ratios.seconds(lambda: subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True))
+    return ratios.seconds(
+        lambda: subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True
+        )
+    )
 
 
 def test_start():
-    for name, arguments, bound in (("import workbench", ("-c", "import workbench"), 0.3),
-                                   ("python -m workbench --help", ("-m", "workbench", "--help"), 0.5)):
+    for name, arguments, bound in (
+        ("import workbench", ("-c", "import workbench"), 0.3),
+        ("python -m workbench --help", ("-m", "workbench", "--help"), 0.5),
+    ):
         in_a_process(*arguments)
         ratios.note(name, [in_a_process(*arguments) for _ in range(9)], f"<= {bound}", "s")
 
@@ -73,5 +87,10 @@ def test_start():
 def test_quickstart(tmp_path):
     """Once only, it takes a minute: what `make quickstart` runs when everything is installed."""
     options = "--out", str(tmp_path / "run"), "--figures", str(tmp_path)
-    ratios.note("make quickstart, installed", [in_a_process("-m", "workbench", "quickstart", *options)], "<= 90", "s")
+    ratios.note(
+        "make quickstart, installed",
+        [in_a_process("-m", "workbench", "quickstart", *options)],
+        "<= 90",
+        "s",
+    )
     assert (tmp_path / "quickstart.svg").exists()

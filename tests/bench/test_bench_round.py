@@ -20,12 +20,21 @@ PROBLEMS, N, REPEATS = 32, 8, 9
 def alternating(tmp_path_factory):
     """(our seconds, TRL's seconds, our rounds table), the first two of every kind left out."""
     pytest.importorskip("trl", reason="the comparison needs TRL: pip install -e '.[trl]'")
-    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), out=tmp_path_factory.mktemp("round") / "ours",
-                 problems_per_round=PROBLEMS, evaluate_every=0, checkpoint_every=1000)
+    run = wb.Run(
+        wb.labs.tiny(held_out=0),
+        wb.methods.grpo(),
+        out=tmp_path_factory.mktemp("round") / "ours",
+        problems_per_round=PROBLEMS,
+        evaluate_every=0,
+        checkpoint_every=1000,
+    )
     ours, theirs = [], []
     rounds = run.rounds(REPEATS + 2, progress=False)
-    trainer = plain_trl(tmp_path_factory.mktemp("trl"), after_step=lambda: ours.append(ratios.seconds(lambda: next(rounds))),
-                        spent=theirs)
+    trainer = plain_trl(
+        tmp_path_factory.mktemp("trl"),
+        after_step=lambda: ours.append(ratios.seconds(lambda: next(rounds))),
+        spent=theirs,
+    )
     trainer.train()
     table = run.record.rounds.iloc[2:]
     rounds.close()
@@ -54,12 +63,30 @@ def plain_trl(out, after_step, spent):
             after_step()
 
     config = GRPOConfig(
-        str(out), use_cpu=True, bf16=False, gradient_checkpointing=False, max_steps=REPEATS + 2, learning_rate=3e-4,
-        per_device_train_batch_size=PROBLEMS * N, num_generations=N, max_completion_length=64, temperature=1.0,
-        report_to="none", save_strategy="no", logging_strategy="no", disable_tqdm=True)
+        str(out),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        max_steps=REPEATS + 2,
+        learning_rate=3e-4,
+        per_device_train_batch_size=PROBLEMS * N,
+        num_generations=N,
+        max_completion_length=64,
+        temperature=1.0,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
     data = Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in problems])
-    return GRPOTrainer(AutoModelForCausalLM.from_pretrained(path, dtype="float32"), reward, config, train_dataset=data,
-                       processing_class=AutoTokenizer.from_pretrained(path), callbacks=[Turns()])
+    return GRPOTrainer(
+        AutoModelForCausalLM.from_pretrained(path, dtype="float32"),
+        reward,
+        config,
+        train_dataset=data,
+        processing_class=AutoTokenizer.from_pretrained(path),
+        callbacks=[Turns()],
+    )
 
 
 def test_a_round_against_trl(benchmark, alternating):
@@ -67,7 +94,11 @@ def test_a_round_against_trl(benchmark, alternating):
     both = sorted(a / b for a, b in zip(ours, theirs))
     median = ratios.note("GRPO round of 32 x 8: ours / a step of TRL's trainer", both, "<= 0.35")
     for phase in ("generate", "verify", "schedule", "update"):
-        ratios.note(f"GRPO round of 32 x 8: share of phase {phase}", table[f"seconds_{phase}"] / ours)
-    ratios.note("GRPO round of 32 x 8: share of the record and all else", 1 - table["seconds"] / ours)
+        ratios.note(
+            f"GRPO round of 32 x 8: share of phase {phase}", table[f"seconds_{phase}"] / ours
+        )
+    ratios.note(
+        "GRPO round of 32 x 8: share of the record and all else", 1 - table["seconds"] / ours
+    )
     benchmark.extra_info |= {"ratio": median, "ours": ours, "theirs": theirs}
     assert median < 1

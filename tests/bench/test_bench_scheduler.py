@@ -20,19 +20,25 @@ def run():
 
     torch.set_num_threads(1)
     method = wb.methods.cbs(scope="buffer", rounds=8, n=N, warmup=2, start=0.5)
-    run = wb.Run(wb.labs.tiny(), method, problems_per_round=PROBLEMS, evaluate_every=0, checkpoint_every=100)
+    run = wb.Run(
+        wb.labs.tiny(), method, problems_per_round=PROBLEMS, evaluate_every=0, checkpoint_every=100
+    )
     list(run.rounds(ROUNDS, progress=False))
     return run
 
 
 def test_all_of_it_takes_less_than_a_hundredth_of_a_round(benchmark, run):
     full = benchmark.pedantic(lambda: run.record.rounds.iloc[8:], rounds=1)
-    assert (full["buffer_stored"] == 7 * PROBLEMS * N).all() and (full["selected"] == PROBLEMS * N).all()
+    assert (full["buffer_stored"] == 7 * PROBLEMS * N).all() and (
+        full["selected"] == PROBLEMS * N
+    ).all()
     spent = full["seconds_scheduler"] + full["seconds_buffer"]
     shares = spent / full["seconds"]
     benchmark.extra_info |= {"share": shares.min(), "seconds": spent.min(), "round": full["seconds"].min(),
                              "all of the phase": (full["seconds_schedule"] / full["seconds"]).min()}  # fmt: skip
-    ratios.note("scheduler: share of a round of 256 rollouts and a buffer of 2,048", shares, "<= 0.01")
+    ratios.note(
+        "scheduler: share of a round of 256 rollouts and a buffer of 2,048", shares, "<= 0.01"
+    )
     assert shares.min() < 0.01
 
 

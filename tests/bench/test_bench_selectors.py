@@ -63,7 +63,9 @@ def test_max_variance_of_a_round_straightforward(benchmark, rewards):
 
 
 @pytest.mark.benchmark(group="a round of 256 problems x 64 rollouts")
-@pytest.mark.parametrize("selector", [MaxVariance(16), MaxReward(16), Random(16), Rejection()], ids=repr)
+@pytest.mark.parametrize(
+    "selector", [MaxVariance(16), MaxReward(16), Random(16), Rejection()], ids=repr
+)
 def test_selectors(benchmark, rollouts, selector):
     generator = np.random.default_rng(0)
     assert len(benchmark(selector, rollouts, generator))
@@ -71,9 +73,15 @@ def test_selectors(benchmark, rollouts, selector):
 
 def test_a_round_against_the_straightforward_selection(rewards):
     groups, table = np.repeat(np.arange(PROBLEMS), SIZE), rewards.reshape(PROBLEMS, SIZE)
-    ours, theirs = ratios.turns(lambda: max_variance(rewards, 16, groups), lambda: [straightforward(row, 16) for row in table])
+    ours, theirs = ratios.turns(
+        lambda: max_variance(rewards, 16, groups),
+        lambda: [straightforward(row, 16) for row in table],
+    )
     ratios.note("max-variance of 256 groups of 64", 1000 * np.array(ours), "<= 2", "ms")
-    median = ratios.note("max-variance of 256 groups of 64: ours / a variance for each candidate", np.array(ours) / theirs)
+    median = ratios.note(
+        "max-variance of 256 groups of 64: ours / a variance for each candidate",
+        np.array(ours) / theirs,
+    )
     assert median < 0.5
 
 

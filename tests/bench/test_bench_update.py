@@ -32,8 +32,12 @@ def plain_step(policy, optimizer, rollouts, advantages):
     ids, mask = full_rows(rollouts)
     logits = policy.model(input_ids=ids).logits[:, :-1]
     logprobs = torch.log_softmax(logits, -1).gather(2, ids[:, 1:, None])[:, :, 0]
-    behaviour = torch.zeros(mask.shape).masked_scatter(mask, torch.as_tensor(rollouts.logprobs.values))
-    loss = policy_loss(logprobs, behaviour, torch.as_tensor(advantages, dtype=torch.float32), mask, mean="token")
+    behaviour = torch.zeros(mask.shape).masked_scatter(
+        mask, torch.as_tensor(rollouts.logprobs.values)
+    )
+    loss = policy_loss(
+        logprobs, behaviour, torch.as_tensor(advantages, dtype=torch.float32), mask, mean="token"
+    )
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
     optimizer.step()
@@ -70,9 +74,18 @@ def test_an_update(material):
     bucketed = lambda *arguments: grpo_step(*arguments, micro_tokens=1024)  # noqa: E731
     steps = [stepper(step, policy, rounds) for step in (grpo_step, bucketed, plain_step)]
     ours, small, plain = (np.array(spent) for spent in ratios.turns(*steps, repeats=REPEATS))
-    assert ratios.note("update of 32 x 8: ours / plain (all rows, one padded batch, full logits)", ours / plain) < 1
+    assert (
+        ratios.note(
+            "update of 32 x 8: ours / plain (all rows, one padded batch, full logits)", ours / plain
+        )
+        < 1
+    )
     ratios.note("update of 32 x 8: the same with micro-batches of 1,024 tokens", small / plain)
     computed = [rollouts.take(advantages != 0) for rollouts, advantages in rounds]
-    shares = [(part.prompt.lengths + part.lengths).sum() / full_rows(rollouts)[0].numel()
-              for part, (rollouts, _) in zip(computed, rounds)]
-    ratios.note("update of 32 x 8: tokens of rows with an advantage / positions of the plain batch", shares)
+    shares = [
+        (part.prompt.lengths + part.lengths).sum() / full_rows(rollouts)[0].numel()
+        for part, (rollouts, _) in zip(computed, rounds)
+    ]
+    ratios.note(
+        "update of 32 x 8: tokens of rows with an advantage / positions of the plain batch", shares
+    )

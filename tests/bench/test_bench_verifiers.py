@@ -17,13 +17,19 @@ def rounds(form: str, top: int):
     while True:
         answers = [rng.randrange(top) for _ in range(ROUND)]
         said = [answer if rng.random() < 0.5 else rng.randrange(top) for answer in answers]
-        responses = [f"Step {rng.random()} leads on, so the answer is ${form % value}$." for value in said]
+        responses = [
+            f"Step {rng.random()} leads on, so the answer is ${form % value}$." for value in said
+        ]
         yield (responses, [str(answer) for answer in answers]), {}
 
 
 @pytest.mark.parametrize(
     ("form", "top", "cache"),
-    [(r"\boxed{%d}", 201, 65_536), (r"\boxed{%d.0}", 201, 65_536), (r"\boxed{\frac{%d}{1}}", 10**6, 0)],
+    [
+        (r"\boxed{%d}", 201, 65_536),
+        (r"\boxed{%d.0}", 201, 65_536),
+        (r"\boxed{\frac{%d}{1}}", 10**6, 0),
+    ],
     ids=["integers", "decimals", "uncached"],
 )
 def test_rate(benchmark, form, top, cache):

@@ -12,8 +12,12 @@ def test_exponents_are_slopes_on_logarithmic_axes():
 
 
 def test_bounds():
-    assert [ratios.met(2.0, "<= 2"), ratios.met(2.1, "<= 2"), ratios.met(2.1, ">= 2"), ratios.met(1, None)] == [
-        "yes", "no", "yes", ""]
+    assert [
+        ratios.met(2.0, "<= 2"),
+        ratios.met(2.1, "<= 2"),
+        ratios.met(2.1, ">= 2"),
+        ratios.met(1, None),
+    ] == ["yes", "no", "yes", ""]
 
 
 def test_turns_alternate():
@@ -29,4 +33,14 @@ def test_the_table_is_written_with_the_machine(monkeypatch, tmp_path):
         ratios.note("ours / theirs", [1])
     ratios.write(tmp_path / "table.csv")
     head, row = csv.reader((tmp_path / "table.csv").open())
-    assert tuple(head) == ratios.COLUMNS and row == ["ours / theirs", "2", "1", "3", "3", "<= 1", "no", "", ratios.machine()]
+    assert tuple(head) == ratios.COLUMNS and row == [
+        "ours / theirs",
+        "2",
+        "1",
+        "3",
+        "3",
+        "<= 1",
+        "no",
+        "",
+        ratios.machine(),
+    ]

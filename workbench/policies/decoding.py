@@ -26,7 +26,9 @@ def draw_tokens(logits, uniforms, sampling):
     else:
         cumulative = restrict(probabilities, sampling).double().cumsum(-1)
         threshold = uniforms * cumulative[:, -1]
-        tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+        tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0].clamp(
+            max=logits.shape[-1] - 1
+        )
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0], entropy
 
 

@@ -28,11 +28,15 @@ from workbench.policies.checks import (
 from workbench.policies.decoding import State, draw_tokens, no_samples
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.seeding import derive, generator
+from workbench.utils.seeding import derive, generator
 
 LOGIT_CHUNK = 2**24  # logits held at once: 64 MiB in float32
-KEEP_SHARE = 0.85  # the sampling batch is compacted when fewer of its rows than this are still going
-RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn, padding included
+KEEP_SHARE = (
+    0.85  # the sampling batch is compacted when fewer of its rows than this are still going
+)
+RESCORED = (
+    16_384  # tokens of one forward pass over what another sampler has drawn, padding included
+)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -44,7 +48,17 @@ class TransformersPolicy:
     max_length: tokens that prompt and response may take together, None for the engine's limit or none.
     """
 
-    def __init__(self, model, tokenizer, *, template="{prompt}", rows=1024, name=None, engine=None, max_length=None):
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        *,
+        template="{prompt}",
+        rows=1024,
+        name=None,
+        engine=None,
+        max_length=None,
+    ):
         check_template(template, tokenizer)
         check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
         self.model, self.tokenizer = model, tokenizer
@@ -54,11 +68,15 @@ class TransformersPolicy:
         core = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.decoder, self.head = core.get_decoder(), core.get_output_embeddings()
         self.parameter_count = core.num_parameters()
-        self.end_ids = sorted({tokenizer.eos_token_id, *_as_list(model.generation_config.eos_token_id)})
+        self.end_ids = sorted(
+            {tokenizer.eos_token_id, *_as_list(model.generation_config.eos_token_id)}
+        )
         self._check_logits()
 
     @classmethod
-    def from_pretrained(cls, path, *, lora=None, dtype="float32", device=None, revision=None, vllm=None, **options):
+    def from_pretrained(
+        cls, path, *, lora=None, dtype="float32", device=None, revision=None, vllm=None, **options
+    ):
         """Loads `path`, a directory or a hub name.
 
         lora: None for full-parameter training, else keyword arguments of `peft.LoraConfig`, as
@@ -69,16 +87,22 @@ class TransformersPolicy:
         config, tokenizer = load_configuration(path, revision, options.get("template", "{prompt}"))
         check_quantised(config, lora)
         check_length(config, (vllm or {}).get("max_length"))
-        trainer = BYTES[dtype] * (1 if lora else 4)  # weights; gradient and two moments where they are trained
+        trainer = BYTES[dtype] * (
+            1 if lora else 4
+        )  # weights; gradient and two moments where they are trained
         if vllm is not None:  # before the trainer: it takes its share of what is free
             from workbench.policies.vllm import Engine
 
             rank = lora.get("r", 8) if lora else None
-            options["engine"] = Engine.start(path, revision=revision, lora_rank=rank, device=device, trainer=trainer, **vllm)
+            options["engine"] = Engine.start(
+                path, revision=revision, lora_rank=rank, device=device, trainer=trainer, **vllm
+            )
         if str(device).startswith("cuda"):
             check_memory(config, trainer=trainer)
         with offline_hint(path), quiet():
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), revision=revision)
+            model = AutoModelForCausalLM.from_pretrained(
+                path, dtype=getattr(torch, dtype), revision=revision
+            )
         model.to(device)
         if lora is not None:
             model = _with_lora(model, lora)
@@ -100,7 +124,9 @@ class TransformersPolicy:
         draws, log-probabilities and entropies are the trainer's, and the further column `sampler_gap` (R,) is the mean
         over tokens of |sampler's log-probability - trainer's|, NaN where the two are not of the same distribution.
         """
-        problems = [p if isinstance(p, Problem) else Problem(str(i), p, "") for i, p in enumerate(prompts)]
+        problems = [
+            p if isinstance(p, Problem) else Problem(str(i), p, "") for i, p in enumerate(prompts)
+        ]
         counts = self._check_counts(counts, len(problems))
         seeds = [derive(seed, i) for i in range(len(problems))] if np.ndim(seed) == 0 else seed
         encoded = Ragged.of(self.encode([p.prompt for p in problems]), np.int32)
@@ -121,10 +147,17 @@ class TransformersPolicy:
         return self.engine is not None
 
     def _draw_all(self, encoded, owner, counts, seeds, sampling):
-        uniforms = [generator(s, "tokens").random((n, sampling.max_new_tokens)) for s, n in zip(seeds, counts)]
-        uniforms = np.concatenate(uniforms) if len(uniforms) else np.empty((0, sampling.max_new_tokens))
-        parts = [self._sample(encoded, owner[i : i + self.rows], uniforms[i : i + self.rows], sampling)
-                 for i in range(0, len(owner), self.rows)]
+        uniforms = [
+            generator(s, "tokens").random((n, sampling.max_new_tokens))
+            for s, n in zip(seeds, counts)
+        ]
+        uniforms = (
+            np.concatenate(uniforms) if len(uniforms) else np.empty((0, sampling.max_new_tokens))
+        )
+        parts = [
+            self._sample(encoded, owner[i : i + self.rows], uniforms[i : i + self.rows], sampling)
+            for i in range(0, len(owner), self.rows)
+        ]
         return [np.concatenate(column) for column in zip(*parts)] if parts else no_samples()
 
     def _ask_engine(self, encoded, owner, draw, seeds, sampling):
@@ -138,15 +171,24 @@ class TransformersPolicy:
         """Token ids of each prompt inside the template, a list of lists."""
         if self.template == "chat":
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-            return [self.tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in chats]
-        return self.tokenizer([self.template.format(prompt=prompt) for prompt in prompts])["input_ids"]
+            return [
+                self.tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False)
+                for c in chats
+            ]
+        return self.tokenizer([self.template.format(prompt=prompt) for prompt in prompts])[
+            "input_ids"
+        ]
 
     def _sample(self, prompts, owner, uniforms, sampling):
         """Tokens (R, T), their log-probabilities (R, T), lengths (R,), mean entropies (R,), truncated (R,)."""
         rows, width = uniforms.shape
         tokens = np.zeros((rows, width), dtype=np.int32)
         logprobs = np.zeros((rows, width), dtype=np.float32)
-        entropies, lengths, ended = np.zeros(rows), np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
+        entropies, lengths, ended = (
+            np.zeros(rows),
+            np.zeros(rows, dtype=np.int64),
+            np.zeros(rows, dtype=bool),
+        )
         logits, state = self._prefill(prompts, owner)
         uniforms = torch.as_tensor(uniforms, device=self.device)
         batch = np.arange(rows)  # the rollouts still in the batch
@@ -154,7 +196,10 @@ class TransformersPolicy:
             chosen, logprob, entropy = draw_tokens(logits.float(), uniforms[batch, step], sampling)
             going = ~ended[batch]
             alive = batch[going]
-            tokens[alive, step], logprobs[alive, step] = chosen.cpu().numpy()[going], logprob.cpu().numpy()[going]
+            tokens[alive, step], logprobs[alive, step] = (
+                chosen.cpu().numpy()[going],
+                logprob.cpu().numpy()[going],
+            )
             entropies[alive] += entropy.cpu().numpy()[going]
             lengths[alive] += 1
             ended[alive] = self._ends(tokens[alive, : step + 1], sampling.stop)
@@ -176,17 +221,30 @@ class TransformersPolicy:
         mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache(config=self.model.config)
-        hidden = self.decoder(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
-                              use_cache=True).last_hidden_state[:, -1]
-        state, spread = State(cache, mask, mask.sum(1)), torch.as_tensor(inverse, device=self.device)
+        hidden = self.decoder(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+        state, spread = (
+            State(cache, mask, mask.sum(1)),
+            torch.as_tensor(inverse, device=self.device),
+        )
         state.keep(spread)
         return self.head(hidden)[spread], state
 
     def _advance(self, tokens, state):
         """Logits (R, V) after one more token in every row."""
         state.mask = torch.nn.functional.pad(state.mask, (0, 1), value=1)
-        out = self.decoder(input_ids=tokens[:, None], attention_mask=state.mask, position_ids=state.positions[:, None],
-                           past_key_values=state.cache, use_cache=True)
+        out = self.decoder(
+            input_ids=tokens[:, None],
+            attention_mask=state.mask,
+            position_ids=state.positions[:, None],
+            past_key_values=state.cache,
+            use_cache=True,
+        )
         state.positions = state.positions + 1
         return self.head(out.last_hidden_state[:, -1])
 
@@ -198,13 +256,22 @@ class TransformersPolicy:
             ended |= np.array([any(s in tail for s in stop) for tail in tails], dtype=bool)
         return ended
 
-    def _rollouts(self, problems, encoded, owner, draw, tokens, logprobs, lengths, entropies, truncated):
+    def _rollouts(
+        self, problems, encoded, owner, draw, tokens, logprobs, lengths, entropies, truncated
+    ):
         response = Ragged.of_padded(tokens, lengths)
         of = lambda name, dtype: np.array([getattr(p, name) for p in problems], dtype=dtype)[owner]  # noqa: E731
         return Rollouts(
-            problem=of("id", str), level=of("level", np.int64), answer=of("answer", object), prompt=encoded.take(owner),
-            response=response, logprobs=Ragged.of_padded(logprobs, lengths), text=self._decode(response), draw=draw,
-            truncated=truncated, entropy=entropies,
+            problem=of("id", str),
+            level=of("level", np.int64),
+            answer=of("answer", object),
+            prompt=encoded.take(owner),
+            response=response,
+            logprobs=Ragged.of_padded(logprobs, lengths),
+            text=self._decode(response),
+            draw=draw,
+            truncated=truncated,
+            entropy=entropies,
         )
 
     def _rescored(self, rollouts, sampling):
@@ -212,14 +279,18 @@ class TransformersPolicy:
         theirs = rollouts.logprobs.padded()
         ours, entropies = np.zeros_like(theirs), np.zeros(len(rollouts))
         for rows in micro_batches(rollouts, np.arange(len(rollouts)), RESCORED):
-            logprobs, entropy = self.logprobs(rollouts.take(rows), sampling.temperature, entropy=True)
+            logprobs, entropy = self.logprobs(
+                rollouts.take(rows), sampling.temperature, entropy=True
+            )
             ours[rows, : logprobs.shape[1]] = logprobs.float().cpu().numpy()
             entropies[rows] = entropy.sum(1).cpu().numpy()
         lengths = rollouts.lengths
         gap = np.abs(theirs - ours).sum(1) / lengths
         if self.engine is not None and not self.engine.comparable(sampling):
             gap[:] = np.nan
-        return rollouts.assign(logprobs=Ragged.of_padded(ours, lengths), entropy=entropies / lengths, sampler_gap=gap)
+        return rollouts.assign(
+            logprobs=Ragged.of_padded(ours, lengths), entropy=entropies / lengths, sampler_gap=gap
+        )
 
     def _decode(self, response):
         texts = np.full(len(response), "", dtype=object)
@@ -241,15 +312,24 @@ class TransformersPolicy:
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
             hidden = self._response_states(rollouts)
-            pieces = [self._token_logprobs(hidden[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk)
-                      for i in range(0, len(targets), chunk)]
-        out = [torch.zeros(mask.shape, device=self.device).masked_scatter(mask, torch.cat(p)) for p in zip(*pieces)]
+            pieces = [
+                self._token_logprobs(
+                    hidden[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk
+                )
+                for i in range(0, len(targets), chunk)
+            ]
+        out = [
+            torch.zeros(mask.shape, device=self.device).masked_scatter(mask, torch.cat(p))
+            for p in zip(*pieces)
+        ]
         return tuple(out) if entropy else out[0]
 
     def _response_states(self, rollouts):
         """Final hidden states at the positions that predict response tokens, (N, H), rows end to end."""
         prompts, responses = rollouts.prompt.lengths, rollouts.response.lengths
-        rows = [np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))]
+        rows = [
+            np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))
+        ]
         ids = torch.as_tensor(Ragged.of(rows, np.int64).padded(self._pad_id), device=self.device)
         hidden = self._states(ids)
         place = np.arange(ids.shape[1])
@@ -304,7 +384,9 @@ class TransformersPolicy:
         """Sets the trainable parameters; names and shapes must match exactly."""
         own = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if own.keys() != state.keys():
-            raise ValueError(f"state: parameter names differ, as {sorted(own.keys() ^ state.keys())[0]}")
+            raise ValueError(
+                f"state: parameter names differ, as {sorted(own.keys() ^ state.keys())[0]}"
+            )
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(state[name])
@@ -317,7 +399,11 @@ class TransformersPolicy:
 
     @property
     def _pad_id(self):
-        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.end_ids[0]
+        return (
+            self.tokenizer.pad_token_id
+            if self.tokenizer.pad_token_id is not None
+            else self.end_ids[0]
+        )
 
     @torch.no_grad()
     def _check_logits(self):
@@ -326,20 +412,26 @@ class TransformersPolicy:
         with self._precision():
             ours, theirs = self.head(self._states(ids)), self.model(input_ids=ids).logits
         if not torch.allclose(ours.float(), theirs.float(), atol=1e-2, rtol=1e-2):
-            raise ValueError(f"model: {type(self.model).__name__} changes its logits after the head, which is not supported")
+            raise ValueError(
+                f"model: {type(self.model).__name__} changes its logits after the head, which is not supported"
+            )
 
     def _check_lengths(self, problems, encoded, sampling):
         lengths = encoded.lengths + sampling.max_new_tokens
         if self.max_length is not None and len(lengths) and lengths.max() > self.max_length:
             i = int(lengths.argmax())
-            raise ValueError(f"max_length={self.max_length}: problem {problems[i].id!r} has {encoded.lengths[i]} tokens and its "
-                             f"response may have {sampling.max_new_tokens}; raise it, or lower sampling.max_new_tokens")
+            raise ValueError(
+                f"max_length={self.max_length}: problem {problems[i].id!r} has {encoded.lengths[i]} tokens and its "
+                f"response may have {sampling.max_new_tokens}; raise it, or lower sampling.max_new_tokens"
+            )
 
     @staticmethod
     def _check_counts(counts, prompts):
         counts = np.asarray(counts, dtype=np.int64)
         if counts.shape != (prompts,):
-            raise ValueError(f"counts has shape {counts.shape}: one count for each of the {prompts} prompts is needed")
+            raise ValueError(
+                f"counts has shape {counts.shape}: one count for each of the {prompts} prompts is needed"
+            )
         if (counts < 0).any():
             raise ValueError(f"counts={counts.tolist()}: counts cannot be negative")
         return counts

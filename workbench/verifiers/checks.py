@@ -22,11 +22,15 @@ def check_texts(responses: Sequence[str], answers: Sequence[str]) -> None:
     """Two equally long sequences of strings, the gold answers not blank."""
     for name, texts in (("responses", responses), ("answers", answers)):
         if isinstance(texts, str):
-            raise ValueError(f"{name} is {texts[:50]!r}, one string; allowed: a sequence of strings")
+            raise ValueError(
+                f"{name} is {texts[:50]!r}, one string; allowed: a sequence of strings"
+            )
         for i, text in enumerate(texts):
             check_type(f"{name}[{i}]", text, str, "a string")
     if len(responses) != len(answers):
-        raise ValueError(f"answers has length {len(answers)}; allowed: that of responses, {len(responses)}")
+        raise ValueError(
+            f"answers has length {len(answers)}; allowed: that of responses, {len(responses)}"
+        )
     for i, gold in enumerate(answers):
         if not gold.strip():
             raise ValueError(f"answers[{i}] is {gold!r}; allowed: an answer that is not blank")

@@ -21,15 +21,24 @@ from workbench.verifiers import STATUSES, Scores
 
 # every pattern reads a text in linear time, whatever a model wrote
 BOX = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
-SAYS = re.compile(r"\b(?:answer|option|choice)\b[\s*_\"'“”]*"
-                  r"(?::|=|\b(?:is|was|must be|should be|would be|will be)\b:?)", re.IGNORECASE)
-OPENING = re.compile(r"(?:[\s*_$({\[\"'“`]|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
-                     r"|(?:option|choice|letter)\b|\\boxed\b)*", re.IGNORECASE)
+SAYS = re.compile(
+    r"\b(?:answer|option|choice)\b[\s*_\"'“”]*"
+    r"(?::|=|\b(?:is|was|must be|should be|would be|will be)\b:?)",
+    re.IGNORECASE,
+)
+OPENING = re.compile(
+    r"(?:[\s*_$({\[\"'“`]|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
+    r"|(?:option|choice|letter)\b|\\boxed\b)*",
+    re.IGNORECASE,
+)
 CLOSING = r"[\s*_$)}\]\"'”`]*"
 LINE_END = r"[\s*_$)}\]\"'”`.:!]*\Z"
 JOIN = re.compile(CLOSING + r"(?:,\s*(?:and|or)\b|,|/|&|\+|\band\b|\bor\b)", re.IGNORECASE)
-ENDS = re.compile(r"(?!-\w)[\s*_$]*(?:\Z|[^\w\s*_$]|\n|\\[)\]]"
-                  r"|(?:because|since|as|is|which|for|due|given|so|and|or|but|based)\b)", re.IGNORECASE)
+ENDS = re.compile(
+    r"(?!-\w)[\s*_$]*(?:\Z|[^\w\s*_$]|\n|\\[)\]]"
+    r"|(?:because|since|as|is|which|for|due|given|so|and|or|but|based)\b)",
+    re.IGNORECASE,
+)
 WORD_LIKE = "AI"
 
 
@@ -41,8 +50,14 @@ class Choice:
     """
 
     def __init__(self, letters="ABCD", *, max_chars=20_000):
-        if not isinstance(letters, str) or not re.fullmatch("[A-Z]{2,}", letters) or len(set(letters)) < len(letters):
-            raise ValueError(f"letters={letters!r}: at least two different capital letters are needed, such as 'ABCD'")
+        if (
+            not isinstance(letters, str)
+            or not re.fullmatch("[A-Z]{2,}", letters)
+            or len(set(letters)) < len(letters)
+        ):
+            raise ValueError(
+                f"letters={letters!r}: at least two different capital letters are needed, such as 'ABCD'"
+            )
         if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:
             raise ValueError(f"max_chars={max_chars!r}: a whole number of at least 1 is needed")
         self.letters, self.max_chars = letters, max_chars
@@ -63,19 +78,25 @@ class Choice:
         """
         responses, golds = _texts("responses", responses), _texts("answers", answers)
         if len(responses) != len(golds):
-            raise ValueError(f"answers has length {len(golds)}; allowed: that of responses, {len(responses)}")
+            raise ValueError(
+                f"answers has length {len(golds)}; allowed: that of responses, {len(responses)}"
+            )
         golds = [gold.strip().upper() for gold in golds]
         for i, gold in enumerate(golds):
             if len(gold) != 1 or gold not in self.letters:
-                raise ValueError(f"answers[{i}] is {answers[i]!r}; allowed: one of {', '.join(self.letters)}")
-        scores = Scores.of([self._status(response, gold) for response, gold in zip(responses, golds)])
+                raise ValueError(
+                    f"answers[{i}] is {answers[i]!r}; allowed: one of {', '.join(self.letters)}"
+                )
+        scores = Scores.of(
+            [self._status(response, gold) for response, gold in zip(responses, golds)]
+        )
         for status, count in scores.counts().items():
             self.counts[status] += count
         return scores
 
     def letters_of(self, response):
         """The letters, a set of capitals, that a response settles on: one, several together, or none."""
-        text = response[-self.max_chars:]
+        text = response[-self.max_chars :]
         return self._boxed(text) or self._said(text) or self._last_line(text)
 
     def _status(self, response, gold):
@@ -93,12 +114,14 @@ class Choice:
         if self._ends_bracketed.search(line):
             return {match.upper() for match in self._bracketed.findall(line)}
         letter = self._letter.match(line, OPENING.match(line).end())
-        alone = letter and re.match(LINE_END, line[letter.end():])
+        alone = letter and re.match(LINE_END, line[letter.end() :])
         return {letter[1].upper()} if alone else set()
 
     def _last_read(self, places):
         """What is read at the last of the places (text, start) where anything is."""
-        return next(filter(None, (self._read(text, start) for text, start in reversed(list(places)))), set())
+        return next(
+            filter(None, (self._read(text, start) for text, start in reversed(list(places)))), set()
+        )
 
     def _read(self, text, start):
         """The letters that stand together from `start` on, as "C", "(A) and (C)"; empty where something else stands."""

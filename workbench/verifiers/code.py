@@ -59,7 +59,9 @@ from workbench.verifiers.inside import CANDIDATE_GONE, OUT_OF_MEMORY, is_test
 from workbench.verifiers.pool import ForkSafeLock
 from workbench.verifiers.sandbox import Limits, Process, Sandbox
 
-FENCE = re.compile(r"^[ \t]*+```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)  # possessive: linear, whatever a response holds
+FENCE = re.compile(
+    r"^[ \t]*+```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE
+)  # possessive: linear, whatever a response holds
 LANGUAGES = ("python", "python3", "py", "")
 SANDBOXES = ("bwrap", "weak")
 WEAK = "sandbox='weak' lets programs read, change and delete what the user can, and forge their verdicts that way"
@@ -115,7 +117,12 @@ class Code:
             "sandbox": sandbox, "fenced": fenced, "partial": partial, "workers": workers, "deadline": deadline,
             "memory_mb": memory_mb, "max_chars": max_chars,
         }  # fmt: skip
-        self.fenced, self.partial, self.workers, self.max_chars = fenced, partial, workers, max_chars
+        self.fenced, self.partial, self.workers, self.max_chars = (
+            fenced,
+            partial,
+            workers,
+            max_chars,
+        )
         self.counts = dict.fromkeys(STATUSES, 0)
         if sandbox == "weak":
             warnings.warn(WEAK, stacklevel=2)
@@ -135,11 +142,15 @@ class Code:
         known = {answer: read_tests(answer, f"answers[{i}]") for i, answer in enumerate(answers)}
         pairs = list(dict.fromkeys(zip(responses, answers)))
         with ThreadPoolExecutor(self.workers, thread_name_prefix="code") as threads:
-            verdicts = dict(zip(pairs, threads.map(lambda pair: self._verdict(pair[0], known[pair[1]]), pairs)))
+            verdicts = dict(
+                zip(pairs, threads.map(lambda pair: self._verdict(pair[0], known[pair[1]]), pairs))
+            )
         found = [verdicts[pair] for pair in zip(responses, answers)]
         scores = Scores.of([status for status, _ in found])
         if self.partial:
-            scores = Scores(np.array([share for _, share in found], dtype=np.float64), scores.status)
+            scores = Scores(
+                np.array([share for _, share in found], dtype=np.float64), scores.status
+            )
         with self._lock:
             for name, count in scores.counts().items():
                 self.counts[name] += count
@@ -150,14 +161,18 @@ class Code:
         source = program(response) if self.fenced else response
         if source is None or not source.strip() or len(source) > self.max_chars:
             return "unparsed", 0.0
-        status, passed = self._cases(source, tests.cases) if tests.cases else self._checked(source, tests)
+        status, passed = (
+            self._cases(source, tests.cases) if tests.cases else self._checked(source, tests)
+        )
         return status, passed / tests.count
 
     def _cases(self, source: str, cases: Sequence[tuple[str, str]]) -> tuple[str, int]:
         """Run a program on each input; the first status that is not `ok`, and how many outputs were right."""
         first, passed, left = "ok", 0, self.sandbox.limits.deadline
         for given, expected in cases:
-            process = self.sandbox.start({"role": "script", "source": source}, given.encode("utf-8", "surrogatepass"))
+            process = self.sandbox.start(
+                {"role": "script", "source": source}, given.encode("utf-8", "surrogatepass")
+            )
             output, code = process.finish(left)
             left -= process.seconds
             right = code == 0 and same_output(output.decode(errors="replace"), expected)
@@ -185,7 +200,13 @@ class Code:
         requests, replies = os.pipe(), os.pipe()
         first = self.sandbox.opening({"role": "candidate", "source": source}).decode()
         link = [requests[1], replies[0], self.sandbox.limits.output_kb * 1024]
-        header = {"role": "checker", "first": first, "link": link, "stop": not self.partial, **material}
+        header = {
+            "role": "checker",
+            "first": first,
+            "link": link,
+            "stop": not self.partial,
+            **material,
+        }
         try:
             candidate = self.sandbox.begin(stdin=requests[0], stdout=replies[1])
             try:
@@ -233,7 +254,9 @@ def same_output(found: str, expected: str) -> bool:
     (True, False)
     """
     words, wanted = found.split(), expected.split()
-    return len(words) == len(wanted) and all(a == b or ("." in b and _close(a, b)) for a, b in zip(words, wanted))
+    return len(words) == len(wanted) and all(
+        a == b or ("." in b and _close(a, b)) for a, b in zip(words, wanted)
+    )
 
 
 def _close(found: str, expected: str) -> bool:
@@ -247,7 +270,9 @@ def _failure(process: Process, code: int) -> str | None:
     """The status of a program that did not get to its end by itself; None if it did."""
     if process.how == "timeout":
         return "timeout"
-    return "crash" if process.how == "output" or code >= SIGNALLED or code == OUT_OF_MEMORY else None
+    return (
+        "crash" if process.how == "output" or code >= SIGNALLED or code == OUT_OF_MEMORY else None
+    )
 
 
 def read_tests(answer: str, name: str) -> Tests:
@@ -258,7 +283,9 @@ def read_tests(answer: str, name: str) -> Tests:
             raise ValueError("not an object")
         found = _read(form)
     except (ValueError, TypeError, KeyError, SyntaxError) as error:
-        raise ValueError(f"{name} is {answer[:80]!r} ({error}); allowed: the forms in workbench.verifiers.code") from None
+        raise ValueError(
+            f"{name} is {answer[:80]!r} ({error}); allowed: the forms in workbench.verifiers.code"
+        ) from None
     if not found.count:
         raise ValueError(f"{name} is {answer[:80]!r}; allowed: at least one test")
     return found
@@ -266,7 +293,10 @@ def read_tests(answer: str, name: str) -> Tests:
 
 def _read(form: dict) -> Tests:
     if "asserts" in form:
-        return Tests(sum(map(is_test, ast.parse(form["asserts"]).body)), material={"asserts": form["asserts"]})
+        return Tests(
+            sum(map(is_test, ast.parse(form["asserts"]).body)),
+            material={"asserts": form["asserts"]},
+        )
     function = form.get("function", form.get("fn_name"))
     if "calls" in form or function is not None:
         calls = form["calls"] if "calls" in form else _zipped(form)
@@ -274,12 +304,17 @@ def _read(form: dict) -> Tests:
             raise ValueError("arguments that are not a list")
         return Tests(len(calls), material={"function": str(function), "calls": calls})
     cases = form["stdin_stdout"] if "stdin_stdout" in form else _zipped(form)
-    return Tests(len(cases), cases=tuple((_text(given), _text(expected)) for given, expected in cases))
+    return Tests(
+        len(cases), cases=tuple((_text(given), _text(expected)) for given, expected in cases)
+    )
 
 
 def _zipped(form: dict) -> list[tuple]:
     """Pairs from the two lists of APPS, TACO and CodeContests."""
-    inputs, outputs = (form[one] if one in form else form[many] for one, many in (("inputs", "input"), ("outputs", "output")))
+    inputs, outputs = (
+        form[one] if one in form else form[many]
+        for one, many in (("inputs", "input"), ("outputs", "output"))
+    )
     if len(inputs) != len(outputs):
         raise ValueError(f"{len(inputs)} inputs, {len(outputs)} outputs")
     return list(zip(inputs, outputs))

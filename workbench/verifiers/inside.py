@@ -40,7 +40,10 @@ SYSTEM_CALLS = {  # name: (x86-64, ARM64); None where there is none. All are ref
     "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
 }  # fmt: skip
 CLONE, CLONE3 = (56, 220), (435, 435)
-MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, the kernel's name of the machine
+MACHINES = {
+    "x86_64": (0, 0xC000003E),
+    "aarch64": (1, 0xC00000B7),
+}  # column above, the kernel's name of the machine
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 CLONE_THREAD = 0x10000
 
@@ -102,7 +105,9 @@ def refuse_system_calls():
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-    prctl(22, 2, ctypes.byref(Program(len(program) // 8, program)))  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    prctl(
+        22, 2, ctypes.byref(Program(len(program) // 8, program))
+    )  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 
 def filter_program(machine):
@@ -114,8 +119,16 @@ def filter_program(machine):
     for numbers in SYSTEM_CALLS.values():
         if numbers[column] is not None:
             code += [(0x15, 0, 1, numbers[column]), (0x06, 0, 0, EPERM)]
-    code += [(0x15, 0, 1, CLONE3[column]), (0x06, 0, 0, ENOSYS)]  # its flags cannot be read here; libraries fall back to clone
-    code += [(0x15, 0, 3, CLONE[column]), (0x20, 0, 0, 16), (0x45, 1, 0, CLONE_THREAD), (0x06, 0, 0, EPERM)]
+    code += [
+        (0x15, 0, 1, CLONE3[column]),
+        (0x06, 0, 0, ENOSYS),
+    ]  # its flags cannot be read here; libraries fall back to clone
+    code += [
+        (0x15, 0, 3, CLONE[column]),
+        (0x20, 0, 0, 16),
+        (0x45, 1, 0, CLONE_THREAD),
+        (0x06, 0, 0, EPERM),
+    ]
     code += [(0x06, 0, 0, ALLOW)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
@@ -268,7 +281,12 @@ class Link:
     """
 
     def __init__(self, to_candidate, from_candidate, longest, first):
-        self.requests, self.replies, self.longest, self.gone = to_candidate, os.fdopen(from_candidate, "rb"), longest, False
+        self.requests, self.replies, self.longest, self.gone = (
+            to_candidate,
+            os.fdopen(from_candidate, "rb"),
+            longest,
+            False,
+        )
         self.send(first.encode())
         if self.replies.read(1) != READY:
             sys.exit("the answer's side did not start")
@@ -337,7 +355,9 @@ def called(header, link):
     for args, expected in header["calls"]:
         try:
             value = function(*args)
-            yield same(value, expected) or (isinstance(expected, list) and len(expected) == 1 and same(value, expected[0]))
+            yield same(value, expected) or (
+                isinstance(expected, list) and len(expected) == 1 and same(value, expected[0])
+            )
         except Exception:
             yield False
 
@@ -347,7 +367,11 @@ def same(value, expected):
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(expected, list):
-        return isinstance(value, list) and len(value) == len(expected) and all(map(same, value, expected))
+        return (
+            isinstance(value, list)
+            and len(value) == len(expected)
+            and all(map(same, value, expected))
+        )
     if isinstance(expected, float) and isinstance(value, (int, float)):
         return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-6)
     return value == expected
@@ -370,11 +394,25 @@ def asserted(header, link):
 def free_names(tree):
     """The names that the tests read and do not define, except Python's own: they must come from the answer."""
     nodes = list(ast.walk(tree))
-    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    read = {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    bound = {
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    bound |= {
+        node.name
+        for node in nodes
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    }
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    bound |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    bound |= {
+        (node.asname or node.name).partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.alias)
+    }
     bound |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
     return read - bound - set(dir(builtins))
 

@@ -80,7 +80,9 @@ class Math:
         }  # fmt: skip
         self.boxed, self.max_chars, self.cache = boxed, max_chars, cache
         self.counts = dict.fromkeys(STATUSES, 0)
-        self.pool = Pool(f"{__name__}:equivalence", workers=workers, deadline=deadline, memory_mb=memory_mb)
+        self.pool = Pool(
+            f"{__name__}:equivalence", workers=workers, deadline=deadline, memory_mb=memory_mb
+        )
         self._verdicts: OrderedDict[tuple, str] = OrderedDict()
         self._lock = ForkSafeLock()
 
@@ -108,15 +110,21 @@ class Math:
         """A status for every pair; boxes stand for their texts where that is safe, unless they cannot be read."""
         asked = [only_box(text) or text for text in texts]
         status = self._verdict(asked, answers)
-        again = [i for i, found in enumerate(status) if found == "unparsed" and asked[i] != texts[i]]
-        for i, found in zip(again, self._verdict([texts[i] for i in again], [answers[i] for i in again])):
+        again = [
+            i for i, found in enumerate(status) if found == "unparsed" and asked[i] != texts[i]
+        ]
+        for i, found in zip(
+            again, self._verdict([texts[i] for i in again], [answers[i] for i in again])
+        ):
             status[i] = found
         return status
 
     def _verdict(self, texts: Sequence[str | None], answers: Sequence[str]) -> list[str]:
         """A status for every pair. Each different pair that neither arithmetic nor the cache settles is asked once."""
         found = [_easy(text, gold) for text, gold in zip(texts, answers)]
-        keys = [None if easy else _key(text, gold) for easy, text, gold in zip(found, texts, answers)]
+        keys = [
+            None if easy else _key(text, gold) for easy, text, gold in zip(found, texts, answers)
+        ]
         known = self._recall(keys)
         items = {}
         for key, text, gold in zip(keys, texts, answers):
@@ -128,7 +136,11 @@ class Math:
     def _ask(self, items: dict[tuple, dict]) -> dict[tuple, str]:
         """Verdicts of the workers, remembered; then an error if a gold answer made no sense."""
         replies = self.pool.run(list(items.values()))
-        fresh = {key: reply["status"] for key, reply in zip(items, replies) if reply["status"] != "unusable gold"}
+        fresh = {
+            key: reply["status"]
+            for key, reply in zip(items, replies)
+            if reply["status"] != "unusable gold"
+        }
         self._remember(fresh)
         for item, reply in zip(items.values(), replies):
             if reply["status"] == "unusable gold":
@@ -205,8 +217,17 @@ def _is_usual_end(before: str, after: str) -> bool:
     """
     before, after = before.rstrip(), after.strip()
     before = before.removesuffix(next(filter(before.endswith, OPENING), "")).rstrip()
-    after = after.removeprefix(next(filter(after.startswith, CLOSING), "")).lstrip().removeprefix(".").lstrip()
-    return after in HOPE and bool(FINAL_IS.search(before)) and before.lower().count("final answer") == 1
+    after = (
+        after.removeprefix(next(filter(after.startswith, CLOSING), ""))
+        .lstrip()
+        .removeprefix(".")
+        .lstrip()
+    )
+    return (
+        after in HOPE
+        and bool(FINAL_IS.search(before))
+        and before.lower().count("final answer") == 1
+    )
 
 
 def _closings(text: str) -> dict[int, int]:
@@ -224,7 +245,11 @@ def _easy(text: str | None, gold: str) -> str | None:
     """The status where no worker is needed: nothing to read, or integers on both sides."""
     if text is None:
         return "unparsed"
-    if not (text.startswith(BOX) and INTEGER.fullmatch(gold) and INTEGER.fullmatch(text, len(BOX), len(text) - 1)):
+    if not (
+        text.startswith(BOX)
+        and INTEGER.fullmatch(gold)
+        and INTEGER.fullmatch(text, len(BOX), len(text) - 1)
+    ):
         return None
     return "ok" if int(text[len(BOX) : -1]) == int(gold) else "wrong"
 
@@ -245,7 +270,9 @@ def equivalence() -> Judge:
     try:
         import math_verify
     except ImportError as error:
-        raise ImportError(f"{error}; install it with: pip install 'math-verify[antlr4_13_2]'") from error
+        raise ImportError(
+            f"{error}; install it with: pip install 'math-verify[antlr4_13_2]'"
+        ) from error
     logging.disable(logging.CRITICAL)
     shortages: list[MemoryError] = []
     _note_shortages(math_verify.parser, "latex2sympy", shortages)

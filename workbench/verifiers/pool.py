@@ -142,7 +142,9 @@ class Pool:
     slowest: seconds the slowest item so far has kept its worker, measured here; set it to 0 to measure anew.
     """
 
-    def __init__(self, judge: str, *, workers: int = 2, deadline: float = 5.0, memory_mb: int = 1024) -> None:
+    def __init__(
+        self, judge: str, *, workers: int = 2, deadline: float = 5.0, memory_mb: int = 1024
+    ) -> None:
         self.judge, self.size, self.deadline, self.memory_mb = judge, workers, deadline, memory_mb
         self.failed_starts, self.slowest = 0, 0.0
         self._lock = ForkSafeLock()
@@ -163,7 +165,9 @@ class Pool:
             self._leave_parent()
             try:
                 return _Batch(self, items).finish() if items else []
-            except BaseException:  # whatever interrupted: no half-read replies may stay for the next call
+            except (
+                BaseException
+            ):  # whatever interrupted: no half-read replies may stay for the next call
                 _stop_all(self._workers, None, self._pid)
                 raise
 
@@ -307,7 +311,9 @@ class _Batch:
     def _failed_start(self, worker: Worker, code: int, from_outside: bool) -> None:
         self.pool.failed_starts += 1
         if not from_outside or self.pool.failed_starts >= STARTS:
-            raise RuntimeError(f"verifier worker did not start (exit code {code}): {worker.last_words()}")
+            raise RuntimeError(
+                f"verifier worker did not start (exit code {code}): {worker.last_words()}"
+            )
 
     def _renew(self, worker: Worker) -> None:
         """Kill a worker and put a fresh one in its place."""

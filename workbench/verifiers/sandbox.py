@@ -36,12 +36,24 @@ INSIDE = Path(__file__).with_name("inside.py")
 OLDEST = (0, 7)  # bubblewrap with --size
 NO_NESTING = (0, 8)  # bubblewrap with --disable-userns
 INSTALL = "install it (on Debian and Ubuntu: apt install bubblewrap), or pass sandbox='weak' after reading what that leaves open"
-FREE_UIDS = 61184, 65519  # users that systemd leaves to services made on the fly: no account has files there
+FREE_UIDS = (
+    61184,
+    65519,
+)  # users that systemd leaves to services made on the fly: no account has files there
 START_SECONDS = 60.0  # a start that takes longer has failed
 CHUNK = 65_536  # bytes a read or write moves at most
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0",
                "MALLOC_ARENA_MAX": "1"}  # fmt: skip  # otherwise each thread reserves a quarter of the memory allowed
-SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/nix/store", "/gnu/store")
+SYSTEM = (
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib32",
+    "/nix/store",
+    "/gnu/store",
+)
 
 
 @dataclass
@@ -71,7 +83,9 @@ class Sandbox:
         self.kind, self.limits = kind, limits
         self.command = bubblewrap(limits) if kind == "bwrap" else [sys.executable]
         self.command += ["-s", "-S", "-P", "-B", "/inside.py" if kind == "bwrap" else str(INSIDE)]
-        self.start({"role": "script", "source": ""}).finish()  # a sandbox that cannot start says so now
+        self.start(
+            {"role": "script", "source": ""}
+        ).finish()  # a sandbox that cannot start says so now
 
     def start(self, header: dict, rest: bytes = b"", **options) -> Process:
         """A process in the role that the header says, `rest` being what its program reads from standard input."""
@@ -104,9 +118,22 @@ class Process:
     """
 
     def __init__(
-        self, command: list[str], limits: Limits, data: bytes, *, folder: str = "/", stdin=None, stdout=None, fds=()
+        self,
+        command: list[str],
+        limits: Limits,
+        data: bytes,
+        *,
+        folder: str = "/",
+        stdin=None,
+        stdout=None,
+        fds=(),
     ) -> None:
-        self.limits, self.data, self.output, self.how = limits, memoryview(data), bytearray(), "ended"
+        self.limits, self.data, self.output, self.how = (
+            limits,
+            memoryview(data),
+            bytearray(),
+            "ended",
+        )
         self.seconds = 0.0
         self.folder, self.complaints = folder, tempfile.TemporaryFile()
         self.process = subprocess.Popen(
@@ -123,7 +150,9 @@ class Process:
             self._converse(self.limits.deadline if seconds is None else seconds)
             code = self.stop()
             if not self.output.startswith(READY):
-                raise RuntimeError(f"a sandbox did not start (exit code {code}): {self.last_words()}")
+                raise RuntimeError(
+                    f"a sandbox did not start (exit code {code}): {self.last_words()}"
+                )
         finally:
             self.close()
         return bytes(self.output[len(READY) :]), code
@@ -134,7 +163,11 @@ class Process:
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdin, selectors.EVENT_WRITE, self._feed)
             reading = selector.register(self.process.stdout, selectors.EVENT_READ, self._read)
-            while reading and time.monotonic() < until and len(self.output) <= self.limits.output_kb * 1024:
+            while (
+                reading
+                and time.monotonic() < until
+                and len(self.output) <= self.limits.output_kb * 1024
+            ):
                 for key, _ in selector.select(until - time.monotonic()):
                     if not key.data():
                         selector.unregister(key.fileobj)
@@ -177,14 +210,18 @@ class Process:
     def stop(self) -> int:
         """Kill what still runs and leave nothing; the exit code, 128 + n where signal n ended it."""
         if self.process.poll() is None:
-            with suppress(ProcessLookupError, PermissionError):  # ended since; macOS calls it a matter of permission
+            with suppress(
+                ProcessLookupError, PermissionError
+            ):  # ended since; macOS calls it a matter of permission
                 os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
         if self.folder != "/":
-            subprocess.run(["rm", "-rf", "--", self.folder], stderr=subprocess.DEVNULL)  # at any depth, whatever is in it
+            subprocess.run(
+                ["rm", "-rf", "--", self.folder], stderr=subprocess.DEVNULL
+            )  # at any depth, whatever is in it
             self.folder = "/"
         return 128 - code if code < 0 else code
 
@@ -208,7 +245,9 @@ def bubblewrap(limits: Limits) -> list[str]:
     text = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
     version = tuple(map(int, re.findall(r"\d+", text)[:2]))
     if version < OLDEST:
-        raise RuntimeError(f"sandbox='bwrap' needs bubblewrap {'.'.join(map(str, OLDEST))} or later, not {text.strip()}")
+        raise RuntimeError(
+            f"sandbox='bwrap' needs bubblewrap {'.'.join(map(str, OLDEST))} or later, not {text.strip()}"
+        )
     return [
         found, "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
         "--unshare-cgroup-try", "--hostname", "sandbox", "--cap-drop", "ALL", *_user(version),
@@ -228,18 +267,31 @@ def _user(version: tuple[int, ...]) -> list[str]:
 
 def _files() -> list[str]:
     """The system's libraries and the interpreter's own files, without anything installed besides."""
-    program, own = os.path.realpath(sys.executable), sysconfig.get_paths(vars={"platbase": sys.base_exec_prefix})
-    folders = {os.path.realpath(path) for path in (own["stdlib"], own["platstdlib"], sysconfig.get_config_var("LIBDIR")) if path}
+    program, own = (
+        os.path.realpath(sys.executable),
+        sysconfig.get_paths(vars={"platbase": sys.base_exec_prefix}),
+    )
+    folders = {
+        os.path.realpath(path)
+        for path in (own["stdlib"], own["platstdlib"], sysconfig.get_config_var("LIBDIR"))
+        if path
+    }
     mounts = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
     mounts += [program, *sorted(folders), "/etc/ld.so.cache"]
     arguments = []
     for parent in sorted({str(parent) for path in mounts for parent in Path(path).parents} - {"/"}):
-        arguments += ["--dir", parent]  # otherwise made unreadable for others than the user it starts as
+        arguments += [
+            "--dir",
+            parent,
+        ]  # otherwise made unreadable for others than the user it starts as
     for path in filter(os.path.islink, SYSTEM):
         arguments += ["--symlink", os.readlink(path), path]
     for path in mounts:
         arguments += ["--ro-bind-try", path, path]
     for folder in sorted(folders | {"/usr/lib", "/usr/local/lib"}):
-        for installed in [*Path(folder).glob("*-packages"), *Path(folder).glob("python3*/*-packages")]:
+        for installed in [
+            *Path(folder).glob("*-packages"),
+            *Path(folder).glob("python3*/*-packages"),
+        ]:
             arguments += ["--tmpfs", str(installed), "--remount-ro", str(installed)]
     return arguments

@@ -1,0 +1,1 @@
+"""How the embedded base models are made."""

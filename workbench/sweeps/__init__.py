@@ -1,0 +1,5 @@
+"""Many runs: grids, and how they are worked through."""
+
+from workbench.sweeps.runner import sweep
+
+__all__ = ["sweep"]

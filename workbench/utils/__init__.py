@@ -1,0 +1,1 @@
+"""Helpers that every room uses: validation, random numbers, plain descriptions of objects."""

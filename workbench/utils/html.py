@@ -1,0 +1,14 @@
+"""What a notebook shows of an object: a small HTML table without colours of its own, so that any theme fits."""
+
+from html import escape
+
+LEFT = "style='text-align:left'"
+
+
+def card(title, rows):
+    """HTML of a table with a title and rows, pairs of name and value; everything is escaped."""
+    lines = "".join(
+        f"<tr><th scope='row' {LEFT}>{escape(str(name))}</th><td {LEFT}>{escape(str(value))}</td></tr>"
+        for name, value in rows
+    )
+    return f"<table><caption {LEFT}><b>{escape(str(title))}</b></caption><tbody>{lines}</tbody></table>"
