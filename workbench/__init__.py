@@ -2,7 +2,8 @@
 
 A run is a Lab times a Method, and it leaves a Record. Analysis reads records and draws figures.
 
-Modules are loaded when they are first used, so that `import workbench` takes neither torch nor transformers.
+Modules are loaded when they are first used, so that `import workbench` takes neither torch nor
+transformers.
 """
 
 import importlib
@@ -13,6 +14,7 @@ _MODULES = (
     "advantages",
     "allocators",
     "analysis",
+    "curricula",
     "datasets",
     "evaluation",
     "grpo",
@@ -27,8 +29,10 @@ _MODULES = (
     "reports",
     "rewards",
     "rollouts",
+    "rounds",
     "scheduler",
     "selectors",
+    "slots",
     "sweeps",
     "theory",
     "trl",

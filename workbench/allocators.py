@@ -1,26 +1,18 @@
 """How many rollouts for which problem.
 
-An allocator is a frozen configuration with a generator method:
+An allocator is a slot value with a generator method, `allocate`, that asks for rollouts and sees
+what came of them; see `workbench.slots.Allocator`. All decisions read `rollouts.correct`, the
+verifier's verdict, never the reward.
 
-    def allocate(self, problems, context):
-        rollouts = yield counts        # (P,) int64: sample so many more of each problem; sent all rollouts so far
-        problems = yield More(n)       # draw n more problems; sent the list of all problems of the round
-        return keep                    # optional (K,) rows that go on to the selector; None: all
-
-`problems` is the list of the round's problems, `rollouts` a scored `Rollouts` with the rows in the order they were
-sampled, `context` the round's `Context`. New problems are appended to the list; it comes back as it was when there are
-none left to draw. `keep` may be empty: the round then trains on nothing.
-
-One that learns from the round also has `feedback(rollouts, context)`, called with all rollouts that it asked for, kept
-or not, `state_dict()` and `load_state_dict(state)`; one that measures something has `metrics()`, name to float, read
-after the feedback. What it has learned is its own: two runs need two objects.
-
-All decisions read `rollouts.correct`, never the reward. The arithmetic behind them is in `budgets.py`, the beliefs
-about problems in `success_rates.py`; both are part of this room's public face.
+The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs about problems are in
+`workbench.success_rates`; both can be reached from here as well.
 """
 
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,48 +27,77 @@ from workbench.budgets import (
     required_rollouts,
     serve_in_order,
     value,
-    whole,
 )
+from workbench.slots import More, Slot
 from workbench.success_rates import SuccessRates, tally
+from workbench.utils.validation import instance_of, whole_number
+
+if TYPE_CHECKING:
+    from workbench.problems import Problem
+    from workbench.rollouts import Context, Rollouts
 
 __all__ = [
-    "DynamicSampling", "Knapsack", "More", "Rescue", "Staged", "SuccessRates", "Uniform", "balance",
-    "expected_rollouts", "info_gain", "jobs", "knapsack", "nonzero_gradient_probability", "required_rollouts", "value",
-]  # fmt: skip
+    "DynamicSampling",
+    "Knapsack",
+    "More",
+    "Rescue",
+    "Staged",
+    "SuccessRates",
+    "Uniform",
+    "balance",
+    "expected_rollouts",
+    "info_gain",
+    "jobs",
+    "knapsack",
+    "nonzero_gradient_probability",
+    "required_rollouts",
+    "value",
+]
+
+Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Allocator`
 
 
 @dataclass(frozen=True)
-class More:
-    """A request for n more problems in this round."""
-
-    n: int
-
-    def __post_init__(self):
-        if self.n < 1:
-            raise ValueError(f"n={self.n}: a positive number of problems is needed")
-
-
-@dataclass(frozen=True)
-class Uniform:
+class Uniform(Slot):
     """n rollouts for every problem (GRPO)."""
 
     n: int = 8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _group_size("n", self.n)
 
-    def allocate(self, problems, context):
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request: the same count for every problem."""
-        yield _each(_ids(problems), self.n)
+        yield np.full(len(problems), self.n, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Knapsack:
-    """The greatest summed value of a round's rollouts under one total (Knapsack RL, eq. 5-6); see `knapsack`.
+@dataclass
+class Knapsack(Slot):
+    """The split of a round's rollouts with the greatest summed value, under one total.
 
-    n: rollouts a problem on average; total: rollouts a round instead. low, up: bounds for one problem (2 and 128,
-    appendix G.4). fallback: surplus to never solved problems (appendix C). rates: where success rates come from; a
-    problem without an estimate gets the uniform budget, so the first epoch is uniform.
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem on average.
+    total : int, optional
+        Rollouts of a round, in place of n.
+    low, up : int
+        Bounds for one problem.
+    info_gain : bool
+        Whether the value of a rollout counts the expected gain of an update, or only the chance of
+        a gradient.
+    fallback : bool
+        Whether problems never solved share what the others do not need.
+    estimator : {"grpo", "rloo", "remax", "reinforce"}
+        What makes a gradient vanish, see `nonzero_gradient_probability`.
+    rates : SuccessRates
+        Where success rates come from. A problem without an estimate gets the uniform budget, so the
+        first epoch is uniform.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), equations 5 and 6; bounds 2 and 128 from appendix G.4, the
+    fallback from appendix C.
     """
 
     n: int = 8
@@ -88,83 +109,112 @@ class Knapsack:
     estimator: str = "grpo"
     rates: SuccessRates = field(default_factory=SuccessRates)
 
-    def __post_init__(self):
-        whole("low", self.low, 0)
-        if not isinstance(self.rates, SuccessRates):
-            raise ValueError(
-                f"rates={self.rates!r}: a SuccessRates is needed, such as SuccessRates('last')"
-            )
+    def __post_init__(self) -> None:
+        whole_number("low", self.low, 0)
+        instance_of("rates", self.rates, SuccessRates, "SuccessRates('last')")
         check_budget(1, self.up, self._least, self.up, self.estimator)
-        whole("n", self.n, 1)
+        whole_number("n", self.n, 1)
         if self.total is not None:
-            whole("total", self.total, 1)
+            whole_number("total", self.total, 1)
         elif not self._least <= self.n <= self.up:
             raise ValueError(
-                f"n={self.n}: an average of {self._least} (low, or the probes) to up={self.up} is needed"
+                f"n={self.n}: an average from {self._least} (low, or the probes) to {self.up} (up) "
+                "is needed"
             )
 
     @property
-    def _least(self):
+    def needs(self) -> set[str]:  # type: ignore[override]
+        """What its success rates need."""
+        return set(self.rates.needs)
+
+    @property
+    def _least(self) -> int:
+        """Rollouts that every problem gets."""
         return max(self.low, self.rates.spent)
 
-    def allocate(self, problems, context):
-        """One request; before it, with fresh rates, one for the probes, which are part of the total."""
-        ids = _ids(problems)
-        total = self.n * len(ids) if self.total is None else self.total
-        check_budget(len(ids), total, self._least, self.up, self.estimator)
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request; with fresh rates there is one for the probes before it, which count towards
+        the total.
+        """
+        total = self.n * len(problems) if self.total is None else self.total
+        check_budget(len(problems), total, self._least, self.up, self.estimator)
         rates = yield from self.rates.estimates(problems, context)
-        counts = knapsack(rates, total, low=self._least, up=self.up, info_gain=self.info_gain, fallback=self.fallback,
-                          estimator=self.estimator)  # fmt: skip
-        if (counts > self.rates.spent).any():
-            yield counts - self.rates.spent
+        counts = knapsack(
+            rates,
+            total,
+            low=self._least,
+            up=self.up,
+            info_gain=self.info_gain,
+            fallback=self.fallback,
+            estimator=self.estimator,
+        )
+        further = counts - self.rates.spent
+        if further.any():
+            yield further
 
-    def feedback(self, rollouts, context):
-        """The rates learn from the round."""
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The success rates learn from the round."""
         self.rates.observe(rollouts, context)
 
-    def metrics(self):
-        """Error of the rates, see `SuccessRates.metrics`."""
+    def metrics(self) -> dict[str, float]:
+        """Error of the success rates, see `SuccessRates.metrics`."""
         return self.rates.metrics()
 
-    def state_dict(self):
-        """What the rates remember."""
+    def state_dict(self) -> dict[str, Any]:
+        """What the success rates remember."""
         return self.rates.state_dict()
 
-    def load_state_dict(self, state):
-        """Sets what the rates remember."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what the success rates remember."""
         self.rates.load_state_dict(state)
 
 
 @dataclass(frozen=True)
-class Staged:
-    """Up to `stages` requests of k rollouts; only problems with no correct response yet go on (AR3PO, section 3.1)."""
+class Staged(Slot):
+    """Up to `stages` requests of k rollouts each; only problems without a correct response yet go
+    on.
+
+    References
+    ----------
+    AR3PO (arXiv 2509.25808), section 3.1.
+    """
 
     stages: int = 2
     k: int = 4
 
-    def __post_init__(self):
-        whole("stages", self.stages, 1)
+    needs = frozenset({"resampling"})
+
+    def __post_init__(self) -> None:
+        whole_number("stages", self.stages, 1)
         _group_size("k", self.k)
 
-    def allocate(self, problems, context):
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request a stage, until every problem has a correct response."""
-        ids = _ids(problems)
-        counts = _each(ids, self.k)
+        ids = [problem.id for problem in problems]
+        counts = np.full(len(ids), self.k, dtype=np.int64)
         for _ in range(self.stages):
             if not counts.any():
                 return
-            correct, _ = tally(ids, (yield counts))
+            rollouts = yield counts
+            correct, _ = tally(ids, rollouts)
             counts = np.where(correct == 0, self.k, 0)
 
 
 @dataclass(frozen=True)
-class Rescue:
-    """Explores every problem, then spends the rest of the batch's budget on the failed ones (AERO, algorithm 1).
+class Rescue(Slot):
+    """Explores every problem, then spends the rest of the batch's budget on the problems that
+    failed.
 
-    Stage I: `explore` rollouts each. Stage II: problems with at most `threshold` correct get `extra` more at a time,
-    each until its first correct rollout of this stage, at most `n_max` rollouts in all and `k_max` times, while
-    (total - explore) P rollouts last; when they do not last for all, earlier problems of the round are served first.
-    The paper's text has extra=2 and k_max=10 (appendix C), its code extra=4 and k_max=3.
+    Stage I samples `explore` rollouts of each problem. In stage II, problems with at most
+    `threshold` correct ones get `extra` more at a time. Each goes on until its first correct
+    rollout of this stage, up to `n_max` rollouts in all and `k_max` times, as long as the budget of
+    (total - explore) P rollouts lasts. When it does not last for all, earlier problems of the round
+    are served first.
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), algorithm 1. The text has extra=2 and k_max=10 (appendix C), its code
+    experiments extra=4 and k_max=3.
     """
 
     explore: int = 8
@@ -174,51 +224,66 @@ class Rescue:
     k_max: int = 10
     extra: int = 2
 
-    def __post_init__(self):
+    needs = frozenset({"resampling"})
+
+    def __post_init__(self) -> None:
         _group_size("explore", self.explore)
-        whole("total", self.total, self.explore)
-        whole("n_max", self.n_max, self.explore)
-        whole("k_max", self.k_max, 0)
-        whole("extra", self.extra, 1)
-        whole("threshold", self.threshold, 0)
+        whole_number("total", self.total, self.explore)
+        whole_number("n_max", self.n_max, self.explore)
+        whole_number("k_max", self.k_max, 0)
+        whole_number("extra", self.extra, 1)
+        whole_number("threshold", self.threshold, 0)
         if 2 * self.threshold > self.explore:
             raise ValueError(
                 f"threshold={self.threshold}: at most half of explore={self.explore} is allowed"
             )
 
-    def allocate(self, problems, context):
-        """One request for stage I, then one for each iteration of stage II that still has somebody to rescue."""
-        ids = _ids(problems)
-        correct, tries = tally(ids, (yield _each(ids, self.explore)))
-        failed, before, budget = (
-            correct <= self.threshold,
-            correct,
-            (self.total - self.explore) * len(ids),
-        )
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request for stage I, then one for each iteration of stage II with a problem left to
+        rescue.
+        """
+        ids = [problem.id for problem in problems]
+        rollouts = yield np.full(len(ids), self.explore, dtype=np.int64)
+        correct, tries = tally(ids, rollouts)
+        explored = correct
+        failed = explored <= self.threshold
+        budget = (self.total - self.explore) * len(ids)
         for _ in range(self.k_max):
-            asked = np.where(
-                failed & (correct == before), np.minimum(self.extra, self.n_max - tries), 0
-            )
-            counts = serve_in_order(asked, budget)
+            still_failed = failed & (correct == explored)
+            wanted = np.where(still_failed, np.minimum(self.extra, self.n_max - tries), 0)
+            counts = serve_in_order(wanted, budget)
             if not counts.any():
                 return
-            correct, tries = tally(ids, (yield counts))
+            rollouts = yield counts
+            correct, tries = tally(ids, rollouts)
             budget -= counts.sum()
 
 
-@dataclass(frozen=True)
-class DynamicSampling:
-    """n rollouts a problem, and more problems until enough groups are mixed (DAPO).
+@dataclass
+class DynamicSampling(Slot):
+    """n rollouts a problem, and more problems until enough groups are mixed.
 
-    A group is mixed when it holds both a correct and a wrong rollout. groups: how many are wanted; None: as many as
-    the round started with problems. The first `groups` mixed ones are kept, everything else is thrown away.
-    max_draws: draws of problems in all, each as large as the first, which counts. At that bound, or when no problems
-    are left, the round goes on with the mixed groups it has, fewer than wanted and perhaps none: if every problem is
-    always solved, a round ends after max_draws draws with nothing to train on.
+    A group is mixed when it holds both a correct and a wrong rollout. The first `groups` mixed ones
+    are kept, and all other rollouts are thrown away. If every problem is always solved, a round
+    ends after `max_draws` draws with nothing to train on.
 
-    within: another allocator, which counts the rollouts of each draw as if the draw were a round of its own; n is then
-    unused. `DynamicSampling(within=Knapsack())` is dynamic sampling with Knapsack RL (its appendix G.5). It learns from
-    all draws; what it measures is of the last.
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem.
+    groups : int, optional
+        Mixed groups wanted; None for as many as the round started with problems.
+    max_draws : int
+        Draws of problems in all, each as large as the first one, which counts. At that bound, or
+        when no problems are left, the round goes on with the mixed groups that it has.
+    within : allocator, optional
+        Counts the rollouts of each draw, as if the draw were a round of its own, in place of n.
+        `DynamicSampling(within=Knapsack())` is dynamic sampling with Knapsack RL. It learns from
+        all draws; what it measures is that of the last draw.
+
+    References
+    ----------
+    DAPO (arXiv 2503.14476), section 3.2. With Knapsack RL: arXiv 2509.25849, appendix G.5.
     """
 
     n: int = 8
@@ -226,88 +291,84 @@ class DynamicSampling:
     max_draws: int = 3
     within: Any = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _group_size("n", self.n)
-        whole("max_draws", self.max_draws, 1)
+        whole_number("max_draws", self.max_draws, 1)
         if self.groups is not None:
-            whole("groups", self.groups, 1)
-        if isinstance(self.within, DynamicSampling) or not hasattr(
-            self.within or Uniform(), "allocate"
-        ):
+            whole_number("groups", self.groups, 1)
+        if self.within is not None:
+            instance_of("within", self.within, Slot, "Knapsack()")
+        if isinstance(self.within, DynamicSampling):
             raise ValueError(
-                f"within={self.within!r}: an allocator that draws no problems is needed, such as Knapsack()"
+                "within=DynamicSampling(...): an allocator that draws no problems is needed, such "
+                "as Knapsack()"
             )
 
-    def allocate(self, problems, context):
-        """A draw's requests for counts, and one for problems between draws; returns the rows of the kept groups."""
-        ids = _ids(problems)
-        size, drawn = len(ids), 0
+    @property
+    def needs(self) -> set[str]:  # type: ignore[override]
+        """Further problems, and what the allocator within needs."""
+        return {"more_problems", "resampling", *(self.within.needs if self.within else ())}
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """A draw's requests for counts, and one for problems between draws; returns the rows of the
+        kept groups.
+        """
+        size = len(problems)
         wanted = size if self.groups is None else self.groups
+        drawn = 0
         for draw in range(self.max_draws):
-            rollouts, drawn = (yield from self._draw(problems, drawn, context)), len(ids)
+            rollouts = yield from self._sample_draw(problems, drawn, context)
+            drawn = len(problems)
+            ids = [problem.id for problem in problems]
             correct, tries = tally(ids, rollouts)
             mixed = np.flatnonzero((correct > 0) & (correct < tries))[:wanted]
             if len(mixed) == wanted or draw + 1 == self.max_draws:
                 break
             problems = yield More(size)
-            ids = _ids(problems)
-            if len(ids) == drawn:
+            if len(problems) == drawn:
                 break
         return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in mixed]))
 
-    def _draw(self, problems, drawn, context):
+    def _sample_draw(self, problems: Sequence[Problem], drawn: int, context: Context) -> Requests:
         """The requests for the problems from `drawn` on; returns all rollouts of the round."""
         counter = Uniform(self.n) if self.within is None else self.within
-        plan, rollouts = counter.allocate(problems[drawn:], context), None
+        requests = counter.allocate(problems[drawn:], context)
+        rollouts = None
         while True:
             try:
-                counts = plan.send(rollouts)
+                counts = requests.send(rollouts)
             except StopIteration:
                 return rollouts
             if isinstance(counts, More):
                 raise ValueError(
-                    f"within={self.within!r}: it draws problems itself; dynamic sampling does that"
+                    f"within={self.within!r}: it draws problems itself, which dynamic sampling "
+                    "does already"
                 )
-            rollouts = yield np.concatenate([np.zeros(drawn, dtype=np.int64), counts])
+            none_for_earlier_draws = np.zeros(drawn, dtype=np.int64)
+            rollouts = yield np.concatenate([none_for_earlier_draws, counts])
 
-    def feedback(self, rollouts, context):
-        """The allocator within learns from the round, where it learns."""
-        if hasattr(self.within, "feedback"):
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The allocator within learns from the round."""
+        if self.within is not None:
             self.within.feedback(rollouts, context)
 
-    def metrics(self):
+    def metrics(self) -> dict[str, float]:
         """What the allocator within measures."""
-        return self.within.metrics() if hasattr(self.within, "metrics") else {}
+        return {} if self.within is None else self.within.metrics()
 
-    def state_dict(self):
-        """What the allocator within has learnt; empty without one."""
-        return self.within.state_dict() if hasattr(self.within, "state_dict") else {}
+    def state_dict(self) -> dict[str, Any]:
+        """What the allocator within has learnt."""
+        return {} if self.within is None else self.within.state_dict()
 
-    def load_state_dict(self, state):
-        """Sets what the allocator within has learnt."""
-        if state:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what the allocator within has learnt."""
+        if self.within is not None:
             self.within.load_state_dict(state)
 
 
-def _ids(problems):
-    """The ids of a round's problems; ValueError for none, or for one that occurs twice."""
-    ids = [problem.id for problem in problems]
-    if not ids:
-        raise ValueError("problems=[]: a round needs at least one problem")
-    if len(set(ids)) < len(ids):
-        seen = set()
-        twice = next(key for key in ids if key in seen or seen.add(key))
-        raise ValueError(f"problems: id {twice!r} occurs twice in one round; ids must be unique")
-    return ids
-
-
-def _each(ids, n):
-    return np.full(len(ids), n, dtype=np.int64)
-
-
-def _group_size(name, n):
-    whole(name, n, 1)
+def _group_size(name: str, n: Any) -> None:
+    whole_number(name, n, 1)
     if n == 1:
         raise ValueError(
-            f"{name}={n!r}: a group needs at least 2 rollouts, one alone has no advantage"
+            f"{name}={n!r}: a group needs at least 2 rollouts, since one alone has no advantage"
         )

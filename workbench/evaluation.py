@@ -1,47 +1,92 @@
 """Held-out scores: k samples a problem, and the greedy answer."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.policies import Sampling
+from workbench.policies import Policy, Sampling
+from workbench.rollouts import Rollouts
 from workbench.utils.seeding import derive
+from workbench.utils.validation import whole_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.problems import Problem
 
 
-def evaluate(policy, problems, verifier, k=8, *, sampling=Sampling(), seed=0, greedy=True):
-    """Scores `problems` with k sampled responses each, and one greedy response.
+def evaluate(
+    policy: Policy,
+    problems: Iterable[Problem],
+    verifier: Any,
+    k: int = 8,
+    *,
+    sampling: Sampling = Sampling(),
+    seed: int = 0,
+    greedy: bool = True,
+) -> pd.DataFrame:
+    """Score problems with k sampled responses each, and with the greedy response.
 
-    Returns a DataFrame, one row a problem: problem, level, samples (k), correct (how many of them are right), length
-    (mean tokens), truncated (share), greedy (True where the greedy response is right; left out with greedy=False).
-    The same seed gives the same draws for every policy. ValueError for k < 1 or no problems.
+    Parameters
+    ----------
+    policy : Policy
+    problems : iterable of Problem
+    verifier : object with score(responses, answers) -> Scores
+    k : int
+        Samples a problem, at least 1.
+    sampling : Sampling
+    seed : int
+        The same seed gives the same draws for every policy.
+    greedy : bool
+
+    Returns
+    -------
+    DataFrame
+        One row a problem: problem, level, samples (k), correct (how many of them are right), length
+        (mean tokens), truncated (share) and, with greedy, greedy (whether the greedy response is
+        right).
     """
     import pandas as pd
 
     problems = list(problems)
-    if k < 1:
-        raise ValueError(f"k={k}: at least one sample a problem is needed")
+    whole_number("k", k, 1)
     if not problems:
         raise ValueError("problems=[]: there is nothing to evaluate")
     sampled, right = _answers(policy, problems, verifier, k, sampling, seed)
-    by_problem = lambda column: np.asarray(column, dtype=np.float64).reshape(len(problems), k)  # noqa: E731
+
+    def by_problem(column: Any) -> np.ndarray:
+        return np.asarray(column, dtype=np.float64).reshape(len(problems), k)
+
     frame = pd.DataFrame(
         {
-            "problem": [p.id for p in problems],
-            "level": [p.level for p in problems],
+            "problem": [problem.id for problem in problems],
+            "level": [problem.level for problem in problems],
             "samples": k,
-            "correct": by_problem(right).sum(1).astype(np.int64),
-            "length": by_problem(sampled.lengths).mean(1),
-            "truncated": by_problem(sampled.truncated).mean(1),
+            "correct": by_problem(right).sum(axis=1).astype(np.int64),
+            "length": by_problem(sampled.lengths).mean(axis=1),
+            "truncated": by_problem(sampled.truncated).mean(axis=1),
         }
     )
     if greedy:
-        frame["greedy"] = _answers(
-            policy, problems, verifier, 1, replace(sampling, temperature=0.0), seed
-        )[1]
+        most_likely = replace(sampling, temperature=0.0)
+        _, frame["greedy"] = _answers(policy, problems, verifier, 1, most_likely, seed)
     return frame
 
 
-def _answers(policy, problems, verifier, k, sampling, seed):
+def _answers(
+    policy: Policy,
+    problems: Sequence[Problem],
+    verifier: Any,
+    k: int,
+    sampling: Sampling,
+    seed: int,
+) -> tuple[Rollouts, np.ndarray]:
+    """k responses to each problem, and which of them are right (R,) bool."""
     seeds = [derive(seed, "evaluate", problem.id) for problem in problems]
     rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
-    return rollouts, verifier.score(list(rollouts.text), list(rollouts.answer)).correct
+    scores = verifier.score(list(rollouts.text), list(rollouts.answer))
+    return rollouts, scores.correct

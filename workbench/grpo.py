@@ -1,22 +1,32 @@
 """One update: the gradient of an objective over scored rollouts, and one optimizer step.
 
-The loss does not depend on how rollouts are split into micro-batches: every token's weight is fixed over the whole
-step before the split.
+The loss does not depend on how rollouts are split into micro-batches: the weight of every token is
+fixed for the whole step before the split.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from workbench.objectives import Objective, kl_estimate, surrogate, token_weights
-from workbench.rollouts import Ragged
+from workbench.rollouts import Ragged, Rollouts
+
+if TYPE_CHECKING:
+    from workbench.policies import Policy
 
 
 class NonFinite(FloatingPointError):
-    """A loss or gradient is not finite; `rollouts` holds those that caused it. No weight was changed."""
+    """A reward, loss or gradient is not finite.
 
-    def __init__(self, message, rollouts):
+    `rollouts` holds the rows that caused it; no weight was changed.
+    """
+
+    def __init__(self, message: str, rollouts: Rollouts) -> None:
         super().__init__(message)
         self.rollouts = rollouts
 
@@ -25,10 +35,25 @@ class NonFinite(FloatingPointError):
 class StepStats:
     """What one optimizer step did.
 
-    loss: the objective's value (to be minimised); gradient_norm: before clipping; kl: mean k3 estimate a token, NaN
-    without a reference; tokens: response tokens computed; rollouts: rows computed. A number for each rollout, NaN
-    where it was not computed: clip_ratio (R,) share of its tokens whose clip took effect, entropy (R,) mean token
-    entropy in nats under the policy before the step, drift (R,) mean |log-probability - sampler's|.
+    Attributes
+    ----------
+    loss : float
+        Value of the objective, to be minimised.
+    gradient_norm : float
+        Norm of the gradient before it is clipped.
+    kl : float
+        Mean k3 estimate over tokens, in nats; NaN without a reference policy.
+    tokens : int
+        Response tokens that were computed.
+    rollouts : int
+        Rollouts that were computed.
+    clip_ratio : (R,)
+        Share of each rollout's tokens at which the clip took effect; NaN where the rollout was not
+        computed, as in the next two.
+    entropy : (R,)
+        Mean token entropy in nats, under the policy before the step.
+    logprob_diff : (R,)
+        Mean over tokens of |log-probability - sampler's log-probability|, in nats.
     """
 
     loss: float
@@ -38,43 +63,85 @@ class StepStats:
     rollouts: int
     clip_ratio: np.ndarray
     entropy: np.ndarray
-    drift: np.ndarray
+    logprob_diff: np.ndarray
 
 
 def grpo_step(
-    policy,
-    optimizer,
-    rollouts,
-    advantages,
-    objective=Objective(),
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    rollouts: Rollouts,
+    advantages: Any,
+    objective: Objective = Objective(),
     *,
-    temperature=1.0,
-    micro_tokens=16_384,
-    max_grad_norm=1.0,
-    length=None,
-    reference=None,
-):
-    """One optimizer step on all rollouts; returns `StepStats`.
+    weights: Any = None,
+    temperature: float = 1.0,
+    micro_tokens: int = 16_384,
+    max_grad_norm: float = 1.0,
+    length: int | None = None,
+    reference: Any = None,
+) -> StepStats:
+    """One optimizer step on the given rollouts.
 
-    advantages (R,): finite. temperature: that of the sampling. micro_tokens: tokens of one micro-batch, padding
-    included (memory; the loss does not depend on it). max_grad_norm: gradients are scaled down to it. length: L of
-    `Objective(mean="constant")` where the objective names none. reference: frozen policy for `objective.kl` > 0.
-    Rollouts with advantage 0 are not computed unless a KL penalty or an entropy bonus depends on them; those whose
-    column `gradient` is False never are, though they count in the averages.
-    ValueError for bad shapes; `NonFinite` before any weight is changed.
+    Parameters
+    ----------
+    policy : Policy
+        Any of `workbench.policies`, or an object with the same methods.
+    optimizer : torch.optim.Optimizer
+        Over `policy.parameters()`.
+    rollouts : Rollouts (R rows)
+        Rows whose column `gradient` is False count in the averages but carry no gradient.
+    advantages : (R,) or a Ragged with one number for each response token
+        Finite. Rollouts with advantage 0 are not computed, unless a KL penalty or an entropy bonus
+        depends on them.
+    objective : Objective
+    weights : (R,), optional
+        What the loss of each rollout is multiplied with, at least 0; 1 each without them.
+    temperature : float
+        That of the sampling.
+    micro_tokens : int
+        Tokens of one micro-batch, padding included. It bounds memory; the loss does not depend on
+        it.
+    max_grad_norm : float
+        The gradient is scaled down to this norm.
+    length : int, optional
+        The L of loss_aggregation="constant" where the objective names none, in tokens.
+    reference : Policy, optional
+        The frozen policy of the KL penalty.
+
+    Returns
+    -------
+    StepStats
+
+    Raises
+    ------
+    ValueError
+        For arrays of the wrong shape, and for a KL penalty without a reference.
+    NonFinite
+        When an advantage, the loss or the gradient is not finite. No weight has been changed then.
     """
-    advantages = _check(rollouts, advantages, objective, reference)
-    weights = _weights(rollouts, objective, length)
-    everything = objective.kl > 0 or objective.entropy > 0
-    gradient = rollouts.columns.get("gradient", np.ones(len(rollouts), bool))
-    active = np.flatnonzero(gradient & (everything | (advantages != 0)))
+    advantages = _token_advantages(rollouts, advantages)
+    weights = _row_weights(rollouts, weights)
+    if objective.kl > 0 and reference is None:
+        raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
+    loss_weights = _loss_weights(rollouts, objective, weights, length)
+    computed = _rows_to_compute(rollouts, advantages, weights, objective)
+
     optimizer.zero_grad(set_to_none=False)
     policy.model.train()
-    per_rollout, totals = np.full((3, len(rollouts)), np.nan), np.zeros(3)
-    for index in micro_batches(rollouts, active, micro_tokens):
+    per_rollout = np.full(
+        (3, len(rollouts)), np.nan
+    )  # clip ratio, entropy, log-probability difference
+    totals = np.zeros(3)  # loss, KL, tokens
+    for index in micro_batches(rollouts, computed, micro_tokens):
         part = rollouts.take(index)
-        loss, stats, sums = _loss(
-            policy, part, advantages[index], weights.take(index), objective, temperature, reference
+        loss, stats, sums = _micro_loss(
+            policy,
+            part,
+            advantages.take(index),
+            loss_weights.take(index),
+            objective,
+            temperature,
+            reference,
         )
         if not torch.isfinite(loss):
             raise NonFinite(f"the loss of {len(index)} rollouts is {loss.item()}", part)
@@ -84,120 +151,252 @@ def grpo_step(
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
     if not np.isfinite(norm):
         optimizer.zero_grad()
-        raise NonFinite(f"the gradient norm is {norm}", rollouts.take(active))
+        raise NonFinite(f"the gradient norm is {norm}", rollouts.take(computed))
     optimizer.step()
-    loss, kl, tokens = totals
-    kl = kl / max(tokens, 1) if reference is not None else float("nan")
-    return StepStats(loss, norm, kl, int(tokens), len(active), *per_rollout)
+
+    loss_sum, kl_sum, tokens = totals
+    return StepStats(
+        loss=loss_sum,
+        gradient_norm=norm,
+        kl=kl_sum / max(tokens, 1) if reference is not None else float("nan"),
+        tokens=int(tokens),
+        rollouts=len(computed),
+        clip_ratio=per_rollout[0],
+        entropy=per_rollout[1],
+        logprob_diff=per_rollout[2],
+    )
 
 
-def micro_batches(rollouts, index, tokens):
-    """Splits rows `index` into arrays of like length whose padded size stays within `tokens` (one row at least)."""
-    lengths = (rollouts.prompt.lengths + rollouts.response.lengths)[index]
-    order = np.argsort(lengths, kind="stable")
-    batch = []
-    for i in order:
+def micro_batches(rollouts: Rollouts, rows: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+    """Split rows into arrays of similar length whose padded size stays within `tokens` (one row at
+    least).
+    """
+    lengths = (rollouts.prompt.lengths + rollouts.response.lengths)[rows]
+    batch: list[int] = []
+    for i in np.argsort(lengths, kind="stable"):
+        # In this order row i is the longest of the batch, so all are padded to its length.
         if batch and (len(batch) + 1) * lengths[i] > tokens:
-            yield index[batch]
+            yield rows[batch]
             batch = []
         batch.append(i)
     if batch:
-        yield index[batch]
+        yield rows[batch]
 
 
-def mini_batches(rollouts, parts, rng, size=None):
-    """Splits a round's groups at random into `parts` sets of rows of nearly equal group counts.
+def mini_batches(
+    rollouts: Rollouts, parts: int, rng: np.random.Generator, size: int | None = None
+) -> list[np.ndarray]:
+    """Split a round's rows at random into the mini-batches of its optimizer steps.
 
-    Fewer groups make fewer sets, no rollouts none. size: instead sets of so many rows, whatever their groups, the last
-    ones perhaps one smaller, fewer rows in one set.
+    Parameters
+    ----------
+    rollouts : Rollouts
+    parts : int
+        Number of mini-batches. Problems stay whole, and each mini-batch gets nearly equally many of
+        them; with fewer problems there are fewer mini-batches, and none without rollouts.
+    rng : numpy.random.Generator
+    size : int, optional
+        Rows of a mini-batch, in place of `parts` and whatever their problems are. The last ones may
+        have one row less; fewer rows than `size` make one mini-batch.
+
+    Returns
+    -------
+    list of int64 arrays of rows
     """
     if size is not None:
-        parts = max(1, len(rollouts) // size)
-        sets = np.array_split(rng.permutation(len(rollouts)), parts)
+        number = max(1, len(rollouts) // size)
+        sets = np.array_split(rng.permutation(len(rollouts)), number)
         return [np.sort(rows) for rows in sets if len(rows)]
-    keys, inverse = rollouts.groups()
-    parts = min(parts, len(keys))
-    if parts < 2:
-        return [np.arange(len(rollouts))][:parts]
-    return [
-        np.flatnonzero(np.isin(inverse, chosen))
-        for chosen in np.array_split(rng.permutation(len(keys)), parts)
-    ]
+    problems, problem_of_row = rollouts.problems()
+    parts = min(parts, len(problems))
+    if parts == 0:
+        return []
+    if parts == 1:
+        return [np.arange(len(rollouts))]
+    chosen = np.array_split(rng.permutation(len(problems)), parts)
+    return [np.flatnonzero(np.isin(problem_of_row, part)) for part in chosen]
 
 
-def marked(rollouts, chosen, advantages, steps, number):
-    """The round's table with what became of each rollout, from the selected rows (K,) and the (rows, `StepStats`) of each step.
+def marked(
+    rollouts: Rollouts,
+    rows: np.ndarray,
+    advantages: Any,
+    steps: Sequence[tuple[np.ndarray, StepStats]],
+    number: int,
+    weights: np.ndarray | None = None,
+) -> Rollouts:
+    """The round's table with what became of each rollout.
 
-    advantage, selected, trained, drift, age; uses, rounds that selected it, this one included; clip_ratio at its latest
-    update, update_entropy (nats) at this one. NaN where there was none: a selected row of advantage 0 is not computed.
+    Parameters
+    ----------
+    rollouts : Rollouts (R rows)
+    rows : (K,) int64
+        The rows that were selected.
+    advantages : (K,) or Ragged
+        Their advantages.
+    steps : list of (rows, StepStats)
+        Of each optimizer step; its rows are positions among the K selected ones.
+    number : int
+        Number of the round.
+    weights : (K,), optional
+
+    Returns
+    -------
+    Rollouts
+        With the columns advantage (of one for each token the mean), selected, trained (a gradient
+        came from the row), age in rounds, uses (rounds that selected the row, this one included),
+        clip_ratio at its latest update, update_entropy (nats) and logprob_diff at this one, and
+        weight where there are weights. NaN where there was no update: a selected row of advantage 0
+        is not computed.
     """
     size = len(rollouts)
-    advantage, selected, trained = np.full(size, np.nan), np.zeros(size, bool), np.zeros(size, bool)
-    clip_ratio, entropy, drift = (
-        np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan))),
-        *np.full((2, size), np.nan),
-    )
-    advantage[chosen], selected[chosen] = advantages, True
-    for rows, stats in steps:
+    advantage = np.full(size, np.nan)
+    selected = np.zeros(size, bool)
+    trained = np.zeros(size, bool)
+    clip_ratio = np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan)))
+    entropy = np.full(size, np.nan)
+    logprob_diff = np.full(size, np.nan)
+
+    per_token = isinstance(advantages, Ragged)
+    advantage[rows] = advantages.means() if per_token else advantages
+    selected[rows] = True
+    for positions, stats in steps:
         computed = np.isfinite(stats.clip_ratio)
-        rows = chosen[rows][computed]
-        clip_ratio[rows], entropy[rows], drift[rows] = (
-            values[computed] for values in (stats.clip_ratio, stats.entropy, stats.drift)
-        )
-    trained[chosen] = (advantages != 0) & rollouts["gradient"][chosen]
+        of_step = rows[positions][computed]
+        clip_ratio[of_step] = stats.clip_ratio[computed]
+        entropy[of_step] = stats.entropy[computed]
+        logprob_diff[of_step] = stats.logprob_diff[computed]
+    has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
+    trained[rows] = has_gradient & rollouts["gradient"][rows]
+    columns = {}
+    if weights is not None:
+        columns["weight"] = np.full(size, np.nan)
+        columns["weight"][rows] = weights
+        trained[rows] &= weights > 0
     return rollouts.assign(
         advantage=advantage,
         selected=selected,
         trained=trained,
         clip_ratio=clip_ratio,
-        drift=drift,
+        logprob_diff=logprob_diff,
         update_entropy=entropy,
         uses=rollouts["uses"] + selected,
         age=number - rollouts.round,
+        **columns,
     )
 
 
-def _loss(policy, part, advantages, weights, objective, temperature, reference):
-    """Loss of a micro-batch, its (3, R) clip ratio, entropy and drift, and its sums of loss, kl and tokens."""
+def _micro_loss(
+    policy: Policy,
+    part: Rollouts,
+    advantages: Ragged,
+    weights: Ragged,
+    objective: Objective,
+    temperature: float,
+    reference: Any,
+) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    """Loss of a micro-batch, its (3, R) clip ratio, entropy and difference, and its sums of loss,
+    KL and tokens.
+    """
     logprobs, entropy = policy.logprobs(part, temperature, entropy=True)
     device = logprobs.device
     mask = torch.as_tensor(part.response.mask(), device=device)
-    behaviour = torch.as_tensor(part.logprobs.padded(), device=device)
-    weights = torch.as_tensor(weights.padded(), device=device)
-    advantages = torch.as_tensor(advantages, dtype=torch.float32, device=device)
+    old_logprobs = torch.as_tensor(part.old_logprobs.padded(), device=device)
+    token_weight = torch.as_tensor(weights.padded(), device=device)
+    token_advantage = torch.as_tensor(advantages.padded(), dtype=torch.float32, device=device)
+
     gain, clipped = surrogate(
-        logprobs, behaviour, advantages, mask, clip=objective.clip, ratio=objective.ratio
+        logprobs,
+        old_logprobs,
+        token_advantage,
+        mask,
+        clip=objective.clip,
+        importance_sampling=objective.importance_sampling,
     )
-    loss, kl = -(gain * weights).sum(), torch.zeros((), device=device)
+    loss = -(gain * token_weight).sum()
+    kl = torch.zeros((), device=device)
     if objective.entropy:
-        loss = loss - objective.entropy * (entropy * weights).sum()
+        loss = loss - objective.entropy * (entropy * token_weight).sum()
     if reference is not None:
         with torch.no_grad():
-            anchor = reference.logprobs(part, temperature)
-        penalty = torch.where(mask, kl_estimate(logprobs, anchor), 0.0)
-        loss, kl = loss + objective.kl * (penalty * weights).sum(), penalty.detach().sum()
+            reference_logprobs = reference.logprobs(part, temperature)
+        penalty = torch.where(mask, kl_estimate(logprobs, reference_logprobs), 0.0)
+        loss = loss + objective.kl * (penalty * token_weight).sum()
+        kl = penalty.detach().sum()
+
     lengths = mask.sum(1).clamp(min=1)
-    drift = torch.where(mask, (logprobs - behaviour).abs(), 0.0)
-    stats = torch.stack(
-        [clipped.sum(1) / lengths, entropy.sum(1) / lengths, drift.sum(1) / lengths]
-    )
-    return loss, stats.detach().cpu().numpy(), np.array([loss.item(), kl.item(), mask.sum().item()])
+    difference = torch.where(mask, (logprobs - old_logprobs).abs(), 0.0)
+    stats = torch.stack([column.sum(1) / lengths for column in (clipped, entropy, difference)])
+    sums = np.array([loss.item(), kl.item(), mask.sum().item()])
+    return loss, stats.detach().cpu().numpy(), sums
 
 
-def _weights(rollouts, objective, length):
+def _loss_weights(
+    rollouts: Rollouts, objective: Objective, weights: np.ndarray, length: int | None
+) -> Ragged:
+    """The weight of every token in the loss of the whole step."""
     mask = torch.as_tensor(rollouts.response.mask())
-    weights = token_weights(mask, objective.mean, objective.length or length or mask.shape[1])
-    return Ragged(weights[mask].numpy(), rollouts.response.offsets)
+    of_token = token_weights(
+        mask,
+        objective.loss_aggregation,
+        objective.length or length or mask.shape[1],
+        rollouts.group,
+    )
+    of_token = of_token * torch.as_tensor(weights, dtype=of_token.dtype)[:, None]
+    return Ragged(of_token[mask].numpy(), rollouts.response.offsets)
 
 
-def _check(rollouts, advantages, objective, reference):
-    advantages = np.asarray(advantages, dtype=np.float64)
-    if advantages.shape != (len(rollouts),):
+def _rows_to_compute(
+    rollouts: Rollouts, advantages: Ragged, weights: np.ndarray, objective: Objective
+) -> np.ndarray:
+    """The rows that the loss depends on."""
+    carries_gradient = rollouts.columns.get("gradient", np.ones(len(rollouts), bool)) & (
+        weights > 0
+    )
+    if objective.kl > 0 or objective.entropy > 0:
+        return np.flatnonzero(carries_gradient)
+    return np.flatnonzero(carries_gradient & _any_nonzero(advantages))
+
+
+def _any_nonzero(values: Ragged) -> np.ndarray:
+    """Which rows hold a number other than zero, (R,) bool."""
+    row_of_value = np.repeat(np.arange(len(values)), values.lengths)
+    return np.bincount(row_of_value, values.values != 0, minlength=len(values)) > 0
+
+
+def _token_advantages(rollouts: Rollouts, advantages: Any) -> Ragged:
+    """Advantages as one number for each response token; ValueError for a wrong shape, NonFinite for
+    NaN.
+    """
+    size = len(rollouts)
+    if isinstance(advantages, Ragged):
+        if not np.array_equal(advantages.offsets, rollouts.response.offsets):
+            raise ValueError("advantages: one for each token of the rollouts' responses is needed")
+        per_token = advantages
+    else:
+        advantages = np.asarray(advantages, dtype=np.float64)
+        if advantages.shape != (size,):
+            raise ValueError(
+                f"advantages has shape {advantages.shape}: one for each of the {size} rollouts is "
+                "needed"
+            )
+        values = np.repeat(advantages, rollouts.lengths)
+        per_token = Ragged(values, rollouts.response.offsets)
+    finite = ~_any_nonzero(Ragged(~np.isfinite(per_token.values), per_token.offsets))
+    if not finite.all():
+        raise NonFinite("advantages are not finite", rollouts.take(~finite))
+    return per_token
+
+
+def _row_weights(rollouts: Rollouts, weights: Any) -> np.ndarray:
+    if weights is None:
+        return np.ones(len(rollouts))
+    weights = np.asarray(weights, dtype=np.float64)
+    if weights.shape != (len(rollouts),):
         raise ValueError(
-            f"advantages has shape {advantages.shape}: one for each of the {len(rollouts)} rollouts is needed"
+            f"weights has shape {weights.shape}: one for each of the {len(rollouts)} rollouts is "
+            "needed"
         )
-    if not np.isfinite(advantages).all():
-        raise NonFinite("advantages are not finite", rollouts.take(~np.isfinite(advantages)))
-    if objective.kl > 0 and reference is None:
-        raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
-    return advantages
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise ValueError("weights: finite numbers of at least 0 are needed")
+    return weights

@@ -1,115 +1,177 @@
 """Where learning happens: problems, a verifier, a policy and how it samples."""
 
-import inspect
+from __future__ import annotations
+
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from workbench import problems as problem_room
-from workbench.policies import Sampling
+from workbench import problems as problem_makers
+from workbench.policies import Policy, Sampling
 from workbench.policies.checks import check_gpu, check_packages, check_template, check_vllm
-from workbench.problems import LEVELS, Pool, arithmetic
-from workbench.utils.checks import check_parts
-from workbench.utils.columns import whole_number
+from workbench.problems import Pool, Stream, arithmetic
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
+from workbench.utils.validation import (
+    did_you_mean,
+    instance_of,
+    one_of,
+    positive_number,
+    shown,
+    whole_number,
+)
 from workbench.verifiers import Math
 
-FAMILIES = (
-    "arithmetic",
-    "reasoning_gym",
-    "hub",
-)  # problems whose `config` is the call that makes them
+ARITHMETIC_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 @dataclass(frozen=True)
 class Lab:
     """Everything a run needs besides a method.
 
-    problems: `Pool` or `Stream` to train on; held_out: `Pool` to evaluate on, None for no evaluation.
-    verifier: has `score(responses, answers) -> Scores`. make_policy: returns a fresh policy at its initial weights.
-    learning_rate, optimizer: of AdamW (`optimizer` holds further keyword arguments). max_grad_norm: gradient clip.
-    samples: responses a held-out problem. micro_tokens: tokens of one micro-batch, padding included.
-    config: how to make this lab again, for the manifest; None where only your own code can.
+    Attributes
+    ----------
+    name : str
+    problems : Pool or Stream
+        To train on.
+    held_out : Pool, optional
+        To evaluate on; None for no evaluation.
+    verifier : object with score(responses, answers) -> Scores
+    make_policy : function
+        Returns a fresh policy at its initial weights.
+    sampling : Sampling
+    learning_rate : float
+    optimizer : dict
+        Further keyword arguments of AdamW.
+    max_grad_norm : float
+        The gradient is scaled down to this norm.
+    samples : int
+        Responses to each held-out problem in an evaluation.
+    micro_tokens : int
+        Tokens of one micro-batch of an update, padding included.
+    config : dict, optional
+        How to make this lab again, for the manifest of a run; None where only your own code can.
     """
 
     name: str
-    problems: Any
+    problems: Pool | Stream
     held_out: Pool | None
     verifier: Any
-    make_policy: Callable
+    make_policy: Callable[[], Policy]
     sampling: Sampling = Sampling()
     learning_rate: float = 1e-6
-    optimizer: dict = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
     max_grad_norm: float = 1.0
     samples: int = 8
     micro_tokens: int = 16_384
-    config: dict | None = None
+    config: Mapping[str, Any] | None = None
 
-    def __post_init__(self):
-        check_parts(self)
+    def __post_init__(self) -> None:
+        if not isinstance(self.problems, Pool | Stream):
+            raise ValueError(
+                f"problems={shown(self.problems)}: a Pool or a Stream is needed, such as "
+                "problems.arithmetic(1024)"
+            )
+        if self.held_out is not None:
+            instance_of(
+                "held_out", self.held_out, Pool, "problems.arithmetic(100, split='heldout')"
+            )
+        if isinstance(self.verifier, type) or not callable(getattr(self.verifier, "score", None)):
+            raise ValueError(
+                f"verifier={shown(self.verifier)}: an object with score() is needed, such as "
+                "verifiers.Math()"
+            )
+        if not callable(self.make_policy):
+            raise ValueError(
+                f"make_policy={shown(self.make_policy)}: a function that returns a policy is needed"
+            )
+        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
+        positive_number("learning_rate", self.learning_rate)
+        positive_number("max_grad_norm", self.max_grad_norm)
+        whole_number("samples", self.samples, 1)
+        whole_number("micro_tokens", self.micro_tokens, 1)
+        if self.config is not None and not isinstance(self.config, Mapping):
+            raise ValueError(f"config={self.config!r}: a dict is needed, or None")
+        _check_optimizer(self.optimizer)
 
-    def policy(self):
+    def policy(self) -> Policy:
         """A fresh policy at its initial weights: the same for every run of this lab."""
         return self.make_policy()
 
-    def __repr__(self):
-        held_out = 0 if self.held_out is None else len(self.held_out)
-        return f"Lab({self.name!r}, learning_rate={self.learning_rate}, {held_out} held-out problems, {self.sampling})"
+    def check_round(self, problems_per_round: int, seed: int) -> None:
+        """Raise ValueError when the problems do not suffice for one round."""
+        try:
+            self.problems.draw(problems_per_round, 0, seed)
+        except ValueError as error:
+            raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
 
-    def _repr_html_(self):
-        problems = (
-            f"a pool of {len(self.problems)}"
-            if isinstance(self.problems, Pool)
-            else "fresh ones every round"
+    def __repr__(self) -> str:
+        held_out = 0 if self.held_out is None else len(self.held_out)
+        return (
+            f"Lab({self.name!r}, learning_rate={self.learning_rate}, {held_out} held-out problems, "
+            f"{self.sampling})"
         )
-        held_out = (
-            "none"
-            if self.held_out is None
-            else f"{len(self.held_out)} problems, {self.samples} responses to each"
-        )
-        return card(
-            f"Lab {self.name}",
-            [
-                ("problems", problems),
-                ("held out", held_out),
-                ("verifier", type(self.verifier).__name__),
-                ("sampling", compose(self.sampling)),
-                ("learning rate", f"{self.learning_rate:g}"),
-            ],
-        )
+
+    def _repr_html_(self) -> str:
+        is_pool = isinstance(self.problems, Pool)
+        problems = f"a pool of {len(self.problems)}" if is_pool else "fresh ones every round"
+        held_out = "none"
+        if self.held_out is not None:
+            held_out = f"{len(self.held_out)} problems, {self.samples} responses to each"
+        rows = [
+            ("problems", problems),
+            ("held out", held_out),
+            ("verifier", type(self.verifier).__name__),
+            ("sampling", compose(self.sampling)),
+            ("learning rate", f"{self.learning_rate:g}"),
+        ]
+        return card(f"Lab {self.name}", rows)
+
+
+# The embedded lab
 
 
 def tiny(
-    pool=None,
+    pool: int | None = None,
     *,
-    levels=tuple(LEVELS),
-    held_out=200,
-    samples=8,
-    learning_rate=3e-4,
-    seed=0,
-    model=None,
-    threads=1,
-):
-    """The embedded lab: arithmetic by a 0.34 M parameter model, shipped with the package, on one CPU thread.
+    levels: tuple[int, ...] = ARITHMETIC_LEVELS,
+    held_out: int = 200,
+    samples: int = 8,
+    learning_rate: float = 3e-4,
+    seed: int = 0,
+    model: Any = None,
+    threads: int = 1,
+) -> Lab:
+    """The embedded lab: arithmetic by a small model that comes with the package, on one CPU thread.
 
-    pool: number of training problems, drawn epoch by epoch; None for fresh problems every round. levels: 1 to 8, a
-    level named twice has twice the share. held_out: number of evaluation problems (0: no evaluation), which never
-    occur in training; samples: responses to each. seed: of the pools. model: directory of another model. threads:
-    of torch, set when the policy is made; more than one slows a model this small.
+    Parameters
+    ----------
+    pool : int, optional
+        Number of training problems, drawn epoch by epoch; None for fresh problems every round.
+    levels : numbers from 1 to 8
+        Levels of the problems; one named twice has twice the share.
+    held_out : int
+        Number of evaluation problems, which never occur in training; 0 for no evaluation.
+    samples : int
+        Responses to each of them in an evaluation.
+    learning_rate : float
+    seed : int
+        Of the pools.
+    model : path, optional
+        Directory of another model.
+    threads : int
+        Of torch, set when the policy is made. More than one slows a model this small.
     """
-    _known_levels(levels)
-    for name, value, least in (
-        ("held_out", held_out, 0),
-        ("seed", seed, 0),
-        ("threads", threads, 1),
-    ):
-        whole_number(name, value, least)
-    if model is not None and not isinstance(model, (str, os.PathLike)):
+    _check_levels(levels)
+    whole_number("held_out", held_out, 0)
+    whole_number("seed", seed, 0)
+    whole_number("threads", threads, 1)
+    if model is not None and not isinstance(model, str | os.PathLike):
         raise ValueError(
-            f"model={model!r}: the path of a directory is needed, or None for the shipped model"
+            f"model={shown(model)}: the path of a directory is needed, or None for the shipped "
+            "model"
         )
     config = {
         "lab": "tiny",
@@ -124,7 +186,7 @@ def tiny(
     }
     path = Path(model) if model is not None else shipped("models/tiny")
 
-    def make_policy():
+    def make_policy() -> Policy:
         import torch
 
         from workbench.policies.transformers import TransformersPolicy
@@ -132,12 +194,13 @@ def tiny(
         torch.set_num_threads(threads)
         return TransformersPolicy.from_pretrained(path, device="cpu")
 
+    evaluation = None
+    if held_out:
+        evaluation = arithmetic(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
     return Lab(
         "tiny",
         arithmetic(pool, levels=levels, seed=seed),
-        arithmetic(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
-        if held_out
-        else None,
+        evaluation,  # type: ignore[arg-type]
         Math(boxed=True),
         make_policy,
         Sampling(max_new_tokens=64),
@@ -149,139 +212,248 @@ def tiny(
     )
 
 
-def transformers(
-    model,
-    problems,
-    held_out=None,
-    *,
-    lora=None,
-    learning_rate=None,
-    sampling=Sampling(max_new_tokens=512),
-    verifier=None,
-    template="{prompt}",
-    dtype="float32",
-    device=None,
-    revision=None,
-    samples=8,
-    micro_tokens=16_384,
-    engine="transformers",
-    max_length=None,
-    gpu_memory_utilization=0.4,
-):
-    """A lab on any Hugging Face causal language model: a local directory or a hub name.
+# Labs on models of one's own
 
-    problems, held_out: a `Pool` or `Stream` and a `Pool`. lora: keyword arguments of `peft.LoraConfig`, or None to train
-    all parameters. learning_rate: default 5e-6 with LoRA (PODS), 1e-6 without. template: "{prompt}" pattern or "chat".
-    verifier: default `Math()`. engine: what samples, "transformers" or "vllm", which holds weights of its own, in bfloat16
-    on a GPU, and is brought to the trainer's before each use; max_length: tokens of prompt and response there, None for
-    all the model has; gpu_memory_utilization: its share of the GPU's memory.
+
+@dataclass(frozen=True)
+class TransformersConfig:
+    """The settings of `labs.transformers`, in one place.
+
+    Attributes
+    ----------
+    model : str or path
+        A local directory or a hub name of any causal language model of transformers.
+    revision : str, optional
+        Commit, tag or branch of a hub model.
+    lora : dict, optional
+        Keyword arguments of `peft.LoraConfig`, such as
+        dict(r=64, lora_alpha=64, target_modules="all-linear"); None trains all parameters.
+    dtype : {"float32", "bfloat16", "float16"}
+        Of the weights.
+    device : str, optional
+        Default: "cuda" where there is one.
+    template : str
+        A pattern around the question with {prompt} in it, or "chat" for the tokenizer's chat
+        template.
+    engine : {"transformers", "vllm"}
+        What samples. vLLM keeps its own copy of the weights, which is synchronised before each
+        call.
+    max_length : int, optional
+        Tokens of prompt and response with vLLM; None for all that the model has.
+    gpu_memory_utilization : float
+        vLLM's share of the GPU's memory.
+    learning_rate : float, optional
+        Default: 5e-6 with LoRA (PODS, section 4.1), 1e-6 without.
+    sampling : Sampling
+    samples : int
+        Responses to each held-out problem in an evaluation.
+    micro_tokens : int
+        Tokens of one micro-batch of an update, padding included.
     """
-    arguments = _plain(locals(), ("model", "problems", "held_out", "verifier"))
-    check_template(template)
-    if engine not in ("transformers", "vllm"):
-        raise ValueError(f"engine={engine!r}: allowed are 'transformers' and 'vllm'")
-    if lora:
+
+    model: Any
+    revision: str | None = None
+    lora: Mapping[str, Any] | None = None
+    dtype: str = "float32"
+    device: str | None = None
+    template: str = "{prompt}"
+    engine: str = "transformers"
+    max_length: int | None = None
+    gpu_memory_utilization: float = 0.4
+    learning_rate: float | None = None
+    sampling: Sampling = Sampling(max_new_tokens=512)
+    samples: int = 8
+    micro_tokens: int = 16_384
+
+    def __post_init__(self) -> None:
+        check_template(self.template)
+        one_of("dtype", self.dtype, ("float32", "bfloat16", "float16"))
+        one_of("engine", self.engine, ("transformers", "vllm"))
+        if self.engine == "vllm":
+            _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
+
+
+@dataclass(frozen=True)
+class UnslothConfig:
+    """The settings of `labs.unsloth`, in one place.
+
+    Attributes
+    ----------
+    model : str or path
+        A local directory or a hub name.
+    revision : str, optional
+        Commit, tag or branch of a hub model.
+    lora_rank : int
+        Rank and alpha of the adapter on all seven linear projections.
+    load_in_4bit : bool
+        Base weights in 4 bits, by bitsandbytes.
+    max_length : int
+        Tokens of prompt and response.
+    fast_inference : bool
+        Sample by vLLM, on the same weights; otherwise by Unsloth's `generate`.
+    gpu_memory_utilization : float
+        Share of the GPU's memory for the shared weights and vLLM's cache; the trainer has the rest.
+    device : str, optional
+        "cpu" for Unsloth's CPU backend, which has no vLLM.
+    template : str
+        A pattern around the question with {prompt} in it, or "chat" for the tokenizer's chat
+        template.
+    learning_rate : float
+        PODS, section 4.1.
+    sampling : Sampling
+    samples : int
+        Responses to each held-out problem in an evaluation.
+    micro_tokens : int
+        Tokens of one micro-batch of an update, padding included.
+    """
+
+    model: Any
+    revision: str | None = None
+    lora_rank: int = 64
+    load_in_4bit: bool = False
+    max_length: int = 1024
+    fast_inference: bool = True
+    gpu_memory_utilization: float = 0.5
+    device: str | None = None
+    template: str = "chat"
+    learning_rate: float = 5e-6
+    sampling: Sampling = Sampling(max_new_tokens=512)
+    samples: int = 8
+    micro_tokens: int = 16_384
+
+    def __post_init__(self) -> None:
+        check_template(self.template)
+        whole_number("lora_rank", self.lora_rank, 1)
+        _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
+        if self.device == "cpu" and (self.fast_inference or self.load_in_4bit):
+            raise ValueError(
+                "device='cpu': Unsloth has neither vLLM nor 4 bits there; fast_inference=False, "
+                "load_in_4bit=False"
+            )
+
+
+def transformers(
+    model: Any,
+    problems: Pool | Stream,
+    held_out: Pool | None = None,
+    *,
+    verifier: Any = None,
+    **options: Any,
+) -> Lab:
+    """A lab on any Hugging Face causal language model.
+
+    Parameters
+    ----------
+    model : str or path
+        A local directory or a hub name.
+    problems : Pool or Stream
+        To train on.
+    held_out : Pool, optional
+        To evaluate on.
+    verifier : optional
+        Default: `Math()`.
+    options
+        The fields of `TransformersConfig`.
+    """
+    config = _configured(TransformersConfig, model, options)
+    device = config.device
+    if config.lora:
         check_packages("peft")
-    if engine == "vllm":
-        _check_sampler(sampling, max_length, gpu_memory_utilization)
+    vllm = None
+    if config.engine == "vllm":
         device = check_gpu(device, "engine='vllm'")
         check_vllm(device)
-    vllm = (
-        {"max_length": max_length, "gpu_memory_utilization": gpu_memory_utilization}
-        if engine == "vllm"
-        else None
-    )
+        vllm = {
+            "max_length": config.max_length,
+            "gpu_memory_utilization": config.gpu_memory_utilization,
+        }
 
-    def make_policy():
+    def make_policy() -> Policy:
         from workbench.policies.transformers import TransformersPolicy
 
         return TransformersPolicy.from_pretrained(
             model,
-            lora=lora,
-            dtype=dtype,
+            lora=config.lora,
+            dtype=config.dtype,
             device=device,
-            revision=revision,
-            template=template,
+            revision=config.revision,
+            template=config.template,
             vllm=vllm,
         )
 
+    learning_rate = config.learning_rate
+    if learning_rate is None:
+        learning_rate = 5e-6 if config.lora else 1e-6
     return Lab(
         f"transformers:{model}",
         problems,
         held_out,
         verifier or Math(),
         make_policy,
-        sampling,
-        (5e-6 if lora else 1e-6) if learning_rate is None else learning_rate,
-        {"weight_decay": 0.1 if lora else 0.0},
-        samples=samples,
-        micro_tokens=micro_tokens,
-        config=_config("transformers", model, problems, held_out, verifier, arguments),
+        config.sampling,
+        learning_rate,
+        {"weight_decay": 0.1 if config.lora else 0.0},
+        samples=config.samples,
+        micro_tokens=config.micro_tokens,
+        config=_recorded("transformers", config, problems, held_out, verifier),
     )
 
 
 def unsloth(
-    model,
-    problems,
-    held_out=None,
+    model: Any,
+    problems: Pool | Stream,
+    held_out: Pool | None = None,
     *,
-    lora_rank=64,
-    load_in_4bit=False,
-    max_length=1024,
-    fast_inference=True,
-    gpu_memory_utilization=0.5,
-    learning_rate=5e-6,
-    sampling=Sampling(max_new_tokens=512),
-    verifier=None,
-    template="chat",
-    device=None,
-    revision=None,
-    samples=8,
-    micro_tokens=16_384,
-):
+    verifier: Any = None,
+    **options: Any,
+) -> Lab:
     """The single-GPU box: LoRA by Unsloth in bfloat16, sampled by vLLM on the same weights.
 
-    PODS's setting (a), section 4, Qwen2.5-3B-Instruct on GSM8K at rank 64, is
+    PODS's setting (a), section 4.1, Qwen2.5-3B-Instruct on GSM8K at rank 64, is
 
-        labs.unsloth("Qwen/Qwen2.5-3B-Instruct", problems.hub("gsm8k"), problems.hub("gsm8k", "test"))
+        labs.unsloth("Qwen/Qwen2.5-3B-Instruct", problems.hub("gsm8k"), problems.hub("gsm8k",
+        "test"))
 
-    problems, held_out: a `Pool` or `Stream` and a `Pool`. lora_rank: rank and alpha of the adapter on all seven linear
-    projections. load_in_4bit: base weights in 4 bits, by bitsandbytes. max_length: tokens of prompt and response.
-    fast_inference: sample by vLLM, else by Unsloth's `generate`; gpu_memory_utilization: share of the GPU's memory for the
-    shared weights and vLLM's cache, the trainer has the rest. learning_rate and a weight decay of 0.1: PODS, section 4.
-    verifier: default `Math()`. template: "{prompt}" pattern or "chat". device: "cpu" for Unsloth's CPU backend, without
-    vLLM. Gradients are checkpointed as Unsloth does; log-probabilities are the trainer's, see `policies.unsloth`.
+    Parameters
+    ----------
+    model : str or path
+        A local directory or a hub name.
+    problems : Pool or Stream
+        To train on.
+    held_out : Pool, optional
+        To evaluate on.
+    verifier : optional
+        Default: `Math()`.
+    options
+        The fields of `UnslothConfig`.
+
+    Notes
+    -----
+    The optimizer has a weight decay of 0.1 (PODS, section 4.1). Gradients are checkpointed as
+    Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
-    arguments = _plain(locals(), ("model", "problems", "held_out", "verifier"))
-    check_template(template)
-    whole_number("lora_rank", lora_rank, 1)
-    _check_sampler(sampling, max_length, gpu_memory_utilization)
-    if device == "cpu" and (fast_inference or load_in_4bit):
-        raise ValueError(
-            "device='cpu': Unsloth has neither vLLM nor 4 bits there; fast_inference=False, load_in_4bit=False"
-        )
-    device = check_gpu(device, "labs.unsloth")
-    check_packages(
-        "unsloth",
-        "unsloth_zoo",
-        "peft",
-        *["vllm"] * fast_inference,
-        *["bitsandbytes"] * load_in_4bit,
-    )
+    config = _configured(UnslothConfig, model, options)
+    device = check_gpu(config.device, "labs.unsloth")
+    packages = ["unsloth", "unsloth_zoo", "peft"]
+    if config.fast_inference:
+        packages.append("vllm")
+    if config.load_in_4bit:
+        packages.append("bitsandbytes")
+    check_packages(*packages)
 
-    def make_policy():
+    def make_policy() -> Policy:
         from workbench.policies.unsloth import UnslothPolicy
 
         return UnslothPolicy.from_pretrained(
             model,
-            lora_rank=lora_rank,
-            load_in_4bit=load_in_4bit,
-            max_length=max_length,
-            fast_inference=fast_inference,
-            gpu_memory_utilization=gpu_memory_utilization,
+            lora_rank=config.lora_rank,
+            load_in_4bit=config.load_in_4bit,
+            max_length=config.max_length,
+            fast_inference=config.fast_inference,
+            gpu_memory_utilization=config.gpu_memory_utilization,
             device=device,
-            revision=revision,
-            template=template,
+            revision=config.revision,
+            template=config.template,
         )
 
     return Lab(
@@ -290,109 +462,115 @@ def unsloth(
         held_out,
         verifier or Math(),
         make_policy,
-        sampling,
-        learning_rate,
+        config.sampling,
+        config.learning_rate,
         {"weight_decay": 0.1},
-        samples=samples,
-        micro_tokens=micro_tokens,
-        config=_config("unsloth", model, problems, held_out, verifier, arguments),
+        samples=config.samples,
+        micro_tokens=config.micro_tokens,
+        config=_recorded("unsloth", config, problems, held_out, verifier),
     )
 
 
-def shipped(name):
-    """Path of a file that comes with the package, under `data/` of the repository or inside the installed package."""
-    here = Path(__file__).parent
-    for folder in (here.parent / "data", here / "_data"):
-        if (folder / name).exists():
-            return folder / name
-    raise FileNotFoundError(
-        f"data/{name} is missing: this is no complete checkout or installation"
-        + (" (python -m workbench base-model makes it)" if os.fspath(name) == "models/tiny" else "")
-    )
+# Labs from a manifest
 
 
-def from_config(config):
+def from_config(config: Mapping[str, Any]) -> Lab:
     """The lab that a manifest describes; ValueError when only the caller's own code can make it."""
-    if (
-        not config
-        or config.get("lab") not in ("tiny", "transformers", "unsloth")
-        or len(config) == 1
-    ):
+    makers = {"tiny": tiny, "transformers": transformers, "unsloth": unsloth}
+    if not config or config.get("lab") not in makers or len(config) == 1:
         raise ValueError(
             "lab: the manifest cannot make this lab again; pass it: Run.resume(path, lab=...)"
         )
     options = {name: value for name, value in config.items() if name != "lab"}
     if config["lab"] == "tiny":
         return tiny(**options)
-    options |= {name: _problems(options[name]) for name in ("problems", "held_out")}
-    sampling = Sampling(**{**options["sampling"], "stop": tuple(options["sampling"]["stop"])})
-    verifier = None if options["verifier"] is None else Math(**options["verifier"])
-    make = {"transformers": transformers, "unsloth": unsloth}[config["lab"]]
-    return make(**{**options, "sampling": sampling, "verifier": verifier})
+    for name in ("problems", "held_out"):
+        options[name] = problem_makers.from_config(options[name])
+    sampling = options["sampling"]
+    options["sampling"] = Sampling(**{**sampling, "stop": tuple(sampling["stop"])})
+    if options["verifier"] is not None:
+        options["verifier"] = Math(**options["verifier"])
+    return makers[config["lab"]](**options)
 
 
-def _config(lab, model, problems, held_out, verifier, arguments):
-    """How to make the lab again, or None where problems or verifier are of the caller's own making."""
-    known = all(
-        getattr(pool, "config", {}).get("family") in FAMILIES
-        for pool in (problems, held_out)
-        if pool is not None
+def shipped(name: Any) -> Path:
+    """Path of a file that comes with the package: under `data/` of a checkout, or inside the
+    installed package.
+    """
+    here = Path(__file__).parent
+    for folder in (here.parent / "data", here / "_data"):
+        if (folder / name).exists():
+            return folder / name
+    hint = " (python -m workbench base-model makes it)" if str(name).startswith("models/") else ""
+    raise FileNotFoundError(
+        f"data/{name} is missing: this is no complete checkout or installation{hint}"
     )
+
+
+def _configured(kind: Any, model: Any, options: Mapping[str, Any]) -> Any:
+    """The configuration of a lab; ValueError for an option that it does not have."""
+    known = [each.name for each in fields(kind)]
+    for name in options:
+        if name not in known or name == "model":
+            raise ValueError(
+                f"{name}: no option of this lab; there are "
+                f"{', '.join(known[1:])}{did_you_mean(name, known)}"
+            )
+    return kind(model, **options)
+
+
+def _recorded(
+    lab: str, config: Any, problems: Pool | Stream, held_out: Pool | None, verifier: Any
+) -> dict[str, Any] | None:
+    """How to make the lab again; None where problems or verifier are of the caller's making."""
+    pools = [pool for pool in (problems, held_out) if pool is not None]
+    known = all(pool.config.get("family") in problem_makers.FAMILIES for pool in pools)
     if not known or not (verifier is None or type(verifier) is Math):
         return None
+    settings = {each.name: describe(getattr(config, each.name)) for each in fields(config)}
+    settings["model"] = str(config.model)
+    settings["sampling"] = {
+        each.name: describe(getattr(config.sampling, each.name)) for each in fields(Sampling)
+    }
     return {
         "lab": lab,
-        "model": str(model),
+        **settings,
         "problems": problems.config,
-        "held_out": held_out and held_out.config,
-        "verifier": verifier and verifier.config,
-        **arguments,
+        "held_out": None if held_out is None else held_out.config,
+        "verifier": None if verifier is None else verifier.config,
     }
 
 
-def _plain(arguments, left_out):
-    """Arguments as a manifest holds them."""
-    return {
-        name: describe(asdict(value) if name == "sampling" else value)
-        for name, value in arguments.items()
-        if name not in left_out
-    }
-
-
-def _problems(config):
-    """The pool or stream of a `config`, made by the function of its family."""
-    if config is None:
-        return None
-    make = getattr(problem_room, config["family"])
-    known = inspect.signature(make).parameters
-    further = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-    return make(
-        **{
-            name: value
-            for name, value in config.items()
-            if name in known or (further and name != "family")
-        }
-    )
-
-
-def _check_sampler(sampling, max_length, gpu_memory_utilization):
+def _check_sampler(
+    sampling: Sampling, max_length: int | None, gpu_memory_utilization: float
+) -> None:
     if max_length is not None and not sampling.max_new_tokens < max_length:
         raise ValueError(
-            f"max_length={max_length}: prompt and response share it, and sampling.max_new_tokens is "
+            f"max_length={max_length}: prompt and response share it, and sampling.max_new_tokens "
+            "is "
             f"{sampling.max_new_tokens}; raise the one or lower the other"
         )
     if not 0 < gpu_memory_utilization < 1:
         raise ValueError(
-            f"gpu_memory_utilization={gpu_memory_utilization}: a share of the GPU's memory above 0 and below 1"
+            f"gpu_memory_utilization={gpu_memory_utilization}: a share of the GPU's memory above 0 "
+            "and below 1 is "
+            "needed"
         )
 
 
-def _known_levels(levels):
-    if (
-        not isinstance(levels, (tuple, list))
-        or not levels
-        or any(level not in tuple(LEVELS) for level in levels)
-    ):
+def _check_levels(levels: Any) -> None:
+    known = isinstance(levels, tuple | list) and levels
+    if not known or any(level not in ARITHMETIC_LEVELS for level in levels):
         raise ValueError(
-            f"levels={levels!r}: known levels are {', '.join(map(str, LEVELS))}, one or more of them in a tuple"
+            f"levels={levels!r}: known levels are {', '.join(map(str, ARITHMETIC_LEVELS))}, one or "
+            "more of them in a "
+            "tuple"
+        )
+
+
+def _check_optimizer(options: Any) -> None:
+    """ValueError unless these are keyword arguments of AdamW, without the learning rate."""
+    if not isinstance(options, Mapping) or "lr" in options:
+        raise ValueError(
+            f"optimizer={options!r}: a dict of AdamW's keyword arguments is needed, without lr"
         )

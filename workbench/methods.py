@@ -1,238 +1,438 @@
-"""The papers as compositions: each method is its slots, a few lines.
+"""The papers as compositions: each method is a choice of slot values, in a few lines.
 
-Papers: PODS (arXiv 2504.13818), AR3PO, Knapsack RL, AERO, CBS and, as the baselines they share, GRPO, DAPO, GSPO and Dr. GRPO.
-Settings that belong to the model and the machine (learning rate, response length) are the lab's.
+PODS (arXiv 2504.13818), AR3PO (2509.25808), Knapsack RL (2509.25849), AERO (2602.14338), CBS
+(2602.08499) and, as the baselines that they share, GRPO, DAPO, GSPO and Dr. GRPO. Settings that
+belong to the model and the machine, such as the learning rate and the response length, are the
+lab's.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any
 
-from workbench import allocators, selectors
-from workbench import replay as reuse
-from workbench.advantages import group_normalized, posterior
+from workbench import allocators, replay, selectors
+from workbench.advantages import GroupNormalized, Posterior
 from workbench.allocators import Uniform
+from workbench.curricula import ShuffledEpochs
 from workbench.objectives import Objective
 from workbench.rewards import Correct, Overlong
+from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
 from workbench.selectors import All
-from workbench.utils.checks import check_slots
-from workbench.utils.columns import is_number, whole_number
-from workbench.utils.descriptions import compose
+from workbench.slots import NEEDS, Slot
+from workbench.utils.descriptions import compose, parameters
 from workbench.utils.html import card
+from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
 
 PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
+
+# Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
+LEARNING_SLOTS = {
+    "curriculum": ("choose", "curricula.ShuffledEpochs()"),
+    "allocator": ("allocate", "allocators.Uniform(8)"),
+    "replay": ("join", "replay.CorrectResponses(), or None"),
+    "selector": ("select", "selectors.MaxVariance(4)"),
+    "advantage": ("__call__", "advantages.GroupNormalized()"),
+}
 
 
 @dataclass(frozen=True, repr=False)
 class Method:
     """What a paper decides. Any value of a slot goes with any value of the others.
 
-    allocator: how many rollouts for which problem; reuse: which old responses join (None: none); selector: which
-    rollouts are trained on; advantage: function of rewards (R,) and groups (R,); objective: the loss; reward: the
-    parts that are summed to what the advantage reads. `method.but(selector=...)` changes slots.
+    Attributes
+    ----------
+    name : str
+    curriculum : slots.Curriculum
+        Which problems come next.
+    allocator : slots.Allocator
+        How many rollouts for which problem.
+    replay : slots.Replay, optional
+        Which responses of earlier rounds join; None for none.
+    selector : slots.Selector
+        Which rollouts are trained on, and with which weight.
+    advantage : slots.Advantage
+        How good each of them is.
+    objective : Objective
+        The loss.
+    reward : tuple of slots.Reward
+        The parts that are summed to what the advantage reads.
+
+    Examples
+    --------
+    >>> grpo().but(name="mine", selector=selectors.MaxVariance(4)).selector
+    MaxVariance(m=4, baseline='selection')
     """
 
     name: str
+    curriculum: Any = field(default_factory=ShuffledEpochs)
     allocator: Any = field(default_factory=Uniform)
-    reuse: Any = None
+    replay: Any = None
     selector: Any = field(default_factory=All)
-    advantage: Callable = group_normalized
+    advantage: Any = field(default_factory=GroupNormalized)
     objective: Objective = field(default_factory=Objective)
     reward: tuple = (Correct(),)
 
-    def __post_init__(self):
-        check_slots(self)
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name={self.name!r}: a text is needed")
+        for slot in LEARNING_SLOTS:
+            _check_slot(slot, getattr(self, slot))
+        instance_of("objective", self.objective, Objective, "Objective(clip=(0.2, 0.28))")
+        _check_reward(self.reward)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
         return f"Method({self.name!r}, {slots})"
 
-    def _repr_html_(self):
-        return card(
-            f"Method {self.name}", [(name, compose(value)) for name, value in self.slots().items()]
-        )
+    def _repr_html_(self) -> str:
+        rows = [(name, compose(value)) for name, value in self.slots().items()]
+        return card(f"Method {self.name}", rows)
 
-    def slots(self):
-        """Name and value of every slot, in the order of a round."""
-        return {f.name: getattr(self, f.name) for f in fields(self)[1:]}
+    def slots(self) -> dict[str, Any]:
+        """Name and value of every slot."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
 
-    def but(self, **changes):
+    def but(self, **changes: Any) -> Method:
         """The same method with other slots or another name."""
         return replace(self, **changes)
 
+    # What its slots learn, together
 
-def grpo(n=8, clip=(0.2, 0.28), **objective):
-    """Group relative policy optimisation: n rollouts a problem, all trained on, advantages (r - mean) / std.
+    def learning(self) -> dict[str, Slot]:
+        """The slot values that may learn, by slot."""
+        values = {slot: getattr(self, slot) for slot in LEARNING_SLOTS}
+        return {slot: value for slot, value in values.items() if value is not None}
 
-    n=8 as in AR3PO 4, Knapsack RL 3 and CBS table 4. Clip 0.2 / 0.28 (Knapsack RL F) and no KL term (PODS, AR3PO,
-    Knapsack RL); one mean over all tokens of a step. The mean over rollouts of token means (CBS appendix A) is
-    `grpo(mean="rollout")`, the penalty of AERO eq. 2 `grpo(kl=...)`. PODS's baseline with gradient accumulation
-    (GRPO-GA, n=16) is `grpo(n=16)`: the lab's `micro_tokens` accumulates, and the step does not depend on it.
+    def clone(self) -> Method:
+        """The same method with slots that have learnt nothing."""
+        return replace(self, **{slot: value.clone() for slot, value in self.learning().items()})
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Every slot learns from a finished round."""
+        for value in self.learning().values():
+            value.feedback(rollouts, context)
+
+    def metrics(self) -> dict[str, float]:
+        """What the slots measured in the round just finished."""
+        return {
+            name: number
+            for value in self.learning().values()
+            for name, number in value.metrics().items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What every slot has learnt, by slot."""
+        return {slot: value.state_dict() for slot, value in self.learning().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned; ValueError when it was saved by a method with other
+        slots.
+        """
+        learning = self.learning()
+        if state.keys() != learning.keys():
+            other = sorted(state.keys() ^ learning.keys())
+            raise ValueError(f"state: saved by a method with other slots ({', '.join(other)})")
+        for slot, value in learning.items():
+            value.load_state_dict(state[slot])
+
+    def check_provided(self, provides: Iterable[str], trainer: str) -> None:
+        """Raise ValueError when a slot needs what a trainer does not provide, see `slots.NEEDS`."""
+        provides = set(provides)
+        for slot, value in self.learning().items():
+            missing = sorted(set(value.needs) - provides)
+            if missing:
+                raise ValueError(
+                    f"{slot}={compose(value)} needs {NEEDS[missing[0]]} ({missing[0]}), which "
+                    f"{trainer} does not provide"
+                )
+
+
+# The baselines
+
+
+def grpo(n: int = 8, clip: tuple[float, float] = (0.2, 0.28), **objective: Any) -> Method:
+    """Group relative policy optimisation: n rollouts a problem, all trained on, advantages (r -
+    mean) / std.
+
+    n=8 as in AR3PO 4, Knapsack RL 3 and CBS table 4. Clip 0.2 and 0.28 (Knapsack RL F) and no KL
+    term (PODS, AR3PO, Knapsack RL); one mean over all tokens of a step. The mean over rollouts of
+    token means (CBS appendix A) is `grpo(loss_aggregation="rollout")`, and the penalty of AERO's
+    equation 2 is `grpo(kl=...)`. PODS's baseline with gradient accumulation (GRPO-GA, n=16) is
+    `grpo(n=16)`: the lab's `micro_tokens` accumulates, and the step does not depend on it.
     """
-    return Method("grpo", Uniform(n), objective=Objective(clip=clip, **objective))
+    return Method("grpo", allocator=Uniform(n), objective=Objective(clip=clip, **objective))
 
 
-def dapo(n=8, groups=None, max_draws=3, clip=(0.2, 0.28), overlong=0.2):
-    """DAPO: dynamic sampling, clip-higher, token mean and a soft penalty on overlong responses (CBS appendix A).
+def dapo(
+    n: int = 8,
+    groups: int | None = None,
+    max_draws: int = 3,
+    clip: tuple[float, float] = (0.2, 0.28),
+    overlong: float = 0.2,
+) -> Method:
+    """DAPO (arXiv 2503.14476): dynamic sampling, clip-higher, token mean and a soft penalty on
+    overlong responses.
 
-    max_draws=3: 1536 problems for 512 (AR3PO 4); at that bound the round goes on with the mixed groups it has. groups:
-    wanted mixed groups, None for a round's problems. overlong: last share of the length limit that is penalised, 0 for
-    no penalty.
+    max_draws=3: 1,536 problems for 512 (AR3PO 4); at that bound the round goes on with the mixed
+    groups it has. groups: mixed groups wanted, None for a round's problems. overlong: the last
+    share of the length limit that is penalised, 0 for no penalty.
     """
     parts = (Correct(), Overlong(buffer=overlong)) if overlong else (Correct(),)
     return Method(
         "dapo",
-        allocators.DynamicSampling(n, groups, max_draws),
+        allocator=allocators.DynamicSampling(n, groups, max_draws),
         objective=Objective(clip=clip),
         reward=parts,
     )
 
 
-def gspo(n=8, clip=(3e-4, 4e-4)):
-    """Group sequence policy optimisation: the ratio is that of whole responses (CBS appendix A, eq. 18-19).
+def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
+    """Group sequence policy optimisation (arXiv 2507.18071): the ratio is that of whole responses
+    (CBS appendix A).
 
-    The sequence ratio moves far less than a token's, hence the narrow clip range of the GSPO paper.
+    A sequence's ratio moves far less than a token's, hence the narrow clip range of the GSPO paper.
+    """
+    objective = Objective(clip=clip, importance_sampling="sequence", loss_aggregation="rollout")
+    return Method("gspo", allocator=Uniform(n), objective=objective)
+
+
+def dr_grpo(
+    n: int = 8, clip: tuple[float, float] = (0.2, 0.28), length: int | None = None
+) -> Method:
+    """Dr.
+
+    GRPO (arXiv 2503.20783): no division by the deviation, and a constant in place of the response's
+    length.
     """
     return Method(
-        "gspo", Uniform(n), objective=Objective(clip=clip, ratio="sequence", mean="rollout")
-    )
-
-
-def dr_grpo(n=8, clip=(0.2, 0.28), length=None):
-    """GRPO without its two normalisations: no division by the deviation, a constant in place of the length."""
-    return Method(
         "dr_grpo",
-        Uniform(n),
-        advantage=partial(group_normalized, scale=False),
-        objective=Objective(clip=clip, mean="constant", length=length),
+        allocator=Uniform(n),
+        advantage=GroupNormalized(scale=False),
+        objective=Objective(clip=clip, loss_aggregation="constant", length=length),
     )
 
 
-def pods(n=64, m=16, rule="max_variance", statistics="selected", clip=(0.2, 0.28)):
-    """PODS: n rollouts a problem, the update on m of them (section 3.2, algorithm 1).
+# The papers
 
-    (64, 16) is setting (a), (32, 8) setting (b), (128, 32) setting (c) of section 4.1. rule: "max_variance" (algorithm
-    2), "max_reward" or "random" (section 3.2). statistics: mean and deviation of the chosen m (section 3.2), or of the
-    whole "pool". The population deviation, as in the text; the released code has the sample one plus 1e-4:
-    `pods().but(advantage=partial(group_normalized, ddof=1, eps=1e-4))`.
+
+def pods(
+    n: int = 64,
+    m: int = 16,
+    rule: str = "max_variance",
+    baseline: str = "selection",
+    clip: tuple[float, float] = (0.2, 0.28),
+) -> Method:
+    """PODS (arXiv 2504.13818): n rollouts a problem, the update on m of them (section 3.2,
+    algorithm 1).
+
+    (64, 16) is setting (a), (32, 8) setting (b), (128, 32) setting (c) of section 4.1. rule:
+    "max_variance" (algorithm 2), "max_reward" or "random" (section 3.2). baseline: mean and
+    deviation of the kept m (section 3.2), or of the whole "group". The population deviation, as in
+    the text; the released code has the sample one plus 1e-4, which is
+    `pods().but(advantage=GroupNormalized(ddof=1, eps=1e-4))`.
     """
     rules = {
         "max_variance": selectors.MaxVariance,
         "max_reward": selectors.MaxReward,
         "random": selectors.Random,
     }
-    if rule not in tuple(rules):
-        raise ValueError(f"rule={rule!r}: allowed are {', '.join(rules)}")
+    one_of("rule", rule, rules)
+    whole_number("n", n, 2)
     whole_number("m", m, 1)
-    if m > Uniform(n).n:
+    if m > n:
         raise ValueError(f"m={m}: a whole number from 1 to n={n} is needed")
+    if m == 1 and baseline == "selection":
+        raise ValueError(
+            "m=1: one kept rollout has no advantage against itself; keep more, or baseline='group'"
+        )
     return Method(
         "pods",
-        Uniform(n),
-        selector=rules[rule](m, statistics=statistics),
+        allocator=Uniform(n),
+        selector=rules[rule](m, baseline=baseline),
         objective=Objective(clip=clip),
     )
 
 
-def ar3po(stages=2, k=4, mode="stop-gradient", capacity=None, clip=(0.2, 0.28)):
-    """AR3PO: rollouts in stages for unsolved problems, and reuse of an old correct response (algorithm 1).
+def ar3po(
+    stages: int = 2,
+    k: int = 4,
+    mode: str | None = "stop-gradient",
+    capacity: int | None = None,
+    clip: tuple[float, float] = (0.2, 0.28),
+) -> Method:
+    """AR3PO (arXiv 2509.25808): rollouts in stages for unsolved problems, and reuse of an old
+    correct response.
 
-    stages=2, k=4: at most 8 rollouts (section 4). mode: "stop-gradient" is option II, the paper's choice (table 2),
-    "recompute" option I, "direct" plain replay; None reuses nothing. capacity: see `CorrectResponses`.
+    stages=2, k=4: at most 8 rollouts (section 4, algorithm 1). mode: "stop-gradient" is option II,
+    the paper's choice (table 2), "recompute" option I, "direct" plain replay; None reuses nothing.
+    capacity: see `CorrectResponses`.
     """
-    kept = None if mode is None else reuse.CorrectResponses(mode, capacity)
-    return Method("ar3po", allocators.Staged(stages, k), kept, objective=Objective(clip=clip))
+    return Method(
+        "ar3po",
+        allocator=allocators.Staged(stages, k),
+        replay=None if mode is None else replay.CorrectResponses(mode, capacity),
+        objective=Objective(clip=clip),
+    )
 
 
 def knapsack(
-    n=8,
-    low=2,
-    up=128,
-    info_gain=True,
-    fallback=True,
-    rates="last",
-    estimator="grpo",
-    clip=(0.2, 0.28),
-):
-    """Knapsack RL: the greatest summed value of a round's n rollouts a problem (eq. 5-6).
+    n: int = 8,
+    low: int = 2,
+    up: int = 128,
+    info_gain: bool = True,
+    fallback: bool = True,
+    rates: Any = "last",
+    estimator: str = "grpo",
+    clip: tuple[float, float] = (0.2, 0.28),
+) -> Method:
+    """Knapsack RL (arXiv 2509.25849): the greatest summed value of a round's n rollouts a problem
+    (equations 5 and 6).
 
-    low=2, up=128 (appendix G.4); fallback for never solved problems (appendix C); rates from the last 16 rollouts
-    (appendix F), or another kind of `SuccessRates`. Advantages over std + 1e-6, clipped to [-5, 5], and clip 0.2 / 0.28
-    (appendix F).
+    low=2, up=128 (appendix G.4); fallback for problems never solved (appendix C); rates from the
+    last 16 rollouts (appendix F), another kind by name, or a `SuccessRates`. Advantages over std +
+    1e-6, clipped to [-5, 5], and clip 0.2 and 0.28 (appendix F).
     """
     known = allocators.SuccessRates(rates) if isinstance(rates, str) else rates
-    budget = allocators.Knapsack(n, None, low, up, info_gain, fallback, estimator, known)
     return Method(
         "knapsack",
-        budget,
-        advantage=partial(group_normalized, eps=1e-6, clip=5.0),
+        allocator=allocators.Knapsack(n, None, low, up, info_gain, fallback, estimator, known),
+        advantage=GroupNormalized(eps=1e-6, clip=5.0),
         objective=Objective(clip=clip),
     )
 
 
 def aero(
-    explore=8,
-    total=16,
-    n_max=32,
-    k_max=10,
-    extra=2,
-    k=1,
-    uniform=4,
-    prior=(1.0, 1.0),
-    clip=(0.2, 0.2),
-    entropy=1e-3,
-    kl=0.0,
-):
-    """AERO: explore, rescue, reject, and a posterior in place of the dead zone (algorithm 1, section 4).
+    explore: int = 8,
+    total: int = 16,
+    n_max: int = 32,
+    k_max: int = 10,
+    extra: int = 2,
+    k: int = 1,
+    uniform: int = 4,
+    prior: tuple[float, float] | None = (1.0, 1.0),
+    clip: tuple[float, float] = (0.2, 0.2),
+    entropy: float = 1e-3,
+    kl: float = 0.0,
+) -> Method:
+    """AERO (arXiv 2602.14338): explore, rescue, reject, and a posterior in place of the dead zone
+    (section 4).
 
-    explore=8, total=16, n_max=32, k_max=10, extra=2, Beta(1, 1), entropy bonus 1e-3 and clip 0.2 on both sides (table
-    9, maths; for code extra=4, k_max=3). k=1 wrong for each correct in partial groups, uniform=4 of a group that stays all alike.
-    prior=None trains with plain group advantages. kl: the penalty of eq. 2, off by default as in the other methods.
-    The mean over rollouts of token means (eq. 2).
+    explore=8, total=16, n_max=32, k_max=10, extra=2, Beta(1, 1), entropy bonus 1e-3 and clip 0.2 on
+    both sides (table 9, mathematics; for code extra=4, k_max=3). k=1 wrong response for each
+    correct one in partial groups, uniform=4 of a group that stays all right or all wrong (algorithm
+    1). prior=None trains with plain group advantages. kl: the penalty of equation 2, off by default
+    as in the other methods. The mean over rollouts of token means (equation 2).
     """
     if prior is not None and not (
-        isinstance(prior, (tuple, list)) and len(prior) == 2 and all(map(is_number, prior))
+        isinstance(prior, tuple | list) and len(prior) == 2 and all(map(is_number, prior))
     ):
         raise ValueError(
             f"prior={prior!r}: the two parameters of a Beta distribution are needed, or None"
         )
-    advantage = (
-        group_normalized if prior is None else partial(posterior, alpha=prior[0], beta=prior[1])
-    )
     return Method(
         "aero",
-        allocators.Rescue(explore, total, 0, n_max, k_max, extra),
+        allocator=allocators.Rescue(explore, total, 0, n_max, k_max, extra),
         selector=selectors.Rejection(k, uniform),
-        advantage=advantage,
-        objective=Objective(clip=clip, mean="rollout", kl=kl, entropy=entropy),
+        advantage=GroupNormalized() if prior is None else Posterior(*prior),
+        objective=Objective(clip=clip, loss_aggregation="rollout", kl=kl, entropy=entropy),
     )
 
 
-def cbs(base="grpo", scope="group", p=None, rounds=2, n=8, mini_batch=None, **scheduler):
-    """CBS: of the rollouts of `base`, those that a learnt scheduler puts first (algorithm 1, table 4).
+def cbs(
+    base: str = "grpo",
+    scope: str = "group",
+    p: float | None = None,
+    rounds: int = 2,
+    n: int = 8,
+    mini_batch: int | None = None,
+    **scheduler: Any,
+) -> Method:
+    """CBS (arXiv 2602.08499): of the rollouts of `base`, those that a learnt scheduler puts first
+    (algorithm 1).
 
-    base: "grpo" (with the mean over rollouts of token means, eq. 14), "dapo" or "gspo". DAPO keeps its dynamic
-    sampling; the scheduler chooses among the groups that pass it (section 6.2). scope: "group", the best of every group
-    (CBS*, definition 3.1); "round", of the round (what the authors ran, appendix D); "buffer", as many as a round has,
-    of the last `rounds` rounds (CBS, definition 3.2): 2, since table 4 has M=2048 at 1024 a round; figure 10 has 1 to
-    5 (with 2, and one step a round, every candidate's clip ratio is still 0: its first use is on-policy). p:
-    percent kept, None for table 4's 30, and 100 with a buffer. mini_batch: rollouts a step (128 in appendix D).
-    scheduler: further arguments of `Scheduler`. Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges
-    entropy above 0.1 nats with GRPO, above 0.5 with the others.
+    base: "grpo" (with the mean over rollouts of token means, equation 14), "dapo" or "gspo". DAPO
+    keeps its dynamic sampling; the scheduler chooses among the groups that pass it (section 6.2).
+    scope: "group", the best of every group (CBS*, definition 3.1); "round", of the round (what the
+    authors ran, appendix D); "buffer", as many as a round has, of the last `rounds` rounds (CBS,
+    definition 3.2). rounds=2, since table 4 has M=2048 at 1,024 a round; figure 10 has 1 to 5.
+    (With 2, and one step a round, every candidate's clip ratio is still 0: its first use is
+    on-policy.) p: percent kept, None for table 4's 30, and 100 with a buffer. mini_batch: rollouts
+    a step (128 in appendix D). scheduler: further arguments of `Scheduler`. Table 4 ends
+    exploration at 0.2, with GSPO at 0.005, and charges entropy above 0.1 nats with GRPO, above 0.5
+    with the others.
     """
+    # base -> (method, end of exploration, entropy above which its growth is charged)
     bases = {
-        "grpo": (partial(grpo, mean="rollout"), 0.2, 0.1),
-        "dapo": (dapo, 0.2, 0.5),
-        "gspo": (gspo, 0.005, 0.5),
+        "grpo": (grpo(n, loss_aggregation="rollout"), 0.2, 0.1),
+        "dapo": (dapo(n), 0.2, 0.5),
+        "gspo": (gspo(n), 0.005, 0.5),
     }
-    if base not in tuple(bases):
-        raise ValueError(f"base={base!r}: allowed are {', '.join(bases)}")
+    one_of("base", base, bases)
     if "keep" in scheduler:
         raise ValueError(f"keep={scheduler['keep']!r}: the percentage kept is given as p")
-    make, floor, least = bases[base]
-    slot = Scheduler(p, scope, mini_batch, **{"floor": floor, "entropy_least": least, **scheduler})
-    return make(n).but(
-        name="cbs", reuse=reuse.Buffer(rounds) if scope == "buffer" else None, selector=slot
+    method, floor, least = bases[base]
+    options = {"floor": floor, "entropy_least": least, **scheduler}
+    return method.but(
+        name="cbs",
+        replay=replay.Buffer(rounds) if scope == "buffer" else None,
+        selector=Scheduler(p, scope, mini_batch, **options),
     )
+
+
+# Checks
+
+
+def _check_slot(slot: str, value: Any) -> None:
+    """ValueError unless a value can do what its slot asks for."""
+    if slot == "replay" and value is None:
+        return
+    action, example = LEARNING_SLOTS[slot]
+    if isinstance(value, type):
+        raise ValueError(
+            f"{slot}={value.__name__}: this is a class, an object is needed, such as {example}"
+        )
+    if not isinstance(value, Slot):
+        raise ValueError(
+            f"{slot}={shown(value)}: a value derived from workbench.slots.Slot is needed, such as "
+            f"{example}"
+        )
+    if not callable(getattr(type(value), action, None)):
+        raise ValueError(
+            f"{slot}={shown(value)}: it has no {action}(); one that has it is needed, such as "
+            f"{example}"
+        )
+    unknown = sorted(set(value.needs) - set(NEEDS))
+    if unknown:
+        raise ValueError(
+            f"{slot}={shown(value)}: it needs {unknown[0]!r}; known needs are {', '.join(NEEDS)}"
+        )
+    if slot == "curriculum" and not isinstance(getattr(value, "epoch", None), int):
+        raise ValueError(
+            f"curriculum={shown(value)}: it has no `epoch`, a whole number; 0 where that has no "
+            "meaning"
+        )
+    parameters(value)  # a value that cannot be recorded says so now
+
+
+def _check_reward(parts: Any) -> None:
+    if not isinstance(parts, tuple | list) or not parts:
+        raise ValueError(
+            f"reward={shown(parts)}: a tuple of at least one part is needed, such as (Correct(),)"
+        )
+    for part in parts:
+        if isinstance(part, type) or not callable(part):
+            raise ValueError(
+                f"reward: {shown(part)} is no part like Correct(): it cannot be called"
+            )
+        named = isinstance(getattr(part, "name", None), str)
+        if not named or not is_number(getattr(part, "weight", None)):
+            raise ValueError(
+                f"reward: {shown(part)} has no name and numeric weight, as Correct() has"
+            )
+        parameters(part)
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise ValueError(f"reward={shown(parts)}: no two parts of the same name are allowed")

@@ -1,41 +1,57 @@
 """What a rollout earns: a weighted sum of named parts, each recorded in a column `reward_<name>`.
 
-A part is a frozen configuration with `name`, `weight` and `__call__(rollouts, sampling) -> (R,)`. Whatever the parts,
-the verifier's binary verdict stays in the column `correct`. Advantages, `max_variance` and `max_reward` read the sum,
-`reward`; allocators, reuse, `rejection` and the success rates read `correct`.
+A part is a configuration with `name`, `weight` and `__call__(rollouts, sampling) -> (R,)`, see
+`slots.Reward`. Whatever the parts are, the verifier's verdict stays in the column `correct`.
+Advantages and the selectors that compare rewards read the sum, `reward`; allocators, replay,
+rejection and success rates read `correct`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from workbench.utils.columns import is_number
+from workbench.utils.validation import positive_number, share
+
+if TYPE_CHECKING:
+    from workbench.policies import Sampling
+    from workbench.rollouts import Rollouts
+    from workbench.slots import Reward
 
 
 @dataclass(frozen=True)
 class Correct:
-    """1 where the verifier says so, else the verifier's own reward (0 for every verifier of this package)."""
+    """The verifier's own reward: 1 for a right answer and 0 for a wrong one, with every verifier of
+    this package.
+    """
 
     weight: float = 1.0
-    name = "correct"
+    name: ClassVar[str] = "correct"
 
-    def __call__(self, rollouts, sampling):
-        """(R,): the reward the verifier gave."""
+    def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
+        """The reward that the verifier gave, (R,)."""
         return rollouts.reward
 
 
 @dataclass(frozen=True)
 class Tags:
-    """Share of the tags <name> and </name> that occur exactly once in the response; PODS gives up to 0.2 for its tags."""
+    """Share of the tags <name> and </name> that occur exactly once in the response, in [0, 1].
+
+    PODS (arXiv 2504.13818) gives up to 0.2 for its tags, in its released configuration.
+    """
 
     weight: float = 0.2
-    names: tuple = ("think", "answer")
-    name = "tags"
+    names: tuple[str, ...] = ("think", "answer")
+    name: ClassVar[str] = "tags"
 
-    def __call__(self, rollouts, sampling):
+    def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [0, 1]."""
         tags = [tag for name in self.names for tag in (f"<{name}>", f"</{name}>")]
-        return np.array([np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text])
+        found = [np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text]
+        return np.array(found)
 
 
 @dataclass(frozen=True)
@@ -43,58 +59,90 @@ class Boxed:
     """1 where the response has exactly one box, else 0: a format reward for answers in boxes."""
 
     weight: float = 0.2
-    name = "boxed"
+    name: ClassVar[str] = "boxed"
 
-    def __call__(self, rollouts, sampling):
+    def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) of 0 and 1."""
         return np.array([float(text.count("\\boxed{") == 1) for text in rollouts.text])
 
 
 @dataclass(frozen=True)
 class Overlong:
-    """DAPO's soft overlong penalty, from 0 down to -1 over the last part of the length limit.
+    """DAPO's soft penalty on overlong responses, from 0 down to -1 over the last part of the length
+    limit.
 
-    limit: tokens; None for the sampling limit. buffer: share of the limit over which the penalty grows (DAPO: 4096 of
-    20,480 tokens, 0.2).
+    Attributes
+    ----------
+    limit : int, optional
+        Tokens; None for the limit of the sampling.
+    buffer : float
+        Share of the limit over which the penalty grows.
+
+    References
+    ----------
+    DAPO (arXiv 2503.14476), section 3.4: 4,096 of 20,480 tokens, which is 0.2.
     """
 
     weight: float = 1.0
     limit: int | None = None
     buffer: float = 0.2
-    name = "overlong"
+    name: ClassVar[str] = "overlong"
 
-    def __post_init__(self):
-        if not (is_number(self.buffer) and 0 < self.buffer <= 1):
-            raise ValueError(f"buffer={self.buffer}: a share above 0 and up to 1 is needed")
-        if self.limit is not None and not (is_number(self.limit) and self.limit >= 1):
-            raise ValueError(
-                f"limit={self.limit}: a positive number of tokens is needed, or None for the sampling limit"
-            )
+    def __post_init__(self) -> None:
+        share("buffer", self.buffer, zero=False)
+        if self.limit is not None:
+            positive_number("limit", self.limit)
 
-    def __call__(self, rollouts, sampling):
+    def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [-1, 0]; a truncated response has -1."""
-        return overlong(
-            rollouts.lengths, self.limit or sampling.max_new_tokens, self.buffer, rollouts.truncated
-        )
+        limit = self.limit or sampling.max_new_tokens
+        return overlong(rollouts.lengths, limit, self.buffer, rollouts.truncated)
 
 
-def overlong(lengths, limit, buffer=0.2, truncated=None):
+def overlong(
+    lengths: np.ndarray, limit: float, buffer: float = 0.2, truncated: np.ndarray | None = None
+) -> np.ndarray:
     """The soft overlong penalty of DAPO, (R,) in [-1, 0].
 
-    lengths (R,) tokens. Up to (1 - buffer) limit: 0; from there linearly down to -1 at the limit; -1 beyond it and for
-    responses that are `truncated` (R,) bool.
+    Parameters
+    ----------
+    lengths : (R,)
+        Response lengths in tokens.
+    limit : number of tokens
+    buffer : share of the limit
+        The penalty is 0 up to (1 - buffer) limit, from there it falls linearly to -1 at the limit.
+    truncated : (R,) bool, optional
+        Responses that have -1 whatever their length.
+
+    Examples
+    --------
+    >>> overlong([80, 90, 100], limit=100)
+    array([-0. , -0.5, -1. ])
     """
     excess = (np.asarray(lengths) - (1 - buffer) * limit) / (buffer * limit)
     penalty = -np.clip(excess, 0.0, 1.0)
     return penalty if truncated is None else np.where(truncated, -1.0, penalty)
 
 
-def total(rollouts, parts, sampling):
-    """The rollouts with `reward` set to the weighted sum of the parts and, with several, a column for each part."""
-    values = {part.name: np.asarray(part(rollouts, sampling), dtype=np.float64) for part in parts}
+def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Rollouts:
+    """The rollouts with `reward` set to the weighted sum of the parts.
+
+    With several parts there is a column `reward_<name>` for each. ValueError when a part returns
+    another number of rewards than there are rollouts, or two parts have the same name.
+    """
+    values = {}
+    for part in parts:
+        value = np.asarray(part(rollouts, sampling), dtype=np.float64)
+        if value.shape != (len(rollouts),):
+            raise ValueError(
+                f"reward: part {part.name!r} returned an array of shape {value.shape} for "
+                f"{len(rollouts)} rollouts"
+            )
+        values[part.name] = value
     if len(values) < len(parts) or not parts:
         raise ValueError(
             f"reward={parts}: at least one part is needed, and no two of the same name"
         )
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
-    return rollouts.assign(reward=sum(part.weight * values[part.name] for part in parts), **columns)
+    reward = sum(part.weight * values[part.name] for part in parts)
+    return rollouts.assign(reward=reward, **columns)

@@ -1,27 +1,56 @@
 """The table that travels: one row a rollout, passed forward through every slot of a round.
 
-`Ragged` holds rows of different lengths (tokens, log-probabilities) in one flat array.
-`Rollouts` is a frozen set of columns; nothing changes it in place, `assign` returns a new table.
+`Rollouts` is a frozen set of columns. Nothing changes it in place; `assign` and `take` return new
+tables. `Ragged` holds columns whose rows differ in length (tokens, log-probabilities) in one flat
+array. `Context` is what a slot may know of its round besides the rollouts.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.utils.seeding import generator
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
 class Context:
-    """What a slot may know of its round besides the rollouts: seed of the run, round (from 1), epoch (from 0), policy."""
+    """What a slot may know of its round besides the rollouts.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of the run.
+    round : int
+        Number of the round, from 1.
+    epoch : int
+        Passes over the pool of problems before this round, from 0.
+    policy : Policy, optional
+        The model that samples and is trained.
+    max_new_tokens : int, optional
+        The longest response that the sampler allows, in tokens.
+    taken : frozenset of str
+        Ids of the problems that are in the round already; only a curriculum reads it.
+    """
 
     seed: int = 0
     round: int = 1
     epoch: int = 0
-    policy: object = None
+    policy: Any = None
+    max_new_tokens: int | None = None
+    taken: frozenset[str] = frozenset()
 
-    def rng(self, *purpose):
-        """A NumPy generator for the purpose in this round: `context.rng("selector")`."""
+    def rng(self, *purpose: str | int) -> np.random.Generator:
+        """A NumPy generator for a purpose in this round, such as `context.rng("selector")`.
+
+        The same seed, purpose and round always give the same draws, so a resumed run repeats them.
+        """
         return generator(self.seed, *purpose, self.round)
 
 
@@ -29,191 +58,251 @@ class Context:
 class Ragged:
     """R rows of different lengths in one flat array.
 
-    `values` (N,) holds the rows end to end, row i is `values[offsets[i]:offsets[i + 1]]`; `offsets` (R + 1,) int64.
+    Attributes
+    ----------
+    values : (N,)
+        The rows end to end; row i is `values[offsets[i] : offsets[i + 1]]`.
+    offsets : (R + 1,) int64
+
+    Examples
+    --------
+    >>> rows = Ragged.of([[1, 2], [3]], np.int32)
+    >>> rows[1], rows.lengths
+    (array([3], dtype=int32), array([2, 1]))
+    >>> rows.padded(fill=-1)
+    array([[ 1,  2],
+           [ 3, -1]], dtype=int32)
     """
 
     values: np.ndarray
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows, dtype):
-        """From a sequence of R sequences."""
+    def of(cls, rows: Iterable[Any], dtype: Any) -> Ragged:
+        """Make one from a sequence of R sequences."""
         rows = [np.asarray(row, dtype=dtype) for row in rows]
         values = np.concatenate(rows) if rows else np.empty(0, dtype)
-        return cls(values, _offsets(np.array([len(row) for row in rows], dtype=np.int64)))
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        return cls(values, _offsets(lengths))
 
     @classmethod
-    def of_padded(cls, padded, lengths):
-        """From (R, T) right-padded values and their lengths (R,)."""
+    def of_padded(cls, padded: np.ndarray, lengths: np.ndarray) -> Ragged:
+        """Make one from right-padded values (R, T) and the lengths (R,) of the rows."""
         lengths = np.asarray(lengths, dtype=np.int64)
-        return cls(padded[np.arange(padded.shape[1]) < lengths[:, None]], _offsets(lengths))
+        inside = np.arange(padded.shape[1]) < lengths[:, None]
+        return cls(padded[inside], _offsets(lengths))
 
-    def __len__(self):
+    @classmethod
+    def concat(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of all parts, in order."""
+        values = np.concatenate([part.values for part in parts])
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(values, _offsets(lengths))
+
+    def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, row):
-        row = range(len(self))[row]
+    def __getitem__(self, row: int) -> np.ndarray:
+        row = range(len(self))[row]  # raises IndexError, and counts negative rows from the end
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     @property
-    def lengths(self):
-        """(R,) int64."""
+    def lengths(self) -> np.ndarray:
+        """Length of each row, (R,) int64."""
         return np.diff(self.offsets)
 
     @property
-    def nbytes(self):
-        """Bytes of values and offsets."""
+    def nbytes(self) -> int:
+        """Bytes that the values and the offsets take."""
         return self.values.nbytes + self.offsets.nbytes
 
-    def take(self, index):
-        """Rows `index` (K,), in that order, repeats allowed."""
+    def take(self, index: np.ndarray) -> Ragged:
+        """The rows `index` (K,), in that order; repeats are allowed."""
         lengths = self.lengths[index]
         offsets = _offsets(lengths)
-        flat = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][index] - offsets[:-1], lengths)
+        shift = self.offsets[:-1][index] - offsets[:-1]
+        flat = np.arange(offsets[-1]) + np.repeat(shift, lengths)
         return Ragged(self.values[flat], offsets)
 
-    def mask(self):
+    def mask(self) -> np.ndarray:
         """(R, T) bool, True where a row has a value; T is the longest row."""
         return np.arange(self.lengths.max(initial=0)) < self.lengths[:, None]
 
-    def padded(self, fill=0, side="right"):
-        """(R, T) with `fill` beyond each row's end, or before its start with `side="left"`."""
+    def padded(self, fill: float = 0, side: str = "right") -> np.ndarray:
+        """(R, T) with `fill` beyond the end of each row, or before its start with side="left"."""
         mask = self.mask() if side == "right" else self.mask()[:, ::-1]
         out = np.full(mask.shape, fill, dtype=self.values.dtype)
         out[mask] = self.values
         return out
 
-    @classmethod
-    def concat(cls, parts):
-        """Rows of all parts, in order."""
-        return cls(
-            np.concatenate([part.values for part in parts]),
-            _offsets(np.concatenate([part.lengths for part in parts])),
+    def means(self) -> np.ndarray:
+        """Mean of each row, (R,) float64; NaN for an empty row."""
+        totals = np.bincount(
+            np.repeat(np.arange(len(self)), self.lengths), self.values, minlength=len(self)
+        )
+        return np.divide(
+            totals, self.lengths, out=np.full(len(self), np.nan), where=self.lengths > 0
         )
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """R rollouts as columns. Only `problem` is required; a missing column takes its neutral value.
+    """R rollouts as columns. Only `problem` is required; every other column has a neutral default.
 
-    problem   (R,) str    stable id of the problem; rows with one id are one group
-    level     (R,) int64  difficulty level of the problem
-    prompt    Ragged int32    prompt tokens
-    response  Ragged int32    sampled tokens, the end token included
-    logprobs  Ragged float32  log-probability of each sampled token under the policy that sampled it (nats)
-    text      (R,) object response as text
-    answer    (R,) object gold answer of the problem
-    truncated (R,) bool   the length limit ended it
-    entropy   (R,) float64 mean entropy of the sampling distribution over the response's tokens (nats)
-    reward    (R,) float64 what the advantage reads; NaN until verified
-    correct   (R,) bool   the verifier's binary verdict
-    status    (R,) str    the verifier's status
-    draw      (R,) int64  number of the rollout within its problem and round
-    stage     (R,) int64  allocation stage that asked for it
-    round     (R,) int64  round that sampled it
-    columns   dict of further (R,) columns: reward parts, advantage, selected, score ...
+    Attributes
+    ----------
+    problem : (R,) str
+        Stable id of the problem.
+    level : (R,) int64
+        Difficulty level of the problem.
+    prompt : Ragged of int32
+        Prompt tokens.
+    response : Ragged of int32
+        Sampled tokens, the end token included.
+    old_logprobs : Ragged of float32
+        Log-probability of each sampled token under the policy that sampled it, in nats.
+    text : (R,) object
+        The response as text.
+    answer : (R,) object
+        Gold answer of the problem.
+    truncated : (R,) bool
+        Whether the length limit ended the response.
+    entropy : (R,) float64
+        Mean entropy of the sampling distribution over the response's tokens, in nats.
+    reward : (R,) float64
+        What advantages read; NaN until verified.
+    correct : (R,) bool
+        The verifier's verdict.
+    status : (R,) str
+        The verifier's reason, one of `verifiers.STATUSES`.
+    draw : (R,) int64
+        Number of the rollout within its problem and round, from 0.
+    stage : (R,) int64
+        The allocator's request that asked for it, from 0.
+    round : (R,) int64
+        The round that sampled it.
+    columns : dict
+        Further columns, name to (R,): reward parts, advantage, selected, score and so on.
     """
 
     problem: np.ndarray
-    level: np.ndarray = None
-    prompt: Ragged = None
-    response: Ragged = None
-    logprobs: Ragged = None
-    text: np.ndarray = None
-    answer: np.ndarray = None
-    truncated: np.ndarray = None
-    entropy: np.ndarray = None
-    reward: np.ndarray = None
-    correct: np.ndarray = None
-    status: np.ndarray = None
-    draw: np.ndarray = None
-    stage: np.ndarray = None
-    round: np.ndarray = None
-    columns: dict = field(default_factory=dict)
+    level: np.ndarray = None  # type: ignore[assignment]
+    prompt: Ragged = None  # type: ignore[assignment]
+    response: Ragged = None  # type: ignore[assignment]
+    old_logprobs: Ragged = None  # type: ignore[assignment]
+    text: np.ndarray = None  # type: ignore[assignment]
+    answer: np.ndarray = None  # type: ignore[assignment]
+    truncated: np.ndarray = None  # type: ignore[assignment]
+    entropy: np.ndarray = None  # type: ignore[assignment]
+    reward: np.ndarray = None  # type: ignore[assignment]
+    correct: np.ndarray = None  # type: ignore[assignment]
+    status: np.ndarray = None  # type: ignore[assignment]
+    draw: np.ndarray = None  # type: ignore[assignment]
+    stage: np.ndarray = None  # type: ignore[assignment]
+    round: np.ndarray = None  # type: ignore[assignment]
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    def __post_init__(self):
-        object.__setattr__(self, "problem", np.asarray(self.problem, dtype=str))
+    def __post_init__(self) -> None:
+        def set_column(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)  # the table is frozen only once it is made
+
+        set_column("problem", np.asarray(self.problem, dtype=str))
         size = len(self.problem)
         for name, (dtype, neutral) in _SCALARS.items():
             value = getattr(self, name)
-            value = (
-                np.full(size, neutral, dtype=dtype)
-                if value is None
-                else np.asarray(value, dtype=dtype)
-            )
-            object.__setattr__(self, name, value)
+            if value is None:
+                value = np.full(size, neutral, dtype=dtype)
+            set_column(name, np.asarray(value, dtype=dtype))
         for name, dtype in _RAGGED.items():
             if getattr(self, name) is None:
-                object.__setattr__(
-                    self, name, Ragged(np.empty(0, dtype), np.zeros(size + 1, dtype=np.int64))
-                )
-        object.__setattr__(
-            self, "columns", {name: np.asarray(value) for name, value in self.columns.items()}
-        )
+                nothing = np.zeros(size + 1, dtype=np.int64)
+                set_column(name, Ragged(np.empty(0, dtype), nothing))
+        set_column("columns", {name: np.asarray(value) for name, value in self.columns.items()})
         for name, value in self.items():
             if len(value) != size:
                 raise ValueError(f"column {name} has {len(value)} rows, problem has {size}")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.problem)
 
-    def __getitem__(self, name):
-        return self.columns[name] if name in self.columns else getattr(self, name)
+    def __getitem__(self, name: str) -> Any:
+        if name in self.columns:
+            return self.columns[name]
+        if name in _NAMES or name == "group":
+            return getattr(self, name)
+        raise ValueError(f"rollouts: column {name!r} is missing")
 
-    def items(self):
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns or name in _NAMES
+
+    def items(self) -> list[tuple[str, Any]]:
         """(name, column) for every column, the further ones last."""
-        own = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "columns")
+        own = [
+            (each.name, getattr(self, each.name)) for each in fields(self) if each.name != "columns"
+        ]
         return [*own, *self.columns.items()]
 
     @property
-    def group(self):
-        """What advantages are taken over, (R,) str: a further column `group`, or else the problem."""
+    def group(self) -> np.ndarray:
+        """Keys (R,) str of the groups that advantages are taken over.
+
+        The further column `group` where there is one, as a replay buffer sets it; otherwise the
+        problem.
+        """
         return self.columns.get("group", self.problem)
 
     @property
-    def lengths(self):
+    def lengths(self) -> np.ndarray:
         """Tokens of each response, (R,) int64."""
         return self.response.lengths
 
     @property
-    def nbytes(self):
-        """Bytes of all columns; text and answers count their characters."""
-        texts = sum(len(text) for name in ("text", "answer") for text in getattr(self, name))
+    def nbytes(self) -> int:
+        """Bytes of all columns; of texts and answers their characters are counted."""
+        texts = sum(len(text) for name in ("text", "answer") for text in self[name])
         return texts + sum(column.nbytes for _, column in self.items())
 
-    def take(self, index):
-        """The rows `index` (K,) int64, in that order; repeats allowed."""
+    def take(self, index: Any) -> Rollouts:
+        """The rows `index` (K,) int64, in that order; repeats are allowed. A mask (R,) is taken as
+        well.
+        """
         index = np.asarray(index)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
-        pick = {
-            name: value.take(index) if isinstance(value, Ragged) else value[index]
-            for name, value in self.items()
-        }
-        return Rollouts.of_columns(pick)
-
-    def assign(self, **columns):
-        """A new table with the given columns replaced or added, each (R,) or Ragged."""
-        own = {name: value for name, value in columns.items() if name in _NAMES}
-        return replace(
-            self,
-            **own,
-            columns={**self.columns, **{k: v for k, v in columns.items() if k not in own}},
+        return Rollouts.of_columns(
+            {
+                name: column.take(index) if isinstance(column, Ragged) else column[index]
+                for name, column in self.items()
+            }
         )
 
-    def drop(self, names):
-        """A new table without the further columns in `names`; those it does not have are passed over."""
-        return replace(self, columns={k: v for k, v in self.columns.items() if k not in names})
+    def assign(self, **columns: Any) -> Rollouts:
+        """A new table with the given columns replaced or added, each (R,) or Ragged."""
+        own = {name: value for name, value in columns.items() if name in _NAMES}
+        further = {name: value for name, value in columns.items() if name not in _NAMES}
+        return replace(self, **own, columns={**self.columns, **further})
 
-    def groups(self):
-        """Problem ids in order of first appearance (G,) and the group number of every row (R,) int64."""
-        keys, first, inverse = np.unique(self.problem, return_index=True, return_inverse=True)
+    def drop(self, names: Iterable[str]) -> Rollouts:
+        """A new table without the further columns in `names`; names it does not have are passed
+        over.
+        """
+        left_out = set(names)
+        kept = {name: value for name, value in self.columns.items() if name not in left_out}
+        return replace(self, columns=kept)
+
+    def problems(self) -> tuple[np.ndarray, np.ndarray]:
+        """Problem ids in order of first appearance (P,), and for each row the position of its
+        problem (R,) int64.
+        """
+        ids, first, inverse = np.unique(self.problem, return_index=True, return_inverse=True)
         order = np.argsort(first, kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        return keys[order], rank[inverse]
+        return ids[order], rank[inverse]
 
-    def frame(self, text=True):
-        """One row a rollout as a `pandas.DataFrame`: every scalar column and the response length, no tokens."""
+    def frame(self, text: bool = True) -> pd.DataFrame:
+        """One row a rollout as a DataFrame: every scalar column and the response length, but no
+        tokens.
+        """
         import pandas as pd
 
         left_out = set() if text else {"text", "answer"}
@@ -225,29 +314,31 @@ class Rollouts:
         return pd.DataFrame({**data, "length": self.lengths})
 
     @classmethod
-    def of_columns(cls, columns):
-        """From a dict of all columns, own and further ones."""
+    def of_columns(cls, columns: Mapping[str, Any]) -> Rollouts:
+        """Make a table from a dict of all its columns, own and further ones."""
         own = {name: value for name, value in columns.items() if name in _NAMES}
-        return cls(
-            **own, columns={name: value for name, value in columns.items() if name not in _NAMES}
-        )
+        further = {name: value for name, value in columns.items() if name not in _NAMES}
+        return cls(**own, columns=further)
 
     @staticmethod
-    def concat(parts):
-        """The rows of all parts in order; every part must have the same columns."""
+    def concat(parts: Iterable[Rollouts]) -> Rollouts:
+        """The rows of all parts, in order; every part must have the same columns."""
         parts = list(parts)
         if not parts:
             raise ValueError("parts=[]: at least one table is needed")
         names = [name for name, _ in parts[0].items()]
         for part in parts[1:]:
-            if {name for name, _ in part.items()} != set(names):
-                odd = sorted({name for name, _ in part.items()} ^ set(names))
-                raise ValueError(f"parts differ in columns: {', '.join(odd)}")
-        join = {n: Ragged.concat if n in _RAGGED else np.concatenate for n in names}
-        return Rollouts.of_columns({n: join[n]([part[n] for part in parts]) for n in names})
+            unmatched = {name for name, _ in part.items()} ^ set(names)
+            if unmatched:
+                raise ValueError(f"parts differ in columns: {', '.join(sorted(unmatched))}")
+        joined = {}
+        for name in names:
+            join = Ragged.concat if name in _RAGGED else np.concatenate
+            joined[name] = join([part[name] for part in parts])
+        return Rollouts.of_columns(joined)
 
 
-_RAGGED = {"prompt": np.int32, "response": np.int32, "logprobs": np.float32}
+_RAGGED = {"prompt": np.int32, "response": np.int32, "old_logprobs": np.float32}
 _SCALARS = {
     "level": (np.int64, 0),
     "text": (object, ""),
@@ -264,5 +355,27 @@ _SCALARS = {
 _NAMES = {"problem", *_RAGGED, *_SCALARS}
 
 
-def _offsets(lengths):
+def group_numbers(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Groups as numbers: sorted keys (G,), the group number of every row (R,) and the group sizes
+    (G,).
+
+    Rows of a group usually stand together, so each run of equal keys is looked up only once. The
+    numbers are 16 bits wide where that suffices, since NumPy sorts 16 bits by radix.
+
+    Examples
+    --------
+    >>> group_numbers(np.array(["b", "b", "a", "b"]))
+    (array(['a', 'b'], dtype='<U1'), array([1, 1, 0, 1], dtype=uint16), array([1, 3]))
+    """
+    keys = np.asarray(keys)
+    starts_run = np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)]
+    heads = np.flatnonzero(starts_run)
+    names, number_of_head = np.unique(keys[heads], return_inverse=True)
+    run_lengths = np.diff(np.append(heads, len(keys)))
+    numbers = np.repeat(number_of_head, run_lengths)
+    dtype = np.uint16 if len(names) <= 2**16 else np.int64
+    return names, numbers.astype(dtype), np.bincount(numbers, minlength=len(names))
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

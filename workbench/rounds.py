@@ -1,97 +1,306 @@
-"""What a method's slots do in one round, whoever samples and whoever updates: `Run`, or another library's trainer."""
+"""One round of a method, whoever samples and whoever updates: `Run`, TRL's trainer or verl's.
 
-from contextlib import nullcontext
+`play` asks the slots in their order and checks what each returns, so that a mistake in a slot is
+reported by the slot's name and never trained on. The trainer hands over two functions, one that
+samples and verifies, and one that finds further problems, and gets back a `Round`: the rows to
+train on, their advantages and their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.advantages import selected_advantages
-from workbench.allocators import More
-from workbench.rollouts import Rollouts
+from workbench.problems import Problem
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.slots import BASELINES, More, Selection
+from workbench.utils.validation import one_of, shown, whole_number
 
-REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
+if TYPE_CHECKING:
+    from workbench.methods import Method
+
+MOST_REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
+
+Sample = Callable[[list[Problem], np.ndarray, np.ndarray, int], Rollouts]
+FindMore = Callable[[int, list[Problem]], Sequence[Problem]]
+Timed = Callable[[], AbstractContextManager]
 
 
-def collect(allocator, problems, context, sample, more, watched=nullcontext):
-    """Drives the allocator: all rollouts of the round (R rows), and the rows that go on to the selector, (K,) int64.
+@dataclass(frozen=True)
+class Round:
+    """What a method decided in one round.
 
-    problems: list of those the round starts with. sample(problems, counts, before, stage) -> scored `Rollouts`: so many
-    more of each problem, counts (P,) int64, which had `before` (P,) so far. more(n, problems) -> list of n other
-    problems, shorter or empty when there are not so many. watched: makes a context manager around the allocator's own
-    work. ValueError for counts that are none, for no rollouts at all, and for an allocator that never ends.
+    Attributes
+    ----------
+    rollouts : Rollouts (R rows)
+        Everything sampled in the round and the old responses that joined, with what the selector
+        recorded of them.
+    rows : (K,) int64
+        The rows to train on, ascending.
+    advantages : (K,) float64, or a Ragged with one for each response token
+    weights : (K,) float64, or None for 1 each
+    mini_batch : int, optional
+        Rows of one optimizer step, where the selector says so.
     """
-    plan = allocator.allocate(problems, context)
-    with watched():
-        request, keep = _advance(plan, None)
-    parts, stage = [], 0
-    for _ in range(REQUESTS):
+
+    rollouts: Rollouts
+    rows: np.ndarray
+    advantages: np.ndarray | Ragged
+    weights: np.ndarray | None = None
+    mini_batch: int | None = None
+
+
+def play(
+    method: Method,
+    problems: Sequence[Problem],
+    context: Context,
+    sample: Sample,
+    more: FindMore,
+    timed: Timed = nullcontext,
+) -> Round:
+    """Ask a method's slots for one round.
+
+    Parameters
+    ----------
+    method : Method
+    problems : the problems that the round starts with
+    context : Context
+    sample : function
+        sample(problems, counts, before, stage) returns verified rollouts, counts[i] of problems[i],
+        which had before[i] so far; stage is the number of the request.
+    more : function
+        more(n, problems) returns n problems that are not in the list, or fewer where there are no
+        more.
+    timed : function
+        Returns a context manager that is entered while the slots work, so that a trainer can
+        measure them.
+
+    Raises
+    ------
+    ValueError
+        When a slot returns what it must not; the message begins with the slot's name.
+    """
+    problems = checked_problems("curriculum", problems)
+    rollouts, candidates = collect(method.allocator, problems, context, sample, more, timed)
+    with timed():
+        return choose(method, rollouts, candidates, context)
+
+
+def collect(
+    allocator: Any,
+    problems: list[Problem],
+    context: Context,
+    sample: Sample,
+    more: FindMore,
+    timed: Timed = nullcontext,
+) -> tuple[Rollouts, np.ndarray]:
+    """Drive an allocator: all rollouts of the round, and the rows (K,) int64 that go on. Arguments:
+    see `play`.
+    """
+    name = shown(allocator)
+    requests = allocator.allocate(problems, context)
+    if not isinstance(requests, Generator):
+        raise ValueError(
+            f"allocator: {name}.allocate returned {shown(requests)}; it must be a generator that "
+            "yields its counts"
+        )
+    parts: list[Rollouts] = []
+    answer: Any = None
+    for _ in range(MOST_REQUESTS):
+        with timed():
+            request, kept = _next_request(requests, answer)
         if request is None:
             break
         if isinstance(request, More):
-            answer = problems = [*problems, *more(request.n, problems)]
+            known = frozenset(problem.id for problem in problems)
+            further = checked_problems("curriculum", more(request.n, problems), known)
+            problems = [*problems, *further]
+            answer = problems
         else:
-            counts = _checked(request, problems)
-            parts.append(sample(problems, counts, _counts_so_far(problems, parts), stage))
-            answer, stage = Rollouts.concat(parts), stage + 1
-        with watched():
-            request, keep = _advance(plan, answer)
+            counts = _checked_counts(name, request, len(problems))
+            before = _counts_so_far(problems, parts)
+            parts.append(sample(problems, counts, before, len(parts)))
+            answer = Rollouts.concat(parts)
     else:
         raise ValueError(
-            f"allocator: {allocator!r} asked {REQUESTS} times in one round without ending"
+            f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
         )
-    if not parts or not sum(map(len, parts)):
-        raise ValueError(f"allocator: {allocator!r} asked for no rollouts")
+    if not any(map(len, parts)):
+        raise ValueError(f"allocator: {name} asked for no rollouts")
     rollouts = Rollouts.concat(parts)
-    return rollouts, np.arange(len(rollouts)) if keep is None else np.asarray(keep, dtype=np.int64)
+    if kept is None:
+        return rollouts, np.arange(len(rollouts))
+    return rollouts, checked_rows(f"allocator: {name}", kept, len(rollouts))
 
 
-def join_and_select(method, rollouts, candidates, context, max_length):
-    """Old responses join, the selector chooses: (the round's table, rows trained on (K,), their advantages (K,), seen).
+def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Round:
+    """Let old responses join and the selector choose, and take the advantages.
 
-    candidates (C,) int64: rows of `rollouts` that went past the allocator. max_length: the sampling limit in tokens.
-    seen: what the selector adds to the table, name -> (R,), NaN for rows that were no candidates.
+    candidates (C,) int64: the rows of `rollouts` that went past the allocator.
     """
-    if method.reuse is not None:
-        rollouts, candidates = method.reuse.join(rollouts, candidates, context)
-    everything = np.array_equal(candidates, np.arange(len(rollouts)))  # then nothing need be copied
-    selector, pool = method.selector, rollouts if everything else rollouts.take(candidates)
-    if not len(pool):
-        return rollouts, candidates, np.empty(0), {}
-    if selector.statistics == "pool":
-        pool = pool.assign(
-            advantage=method.advantage(pool.reward, pool.group),
-            age=context.round - pool.round,
-            max_length=np.full(len(pool), max_length),
+    if method.replay is not None:
+        rollouts, candidates = method.replay.join(rollouts, candidates, context)
+        candidates = checked_rows(
+            f"replay: {shown(method.replay)}", candidates, len(rollouts), ordered=False
         )
-    index = np.asarray(selector(pool, context.rng("selector")), dtype=np.int64)
-    advantages = selected_advantages(method.advantage, selector.statistics, pool, index)
-    seen = selector.columns() if hasattr(selector, "columns") else {}
-    return (
-        rollouts,
-        candidates[index],
+    if not len(candidates):
+        return Round(rollouts, candidates, np.empty(0))
+    pool = rollouts.take(candidates)
+    full = checked_advantages(method.advantage, method.advantage(pool, context), pool)
+    pool = pool.assign(
+        advantage=full.means() if isinstance(full, Ragged) else full,
+        age=context.round - pool.round,
+    )
+    selection = checked_selection(method.selector, method.selector.select(pool, context), len(pool))
+    advantages = selected_advantages(
+        method.advantage, selection.baseline, pool, selection.rows, context
+    )
+    advantages = checked_advantages(method.advantage, advantages, pool.take(selection.rows))
+
+    columns = {
+        name: _spread(values, candidates, len(rollouts))
+        for name, values in selection.columns.items()
+    }
+    return Round(
+        rollouts.assign(**columns),
+        candidates[selection.rows],
         advantages,
-        {n: _spread(v, candidates, len(rollouts)) for n, v in seen.items()},
+        selection.weights,
+        selection.mini_batch,
     )
 
 
-def _advance(plan, answer):
-    """The allocator's next request and, when it ends, (None, the rows it keeps)."""
+# Checks of what slots return
+
+
+def checked_problems(
+    slot: str, problems: Any, taken: frozenset[str] = frozenset()
+) -> list[Problem]:
+    """The problems as a list; ValueError for none, for one that comes twice, and for what is no
+    problem.
+    """
+    problems = list(problems)
+    if not problems and not taken:
+        raise ValueError(f"{slot}: it chose no problems; a round needs at least one")
+    seen = set(taken)
+    for problem in problems:
+        if not isinstance(problem, Problem):
+            raise ValueError(f"{slot}: {shown(problem)} is no Problem")
+        if problem.id in seen:
+            raise ValueError(
+                f"{slot}: problem {problem.id!r} comes twice in one round; ids must be unique"
+            )
+        seen.add(problem.id)
+    return problems
+
+
+def checked_rows(who: str, rows: Any, size: int, ordered: bool = True) -> np.ndarray:
+    """Rows as int64, ascending if `ordered`; a mask of bool is turned into rows.
+
+    ValueError for rows outside the table, rows that come twice, and masks of the wrong length.
+    """
+    rows = np.asarray(rows)
+    if rows.ndim != 1:
+        raise ValueError(f"{who}: it returned an array of shape {rows.shape}; (K,) rows are needed")
+    if rows.dtype == bool:
+        if len(rows) != size:
+            raise ValueError(f"{who}: its mask has {len(rows)} entries for {size} candidates")
+        return np.flatnonzero(rows)
+    if len(rows) and rows.dtype.kind not in "iu":
+        raise ValueError(f"{who}: it returned rows of type {rows.dtype}; whole numbers are needed")
+    rows = rows.astype(np.int64)
+    outside = (rows < 0) | (rows >= size)
+    if outside.any():
+        raise ValueError(f"{who}: row {rows[outside][0]} is none of the {size} candidates")
+    if len(np.unique(rows)) < len(rows):
+        values, counts = np.unique(rows, return_counts=True)
+        raise ValueError(f"{who}: row {values[counts > 1][0]} comes {counts.max()} times")
+    return np.sort(rows) if ordered else rows
+
+
+def checked_selection(selector: Any, selection: Any, size: int) -> Selection:
+    """The selection with rows in ascending order; ValueError for anything that does not fit `size`
+    candidates.
+    """
+    who = f"selector: {shown(selector)}"
+    if not isinstance(selection, Selection):
+        raise ValueError(
+            f"{who}.select returned {shown(selection)}; it must return a Selection(rows)"
+        )
+    rows = checked_rows(who, selection.rows, size, ordered=False)
+    order = np.argsort(rows, kind="stable")
+    weights = selection.weights
+    if weights is not None:
+        weights = np.asarray(weights, dtype=np.float64)
+        if weights.shape != rows.shape:
+            raise ValueError(f"{who}: weights of shape {weights.shape} for {len(rows)} rows")
+        if not (np.isfinite(weights) & (weights >= 0)).all():
+            raise ValueError(f"{who}: weights must be finite numbers of at least 0")
+        weights = weights[order]
+    for name, values in selection.columns.items():
+        if np.shape(values) != (size,):
+            raise ValueError(
+                f"{who}: column {name!r} has shape {np.shape(values)} for {size} candidates"
+            )
+    if selection.mini_batch is not None:
+        whole_number(f"{who}: mini_batch", selection.mini_batch, 1)
+    one_of(f"{who}: baseline", selection.baseline, BASELINES)
+    return Selection(
+        rows[order], weights, selection.columns, selection.mini_batch, selection.baseline
+    )
+
+
+def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.ndarray | Ragged:
+    """Advantages as float64, one for each rollout, or as a Ragged; ValueError for another shape or
+    a NaN.
+    """
+    who = f"advantage: {shown(advantage)}"
+    if isinstance(values, Ragged):
+        if not np.array_equal(values.offsets, rollouts.response.offsets):
+            raise ValueError(f"{who}: one number for each response token is needed in a Ragged")
+        numbers = values.values
+    else:
+        values = np.asarray(values, dtype=np.float64)
+        if values.shape != (len(rollouts),):
+            raise ValueError(
+                f"{who}: it returned shape {values.shape} for {len(rollouts)} rollouts; one number "
+                "each is needed"
+            )
+        numbers = values
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{who}: it returned numbers that are not finite")
+    return values
+
+
+def _next_request(requests: Generator, answer: Any) -> tuple[Any, Any]:
+    """The allocator's next request, or None and the rows that it keeps when it ends."""
     try:
-        return plan.send(answer), None
+        request = requests.send(answer)
     except StopIteration as end:
         return None, end.value
+    if request is None:
+        raise ValueError("allocator: it yielded None; counts or More(n) are needed")
+    return request, None
 
 
-def _checked(counts, problems):
-    counts = np.asarray(counts, dtype=np.int64)
-    if counts.shape != (len(problems),) or (counts < 0).any():
+def _checked_counts(name: str, counts: Any, problems: int) -> np.ndarray:
+    counts = np.asarray(counts)
+    whole = counts.dtype.kind in "iu" or (counts == np.floor(counts)).all()
+    if counts.shape != (problems,) or not whole or (counts < 0).any():
         raise ValueError(
-            f"allocator: counts {counts.tolist()} are not {len(problems)} numbers of at least 0"
+            f"allocator: {name} yielded counts {counts.tolist()}; {problems} whole numbers of at "
+            "least 0 are needed"
         )
-    return counts
+    return counts.astype(np.int64)
 
 
-def _counts_so_far(problems, parts):
-    place = {p.id: i for i, p in enumerate(problems)}
+def _counts_so_far(problems: Sequence[Problem], parts: Sequence[Rollouts]) -> np.ndarray:
+    place = {problem.id: i for i, problem in enumerate(problems)}
     before = np.zeros(len(problems), dtype=np.int64)
     for part in parts:
         ids, counts = np.unique(part.problem, return_counts=True)
@@ -99,7 +308,7 @@ def _counts_so_far(problems, parts):
     return before
 
 
-def _spread(values, rows, size):
+def _spread(values: Any, rows: np.ndarray, size: int) -> np.ndarray:
     """Values of the given rows in a column of `size` rows, NaN elsewhere."""
     column = np.full(size, np.nan)
     column[rows] = values

@@ -1,170 +1,239 @@
-"""The loop: a run is a Lab times a Method, and leaves a Record.
+"""A run is a Lab times a Method, and leaves a Record.
 
-One round: draw problems -> allocator asks for counts -> generate -> verify -> reuse -> select -> advantages -> update in
-mini-batches -> record -> feedback to the slots. Everything passes forward as `Rollouts`.
+One round: the curriculum chooses problems, the allocator asks for counts, the policy generates, the
+verifier scores, replay joins old responses, the selector chooses, advantages are taken, the
+objective is minimised in mini-batches, the round is recorded, and the slots learn from it.
+`workbench.rounds` drives the slots; `workbench.session` does the rest.
 """
 
-import copy
+from __future__ import annotations
+
 import inspect
 import os
 import tempfile
-import time
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from workbench import labs, rewards
-from workbench.evaluation import evaluate
-from workbench.grpo import NonFinite, grpo_step, marked, mini_batches
+from workbench import labs
+from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.records.checkpoints import pack, unpack
-from workbench.records.health import TrainingWarning, symptoms
+from workbench.records import Record, RecordWarning, refuse_other_files
+from workbench.records.health import TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import changes, commit, hardware, made_again, versions
-from workbench.records.record import (
-    FORMAT,
-    Record,
-    RecordError,
-    RecordWarning,
-    Writer,
-    refuse_other_files,
-)
-from workbench.records.round_stats import round_row
+from workbench.records.manifest import changes, made_again
 from workbench.records.trackers import Trackers
-from workbench.rollouts import Context
-from workbench.rounds import collect, join_and_select
-from workbench.utils.checks import check_instance, check_optimizer
-from workbench.utils.columns import positive_number, whole_number
+from workbench.slots import NEEDS
 from workbench.utils.descriptions import describe, differences, rebuild
 from workbench.utils.html import card
-from workbench.utils.seeding import derive
+from workbench.utils.validation import instance_of, positive_number, whole_number
 
-PHASES = ("generate", "verify", "schedule", "update", "record", "evaluate")
-LEARNING_SLOTS = ("allocator", "reuse", "selector")
+if TYPE_CHECKING:
+    from workbench.session import Session
+
+ARGUMENTS = (
+    "seed",
+    "problems_per_round",
+    "learning_rate",
+    "mini_batches",
+    "evaluate_every",
+    "checkpoint_every",
+)
 
 
 class Run:
     """One training run.
 
-    lab: a `Lab`; method: a `Method`, copied, so that what it learns stays in this run. seed: of everything drawn.
-    out: directory of the record, made when missing; one that holds the same run is resumed, another run is refused;
-    None keeps the record in a temporary directory that goes with this object. problems_per_round: drawn each round.
-    learning_rate: None for the lab's own. mini_batches: optimizer steps a round, split by groups; a selector with a
-    `mini_batch` of its own decides instead. evaluate_every: rounds between evaluations on the lab's held-out problems,
-    the first before round 1; 0 for none. checkpoint_every: rounds between checkpoints; a killed run repeats the rounds
-    since the last one, bit for bit on a CPU. trackers: who else sees the rounds, "tensorboard" (beside the record),
-    "wandb", "trackio" or objects of one's own, see `trackers.py`.
+    Parameters
+    ----------
+    lab : Lab
+        Where learning happens.
+    method : Method
+        It is cloned, so that what it learns stays in this run.
+    seed : int
+        Of everything that is drawn.
+    out : path, optional
+        Directory of the record, made when missing. One that holds the same run is resumed; one that
+        holds another run is refused. None keeps the record in a temporary directory that goes with
+        this object.
+    problems_per_round : int
+    learning_rate : float, optional
+        None for the lab's own.
+    mini_batches : int
+        Optimizer steps a round, split by problems; a selector with mini-batches of its own decides
+        instead.
+    evaluate_every : int
+        Rounds between evaluations on the lab's held-out problems, beginning before round 1; the
+        last round asked for is always evaluated. 0 for no evaluation.
+    checkpoint_every : int
+        Rounds between checkpoints. A killed run repeats the rounds since the last one, bit for bit
+        on a CPU.
+    trackers : names or objects
+        Who else sees the rounds: "tensorboard" (beside the record), "wandb", "trackio", or objects
+        of your own, see `workbench.records.trackers`.
+
+    Raises
+    ------
+    ValueError
+        For arguments that cannot work, before any model is loaded.
     """
 
     def __init__(
         self,
-        lab,
-        method,
+        lab: Lab,
+        method: Method,
         *,
-        seed=0,
-        out=None,
-        problems_per_round=32,
-        learning_rate=None,
-        mini_batches=1,
-        evaluate_every=20,
-        checkpoint_every=5,
-        trackers=(),
-    ):
-        check_instance("lab", lab, labs.Lab, "labs.tiny()")
-        check_instance("method", method, Method, "methods.grpo()")
+        seed: int = 0,
+        out: Any = None,
+        problems_per_round: int = 32,
+        learning_rate: float | None = None,
+        mini_batches: int = 1,
+        evaluate_every: int = 20,
+        checkpoint_every: int = 5,
+        trackers: Any = (),
+    ) -> None:
+        instance_of("lab", lab, Lab, "labs.tiny()")
+        instance_of("method", method, Method, "methods.grpo()")
+        method.check_provided(NEEDS, "Run")
+        whole_number("seed", seed, 0)
         whole_number("problems_per_round", problems_per_round, 1)
         whole_number("mini_batches", mini_batches, 1)
         whole_number("evaluate_every", evaluate_every, 0)
         whole_number("checkpoint_every", checkpoint_every, 1)
-        whole_number("seed", seed, 0)
         if mini_batches > problems_per_round:
             raise ValueError(
-                f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} problems a round"
+                f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} "
+                "problems a round"
             )
         if learning_rate is not None:
             positive_number("learning_rate", learning_rate)
-        if out is not None and not isinstance(out, (str, os.PathLike)):
+        if out is not None and not isinstance(out, str | os.PathLike):
             raise ValueError(f"out={out!r}: the path of a directory is needed, or None")
-        check_optimizer(lab.optimizer)
-        lab.problems.draw(problems_per_round, 0, seed)  # a pool that is too small says so now
-        self.lab, self.method, self.seed = lab, copy.deepcopy(method), seed
-        self._untaught = copy.deepcopy(method)
-        self.problems_per_round, self.mini_batches = problems_per_round, mini_batches
+        lab.check_round(problems_per_round, seed)
+
+        self.lab = lab
+        self.configured_method = method.clone()
+        self.seed = seed
+        self.problems_per_round = problems_per_round
         self.learning_rate = learning_rate or lab.learning_rate
-        self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
-        self._temporary = tempfile.TemporaryDirectory(prefix="workbench-") if out is None else None
-        self.path = Path(out if out is not None else self._temporary.name)
-        self._trackers = Trackers(trackers, self.path)
-        self._same_run_or_none()
-        self.policy = self._writer = None
+        self.mini_batches = mini_batches
+        self.evaluate_every = evaluate_every
+        self.checkpoint_every = checkpoint_every
+        self._temporary = None
+        if out is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="workbench-")
+            out = self._temporary.name
+        self.path = Path(out)
+        self.trackers = Trackers(trackers, self.path)
+        self._check_directory()
         self._lock = RecordLock(self.path)
+        self._session: Session | None = None
 
     @classmethod
-    def resume(cls, path, *, lab=None, method=None, trackers=()):
+    def resume(
+        cls,
+        path: Any,
+        *,
+        lab: Lab | None = None,
+        method: Method | None = None,
+        trackers: Any = (),
+    ) -> Run:
         """The run whose record is at `path`, to go on where it stopped.
 
-        Lab and method are made from the manifest; those of your own making have to be passed, and trackers again.
+        Lab and method are made from the manifest. Those with parts of your own making have to be
+        passed, and trackers have to be named again.
         """
         manifest = Record(path).manifest
-        lab = lab if lab is not None else made_again(labs.from_config, manifest, "lab", path)
-        method = method if method is not None else made_again(rebuild, manifest, "method", path)
+        if lab is None:
+            lab = made_again(labs.from_config, manifest, "lab", path)
+        if method is None:
+            method = made_again(rebuild, manifest, "method", path)
         arguments = manifest.get("arguments", {})
-        if odd := arguments.keys() - inspect.signature(cls).parameters.keys():
+        unknown = sorted(arguments.keys() - inspect.signature(cls).parameters.keys())
+        if unknown:
             raise ValueError(
-                f"{path}: its arguments {', '.join(sorted(odd))} are unknown to this version of workbench"
+                f"{path}: its arguments {', '.join(unknown)} are unknown to this version of "
+                "workbench"
             )
-        return cls(lab, method, out=path, **arguments)
+        return cls(lab, method, out=path, **arguments, trackers=trackers)
 
     @property
-    def record(self):
+    def method(self) -> Method:
+        """The method, with what it has learnt so far in this process."""
+        return self._session.method if self._session else self.configured_method
+
+    @property
+    def policy(self) -> Any:
+        """The model as trained so far; None before the first round in this process."""
+        return self._session.policy if self._session else None
+
+    @property
+    def record(self) -> Record:
         """The run's `Record`; it exists from the first round on."""
         return Record(self.path)
 
     @property
-    def round(self):
-        """Rounds completed."""
-        return len(self._writer.rows) if self._writer else 0
+    def round(self) -> int:
+        """Rounds completed, in this process or an earlier one."""
+        if self._session:
+            return self._session.round
+        return len(self.record.rounds) if (self.path / "manifest.json").exists() else 0
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Run({self.lab.name!r}, {self.method!r}, seed={self.seed}, out={str(self.path)!r})"
 
-    def _repr_html_(self):
-        return card(
-            "Run",
-            [
-                ("lab", self.lab.name),
-                ("method", self.method),
-                ("seed", self.seed),
-                ("record", self.path),
-            ],
-        )
+    def _repr_html_(self) -> str:
+        rows = [
+            ("lab", self.lab.name),
+            ("method", self.method),
+            ("seed", self.seed),
+            ("record", self.path),
+        ]
+        return card("Run", rows)
 
-    def rounds(self, n, progress=True):
-        """Trains until the run has n rounds in all; yields each new round's row, a dict, as soon as it is recorded.
+    def rounds(self, n: int, progress: bool = True) -> Iterator[dict[str, Any]]:
+        """Train until the run has n rounds in all.
 
-        Starts where the run stopped. Leaving the loop early keeps everything: a checkpoint is written.
+        Starts where the run stopped. Leaving the loop early keeps everything: a checkpoint is
+        written.
+
+        Parameters
+        ----------
+        n : int
+            Rounds in all, those of earlier calls and processes included.
+        progress : bool
+            Whether to show a progress bar.
+
+        Yields
+        ------
+        dict
+            The row of each new round, as soon as it is recorded.
         """
         from tqdm.auto import tqdm
 
         whole_number("n", n, 0)
-        self._same_run_or_none()
+        self._check_directory()
         with self._lock:
-            with self._whole():
-                self._start()
-            with tqdm(
+            with self._all_or_nothing():
+                session = self._open_session()
+                if session.round < n:
+                    session.drop_last_evaluation()
+            bar = tqdm(
                 total=n,
-                initial=min(self.round, n),
-                desc=self.method.name,
+                initial=min(session.round, n),
+                desc=self.configured_method.name,
                 unit="round",
                 disable=not progress,
-            ) as bar:
+            )
+            with bar:
                 try:
-                    while self.round < n:
-                        with self._whole():
-                            row = self._round(self.round + 1)
+                    while session.round < n:
+                        with self._all_or_nothing():
+                            row = session.step()
+                            if session.round == n:
+                                session.evaluate_last()
                         bar.update()
                         bar.set_postfix(
                             reward=f"{row['reward']:.3f}",
@@ -173,294 +242,70 @@ class Run:
                         _warn(row["warnings"], bar)
                         yield row
                 finally:
-                    if self._writer is not None:
-                        self._checkpoint()
-                    self._trackers.finish()
-
-    # one round
+                    if self._session is not None:
+                        self._session.checkpoint()
+                    self.trackers.finish()
 
     @contextmanager
-    def _whole(self):
-        """All of what is done within, or nothing: after an error or an interrupt the next `rounds` reads the checkpoint."""
+    def _all_or_nothing(self) -> Iterator[None]:
+        """After an error or an interrupt within, the next `rounds` starts from the checkpoint."""
         try:
             yield
         except BaseException:
-            self._writer = None
+            self._session = None
             raise
 
-    def _round(self, number):
-        context, watch = (
-            Context(self.seed, number, self.lab.problems.epoch(self._cursor), self.policy),
-            _Watch(),
-        )
-        try:
-            rollouts, candidates = self._collect(context, watch)
-            with watch("schedule"):
-                rollouts, chosen, advantages, seen = join_and_select(
-                    self.method, rollouts, candidates, context, self.lab.sampling.max_new_tokens
-                )
-            with watch("update"):
-                steps = self._update(rollouts.take(chosen), advantages, context)
-        except NonFinite as error:
-            kept = self._writer.save_failure(number, error.rollouts)
-            raise NonFinite(
-                f"round {number}: {error}; the rollouts that caused it are in {kept}",
-                error.rollouts,
-            ) from None
-        rollouts = marked(rollouts, chosen, advantages, steps, number).assign(**seen)
-        with watch("schedule"):
-            self._feedback(rollouts, context)
-        row = self._row(number, rollouts, steps, watch)
-        self._record(row, rollouts, watch)
-        return row
+    def _open_session(self) -> Session:
+        """The session of this process, or a new one from the checkpoint where another process may
+        have written.
+        """
+        from workbench.session import Session
 
-    def _collect(self, context, watch):
-        """Drives the allocator: all verified rollouts of the round, and the rows that go on."""
-        problems, self._cursor = self.lab.problems.draw(
-            self.problems_per_round, self._cursor, self.seed
-        )
-
-        def sample(problems, counts, before, stage):
-            return self._sample(problems, counts, before, stage, context, watch)
-
-        return collect(
-            self.method.allocator,
-            list(problems),
-            context,
-            sample,
-            self._more,
-            lambda: watch("schedule"),
-        )
-
-    def _more(self, n, problems):
-        """n more problems, or none when the pool has no n others."""
-        try:
-            taken = frozenset(p.id for p in problems)
-            more, self._cursor = self.lab.problems.draw(n, self._cursor, self.seed, taken)
-        except ValueError:
-            return []
-        return more
-
-    def _sample(self, problems, counts, before, stage, context, watch):
-        seeds = [
-            derive(self.seed, "generate", context.round, p.id, int(b))
-            for p, b in zip(problems, before)
-        ]
-        with watch("generate"):
-            rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
-        with watch("verify"):
-            scores = self.lab.verifier.score(list(rollouts.text), list(rollouts.answer))
-        size = len(rollouts)
-        rollouts = rollouts.assign(
-            reward=scores.reward,
-            correct=scores.correct,
-            status=scores.status,
-            draw=rollouts.draw + np.repeat(before, counts),
-            stage=np.full(size, stage),
-            round=np.full(size, context.round),
-            gradient=np.ones(size, bool),
-            uses=np.zeros(size, dtype=np.int64),
-        )
-        rollouts = rewards.total(rollouts, self.method.reward, self.lab.sampling)
-        bad = ~np.isfinite(rollouts.reward)
-        if bad.any():
-            raise NonFinite(
-                f"the reward of {int(bad.sum())} rollouts is not finite", rollouts.take(bad)
-            )
-        return rollouts
-
-    def _update(self, rollouts, advantages, context):
-        """Optimizer steps over mini-batches; (rows, StepStats) of each."""
-        size = getattr(self.method.selector, "mini_batch", None)
-        parts = mini_batches(rollouts, self.mini_batches, context.rng("mini-batches"), size)
-        lab = self.lab
-        return [
-            (
-                rows,
-                grpo_step(
-                    self.policy,
-                    self.optimizer,
-                    rollouts.take(rows),
-                    advantages[rows],
-                    self.method.objective,
-                    temperature=lab.sampling.temperature,
-                    micro_tokens=lab.micro_tokens,
-                    max_grad_norm=lab.max_grad_norm,
-                    length=lab.sampling.max_new_tokens,
-                    reference=self._reference,
-                ),
-            )
-            for rows in parts
-        ]
-
-    def _feedback(self, rollouts, context):
-        for slot in self._learning().values():
-            if hasattr(slot, "feedback"):
-                slot.feedback(rollouts, context)
-
-    # the record
-
-    def _row(self, number, rollouts, steps, watch):
-        row = round_row(number, rollouts, steps, self.policy.parameter_count, self.learning_rate)
-        for slot in self._learning().values():
-            row |= slot.metrics() if hasattr(slot, "metrics") else {}
-        row["warnings"] = "\n".join(symptoms([*self._writer.rows, row]))
-        training = sum(watch.seconds[phase] for phase in PHASES[:4])
-        return (
-            row
-            | {f"seconds_{phase}": watch.seconds[phase] for phase in PHASES[:4]}
-            | {"seconds": training}
-        )
-
-    def _record(self, row, rollouts, watch):
-        with watch("record"):
-            columns = {
-                n: v
-                for n, v in rollouts.items()
-                if n not in ("prompt", "response", "logprobs", "answer")
-            }
-            self._writer.round(row, {**columns, "length": rollouts.lengths})
-            self._trackers.log(row, row["round"])
-        if self.evaluate_every and row["round"] % self.evaluate_every == 0:
-            self._evaluate(row["round"])
-        if row["round"] % self.checkpoint_every == 0:
-            self._checkpoint()
-
-    def _evaluate(self, number):
-        if self.lab.held_out is not None and self.evaluate_every:
-            frame = evaluate(
-                self.policy,
-                self.lab.held_out,
-                self.lab.verifier,
-                self.lab.samples,
-                sampling=self.lab.sampling,
-                seed=derive(self.seed, "evaluate", number),
-            )
-            self._writer.evaluation(frame.assign(round=number))
-            self._trackers.log(
-                {"evaluation/accuracy": float((frame.correct / frame.samples).mean())}, number
-            )
-
-    # state
-
-    def _start(self):
-        """Loads the policy and, where there is one, the checkpoint."""
-        if self._writer is not None and not self._lock.taken_over:
-            self._trackers.start(self.record.manifest)
-            return
-        import torch
-
-        self.policy, self.method = self.lab.policy(), copy.deepcopy(self._untaught)
-        self._reference = self.policy.frozen() if self.method.objective.kl > 0 else None
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=self.learning_rate, **self.lab.optimizer
-        )
-        self._cursor = 0
-        self._writer = Writer(self.path, manifest := self._manifest())
-        if odd := changes(manifest, self.record.manifest):
+        if self._session is not None and not self._lock.taken_over:
+            self.trackers.start(self.record.manifest)
+            return self._session
+        session = Session(self)
+        changed = changes(session.manifest, self.record.manifest)
+        if changed:
             warnings.warn(
-                f"{self.path}: goes on under other conditions (now, then): {'; '.join(odd[:3])}; its rounds may differ "
-                "from those of an uninterrupted run",
+                f"{self.path}: goes on under other conditions (now, then): "
+                f"{'; '.join(changed[:3])}; its rounds may "
+                "differ from those of an uninterrupted run",
                 RecordWarning,
                 stacklevel=4,
             )
-        self._trackers.start(self.record.manifest)
-        self._saved = done = self._restore()
-        self._writer.truncate(done)
-        if done == 0:
-            self._writer.truncate(-1)
-            self._evaluate(0)
+        self.trackers.start(self.record.manifest)
+        session.restore()
+        self._session = session
+        return session
 
-    def _checkpoint(self):
-        if self._saved == self.round:
-            return
-        self._writer.checkpoint(
-            *pack(
-                self.policy, self.optimizer, self._learning(), round=self.round, cursor=self._cursor
-            )
-        )
-        self._saved = self.round
-
-    def _restore(self):
-        """Sets everything from the checkpoint; the round it was made after, 0 without one."""
-        found, recorded = self._writer.restore(), self.round
-        if found is None:
-            if recorded > self.checkpoint_every:
-                raise ValueError(
-                    f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name another directory"
-                )
-            return 0
-        tensors, state = found
-        if recorded < state["round"]:
-            raise RecordError(
-                f"{self.path}: rounds.parquet has {recorded} rounds, but the checkpoint was made after round "
-                f"{state['round']}: put both back from one copy, or start again in another directory"
-            )
-        try:
-            unpack(tensors, state, self.policy, self.optimizer, self._learning())
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}; pass those that the run began with") from error
-        self._cursor = state["cursor"]
-        return state["round"]
-
-    def _learning(self):
-        return {name: getattr(self.method, name) for name in LEARNING_SLOTS}
-
-    def _configuration(self):
-        names = (
-            "seed",
-            "problems_per_round",
-            "learning_rate",
-            "mini_batches",
-            "evaluate_every",
-            "checkpoint_every",
-        )
+    def configuration(self) -> dict[str, Any]:
+        """What makes this run itself, for the manifest."""
         return {
-            "method": describe(self._untaught),
+            "method": describe(self.configured_method),
             "lab": self.lab.config or {"lab": self.lab.name},
             "seed": self.seed,
-            "arguments": {name: getattr(self, name) for name in names},
+            "arguments": {name: getattr(self, name) for name in ARGUMENTS},
         }
 
-    def _same_run_or_none(self):
+    def _check_directory(self) -> None:
         """ValueError unless the directory holds this run, or nothing yet."""
         if not (self.path / "manifest.json").exists():
-            return refuse_other_files(self.path)
-        ours, theirs = self._configuration(), Record(self.path).manifest
-        odd = differences(ours, {name: theirs.get(name) for name in ours})
-        if odd:
-            odd = "; ".join(odd[:3])
+            refuse_other_files(self.path)
+            return
+        ours = self.configuration()
+        recorded = Record(self.path).manifest
+        theirs = {name: recorded.get(name) for name in ours}
+        different = differences(ours, theirs)
+        if different:
             raise ValueError(
-                f"out={str(self.path)!r} holds another run (ours, theirs): {odd}; name another directory"
+                f"out={str(self.path)!r} holds another run (ours, theirs): "
+                f"{'; '.join(different[:3])}; name another "
+                "directory"
             )
 
-    def _manifest(self):
-        return {
-            "format": FORMAT,
-            **self._configuration(),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": versions(),
-            "hardware": hardware(self.policy.device),
-            "commit": commit(),
-        }
 
-
-class _Watch:
-    """Seconds by phase."""
-
-    def __init__(self):
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-
-    @contextmanager
-    def __call__(self, phase):
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.perf_counter() - started
-
-
-def _warn(texts, bar):
+def _warn(texts: str, bar: Any) -> None:
     """Each line as a `TrainingWarning`, above the progress bar."""
     for text in texts.splitlines():
         with bar.external_write_mode():

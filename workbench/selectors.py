@@ -1,169 +1,243 @@
 """Which rollouts are trained on.
 
-A selector is a frozen configuration, called with the round's candidates, returning the rows it keeps, ascending:
+A selector is a slot value (see `workbench.slots.Selector`): called with the candidates of a round,
+it returns a `Selection`, the rows that it keeps. What it keeps of a group depends only on the
+group's own rows and on the random generator. A group with fewer than m rows keeps all of them,
+since allocators may give a problem as few as two. Ties go to the lower row.
 
-    def __call__(self, rollouts, rng) -> (K,) int64
-
-`rollouts` is a `Rollouts`, or a DataFrame with columns `problem`, `reward`, `correct` (and `stage`, if there are
-stages); `rng` a NumPy generator. Its `statistics` says over what the advantages are taken: "selected" (the kept rows
-alone, as in PODS), "pool" (all candidates of the group, as in Reinforce-Ada) or "mixed" (the pool where the group's
-rewards are all equal, else the kept rows, as in AERO).
-
-A group is one problem's rows, or those of one value where there is a column `group`. What is kept of it depends on
-nothing but its own rows and the generator's state. A group with fewer than m rows keeps all of them, since allocators
-may give a problem as few as two. Ties go to the lower row.
-
-The rules are also functions of arrays: `max_variance`, `max_reward`, `random`, `rejection`.
+The rules are also functions of arrays: `max_variance`, `max_reward`, `random` and `rejection`.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workbench.rollouts import group_numbers
 from workbench.scheduler import Scheduler
-from workbench.utils.columns import (
-    column,
-    generator_given,
-    group_keys,
-    grouped,
-    is_number,
-    whole_number,
-)
+from workbench.slots import BASELINES, Selection, Slot
 from workbench.utils.seeding import derive
+from workbench.utils.validation import booleans, numpy_generator, one_of, share, whole_number
+
+if TYPE_CHECKING:
+    from workbench.rollouts import Context, Rollouts
 
 __all__ = [
-    "All", "MaxReward", "MaxVariance", "Random", "Rejection", "Scheduler",
-    "max_reward", "max_variance", "random", "rejection",
-]  # fmt: skip
+    "All",
+    "MaxReward",
+    "MaxVariance",
+    "Random",
+    "Rejection",
+    "Scheduler",
+    "max_reward",
+    "max_variance",
+    "random",
+    "rejection",
+]
 
-STATISTICS = ("selected", "pool", "mixed")
-LARGEST = 1e150  # the largest reward in size: sums and squares stay finite
+LARGEST_REWARD = 1e150  # in absolute size, so that sums and squares of rewards stay finite
 
 
-def max_variance(rewards, m, groups=None):
-    """The m rows whose rewards have the largest variance: (m,) int64, ascending (PODS, algorithm 2).
+# The rules, as functions of arrays
 
-    rewards (R,), m from 1 to R. With `groups` (R,) keys, the m rows of every group, and all rows of groups smaller
-    than m, in one call. Sorts, then decides exactly how many come from the top (see `_from_the_top`): O(R log R).
-    Among subsets of equal variance: fewest from the top, as in the paper; among equal rewards: lowest rows.
-    Example: `max_variance([0, 1, 0, 1, 0.5], 3)` is `[0, 1, 2]`.
+
+def max_variance(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) -> np.ndarray:
+    """The m rows whose rewards have maximum variance.
+
+    Parameters
+    ----------
+    rewards : (R,) finite numbers
+    m : int
+        Rows to keep, from 1 to R.
+    groups : (R,) keys, optional
+        Keep m rows of every group, and all rows of groups smaller than m.
+
+    Returns
+    -------
+    rows : (m,) int64, ascending
+        Among subsets of equal variance the one with the fewest rewards from the top, as in the
+        paper; among equal rewards the lowest rows.
+
+    Notes
+    -----
+    The best subset consists of the m - k lowest and the k highest rewards for some k (lemma 3.1).
+    The rewards are sorted, and k is then decided exactly, in O(R log R) time for all groups
+    together (theorem 1).
+
+    References
+    ----------
+    PODS (arXiv 2504.13818), algorithm 2.
+
+    Examples
+    --------
+    >>> max_variance([0, 1, 0, 1, 0.5], 3)
+    array([0, 1, 2])
+    >>> max_variance([0, 0, 1, 1, 1, 1], 2, groups=["a", "a", "a", "b", "b", "b"])
+    array([0, 2, 3, 4])
     """
-    rewards, groups, sizes = _arguments(rewards, m, groups)
-    ends, large = np.cumsum(sizes), np.flatnonzero(sizes > m)
-    ordered, steps = _sorted_within(rewards, groups, len(sizes)), np.arange(m if len(large) else 0)
-    low = ordered[(ends - sizes)[large, None] + steps]  # (groups, m), ascending
-    high = ordered[ends[large, None] - 1 - steps]  # (groups, m), descending
-    top = _from_the_top(low - low[:, :1], high - low[:, :1])
-    return _between(
-        rewards, groups, len(sizes), large, _edge(low, m - top, -np.inf), _edge(high, top, np.inf)
-    )
+    rewards, groups, sizes = _checked_rewards(rewards, m, groups)
+    large = np.flatnonzero(sizes > m)
+    ends = np.cumsum(sizes)
+    ordered = _sorted_within_groups(rewards, groups, len(sizes))
+    steps = np.arange(m if len(large) else 0)
+    lowest = ordered[(ends - sizes)[large, None] + steps]  # (large groups, m), ascending
+    highest = ordered[ends[large, None] - 1 - steps]  # (large groups, m), descending
+    # The offset changes no variance, and without it large common rewards lose no digits.
+    from_the_top = _count_from_the_top(lowest - lowest[:, :1], highest - lowest[:, :1])
+    low_edge = _edge(lowest, m - from_the_top, nothing=-np.inf)
+    high_edge = _edge(highest, from_the_top, nothing=np.inf)
+    return _outside_edges(rewards, groups, len(sizes), large, low_edge, high_edge)
 
 
-def max_reward(rewards, m, groups=None):
-    """The m rows with the highest rewards: (m,) int64, ascending; equal rewards: lowest rows.
+def max_reward(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) -> np.ndarray:
+    """The m rows with the highest rewards.
 
-    rewards (R,), m from 1 to R. With `groups` (R,) keys, the m rows of every group, all rows of smaller groups.
+    Parameters and result are those of `max_variance`; among equal rewards the lowest rows are kept.
+
+    References
+    ----------
+    PODS (arXiv 2504.13818), section 3.2.
+
+    Examples
+    --------
+    >>> max_reward([0, 1, 0, 1, 0.5], 3)
+    array([1, 3, 4])
     """
-    rewards, groups, sizes = _arguments(rewards, m, groups)
-    return np.sort(_first(np.argsort(-rewards, kind="stable"), groups, np.full(len(sizes), m)))
+    rewards, groups, sizes = _checked_rewards(rewards, m, groups)
+    by_reward = np.argsort(-rewards, kind="stable")
+    return np.sort(_first_of_each_group(by_reward, groups, np.full(len(sizes), m)))
 
 
-def random(n, m, rng):
-    """m of n rows, every subset equally likely: (m,) int64, ascending. m from 1 to n; rng a NumPy generator."""
+def random(n: int, m: int, rng: np.random.Generator) -> np.ndarray:
+    """m of n rows, every subset equally likely: (m,) int64, ascending; m from 1 to n."""
     whole_number("n", n, 1)
     whole_number("m", m, 1, n)
-    return np.sort(generator_given(rng).choice(n, m, replace=False)).astype(np.int64)
+    return np.sort(numpy_generator(rng).choice(n, m, replace=False)).astype(np.int64)
 
 
-def rejection(correct, k, rng):
-    """All correct rows, and k wrong ones at random for each: (K,) int64, ascending (AERO, strategy 3).
+def rejection(correct: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """All correct rows, and k wrong ones at random for each of them.
 
-    correct (n,) bool; k >= 1 whole. Wrong rows are capped at those there are; without a correct row none is kept.
-    The paper calls the kept wrong ones most informative without naming a measure: they are random here.
+    Parameters
+    ----------
+    correct : (n,) bool
+    k : int
+        At least 1. There are never more wrong rows kept than there are; without a correct row none
+        is.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    rows : (K,) int64, ascending
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), section 4.2, strategy 3. The paper keeps the most informative wrong
+    responses without naming a measure; here they are drawn at random.
     """
     whole_number("k", k, 1)
-    correct = _booleans(correct)
-    right, wrong = np.flatnonzero(correct), np.flatnonzero(~correct)
-    kept = generator_given(rng).choice(wrong, min(k * len(right), len(wrong)), replace=False)
+    correct = booleans("correct", correct)
+    right = np.flatnonzero(correct)
+    wrong = np.flatnonzero(~correct)
+    size = min(k * len(right), len(wrong))
+    kept = numpy_generator(rng).choice(wrong, size, replace=False)
     return np.sort(np.concatenate([right, kept]))
 
 
+# The rules, as slot values
+
+
 @dataclass(frozen=True)
-class All:
+class All(Slot):
     """Keeps everything."""
 
-    statistics: str = "pool"
-
-    def __post_init__(self):
-        _check(self)
-
-    def __call__(self, rollouts, rng=None):
-        """All rows, in order."""
-        return np.arange(len(rollouts))
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """All rows."""
+        return Selection(np.arange(len(rollouts)))
 
 
 @dataclass(frozen=True)
-class MaxVariance:
-    """Of every problem the m rollouts with the largest variance of `reward` (PODS)."""
+class MaxVariance(Slot):
+    """Keeps, for each problem, the m rollouts whose rewards have maximum variance (PODS, section
+    3.2).
+
+    baseline: see `slots.Selection`; by default mean and deviation are those of the kept rollouts,
+    as in the paper.
+    """
 
     m: int
-    statistics: str = "selected"
+    baseline: str = "selection"
 
-    def __post_init__(self):
-        _check(self, "m")
+    def __post_init__(self) -> None:
+        whole_number("m", self.m, 1)
+        one_of("baseline", self.baseline, BASELINES)
 
-    def __call__(self, rollouts, rng=None):
-        """`max_variance` of every problem; draws nothing."""
-        return max_variance(column(rollouts, "reward"), self.m, group_keys(rollouts))
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """`max_variance` of every group; draws nothing."""
+        rows = max_variance(rollouts.reward, self.m, rollouts.group)
+        return Selection(rows, baseline=self.baseline)
 
 
 @dataclass(frozen=True)
-class MaxReward:
-    """Of every problem the m rollouts with the highest `reward` (PODS's comparison)."""
+class MaxReward(Slot):
+    """Keeps, for each problem, the m rollouts with the highest rewards (PODS's comparison, section
+    3.2).
+    """
 
     m: int
-    statistics: str = "selected"
+    baseline: str = "selection"
 
-    def __post_init__(self):
-        _check(self, "m")
+    def __post_init__(self) -> None:
+        whole_number("m", self.m, 1)
+        one_of("baseline", self.baseline, BASELINES)
 
-    def __call__(self, rollouts, rng=None):
-        """`max_reward` of every problem; draws nothing."""
-        return max_reward(column(rollouts, "reward"), self.m, group_keys(rollouts))
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """`max_reward` of every group; draws nothing."""
+        rows = max_reward(rollouts.reward, self.m, rollouts.group)
+        return Selection(rows, baseline=self.baseline)
 
 
 @dataclass(frozen=True)
-class Random:
-    """Of every problem m rollouts at random; reads neither `reward` nor `correct`."""
+class Random(Slot):
+    """Keeps, for each problem, m rollouts at random (PODS's comparison, section 3.2)."""
 
     m: int
-    statistics: str = "selected"
+    baseline: str = "selection"
 
-    def __post_init__(self):
-        _check(self, "m")
+    def __post_init__(self) -> None:
+        whole_number("m", self.m, 1)
+        one_of("baseline", self.baseline, BASELINES)
 
-    def __call__(self, rollouts, rng):
-        """One number from the generator; the draws of a problem follow from it and from the problem's id."""
-        problems, groups, sizes = grouped(group_keys(rollouts))
-        return np.sort(
-            _first(_shuffled(problems, groups, rng), groups, np.full(len(sizes), self.m))
-        )
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """m rows of every group; reads neither reward nor verdict."""
+        problems, groups, sizes = group_numbers(rollouts.group)
+        order = _shuffled(problems, groups, context.rng("selector"))
+        rows = np.sort(_first_of_each_group(order, groups, np.full(len(sizes), self.m)))
+        return Selection(rows, baseline=self.baseline)
 
 
 @dataclass(frozen=True)
-class Rejection:
-    """AERO's rule for a round (section 4.2, algorithm 1); reads `correct` and `stage`, never `reward`.
+class Rejection(Slot):
+    """AERO's rule for a round; it reads the verdict and the stage, never the reward.
 
-    u is the share correct of a problem's first stage (its rows of the lowest `stage`), S = `threshold` of them:
+    With u the share correct among a problem's rollouts of the first stage, it keeps
 
-    all rows alike                    `uniform` rows at random (the paper: typically 4)
-    mixed, rescue set (S or fewer)    `balanced` correct and as many wrong at random (the paper: a group of 2)
-    mixed, u below `high`             all correct, and k wrong at random for each
-    mixed, u from `high` up           all
+    - of a group that is all right or all wrong: `uniform` rows at random (the paper: typically 4);
+    - of a rescued group, mixed and with at most `threshold` correct in the first stage: `balanced`
+      correct rows and as many wrong ones (the paper: a group of 2);
+    - of a mixed group with u below `high`: all correct rows, and k wrong ones for each;
+    - of a mixed group with u of at least `high`: all rows.
 
-    Readings: the draws are uniform (the paper names no measure of informativeness); a rescued problem's pair is drawn
-    from all its stages; k does not apply to it. Without stages and with S = 0 no problem is a rescued one. The default
-    statistics are "mixed": the paper takes the posterior of a uniform group before pruning it.
+    What the paper leaves open is read so: rows are drawn uniformly, since no measure of how
+    informative a response is is named; the pair of a rescued problem is drawn from all its stages;
+    k does not apply to it. Without stages and with threshold=0 no problem counts as rescued.
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), section 4.2 and algorithm 1. By default the posterior of a uniform
+    group is taken before the group is pruned (baseline="mixed").
     """
 
     k: int = 1
@@ -171,160 +245,184 @@ class Rejection:
     balanced: int = 1
     threshold: int = 0
     high: float = 0.5
-    statistics: str = "mixed"
+    baseline: str = "mixed"
 
-    def __post_init__(self):
-        _check(self, "k", "uniform", "balanced")
+    def __post_init__(self) -> None:
+        for name in ("k", "uniform", "balanced"):
+            whole_number(name, getattr(self, name), 1)
         whole_number("threshold", self.threshold, 0)
-        if not (is_number(self.high) and 0 < self.high <= 1):
-            raise ValueError(f"high={self.high}: a share above 0 and up to 1 is needed")
+        share("high", self.high, zero=False)
+        one_of("baseline", self.baseline, BASELINES)
 
-    def __call__(self, rollouts, rng):
-        """One number from the generator; the draws of a problem follow from it and from the problem's id."""
-        problems, groups, sizes = grouped(group_keys(rollouts))
-        correct = _booleans(column(rollouts, "correct"))
-        right, wrong = self._counts(
-            groups, sizes, correct, column(rollouts, "stage", np.zeros(len(groups)))
-        )
-        rows = _shuffled(problems, groups, rng)
-        kept = (
-            _first(rows[correct[rows]], groups, right),
-            _first(rows[~correct[rows]], groups, wrong),
-        )
-        return np.sort(np.concatenate(kept))
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """The rows that each problem's kind of group keeps."""
+        problems, groups, sizes = group_numbers(rollouts.group)
+        correct = rollouts.correct
+        right, wrong = self._rows_to_keep(groups, sizes, correct, rollouts.stage)
+        order = _shuffled(problems, groups, context.rng("selector"))
+        kept_right = _first_of_each_group(order[correct[order]], groups, right)
+        kept_wrong = _first_of_each_group(order[~correct[order]], groups, wrong)
+        rows = np.sort(np.concatenate([kept_right, kept_wrong]))
+        return Selection(rows, baseline=self.baseline)
 
-    def _counts(self, groups, sizes, correct, stage):
-        """Correct and wrong rows to keep of each group, (G,) each; more than there are means all."""
-        first = np.full(len(sizes), np.inf)
-        np.minimum.at(first, groups, stage)
-        explored = stage == first[groups]
-        tried, solved = (
-            np.bincount(groups[rows], minlength=len(sizes))
-            for rows in (explored, explored & correct)
-        )
+    def _rows_to_keep(
+        self, groups: np.ndarray, sizes: np.ndarray, correct: np.ndarray, stage: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """How many correct and how many wrong rows each group keeps, (G,) both; more than there are
+        means all.
+        """
+        first_stage = np.full(len(sizes), np.inf)
+        np.minimum.at(first_stage, groups, stage)
+        explored = stage == first_stage[groups]
+        tried = np.bincount(groups[explored], minlength=len(sizes))
+        solved = np.bincount(groups[explored & correct], minlength=len(sizes))
         right = np.bincount(groups[correct], minlength=len(sizes))
-        uniform, rescue = (right == 0) | (right == sizes), solved <= self.threshold
-        partial = solved < self.high * tried
-        return (
-            np.select([uniform, rescue], [self.uniform, self.balanced], right),
-            np.select(
-                [uniform, rescue, partial],
-                [self.uniform, self.balanced, self.k * right],
-                sizes - right,
-            ),
+
+        is_uniform = (right == 0) | (right == sizes)
+        is_rescued = solved <= self.threshold
+        is_partial = solved < self.high * tried
+        keep_right = np.select([is_uniform, is_rescued], [self.uniform, self.balanced], right)
+        keep_wrong = np.select(
+            [is_uniform, is_rescued, is_partial],
+            [self.uniform, self.balanced, self.k * right],
+            sizes - right,
         )
+        return keep_right, keep_wrong
 
 
-def _from_the_top(low, high):
-    """How many of the m rows of largest variance come from the top, (G,).
+# How the rules are worked out for all groups at once
 
-    low (G, m) the m lowest rewards ascending, high (G, m) the m highest descending. The best subset is the m - k lowest
-    and the k highest for some k (PODS, lemma 3.1). Going from k to k + 1 swaps a = low[m - 1 - k] for b = high[k],
-    which changes m times the variance by (b - a)(a + b - mean_k - mean_{k+1}). The second factor falls with k, so the
-    best k is the number of positive ones. Sums of differences suffice, no squares: a common offset does no harm.
+
+def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> np.ndarray:
+    """How many of the m rows of maximum variance come from the top, (G,).
+
+    lowest (G, m) are the m lowest rewards, ascending; highest (G, m) the m highest, descending.
+    Going from k to k + 1 rewards from the top swaps a = lowest[m - 1 - k] for b = highest[k], which
+    changes m times the variance by (b - a) (a + b - mean_k - mean_{k+1}). The second factor falls
+    with k, so the best k is the number of times that it is positive. This needs sums of differences
+    only, no squares, so a large common offset does no harm.
     """
-    m, start = low.shape[1], np.zeros((len(low), 1))
-    sums = np.hstack([start, np.cumsum(low, 1)])[:, ::-1] + np.hstack([start, np.cumsum(high, 1)])
-    return np.count_nonzero(m * (low[:, ::-1] + high) > sums[:, :-1] + sums[:, 1:], axis=1)
+    m = lowest.shape[1]
+    zero = np.zeros((len(lowest), 1))
+    sums_of_lowest = np.hstack([zero, np.cumsum(lowest, axis=1)])
+    sums_of_highest = np.hstack([zero, np.cumsum(highest, axis=1)])
+    sums = (
+        sums_of_lowest[:, ::-1] + sums_of_highest
+    )  # of the subset with k = 0, 1, ..., m from the top
+    gains = m * (lowest[:, ::-1] + highest) > sums[:, :-1] + sums[:, 1:]
+    return np.count_nonzero(gains, axis=1)
 
 
-def _edge(ordered, counts, none):
-    """The last reward among the first counts[g] of each row, `none` where counts[g] = 0, and how many equal it."""
-    value = np.where(counts > 0, ordered[np.arange(len(ordered)), counts - 1], none)
+def _edge(ordered: np.ndarray, counts: np.ndarray, nothing: float) -> tuple[np.ndarray, np.ndarray]:
+    """The last reward among the first counts[g] of each row, and how many of these rewards equal
+    it.
+
+    Where counts[g] is 0 the reward is `nothing`.
+    """
+    value = np.where(counts > 0, ordered[np.arange(len(ordered)), counts - 1], nothing)
     taken = np.arange(ordered.shape[1]) < counts[:, None]
     return value, np.count_nonzero(taken & (ordered == value[:, None]), axis=1)
 
 
-def _between(rewards, groups, size, large, low, high):
-    """Rows outside the two edges of their group; of those on an edge, as many as its count says, lowest rows first.
+def _outside_edges(
+    rewards: np.ndarray,
+    groups: np.ndarray,
+    number_of_groups: int,
+    large: np.ndarray,
+    low_edge: tuple[np.ndarray, np.ndarray],
+    high_edge: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """Rows outside the two edges of their group; of rows on an edge as many as its count says,
+    lowest rows first.
 
-    low and high are (value, count) of the groups `large`; the other groups keep everything.
+    The edges are (reward, count) of the groups `large`; all other groups keep everything.
     """
-    edges, counts = np.full((2, size), np.inf), np.zeros((2, size), dtype=np.int64)
-    edges[:, large] = low[0], high[0]
-    counts[:, large] = low[1], high[1]
-    same = edges[0] == edges[1]  # one block of equal rewards fed from both sides
+    values = np.full((2, number_of_groups), np.inf)
+    counts = np.zeros((2, number_of_groups), dtype=np.int64)
+    values[:, large] = low_edge[0], high_edge[0]
+    counts[:, large] = low_edge[1], high_edge[1]
+    # Where both edges are the same reward there is one block of equal rewards, taken from both
+    # sides.
+    same = values[0] == values[1]
     counts[0] += np.where(same, counts[1], 0)
-    floor, ceiling = edges[0][groups], edges[1][groups]
-    on_low, on_high = rewards == floor, (rewards == ceiling) & ~same[groups]
+
+    floor = values[0][groups]
+    ceiling = values[1][groups]
     kept = (rewards < floor) | (rewards > ceiling)
-    for on_edge, count in ((on_low, counts[0]), (on_high, counts[1])):
-        kept[_first(np.flatnonzero(on_edge), groups, count)] = True
+    on_low_edge = np.flatnonzero(rewards == floor)
+    on_high_edge = np.flatnonzero((rewards == ceiling) & ~same[groups])
+    kept[_first_of_each_group(on_low_edge, groups, counts[0])] = True
+    kept[_first_of_each_group(on_high_edge, groups, counts[1])] = True
     return np.flatnonzero(kept)
 
 
-def _first(rows, groups, counts):
+def _first_of_each_group(rows: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Of rows (N,) in order of preference, the first counts[g] of every group g."""
-    order = np.argsort(groups[rows], kind="stable")
-    of = groups[rows][order]
-    starts = np.searchsorted(of, np.arange(len(counts)))
-    return rows[order[np.arange(len(rows)) - starts[of] < counts[of]]]
+    by_group = np.argsort(groups[rows], kind="stable")
+    group_of = groups[rows][by_group]
+    starts = np.searchsorted(group_of, np.arange(len(counts)))
+    place = np.arange(len(rows)) - starts[group_of]
+    return rows[by_group[place < counts[group_of]]]
 
 
-def _sorted_within(values, groups, size):
+def _sorted_within_groups(
+    values: np.ndarray, groups: np.ndarray, number_of_groups: int
+) -> np.ndarray:
     """values (R,) sorted within each group, the groups end to end."""
-    if size == 1:
+    if number_of_groups == 1:
         return np.sort(values)
     order = np.argsort(values)
     return values[order[np.argsort(groups[order], kind="stable")]]
 
 
-def _shuffled(problems, groups, rng):
-    """All rows in random order, (R,): the order within a problem follows from one draw of rng and the problem's id."""
-    entropy = int(generator_given(rng).integers(2**63))
-    seeds = np.array(
-        [derive(entropy, "selector", str(problem)) for problem in problems], dtype=np.uint64
-    )
-    order = np.argsort(groups, kind="stable")
+def _shuffled(problems: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """All rows in a random order, (R,).
+
+    The order within a problem follows from one draw of `rng` and the problem's id, so it does not
+    depend on the other problems in the round. Sorting by one hash a row does that for all problems
+    at once; a NumPy generator for each of a round's problems takes about three times as long.
+    """
+    entropy = int(numpy_generator(rng).integers(2**63))
+    seeds = [derive(entropy, "selector", str(problem)) for problem in problems]
+    by_group = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups, minlength=len(problems))
-    draw = np.empty(len(groups), dtype=np.uint64)
-    draw[order] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.argsort(_mixed(seeds[groups], draw), kind="stable")
+    place_in_group = np.empty(len(groups), dtype=np.uint64)
+    place_in_group[by_group] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.argsort(
+        _split_mix(np.array(seeds, dtype=np.uint64)[groups], place_in_group), kind="stable"
+    )
 
 
-def _mixed(seeds, draws):
-    """Draw number `draws` of the SplitMix64 streams `seeds`, (R,) uint64 each (Steele, Lea and Flood 2014)."""
-    z = seeds + (draws + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+def _split_mix(seeds: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Output `number` (R,) of the SplitMix64 generators with `seeds` (R,), both uint64 (Steele, Lea
+    and Flood 2014).
+    """
+    z = seeds + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
-def _arguments(rewards, m, groups):
-    """Checked rewards (R,), group numbers (R,) and sizes (G,)."""
+def _checked_rewards(
+    rewards: np.ndarray, m: int, groups: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rewards (R,), group numbers (R,) and group sizes (G,)."""
     rewards = np.asarray(rewards, dtype=np.float64)
-    if rewards.ndim != 1 or (groups is not None and np.shape(groups) != rewards.shape):
-        other = "" if groups is None else f" and groups {np.shape(groups)}"
-        raise ValueError(f"rewards {rewards.shape}{other}: (R,) is needed")
-    allowed = np.abs(rewards) <= LARGEST
+    if rewards.ndim != 1:
+        raise ValueError(f"rewards: shape {rewards.shape}; (R,) is needed")
+    if groups is not None and np.shape(groups) != rewards.shape:
+        raise ValueError(
+            f"groups: shape {np.shape(groups)}; {rewards.shape} is needed, as of rewards"
+        )
+    allowed = np.abs(rewards) <= LARGEST_REWARD
     if not allowed.all():
         row = int(np.argmin(allowed))
         raise ValueError(
-            f"rewards: row {row} is {rewards[row]}; finite numbers up to {LARGEST} in size are needed"
+            f"rewards: row {row} is {rewards[row]}; finite numbers up to {LARGEST_REWARD} in size "
+            "are needed"
         )
     whole_number("m", m, 1, len(rewards) if groups is None else None)
     if groups is None:
         return rewards, np.zeros(len(rewards), dtype=np.uint16), np.array([len(rewards)])
-    return rewards, *grouped(groups)[1:]
-
-
-def _booleans(correct):
-    correct = np.asarray(correct)
-    good = (correct == 0) | (correct == 1)
-    if correct.ndim != 1 or not np.all(good):
-        shown = (
-            f"shape {correct.shape}"
-            if correct.ndim != 1
-            else f"{correct[int(np.argmin(good))]} in a row"
-        )
-        raise ValueError(f"correct: {shown}; one True or False a rollout, (n,), is needed")
-    return correct.astype(bool)
-
-
-def _check(selector, *counts):
-    for name in counts:
-        whole_number(name, getattr(selector, name), 1)
-    if selector.statistics not in STATISTICS:
-        raise ValueError(
-            f"statistics={selector.statistics!r}: allowed are {', '.join(map(repr, STATISTICS))}"
-        )
+    _, numbers, sizes = group_numbers(np.asarray(groups))
+    return rewards, numbers, sizes

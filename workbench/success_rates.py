@@ -1,43 +1,84 @@
 """Success rates by problem id: what an allocator believes of a problem before it is asked.
 
-`SuccessRates` is a configuration with a memory behind it. Every kind reads `rollouts.correct`, never the reward, and
-its error against the round's fresh rollouts is measured (Knapsack RL, section 4.3 and appendix G.3).
+`SuccessRates` is the configuration, and it holds what has been learnt. Every kind reads
+`rollouts.correct`, never the reward. Its error against the round's new rollouts is measured
+(Knapsack RL, section 4.3 and appendix G.3).
 """
 
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.budgets import whole
-from workbench.utils.columns import positive_number
 from workbench.utils.seeding import generator
+from workbench.utils.validation import one_of, positive_number, whole_number
+
+if TYPE_CHECKING:
+    import torch
+
+    from workbench.policies import Policy
+    from workbench.problems import Problem
+    from workbench.rollouts import Context, Rollouts
 
 KINDS = ("last", "epoch", "beta", "fresh", "predictor")
 
 
-def tally(ids, rollouts, skip=0):
-    """Correct and all rollouts of each problem, (P,) int64 both, without the first `skip` of each."""
-    keys, group = rollouts.groups()
+def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Count the correct and all rollouts of each problem.
+
+    Parameters
+    ----------
+    ids : problem ids (P,)
+    rollouts : Rollouts
+        Rows of other problems are passed over.
+    skip : int
+        Leave out the first `skip` rollouts of each problem.
+
+    Returns
+    -------
+    correct, tries : (P,) int64 each
+    """
+    keys, group = rollouts.problems()
     place = {key: i for i, key in enumerate(ids)}
     owner = np.array([place.get(key, -1) for key in keys], dtype=np.int64)[group]
     counted = owner >= 0
     if skip:
-        counted &= _rank(group) >= skip
+        counted &= _place_within(group) >= skip
     correct = np.bincount(owner[counted & rollouts.correct], minlength=len(ids))
-    return correct, np.bincount(owner[counted], minlength=len(ids))
+    tries = np.bincount(owner[counted], minlength=len(ids))
+    return correct, tries
 
 
-@dataclass(frozen=True)
+@dataclass
 class SuccessRates:
     """Estimates of success rates; NaN for a problem of which nothing is known.
 
-    kind: "last", mean of the last `window` rollouts; "epoch", mean over the latest epoch that tried the problem (an
-        endless stream has one epoch: all rollouts so far); "beta", posterior mean of the last `window` rollouts under a
-        Beta(a, b) prior, never 0 or 1; "fresh", mean of `probe` rollouts sampled first in this round, which count
-        towards its budget and stay in their groups; "predictor", a two-layer network on the policy's mean hidden state
-        of the prompt (`policy.prompt_states(prompts)` -> (P, H) float32), fitted online to observed rates.
-    hidden, learning_rate, steps, memory: the predictor's hidden units, Adam's rate, full-batch steps a round (Adam
-        starts anew each round), and problems of past rounds it is fitted to.
+    Attributes
+    ----------
+    kind : {"last", "epoch", "beta", "fresh", "predictor"}
+        "last": mean of the last `window` rollouts. "epoch": mean over the latest epoch that tried
+        the problem (an endless stream is one epoch). "beta": posterior mean of the last `window`
+        rollouts under a Beta(a, b) prior, which is never 0 or 1. "fresh": mean of `probe` rollouts
+        sampled first in this round, which count towards the problem's budget and stay in its group.
+        "predictor": a two-layer network on the policy's hidden state of the prompt, fitted to the
+        observed rates as training goes on.
+    window : int
+        Rollouts of a problem that "last" and "beta" remember.
+    a, b : float
+        The prior of "beta".
+    probe : int
+        Rollouts a problem that "fresh" samples first.
+    hidden, learning_rate, steps, memory
+        Of "predictor": its hidden units, Adam's learning rate, full-batch steps a round (Adam
+        starts anew each round), and the problems of past rounds that it is fitted to.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849): the last 16 rollouts are those of appendix F, the predictor is
+    appendix G.3.
     """
 
     kind: str = "last"
@@ -49,177 +90,208 @@ class SuccessRates:
     learning_rate: float = 3e-3
     steps: int = 20
     memory: int = 1024
-    _learner: object = field(default=None, init=False, repr=False, compare=False)
-    _used: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    learner: Any = field(default=None, init=False, repr=False, compare=False)
+    asked: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"kind={self.kind!r}: allowed are {', '.join(KINDS)}")
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, KINDS)
         for name in ("window", "probe", "hidden", "steps", "memory"):
-            whole(name, getattr(self, name), 1)
+            whole_number(name, getattr(self, name), 1)
         for name in ("a", "b", "learning_rate"):
             positive_number(name, getattr(self, name))
-        learner = (
-            Predictor(self)
-            if self.kind == "predictor"
-            else History(self)
-            if self.kind != "fresh"
-            else None
-        )
-        object.__setattr__(self, "_learner", learner)
+        if self.kind == "predictor":
+            self.learner = Predictor(self)
+        elif self.kind != "fresh":
+            self.learner = History(self)
 
     @property
-    def spent(self):
+    def needs(self) -> frozenset[str]:
+        """What a trainer must provide for this kind, see `slots.NEEDS`."""
+        needs = {"epoch": "epochs", "fresh": "resampling", "predictor": "prompt_states"}
+        return frozenset({needs[self.kind]} if self.kind in needs else ())
+
+    @property
+    def spent(self) -> int:
         """Rollouts of each problem that the estimate itself costs."""
         return self.probe if self.kind == "fresh" else 0
 
-    def estimates(self, problems, context):
-        """A generator for an allocator to `yield from`: asks for probes where needed, returns rates (P,) float64."""
+    def clone(self) -> SuccessRates:
+        """The same configuration without a memory."""
+        from workbench.utils.descriptions import clone
+
+        return clone(self)
+
+    def estimates(
+        self, problems: Sequence[Problem], context: Context
+    ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
+        """For an allocator to `yield from`: asks for probes where needed, and returns rates (P,)
+        float64.
+        """
         ids = [problem.id for problem in problems]
         if self.kind == "fresh":
-            rates = _ratio(*tally(ids, (yield np.full(len(ids), self.probe, dtype=np.int64))))
+            rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
+            correct, tries = tally(ids, rollouts)
+            rates = _ratio(correct, tries)
         else:
-            rates = self._learner.estimate(problems, context)
-        self._used.update(
-            ids=ids, rates=rates, error=np.nan, known=float(np.mean(~np.isnan(rates)))
-        )
+            rates = self.learner.estimate(problems, context)
+        # What `observe` compares with the outcomes, and `metrics` reports.
+        self.asked = {
+            "ids": ids,
+            "rates": rates,
+            "error": np.nan,
+            "known": float(np.mean(~np.isnan(rates))),
+        }
         return rates
 
-    def observe(self, rollouts, context):
-        """Takes in a round's rollouts. Rows older than the newest round among them, reused ones, are passed over."""
-        rollouts = rollouts.take(rollouts.round == rollouts.round.max(initial=0))
-        if "ids" in self._used:
-            rates = self._used["rates"]
-            error = np.abs(rates - _ratio(*tally(self._used["ids"], rollouts, self.spent)))
+    def observe(self, rollouts: Rollouts, context: Context) -> None:
+        """Take in a round's rollouts. Old responses that joined the round are passed over."""
+        newest = rollouts.round == rollouts.round.max(initial=0)
+        rollouts = rollouts.take(newest)
+        if self.asked:
+            correct, tries = tally(self.asked["ids"], rollouts, self.spent)
+            error = np.abs(self.asked["rates"] - _ratio(correct, tries))
             if not np.isnan(error).all():
-                self._used["error"] = float(np.nanmean(error))
-        if self._learner is not None:
-            self._learner.observe(rollouts, context)
+                self.asked["error"] = float(np.nanmean(error))
+        if self.learner is not None:
+            self.learner.observe(rollouts, context)
 
-    def metrics(self):
-        """Of the round just observed.
+    def metrics(self) -> dict[str, float]:
+        """What is known of the round just observed.
 
-        success_rate_error: mean |estimate - observed rate| over problems that had an estimate and rollouts after it
-        (NaN where none had); its floor is the sampling noise of the observed rate. success_rate_known: share of
-        problems with an estimate.
+        Returns
+        -------
+        dict
+            success_rate_error: mean of |estimate - observed rate| over the problems that had an
+            estimate and rollouts after it (NaN where none had). It cannot fall below the sampling
+            noise of the observed rate. success_rate_known: share of problems with an estimate.
         """
-        return {f"success_rate_{name}": self._used.get(name, np.nan) for name in ("error", "known")}
+        return {
+            "success_rate_error": self.asked.get("error", np.nan),
+            "success_rate_known": self.asked.get("known", np.nan),
+        }
 
-    def state_dict(self):
-        """JSON values and numpy arrays."""
-        return {"kind": self.kind, **({} if self._learner is None else self._learner.state_dict())}
+    def state_dict(self) -> dict[str, Any]:
+        """The memory as JSON values and NumPy arrays."""
+        memory = {} if self.learner is None else self.learner.state_dict()
+        return {"kind": self.kind, **memory}
 
-    def load_state_dict(self, state):
-        """Sets the memory from `state_dict()` of the same configuration."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the memory; ValueError when it was saved by another configuration."""
         if state.get("kind") != self.kind:
             raise ValueError(f"state: kind {state.get('kind')!r} was saved, this is {self.kind!r}")
-        self._used.clear()
-        if self._learner is not None:
-            self._learner.load_state_dict(state)
+        self.asked = {}
+        if self.learner is not None:
+            self.learner.load_state_dict(state)
 
 
 class History:
-    """Past outcomes by problem id: the last `window` in a ring, and the counts of the latest epoch."""
+    """Past outcomes by problem id: the last `window` of each problem in a ring, and the counts of
+    its latest epoch.
+    """
 
-    def __init__(self, config):
+    COLUMNS = ("ring", "seen", "epoch", "epoch_correct", "epoch_tries")
+
+    def __init__(self, config: SuccessRates) -> None:
         self.config = config
         self._reset([])
 
-    def estimate(self, problems, context):
-        """(P,) float64, NaN for an unknown id."""
+    def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
+        """Rates (P,) float64, NaN for an unknown id."""
         row = np.array([self.rows.get(problem.id, -1) for problem in problems], dtype=np.int64)
-        correct, tries = np.zeros(len(row), dtype=np.int64), np.zeros(len(row), dtype=np.int64)
         known = row >= 0
+        correct = np.zeros(len(row), dtype=np.int64)
+        tries = np.zeros(len(row), dtype=np.int64)
         correct[known], tries[known] = self._counts(row[known])
         rates = _ratio(correct, tries)
         if self.config.kind == "beta":
-            rates[known] = (correct[known] + self.config.a) / (
-                tries[known] + self.config.a + self.config.b
-            )
+            a, b = self.config.a, self.config.b
+            rates[known] = (correct[known] + a) / (tries[known] + a + b)
         return rates
 
-    def _counts(self, row):
+    def _counts(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Correct and all rollouts that the estimate of these rows counts."""
         if self.config.kind == "epoch":
             return self.epoch_correct[row], self.epoch_tries[row]
-        return self.ring[row].sum(axis=1, dtype=np.int64), np.minimum(
-            self.seen[row], self.config.window
-        )
+        correct = self.ring[row].sum(axis=1, dtype=np.int64)
+        return correct, np.minimum(self.seen[row], self.config.window)
 
-    def observe(self, rollouts, context):
-        """Adds the outcomes, in row order."""
-        keys, group = rollouts.groups()
+    def observe(self, rollouts: Rollouts, context: Context) -> None:
+        """Add the outcomes, in row order."""
+        keys, group = rollouts.problems()
         row = self._rows_of(keys.tolist())
-        rank, size = _rank(group), np.bincount(group, minlength=len(keys))
-        late = rank >= size[group] - self.config.window  # a longer group overwrites its own start
-        owner = row[group[late]]
-        self.ring[owner, (self.seen[owner] + rank[late]) % self.config.window] = rollouts.correct[
-            late
-        ]
+        place = _place_within(group)
+        size = np.bincount(group, minlength=len(keys))
+
+        # A group longer than the window would overwrite its own start, so only its end is written.
+        written = place >= size[group] - self.config.window
+        owner = row[group[written]]
+        slot = (self.seen[owner] + place[written]) % self.config.window
+        self.ring[owner, slot] = rollouts.correct[written]
         self.seen[row] += size
+
         stale = row[self.epoch[row] != context.epoch]
-        self.epoch[stale], self.epoch_correct[stale], self.epoch_tries[stale] = context.epoch, 0, 0
+        self.epoch[stale] = context.epoch
+        self.epoch_correct[stale] = 0
+        self.epoch_tries[stale] = 0
         self.epoch_correct[row] += np.bincount(group[rollouts.correct], minlength=len(keys))
         self.epoch_tries[row] += size
 
-    def state_dict(self):
-        """Ids and one array row for each."""
+    def state_dict(self) -> dict[str, Any]:
+        """The ids, and arrays with one row for each."""
         size = len(self.rows)
         return {
             "ids": list(self.rows),
-            **{name: column[:size].copy() for name, column in self._columns().items()},
+            **{name: getattr(self, name)[:size].copy() for name in self.COLUMNS},
         }
 
-    def load_state_dict(self, state):
-        """The way back; ValueError when the window differs."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned; ValueError when its window differs."""
         ring = np.asarray(state["ring"])
         if ring.shape != (len(state["ids"]), self.config.window):
             raise ValueError(
                 f"state: window {ring.shape[-1]} was saved, this is window={self.config.window}"
             )
         self._reset(state["ids"])
-        for name, column in self._columns().items():
-            column[:] = state[name]
+        for name in self.COLUMNS:
+            getattr(self, name)[:] = state[name]
 
-    def _reset(self, ids):
+    def _reset(self, ids: Sequence[str]) -> None:
         self.rows = {key: i for i, key in enumerate(ids)}
         self.ring = np.zeros((len(ids), self.config.window), dtype=np.uint8)
-        self.seen, self.epoch, self.epoch_correct, self.epoch_tries = np.zeros(
-            (4, len(ids)), dtype=np.int64
-        )
+        self.seen = np.zeros(len(ids), dtype=np.int64)
+        self.epoch = np.zeros(len(ids), dtype=np.int64)
+        self.epoch_correct = np.zeros(len(ids), dtype=np.int64)
+        self.epoch_tries = np.zeros(len(ids), dtype=np.int64)
 
-    def _columns(self):
-        return {
-            name: getattr(self, name)
-            for name in ("ring", "seen", "epoch", "epoch_correct", "epoch_tries")
-        }
-
-    def _rows_of(self, keys):
-        """Row of every id, new ones appended; the arrays grow by doubling."""
+    def _rows_of(self, keys: Sequence[str]) -> np.ndarray:
+        """The row of every id, new ids appended; the arrays grow by doubling."""
         row = np.array([self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64)
         if len(self.rows) > len(self.seen):
             more = max(len(self.rows), 2 * len(self.seen)) - len(self.seen)
-            for name, column in self._columns().items():
-                setattr(
-                    self,
-                    name,
-                    np.concatenate(
-                        [column, np.zeros((more, *column.shape[1:]), dtype=column.dtype)]
-                    ),
-                )
+            for name in self.COLUMNS:
+                column = getattr(self, name)
+                empty = np.zeros((more, *column.shape[1:]), dtype=column.dtype)
+                setattr(self, name, np.concatenate([column, empty]))
         return row
 
 
 class Predictor:
-    """Hidden state of a prompt -> ReLU layer -> success rate, by the binary cross-entropy of all observed rollouts."""
+    """Hidden state of a prompt -> ReLU layer -> success rate, fitted to all observed rollouts."""
 
-    NAMES = ("w1", "b1", "w2", "b2")
+    WEIGHTS = ("w1", "b1", "w2", "b2")
 
-    def __init__(self, config):
-        self.config, self.weights, self.asked = config, {}, {}
-        self.states, self.outcomes = None, np.zeros((0, 2), dtype=np.float32)
+    def __init__(self, config: SuccessRates) -> None:
+        self.config = config
+        self._reset()
 
-    def estimate(self, problems, context):
-        """(P,) float64, NaN before the first round was observed."""
+    def _reset(self) -> None:
+        self.weights: dict[str, np.ndarray] = {}
+        self.asked: dict[str, np.ndarray] = {}
+        self.states: np.ndarray | None = None
+        self.outcomes = np.zeros((0, 2), dtype=np.float32)  # correct, tries
+
+    def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
+        """Rates (P,) float64, NaN before the first round was observed."""
         states = _prompt_states(problems, context.policy)
         self.asked = {problem.id: state for problem, state in zip(problems, states)}
         if not self.weights:
@@ -227,37 +299,35 @@ class Predictor:
         import torch
 
         with torch.no_grad():
-            return (
-                torch.sigmoid(self._logits(self._tensors(), torch.from_numpy(states)))
-                .numpy()
-                .astype(np.float64)
-            )
+            logits = self._logits(self._tensors(), torch.from_numpy(states))
+        return torch.sigmoid(logits).numpy().astype(np.float64)
 
-    def observe(self, rollouts, context):
-        """Remembers (state, correct, tries) of the problems asked about and fits the network to what it remembers."""
+    def observe(self, rollouts: Rollouts, context: Context) -> None:
+        """Remember states and outcomes of the problems asked about, and fit the network to what is
+        remembered.
+        """
         correct, tries = tally(list(self.asked), rollouts)
         tried = np.flatnonzero(tries)
         if len(tried) == 0:
             return
         states = np.stack(list(self.asked.values()))[tried]
-        old = states[:0] if self.states is None else self.states
-        self.states = np.concatenate([old, states])[-self.config.memory :]
         outcomes = np.stack([correct, tries], axis=1)[tried].astype(np.float32)
+        earlier = states[:0] if self.states is None else self.states
+        self.states = np.concatenate([earlier, states])[-self.config.memory :]
         self.outcomes = np.concatenate([self.outcomes, outcomes])[-self.config.memory :]
         self.asked = {}
         self._fit(context)
 
-    def _fit(self, context):
+    def _fit(self, context: Context) -> None:
+        """Full-batch steps on the binary cross-entropy of all remembered rollouts."""
         import torch
         from torch.nn.functional import binary_cross_entropy_with_logits
 
-        self.weights = self.weights or self._start(context)
+        self.weights = self.weights or self._initial_weights(context)
         weights = {name: tensor.requires_grad_() for name, tensor in self._tensors().items()}
         optimizer = torch.optim.Adam(weights.values(), lr=self.config.learning_rate)
-        states, (correct, tries) = (
-            torch.from_numpy(self.states),
-            torch.from_numpy(self.outcomes).unbind(1),
-        )
+        states = torch.from_numpy(self.states)
+        correct, tries = torch.from_numpy(self.outcomes).unbind(1)
         for _ in range(self.config.steps):
             optimizer.zero_grad()
             logits = self._logits(weights, states)
@@ -268,49 +338,50 @@ class Predictor:
             optimizer.step()
         self.weights = {name: tensor.detach().numpy().copy() for name, tensor in weights.items()}
 
-    def _start(self, context):
-        rng, width, hidden = (
-            generator(context.seed, "success-rates"),
-            self.states.shape[1],
-            self.config.hidden,
-        )
-        w1 = rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32)
-        b1, w2, b2 = (np.zeros(shape, np.float32) for shape in (hidden, hidden, ()))
-        return {"w1": w1, "b1": b1, "w2": w2, "b2": b2}
+    def _initial_weights(self, context: Context) -> dict[str, np.ndarray]:
+        rng = generator(context.seed, "success-rates")
+        assert self.states is not None
+        width = self.states.shape[1]
+        hidden = self.config.hidden
+        return {
+            "w1": rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32),
+            "b1": np.zeros(hidden, np.float32),
+            "w2": np.zeros(hidden, np.float32),
+            "b2": np.zeros((), np.float32),
+        }
 
-    def _tensors(self):
+    def _tensors(self) -> dict[str, torch.Tensor]:
         import torch
 
         return {name: torch.tensor(array) for name, array in self.weights.items()}
 
     @staticmethod
-    def _logits(weights, states):
-        return (states @ weights["w1"] + weights["b1"]).relu() @ weights["w2"] + weights["b2"]
+    def _logits(weights: Mapping[str, torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+        hidden = (states @ weights["w1"] + weights["b1"]).relu()
+        return hidden @ weights["w2"] + weights["b2"]
 
-    def state_dict(self):
-        """Weights and remembered observations; nothing before the first."""
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and remembered observations; empty before the first."""
         if not self.weights:
             return {}
-        state = {**self.weights, "states": self.states, "outcomes": self.outcomes}
-        return {name: array.copy() for name, array in state.items()}
+        arrays = {**self.weights, "states": self.states, "outcomes": self.outcomes}
+        return {name: array.copy() for name, array in arrays.items()}
 
-    def load_state_dict(self, state):
-        """The way back."""
-        self.__init__(self.config)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        self._reset()
         if "states" in state:
-            self.weights = {name: np.array(state[name], dtype=np.float32) for name in self.NAMES}
-            self.states, self.outcomes = (
-                np.array(state[name], dtype=np.float32) for name in ("states", "outcomes")
-            )
+            self.weights = {name: np.array(state[name], dtype=np.float32) for name in self.WEIGHTS}
+            self.states = np.array(state["states"], dtype=np.float32)
+            self.outcomes = np.array(state["outcomes"], dtype=np.float32)
 
 
-def _prompt_states(problems, policy):
-    """(P, H) float32 of mean 0 and deviation 1 in each row, so that scale and outlying dimensions do not matter."""
-    if not hasattr(policy, "prompt_states"):
-        raise ValueError(f"kind='predictor': {type(policy).__name__} has no prompt_states(prompts)")
-    states = np.asarray(
-        policy.prompt_states([problem.prompt for problem in problems]), dtype=np.float32
-    )
+def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
+    """(P, H) float32 with mean 0 and deviation 1 in each row, so that scale and outlying dimensions
+    do not matter.
+    """
+    prompts = [problem.prompt for problem in problems]
+    states = np.asarray(policy.prompt_states(prompts), dtype=np.float32)
     if states.ndim != 2 or len(states) != len(problems) or not np.isfinite(states).all():
         raise ValueError(
             f"prompt_states: shape {states.shape}; ({len(problems)}, H) finite numbers are needed"
@@ -319,14 +390,14 @@ def _prompt_states(problems, policy):
     return np.ascontiguousarray(states / (states.std(axis=1, keepdims=True) + 1e-6))
 
 
-def _rank(group):
+def _place_within(group: np.ndarray) -> np.ndarray:
     """Place of each row (R,) within its group, in row order."""
     order = np.argsort(group, kind="stable")
     size = np.bincount(group)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
-    return rank
+    place = np.empty_like(order)
+    place[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
+    return place
 
 
-def _ratio(correct, tries):
+def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
     return np.divide(correct, tries, out=np.full(len(tries), np.nan), where=tries > 0)

@@ -4,8 +4,38 @@ from typing import NamedTuple
 
 import numpy as np
 
-# FLOPs a parameter and token: 2 for a forward pass, 6 for forward and backward (AERO eq. 23)
-FORWARD, TRAINING = 2, 6
+from workbench.records.round_stats import (
+    FORWARD,
+    TRAINING,
+    effective_gradient_ratio,
+    flops,
+    success_rates,
+    zero_gradient_ratios,
+)
+
+__all__ = [
+    "FORWARD",
+    "STATUS",
+    "TRAINING",
+    "Difference",
+    "Interval",
+    "avg_at_k",
+    "bootstrap_interval",
+    "effective_gradient_ratio",
+    "flops",
+    "gradient_norm_stats",
+    "interquartile_mean",
+    "kept_and_dropped",
+    "mean_interval",
+    "paired_difference",
+    "pass_at_k",
+    "score_correlations",
+    "status",
+    "success_rates",
+    "transition_matrix",
+    "zero_gradient_ratios",
+]
+
 STATUS = ("extremely-hard", "hard", "medium", "easy", "extremely-easy")
 
 
@@ -26,29 +56,6 @@ class Difference(NamedTuple):
     improvement: float
 
 
-def effective_gradient_ratio(advantages):
-    """Share of rollouts whose advantage is not zero, a number in [0, 1] (Knapsack RL). advantages (R,)."""
-    advantages = np.asarray(advantages, dtype=np.float64)
-    return float(np.mean(advantages != 0)) if advantages.size else float("nan")
-
-
-def zero_gradient_ratios(correct, groups):
-    """Shares of problems whose rollouts are all correct and all wrong: (all_positive, all_negative) (Knapsack RL).
-
-    correct (R,) bool, groups (R,) keys.
-    """
-    rates = success_rates(correct, groups)
-    if not len(rates):
-        return float("nan"), float("nan")
-    return float(np.mean(rates == 1)), float(np.mean(rates == 0))
-
-
-def success_rates(correct, groups):
-    """Share of correct rollouts of each group, (G,), groups in sorted order."""
-    _, inverse, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
-    return np.bincount(inverse, np.asarray(correct, dtype=np.float64), len(sizes)) / sizes
-
-
 def avg_at_k(correct, k):
     """Mean correctness over k samples a problem: correct (P,) counts of right answers among k, a number in [0, 1]."""
     correct, _ = _check_counts(correct, k, k)
@@ -65,14 +72,6 @@ def pass_at_k(correct, n, k):
     for i in range(k):
         failed *= np.clip(n - correct - i, 0, None) / (n - i)
     return float(np.mean(1 - failed))
-
-
-def flops(parameters, *, sampled_tokens=0, trained_tokens=0):
-    """Floating-point operations of a round: 2 x parameters x sampled + 6 x parameters x trained tokens (AERO eq. 23).
-
-    Prompt tokens count with the tokens they are processed with.
-    """
-    return float(parameters) * (FORWARD * sampled_tokens + TRAINING * trained_tokens)
 
 
 def mean_interval(values, level=0.95):

@@ -1,5 +1,1 @@
-"""Public data sets as pools of problems."""
-
-from workbench.datasets import hub
-
-__all__ = ["hub"]
+"""Where problems come from: the tiny lab's arithmetic, generated tasks, public data sets."""

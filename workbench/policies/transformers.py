@@ -267,7 +267,7 @@ class TransformersPolicy:
             answer=of("answer", object),
             prompt=encoded.take(owner),
             response=response,
-            logprobs=Ragged.of_padded(logprobs, lengths),
+            old_logprobs=Ragged.of_padded(logprobs, lengths),
             text=self._decode(response),
             draw=draw,
             truncated=truncated,
@@ -276,7 +276,7 @@ class TransformersPolicy:
 
     def _rescored(self, rollouts, sampling):
         """The rollouts with the trainer's log-probabilities and entropies, and how far the sampler's were from them."""
-        theirs = rollouts.logprobs.padded()
+        theirs = rollouts.old_logprobs.padded()
         ours, entropies = np.zeros_like(theirs), np.zeros(len(rollouts))
         for rows in micro_batches(rollouts, np.arange(len(rollouts)), RESCORED):
             logprobs, entropy = self.logprobs(
@@ -289,7 +289,9 @@ class TransformersPolicy:
         if self.engine is not None and not self.engine.comparable(sampling):
             gap[:] = np.nan
         return rollouts.assign(
-            logprobs=Ragged.of_padded(ours, lengths), entropy=entropies / lengths, sampler_gap=gap
+            old_logprobs=Ragged.of_padded(ours, lengths),
+            entropy=entropies / lengths,
+            sampler_gap=gap,
         )
 
     def _decode(self, response):

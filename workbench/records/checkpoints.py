@@ -44,20 +44,19 @@ def checksum(tensors, text):
     return f"{value:08x}"
 
 
-def pack(policy, optimizer, slots, **state):
-    """What a run has learnt as (tensors, state) for `save`; slots: name to slot, those without `state_dict` are passed over."""
-    tensors = {
-        f"policy.{name}": value for name, value in policy.state_dict().items()
-    } | optimizer_tensors(optimizer)
-    learnt = {
-        name: slot.state_dict() for name, slot in slots.items() if hasattr(slot, "state_dict")
+def pack(policy, optimizer, method, **state):
+    """What a run has learnt, as (tensors, state) for `save`."""
+    weights = {f"policy.{name}": value for name, value in policy.state_dict().items()}
+    tensors = weights | optimizer_tensors(optimizer)
+    slots = {
+        slot: split_arrays(f"slots.{slot}", learnt, tensors)
+        for slot, learnt in method.state_dict().items()
     }
-    learnt = {name: split_arrays(f"slots.{name}", value, tensors) for name, value in learnt.items()}
-    return tensors, {**state, "slots": learnt}
+    return tensors, {**state, "slots": slots}
 
 
-def unpack(tensors, state, policy, optimizer, slots):
-    """Sets policy, optimizer and slots to what `pack` took; ValueError when it was taken from others than these."""
+def unpack(tensors, state, policy, optimizer, method):
+    """Sets policy, optimizer and method to what `pack` took; ValueError when it was taken from others than these."""
     weights = {
         name.removeprefix("policy."): value
         for name, value in tensors.items()
@@ -71,8 +70,8 @@ def unpack(tensors, state, policy, optimizer, slots):
                 )
         policy.load_state_dict(weights)
         load_optimizer(optimizer, tensors)
-        for name, value in state["slots"].items():
-            slots[name].load_state_dict(join_arrays(value, tensors))
+        slots = {slot: join_arrays(saved, tensors) for slot, saved in state["slots"].items()}
+        method.load_state_dict(slots)
     except (KeyError, AttributeError, RuntimeError, ValueError) as error:
         cause = f"{type(error).__name__}: {_first_line(error)}"
         raise ValueError(f"the checkpoint is not of this lab and method ({cause})") from error

@@ -227,6 +227,19 @@ class Writer:
             _write_table(self.path / "evals.parquet", table)
         self.evaluations = table
 
+    @property
+    def evaluated(self):
+        """Rounds that have an evaluation, a set of int."""
+        return set() if self.evaluations is None else set(self.evaluations["round"].to_pylist())
+
+    def forget_evaluation(self, number):
+        """Removes the evaluation after round `number`."""
+        keep = pc.not_equal(self.evaluations["round"], number)
+        with self._writing("the evaluations"):
+            evaluations = self.evaluations.filter(keep)
+            _write_table(self.path / "evals.parquet", evaluations)
+        self.evaluations = evaluations
+
     def checkpoint(self, tensors, state):
         """Swaps in a new checkpoint: `tensors` name to torch tensor, `state` JSON-ready."""
         from workbench.records import checkpoints

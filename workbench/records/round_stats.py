@@ -1,35 +1,102 @@
 """A round's row in the record: one dict of numbers from the round's table of rollouts."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from workbench.analysis.metrics import effective_gradient_ratio, flops, zero_gradient_ratios
+from workbench.grpo import StepStats
+from workbench.rollouts import Rollouts
 from workbench.verifiers import STATUSES
 
+# FLOPs for each parameter and token: 2 for a forward pass, 6 for forward and backward (AERO,
+# equation 23).
+FORWARD = 2
+TRAINING = 6
 
-def round_row(number, rollouts, steps, parameters, learning_rate):
+
+def effective_gradient_ratio(advantages: Any) -> float:
+    """Share of rollouts (R,) whose advantage is not zero; NaN without any (Knapsack RL, arXiv
+    2509.25849, equation 4).
+    """
+    advantages = np.asarray(advantages, dtype=np.float64)
+    return float(np.mean(advantages != 0)) if advantages.size else float("nan")
+
+
+def success_rates(correct: Any, groups: Any) -> np.ndarray:
+    """Share of correct rollouts in each group, (G,), groups in sorted order.
+
+    correct (R,) bool, groups (R,) keys.
+    """
+    _, inverse, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    return np.bincount(inverse, np.asarray(correct, dtype=np.float64), len(sizes)) / sizes
+
+
+def zero_gradient_ratios(correct: Any, groups: Any) -> tuple[float, float]:
+    """Shares of problems whose rollouts are all correct, and all wrong (Knapsack RL, arXiv
+    2509.25849, section 3).
+
+    correct (R,) bool, groups (R,) keys.
+    """
+    rates = success_rates(correct, groups)
+    if not len(rates):
+        return float("nan"), float("nan")
+    return float(np.mean(rates == 1)), float(np.mean(rates == 0))
+
+
+def flops(parameters: int, *, sampled_tokens: int = 0, trained_tokens: int = 0) -> float:
+    """Floating-point operations: 2 x parameters x sampled tokens + 6 x parameters x trained tokens.
+
+    Prompt tokens count with the tokens that they are processed with (AERO, arXiv 2602.14338,
+    equation 23).
+    """
+    return float(parameters) * (FORWARD * sampled_tokens + TRAINING * trained_tokens)
+
+
+def round_stats(
+    number: int,
+    rollouts: Rollouts,
+    steps: Sequence[tuple[np.ndarray, StepStats]],
+    parameters: int,
+    learning_rate: float,
+) -> dict[str, Any]:
     """Ratios, counts, tokens and FLOPs of round `number`, name to number.
 
-    rollouts: the table after `grpo.marked`, old responses included; steps: (rows, `StepStats`) of each update;
-    parameters: weights that a forward pass multiplies with.
+    Parameters
+    ----------
+    number : int
+    rollouts : Rollouts
+        The table after `grpo.marked`, old responses included.
+    steps : list of (rows, StepStats)
+        Of each optimizer step.
+    parameters : int
+        Weights that a forward pass multiplies with.
+    learning_rate : float
     """
-    new = rollouts.round == number
-    fresh = rollouts.take(new)
-    positive, negative = zero_gradient_ratios(fresh.correct, fresh.problem)
-    used, present = rollouts.take(rollouts["selected"]), rollouts.take(new | rollouts["selected"])
+    is_new = rollouts.round == number
+    fresh = rollouts.take(is_new)
+    used = rollouts.take(rollouts["selected"])
+    present = rollouts.take(is_new | rollouts["selected"])
+    computed = rollouts.take(np.isfinite(rollouts["logprob_diff"]))
+    problems, _ = fresh.problems()
+    all_positive, all_negative = zero_gradient_ratios(fresh.correct, fresh.problem)
+    _, unsolved = zero_gradient_ratios(present.correct, present.problem)
     return {
         "round": number,
-        "problems": len(fresh.groups()[0]),
+        "problems": len(problems),
         "rollouts": len(fresh),
         "selected": len(used),
         "trained": int(rollouts["trained"].sum()),
         "reward": float(fresh.reward.mean()),
         "correct": float(fresh.correct.mean()),
         "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
-        "all_positive": positive,
-        "all_negative": negative,
-        "unsolved": zero_gradient_ratios(present.correct, present.problem)[1],
-        **_steps(steps),
-        **_cost(fresh, rollouts.take(np.isfinite(rollouts["drift"])), parameters),
+        "all_positive": all_positive,
+        "all_negative": all_negative,
+        "unsolved": unsolved,
+        **_step_means(steps),
+        **_cost(fresh, computed, parameters),
         "entropy": float(fresh.entropy.mean()),
         "length": float(fresh.lengths.mean()),
         "truncated": float(fresh.truncated.mean()),
@@ -38,34 +105,30 @@ def round_row(number, rollouts, steps, parameters, learning_rate):
     }
 
 
-def _cost(fresh, trained, parameters):
-    """Tokens and FLOPs of the fresh rollouts and of those that an update computed."""
-    _, first = np.unique(fresh.problem, return_index=True)
-    sampled = int(fresh.lengths.sum() + fresh.prompt.lengths[first].sum())
-    trained_tokens = int(trained.lengths.sum() + trained.prompt.lengths.sum())
-    generating, training = (
-        flops(parameters, sampled_tokens=sampled),
-        flops(parameters, trained_tokens=trained_tokens),
-    )
+def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, float]:
+    """Tokens and FLOPs of the new rollouts, and of those that an update computed."""
+    _, first_of_problem = np.unique(fresh.problem, return_index=True)
+    prompt_tokens = int(fresh.prompt.lengths[first_of_problem].sum())
+    sampled = int(fresh.lengths.sum()) + prompt_tokens
+    trained = int(computed.lengths.sum() + computed.prompt.lengths.sum())
+    generating = flops(parameters, sampled_tokens=sampled)
+    training = flops(parameters, trained_tokens=trained)
     return {
         "tokens_sampled": sampled,
-        "tokens_trained": trained_tokens,
+        "tokens_trained": trained,
         "flops_generate": generating,
         "flops_update": training,
         "flops": generating + training,
     }
 
 
-def _steps(steps):
+def _step_means(steps: Sequence[tuple[np.ndarray, StepStats]]) -> dict[str, float]:
     """Means over the round's optimizer steps; NaN without one."""
-    stats = [s for _, s in steps]
-    clip = np.concatenate([s.clip_ratio for s in stats]) if stats else np.empty(0)
-    means = {
-        name: float(np.mean([getattr(s, name) for s in stats])) if stats else float("nan")
-        for name in ("loss", "gradient_norm", "kl")
-    }
-    return {
-        "steps": len(stats),
-        **means,
-        "clip_ratio": float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0,
-    }
+    stats = [each for _, each in steps]
+    means = {}
+    for name in ("loss", "gradient_norm", "kl"):
+        values = [getattr(each, name) for each in stats]
+        means[name] = float(np.mean(values)) if values else float("nan")
+    clip = np.concatenate([each.clip_ratio for each in stats]) if stats else np.empty(0)
+    clip_ratio = float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0
+    return {"steps": len(stats), **means, "clip_ratio": clip_ratio}

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.sweeps.grids import needed, read, tagged
-from workbench.utils.columns import whole_number
+from workbench.utils.validation import whole_number
 
 COLUMNS = (
     "run",

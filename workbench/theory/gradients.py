@@ -18,9 +18,9 @@ from workbench.grpo import grpo_step
 from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.selectors import All
-from workbench.utils.columns import whole_number
 from workbench.utils.descriptions import compose
 from workbench.utils.seeding import derive, generator
+from workbench.utils.validation import whole_number
 
 MEANS = ("rollout", "token")
 COLUMNS_AT_ONCE = 2**16  # parameters of all rollouts held in float64
@@ -45,7 +45,7 @@ def sampled_groups(policy, problems, verifier, n, *, sampling=Sampling(), seed=0
 
 def mixed_groups(rollouts, least=1):
     """The rows of problems with at least `least` correct and as many wrong rollouts: `Rollouts`."""
-    _, groups = rollouts.groups()
+    _, groups = rollouts.problems()
     right, all_ = np.bincount(groups, rollouts.correct), np.bincount(groups)
     return rollouts.take(np.flatnonzero((np.minimum(right, all_ - right) >= least)[groups]))
 
@@ -79,7 +79,7 @@ def group_products(policy, rollouts, temperature=1.0):
 
     Equal responses are computed once.
     """
-    names, groups = rollouts.groups()
+    names, groups = rollouts.problems()
     products = {}
     for number, name in enumerate(names):
         group = rollouts.take(np.flatnonzero(groups == number))
@@ -352,7 +352,7 @@ def _update(selector, candidates, rollouts, advantage, mean, seed):
     index = selector(pool, generator(seed, "fidelity"))
     chosen = selected_advantages(advantage, selector.statistics, pool, index)
     shares = pool.lengths[index].astype(float) if mean == "token" else np.ones(len(index))
-    _, groups = pool.groups()
+    _, groups = pool.problems()
     weights, kept = np.zeros(len(rollouts)), np.zeros(len(rollouts), bool)
     weights[rows[index]] = chosen * shares / np.bincount(groups[index], shares)[groups[index]]
     kept[rows[index]] = True

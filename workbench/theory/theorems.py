@@ -18,7 +18,7 @@ from workbench.budgets import (
     required_rollouts,
     value,
 )
-from workbench.utils.columns import generator_given, whole_number
+from workbench.utils.validation import numpy_generator, whole_number
 
 
 def best_variance(rewards, m):
@@ -67,7 +67,7 @@ def first_mixed(p, runs, rng):
     if not 0 < p < 1:
         raise ValueError(f"p={p}: a rate above 0 and below 1 is needed, or it would take for ever")
     whole_number("runs", runs, 1)
-    first = generator_given(rng).random(runs) < p
+    first = numpy_generator(rng).random(runs) < p
     counts, waiting = np.ones(runs, dtype=np.int64), np.arange(runs)
     while len(waiting):
         counts[waiting] += 1
@@ -156,7 +156,7 @@ def missed_optima(problems, cases, rng, *, average=4, low=2):
     import pandas as pd
 
     rows = []
-    for p in generator_given(rng).random((cases, problems)):
+    for p in numpy_generator(rng).random((cases, problems)):
         total = problems * average
         solvers = (best_allocation(p, total, low), knapsack(p, total, low=low, fallback=False),
                    best_allocation(p, total, low, minimum_counts=False))  # fmt: skip

@@ -9,7 +9,7 @@ from trl import GRPOConfig
 from workbench.allocators import DynamicSampling
 from workbench.methods import Method
 from workbench.scheduler import Scheduler
-from workbench.utils.columns import whole_number
+from workbench.utils.validation import whole_number
 
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL losses that divide by the number of rows
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL losses with a clip range

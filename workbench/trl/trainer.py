@@ -232,7 +232,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         )  # fmt: skip
         if old is not None:
             table = table.assign(
-                logprobs=Ragged.of_padded(old.float().cpu().numpy(), table.lengths)
+                old_logprobs=Ragged.of_padded(old.float().cpu().numpy(), table.lengths)
             )
         if trl_setup.reads_entropy(self.method) or trl_setup.replays(self.method):
             table = self._with_scores(table)
@@ -325,7 +325,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         found, config = {}, self.args
         if self._corrected or trl_setup.replays(self.method):
             found["old_per_token_logps"] = self._padded(
-                [torch.as_tensor(table.logprobs[i]) for i in range(len(table))], 0.0
+                [torch.as_tensor(table.old_logprobs[i]) for i in range(len(table))], 0.0
             )
         elif config.gradient_accumulation_steps % (
             config.steps_per_generation * self.num_iterations
@@ -376,7 +376,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         )
         entropy = Ragged.of_padded(entropy.double().cpu().numpy(), table.lengths)
         return table.assign(
-            logprobs=Ragged.of_padded(logprobs.float().cpu().numpy(), table.lengths),
+            old_logprobs=Ragged.of_padded(logprobs.float().cpu().numpy(), table.lengths),
             entropy=np.add.reduceat(entropy.values, entropy.offsets[:-1]) / table.lengths,
         )
 

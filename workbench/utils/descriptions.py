@@ -1,55 +1,113 @@
-"""Configurations as plain data: what a manifest says of a method, and the way back.
+"""Configurations as plain data: what a manifest says of a method, and how the method is made from
+it again.
 
-Dataclasses, other objects (their public attributes), functions and `functools.partial`s become nested dicts of JSON
-values. Only names of this package are built again; a class of your own is described the same way, and `Run.resume` then
-asks for the object.
+An object is described by its class and by the arguments of its constructor, which it keeps as
+attributes of the same names (the convention of scikit-learn). Whatever else it holds is state and
+is not described.
 """
 
 import dataclasses
 import importlib
+import inspect
+import types
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+# The modules whose public classes a description may name, see `_find`.
+BUILDABLE = (
+    "advantages",
+    "allocators",
+    "curricula",
+    "methods",
+    "objectives",
+    "replay",
+    "rewards",
+    "scheduler",
+    "selectors",
+    "success_rates",
+)
 
-def describe(value):
-    """JSON-ready description of a configuration value."""
-    if dataclasses.is_dataclass(value):
-        shown = {
-            f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init
-        }
-        return {"is": _name(type(value)), **shown}
-    if isinstance(value, partial):
-        return {"is": _name(value.func), **{k: describe(v) for k, v in value.keywords.items()}}
-    if callable(value):
-        return {"is": _name(value)}
-    if isinstance(value, dict):
-        return {str(k): describe(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [describe(v) for v in value]
+
+def parameters(value: Any) -> dict[str, Any]:
+    """The constructor's arguments of an object, name to value, in the constructor's order.
+
+    Raises
+    ------
+    ValueError
+        When the object does not keep an argument as an attribute of the same name.
+    """
+    kind = type(value)
+    if kind.__init__ is object.__init__:
+        return {}
+    found = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ValueError(
+                f"{kind.__name__}(*{name}): a configuration needs named arguments, so that it can "
+                "be recorded"
+            )
+        if not hasattr(value, name):
+            raise ValueError(
+                f"{kind.__name__}({name}=...): the argument is not kept; set self.{name} = {name}, "
+                "so that it "
+                "can be recorded"
+            )
+        found[name] = getattr(value, name)
+    return found
+
+
+def clone(value: Any) -> Any:
+    """A new object of the same class and arguments, without anything it has learnt since."""
+    arguments = {name: _cloned(argument) for name, argument in parameters(value).items()}
+    return type(value)(**arguments)
+
+
+def _cloned(argument: Any) -> Any:
+    # A wrapper holds other slots as arguments; these learn too.
+    return argument.clone() if hasattr(type(argument), "clone") else argument
+
+
+def describe(value: Any) -> Any:
+    """A configuration as JSON-ready data: objects and functions become dicts with their name under
+    "is".
+
+    Raises
+    ------
+    ValueError
+        For values that cannot be part of a configuration, such as open files.
+    """
     if isinstance(value, np.generic):
         return value.item()
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if hasattr(value, "__dict__"):
-        return {
-            "is": _name(type(value)),
-            **{k: describe(v) for k, v in vars(value).items() if not k.startswith("_")},
-        }
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, partial):
+        return {"is": _name(value.func), **describe(value.keywords)}
+    if isinstance(value, type) or inspect.isroutine(value):
+        return {"is": _name(value)}
+    if type(value).__module__ != "builtins":
+        return {"is": _name(type(value)), **describe(parameters(value))}
     raise ValueError(
-        f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and dicts only"
+        f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and "
+        "dicts only"
     )
 
 
-def rebuild(description):
+def rebuild(description: Any) -> Any:
     """The value that `describe` described; ValueError for names outside this package."""
     if isinstance(description, list):
-        return tuple(rebuild(v) for v in description)
+        return tuple(rebuild(item) for item in description)
     if not isinstance(description, dict):
         return description
-    options = {k: rebuild(v) for k, v in description.items() if k != "is"}
+    options = {name: rebuild(item) for name, item in description.items() if name != "is"}
     if "is" not in description:
         return options
     target = _find(description["is"])
@@ -58,48 +116,75 @@ def rebuild(description):
     return partial(target, **options) if options else target
 
 
-def compose(value):
-    """A configuration as the expression that would make it, defaults left out: `Knapsack(up=64)`."""
-    if dataclasses.is_dataclass(value):
-        changed = [
-            f
-            for f in dataclasses.fields(value)
-            if f.init and f.repr and getattr(value, f.name) != _default(f)
-        ]
-        inner = ", ".join(f"{f.name}={compose(getattr(value, f.name))}" for f in changed)
-        return f"{type(value).__name__}({inner})"
+def compose(value: Any) -> str:
+    """A configuration as the expression that makes it, defaults left out: `Knapsack(up=64)`."""
     if isinstance(value, partial):
-        return f"{value.func.__name__}({', '.join(f'{k}={compose(v)}' for k, v in value.keywords.items())})"
-    return value.__name__ if callable(value) else repr(value)
+        options = ", ".join(f"{name}={compose(option)}" for name, option in value.keywords.items())
+        return f"{value.func.__name__}({options})"
+    if isinstance(value, tuple | list):
+        inner = ", ".join(map(compose, value))
+        if isinstance(value, list):
+            return f"[{inner}]"
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, type) or inspect.isroutine(value):
+        return value.__name__
+    if type(value).__module__ == "builtins" or isinstance(value, np.generic | np.ndarray):
+        return repr(value)
+    defaults = inspect.signature(type(value)).parameters
+    changed = [
+        f"{name}={compose(argument)}"
+        for name, argument in parameters(value).items()
+        if not _is_default(argument, defaults[name].default, type(value), name)
+    ]
+    return f"{type(value).__name__}({', '.join(changed)})"
 
 
-def differences(ours, theirs, path=""):
-    """One line for each place where two descriptions differ, in the form `path: ours, theirs`."""
+def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
+    """One line for each place where two descriptions differ, in the form `path: ours, theirs`.
+
+    >>> differences({"n": 8, "low": 2}, {"n": 4, "low": 2})
+    ['n: 8, 4']
+    """
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = [*ours, *(k for k in theirs if k not in ours)]
+        names = [*ours, *(name for name in theirs if name not in ours)]
         return [
             line
-            for k in keys
-            for line in differences(ours.get(k), theirs.get(k), f"{path}.{k}".lstrip("."))
+            for name in names
+            for line in differences(ours.get(name), theirs.get(name), f"{path}.{name}".lstrip("."))
         ]
     return [] if ours == theirs else [f"{path}: {ours!r}, {theirs!r}"]
 
 
-def _name(target):
+def _name(target: Callable) -> str:
     return f"{target.__module__}.{target.__qualname__}".removeprefix("workbench.")
 
 
-def _find(name):
-    module, _, attribute = name.rpartition(".")
+def _find(name: Any) -> Any:
+    """The class or function that a description names, from the modules of the slots alone.
+
+    A description may come from a stranger's record, so it must not be able to name anything that
+    does more than configure a method.
+    """
+    module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
+    if module in BUILDABLE and not attribute.startswith("_"):
+        target = getattr(importlib.import_module(f"workbench.{module}"), attribute, None)
+        kinds = (type, types.FunctionType) if module == "advantages" else (type,)
+        if isinstance(target, kinds) and target.__module__ == f"workbench.{module}":
+            return target
+    raise ValueError(
+        f"{name!r} is not a slot value of this package, so it cannot be built from the manifest; "
+        "pass the object"
+    )
+
+
+def _is_default(argument: Any, default: Any, kind: type, name: str) -> bool:
+    """Whether an argument is what the constructor would take anyway."""
+    if dataclasses.is_dataclass(kind):
+        # A default made by a factory shows in the signature as a marker only.
+        field = next(field for field in dataclasses.fields(kind) if field.name == name)
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
     try:
-        return getattr(importlib.import_module(f"workbench.{module}"), attribute)
-    except (ImportError, AttributeError):
-        raise ValueError(
-            f"{name}: not part of this package, so it cannot be built from the manifest; pass the object"
-        ) from None
-
-
-def _default(field):
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+        return bool(argument == default)
+    except ValueError:  # arrays compare element by element
+        return np.array_equal(argument, default)

@@ -1,4 +1,6 @@
-"""What a notebook shows of an object: a small HTML table without colours of its own, so that any theme fits."""
+"""What a notebook shows of an object: a small HTML table without colours of its own, so that any
+theme fits.
+"""
 
 from html import escape
 
@@ -8,7 +10,9 @@ LEFT = "style='text-align:left'"
 def card(title, rows):
     """HTML of a table with a title and rows, pairs of name and value; everything is escaped."""
     lines = "".join(
-        f"<tr><th scope='row' {LEFT}>{escape(str(name))}</th><td {LEFT}>{escape(str(value))}</td></tr>"
+        f"<tr><th scope='row' {LEFT}>{escape(str(name))}</th><td "
+        f"{LEFT}>{escape(str(value))}</td></tr>"
         for name, value in rows
     )
-    return f"<table><caption {LEFT}><b>{escape(str(title))}</b></caption><tbody>{lines}</tbody></table>"
+    caption = f"<caption {LEFT}><b>{escape(str(title))}</b></caption>"
+    return f"<table>{caption}<tbody>{lines}</tbody></table>"

@@ -19,8 +19,8 @@ from workbench.advantages import group_normalized, leave_one_out, posterior, sel
 from workbench.rewards import Correct
 from workbench.rollouts import Context
 from workbench.selectors import All, Scheduler
-from workbench.utils.columns import whole_number
 from workbench.utils.descriptions import describe, rebuild
+from workbench.utils.validation import whole_number
 from workbench.verl.counts import SCORES, Allocation, carried_rates, load, problem_ids, table
 
 __all__ = ["ESTIMATORS", "LOSSES", "Allocation", "check", "choose", "configuration", "estimator", "method_of", "policy_loss",

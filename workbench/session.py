@@ -1,0 +1,285 @@
+"""A run at work: the policy, its optimizer, what the method has learnt, and the open record.
+
+`Run` is the configuration; it makes a `Session` when its first round begins, or from the checkpoint
+when it resumes. An error or an interrupt in the middle of a round throws the session away, so the
+next one starts from the checkpoint and no half-finished round is ever continued.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from workbench import rewards
+from workbench.evaluation import evaluate
+from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
+from workbench.problems import Problem
+from workbench.records import FORMAT, RecordError, Writer
+from workbench.records.checkpoints import pack, unpack
+from workbench.records.health import symptoms
+from workbench.records.manifest import commit, hardware, versions
+from workbench.records.round_stats import round_stats
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import Round, play
+from workbench.utils.seeding import derive
+
+if TYPE_CHECKING:
+    from workbench.run import Run
+
+TRAINING_PHASES = ("generate", "verify", "schedule", "update")
+PHASES = (*TRAINING_PHASES, "record", "evaluate")
+# Columns that stay in memory: texts of prompts and tokens would make records many times as large.
+NOT_RECORDED = ("prompt", "response", "old_logprobs", "answer")
+
+
+class Session:
+    """One process's work on a run. Not for use on its own: `Run.rounds` drives it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.lab = run.lab
+        self.method = run.configured_method.clone()
+        self.policy = self.lab.policy()
+        needs_reference = self.method.objective.kl > 0
+        self.reference = self.policy.frozen() if needs_reference else None
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), lr=run.learning_rate, **self.lab.optimizer
+        )
+        self.manifest = {
+            "format": FORMAT,
+            **run.configuration(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "hardware": hardware(self.policy.device),
+            "commit": commit(),
+        }
+        self.writer = Writer(run.path, self.manifest)
+        self.checkpointed = 0  # the round of the checkpoint on disk
+        self.context = Context(seed=run.seed)  # of the round at work
+        self.seconds = dict.fromkeys(PHASES, 0.0)  # of the round at work, by phase
+
+    @property
+    def round(self) -> int:
+        """Rounds completed."""
+        return len(self.writer.rows)
+
+    # State
+
+    def restore(self) -> None:
+        """Go back to the checkpoint; rounds recorded after it are made again."""
+        self.checkpointed = self._load_checkpoint()
+        self.writer.truncate(self.checkpointed)
+        if self.checkpointed == 0:
+            self.writer.truncate(-1)  # the first evaluation as well
+            self.evaluate(0)
+
+    def _load_checkpoint(self) -> int:
+        """Set everything from the checkpoint; returns the round it follows, 0 without one."""
+        path = self.run.path
+        found = self.writer.restore()
+        if found is None:
+            if self.round > self.run.checkpoint_every:
+                raise ValueError(
+                    f"{path}: {self.round} rounds and no checkpoint, so it cannot go on; name "
+                    "another directory"
+                )
+            return 0
+        tensors, state = found
+        if self.round < state["round"]:
+            raise RecordError(
+                f"{path}: rounds.parquet has {self.round} rounds, but the checkpoint was made "
+                "after round "
+                f"{state['round']}: put both back from one copy, or start again in another "
+                "directory"
+            )
+        try:
+            unpack(tensors, state, self.policy, self.optimizer, self.method)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; pass those that the run began with") from error
+        return state["round"]
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint, unless the one on disk is of this round."""
+        if self.checkpointed == self.round:
+            return
+        tensors, state = pack(self.policy, self.optimizer, self.method, round=self.round)
+        self.writer.checkpoint(tensors, state)
+        self.checkpointed = self.round
+
+    # One round
+
+    def step(self) -> dict[str, Any]:
+        """Train for one round and record it; returns its row."""
+        number = self.round + 1
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.context = Context(
+            seed=self.run.seed,
+            round=number,
+            epoch=self.method.curriculum.epoch,
+            policy=self.policy,
+            max_new_tokens=self.lab.sampling.max_new_tokens,
+        )
+        try:
+            outcome, steps = self._train()
+        except NonFinite as error:
+            kept = self.writer.save_failure(number, error.rollouts)
+            message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
+            raise NonFinite(message, error.rollouts) from None
+        rollouts = marked(
+            outcome.rollouts, outcome.rows, outcome.advantages, steps, number, outcome.weights
+        )
+        with self._timed("schedule"):
+            self.method.feedback(rollouts, self.context)
+        row = self._row(rollouts, steps)
+        self._record(row, rollouts)
+        return row
+
+    def _train(self) -> tuple[Round, list[tuple[np.ndarray, StepStats]]]:
+        """What the method decided, and (rows, statistics) of each optimizer step."""
+        outcome = play(
+            self.method,
+            self._choose_problems(self.run.problems_per_round),
+            self.context,
+            self._sample,
+            self._find_more,
+            timed=lambda: self._timed("schedule"),
+        )
+        with self._timed("update"):
+            steps = self._update(outcome)
+        return outcome, steps
+
+    def _choose_problems(self, n: int, taken: frozenset[str] = frozenset()) -> Sequence[Problem]:
+        context = replace(self.context, taken=taken)
+        return self.method.curriculum.choose(self.lab.problems, n, context)
+
+    def _find_more(self, n: int, problems: list[Problem]) -> Sequence[Problem]:
+        return self._choose_problems(n, frozenset(problem.id for problem in problems))
+
+    def _sample(
+        self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
+    ) -> Rollouts:
+        """Verified rollouts, counts (P,) of the problems, which had `before` (P,) so far; see
+        `rounds.play`.
+        """
+        number = self.context.round
+        # The number of earlier rollouts is part of the seed, so each stage draws anew.
+        seeds = [
+            derive(self.run.seed, "generate", number, problem.id, int(earlier))
+            for problem, earlier in zip(problems, before)
+        ]
+        with self._timed("generate"):
+            rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
+        with self._timed("verify"):
+            scores = self.lab.verifier.score(list(rollouts.text), list(rollouts.answer))
+        size = len(rollouts)
+        rollouts = rollouts.assign(
+            reward=scores.reward,
+            correct=scores.correct,
+            status=scores.status,
+            draw=rollouts.draw + np.repeat(before, counts),
+            stage=np.full(size, stage),
+            round=np.full(size, number),
+            gradient=np.ones(size, bool),
+            uses=np.zeros(size, dtype=np.int64),
+        )
+        rollouts = rewards.total(rollouts, self.method.reward, self.lab.sampling)
+        finite = np.isfinite(rollouts.reward)
+        if not finite.all():
+            raise NonFinite(
+                f"the reward of {int((~finite).sum())} rollouts is not finite",
+                rollouts.take(~finite),
+            )
+        return rollouts
+
+    def _update(self, outcome: Round) -> list[tuple[np.ndarray, StepStats]]:
+        """The optimizer steps of the round."""
+        selected = outcome.rollouts.take(outcome.rows)
+        parts = mini_batches(
+            selected, self.run.mini_batches, self.context.rng("mini-batches"), outcome.mini_batch
+        )
+        steps = []
+        for rows in parts:
+            advantages = outcome.advantages
+            of_rows = advantages.take(rows) if isinstance(advantages, Ragged) else advantages[rows]
+            stats = grpo_step(
+                self.policy,
+                self.optimizer,
+                selected.take(rows),
+                of_rows,
+                self.method.objective,
+                weights=None if outcome.weights is None else outcome.weights[rows],
+                temperature=self.lab.sampling.temperature,
+                micro_tokens=self.lab.micro_tokens,
+                max_grad_norm=self.lab.max_grad_norm,
+                length=self.lab.sampling.max_new_tokens,
+                reference=self.reference,
+            )
+            steps.append((rows, stats))
+        return steps
+
+    # The record
+
+    def _row(self, rollouts: Rollouts, steps: list[tuple[np.ndarray, StepStats]]) -> dict[str, Any]:
+        """The round's row of `rounds.parquet`."""
+        row: dict[str, Any] = round_stats(
+            self.context.round, rollouts, steps, self.policy.parameter_count, self.run.learning_rate
+        )
+        row |= self.method.metrics()
+        row["warnings"] = "\n".join(symptoms([*self.writer.rows, row]))
+        for phase in TRAINING_PHASES:
+            row[f"seconds_{phase}"] = self.seconds[phase]
+        row["seconds"] = sum(self.seconds[phase] for phase in TRAINING_PHASES)
+        return row
+
+    def _record(self, row: dict[str, Any], rollouts: Rollouts) -> None:
+        columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
+        self.writer.round(row, {**columns, "length": rollouts.lengths})
+        self.run.trackers.log(row, row["round"])
+        if self.run.evaluate_every and row["round"] % self.run.evaluate_every == 0:
+            self.evaluate(row["round"])
+        if row["round"] % self.run.checkpoint_every == 0:
+            self.checkpoint()
+
+    def evaluate(self, number: int) -> None:
+        """Score the held-out problems and record it, where the lab has any and the run wants it."""
+        if self.lab.held_out is None or not self.run.evaluate_every:
+            return
+        frame = evaluate(
+            self.policy,
+            self.lab.held_out,
+            self.lab.verifier,
+            self.lab.samples,
+            sampling=self.lab.sampling,
+            seed=derive(self.run.seed, "evaluate", number),
+        )
+        self.writer.evaluation(frame.assign(round=number))
+        accuracy = float((frame.correct / frame.samples).mean())
+        self.run.trackers.log({"evaluation/accuracy": accuracy}, number)
+
+    def evaluate_last(self) -> None:
+        """Evaluate after the last round asked for, unless the grid of evaluations has it."""
+        if self.round % (self.run.evaluate_every or 1) and self.round not in self.writer.evaluated:
+            self.evaluate(self.round)
+
+    def drop_last_evaluation(self) -> None:
+        """Forget an evaluation off the grid before the run goes on, as if it had never stopped
+        there.
+        """
+        if self.round % (self.run.evaluate_every or 1) and self.round in self.writer.evaluated:
+            self.writer.forget_evaluation(self.round)
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        """Add the seconds within to a phase of the round."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - started

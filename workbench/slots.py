@@ -1,0 +1,229 @@
+"""The slots of a method: what each one decides, and what its value must offer.
+
+A method is a choice of one value for each slot (see `workbench.methods.Method`). A round asks them
+in this order:
+
+    curriculum   which problems come next
+    allocator    how many rollouts each problem gets; it sees outcomes and may ask again
+    reward       what a rollout earns: named parts that are summed
+    replay       which responses of earlier rounds join
+    selector     which rollouts are trained on, and with which weight
+    advantage    how good each of them is
+    objective    the loss (a plain configuration, see `workbench.objectives`)
+
+The contracts are the `Protocol` classes below. A value of your own derives from `Slot`, which
+supplies everything that a value without memory leaves out, and adds the one method that its
+protocol names:
+
+    from workbench.slots import Selection, Slot
+
+    class Shortest(Slot):
+        def __init__(self, m):
+            self.m = m
+
+        def select(self, rollouts, context):
+            return Selection(np.argsort(rollouts.lengths, kind="stable")[: self.m])
+
+A constructor keeps its arguments as attributes of the same names. A run clones the method it is
+given and records it, and both read the arguments from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from workbench.utils.descriptions import clone
+from workbench.utils.validation import whole_number
+
+if TYPE_CHECKING:
+    from workbench.policies import Sampling
+    from workbench.problems import Pool, Problem, Stream
+    from workbench.rollouts import Context, Ragged, Rollouts
+
+# What a slot value may need of the trainer that drives it. `Run` provides all of it; TRL and verl
+# provide a part.
+NEEDS = {
+    "problem_choice": "a pool of problems to choose from",
+    "epochs": "the number of passes over the pool so far",
+    "more_problems": "further problems in the middle of a round",
+    "prompt_states": "the policy's hidden states of a prompt",
+    "old_responses": "training on responses of earlier rounds",
+    "old_logprobs": "the log-probabilities that old responses were sampled with",
+    "current_logprobs": "log-probabilities of old responses under the current policy",
+    "entropy": "the policy's entropy on every rollout",
+    "update_statistics": "the clip ratio and the entropy of every rollout at its latest update",
+    "mini_batch": "optimizer steps of a size that the selector chooses",
+    "row_weights": "a weight for the loss of every rollout",
+    "token_advantages": "advantages that differ from token to token",
+    "resampling": "several requests for rollouts in one round",
+}
+
+BASELINES = ("selection", "group", "mixed")
+
+
+class Slot:
+    """Base class of every slot value: what one that learns nothing leaves as it is."""
+
+    needs: frozenset[str] | set[str] = frozenset()
+    """Names from `NEEDS`: what a trainer must provide for this value to work. A class attribute or
+    a property.
+    """
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Learn from a finished round: all its rollouts, with what became of each (see
+        `grpo.marked`).
+        """
+
+    def metrics(self) -> dict[str, float]:
+        """What was measured in the round just finished, name to number; it becomes columns of the
+        record.
+        """
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learnt so far, as JSON values and NumPy arrays, for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned for a value of the same configuration."""
+        if state:
+            raise ValueError(
+                f"state: {type(self).__name__} remembers nothing, but {sorted(state)} was saved"
+            )
+
+    def clone(self) -> Any:
+        """A new value of the same configuration that has learnt nothing."""
+        return clone(self)
+
+
+@dataclass(frozen=True)
+class More:
+    """An allocator's request for n further problems in this round."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        whole_number("n", self.n, 1)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a selector keeps of the C candidates of a round.
+
+    Attributes
+    ----------
+    rows : (K,) int64
+        Positions of the kept candidates, in any order, without repeats. A mask (C,) of bool is
+        taken as well.
+    weights : (K,) float64, optional
+        What each kept rollout's loss is multiplied with; at least 0. The averages of the loss count
+        rollouts as before. None: 1 each.
+    columns : dict
+        What the selector knows of every candidate, name to (C,) numbers; it is recorded.
+    mini_batch : int, optional
+        Rollouts of one optimizer step. None: the run decides.
+    baseline : {"group", "selection", "mixed"}
+        What advantages are measured against: all candidates of a rollout's group; the kept ones
+        alone (PODS, section 3.2); or the kept ones, but all candidates where the rewards of the
+        group are all equal (AERO, section 4.3).
+    """
+
+    rows: np.ndarray
+    weights: np.ndarray | None = None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    mini_batch: int | None = None
+    baseline: str = "group"
+
+
+class Curriculum(Protocol):
+    """Which problems come next."""
+
+    epoch: int
+    """Passes over the pool so far; 0 where that has no meaning."""
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The next n problems of the pool, none of them in `context.taken`.
+
+        May return fewer where the pool has no more. Called once at the start of a round, and again,
+        with `context.taken` filled, whenever the allocator asks for `More`.
+        """
+        ...
+
+
+class Allocator(Protocol):
+    """How many rollouts for which problem."""
+
+    def allocate(
+        self, problems: Sequence[Problem], context: Context
+    ) -> Generator[np.ndarray | More, Any, np.ndarray | None]:
+        """A generator that asks for rollouts and sees what came of them.
+
+            rollouts = yield counts     # (P,) int64: sample so many more of each problem; sent all
+            rollouts so far problems = yield More(n)    # n further problems; sent the list of all
+            problems of the round return rows                 # optional: the rows that go on to the
+            selector; None means all
+
+        `rollouts` is a verified `Rollouts` table, in the order of sampling. New problems are
+        appended to the list, which comes back as it was when there are none left. `rows` may be
+        empty: the round then trains on nothing.
+        """
+        ...
+
+
+class Replay(Protocol):
+    """Which responses of earlier rounds join."""
+
+    def join(
+        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
+    ) -> tuple[Rollouts, np.ndarray]:
+        """The table with old rows appended, and the rows (C,) int64 that the selector may choose
+        from.
+
+        Rows whose column `gradient` is False take part in advantages and in the averages of the
+        loss, but carry no gradient themselves.
+        """
+        ...
+
+
+class Selector(Protocol):
+    """Which rollouts are trained on, and with which weight."""
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """Choose among the round's candidates.
+
+        Besides the columns of every table, `rollouts` has `advantage` (against the whole group) and
+        `age` (rounds since it was sampled, 0 for a new one). Randomness comes from
+        `context.rng("selector")`.
+        """
+        ...
+
+
+class Advantage(Protocol):
+    """How good a rollout is, against the others of its group."""
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray | Ragged:
+        """One number for each rollout, (R,) float64, or a `Ragged` with one for each response
+        token.
+
+        Called more than once in a round, with the candidates and perhaps with a part of them, so it
+        must not change anything; what it learns it learns in `feedback`.
+        """
+        ...
+
+
+class Reward(Protocol):
+    """One part of what a rollout earns.
+
+    Parts are summed with their weights and recorded as `reward_<name>`.
+    """
+
+    name: str
+    weight: float
+
+    def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
+        """One number for each rollout, (R,)."""
+        ...

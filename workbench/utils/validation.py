@@ -1,0 +1,136 @@
+"""Checks of arguments. Every message names the argument, its value and what is allowed.
+
+Arguments are checked once, where a user hands them over: when a slot, a method, a lab or a run is
+made, and when a public function of arrays is called. Code behind that edge trusts what it gets.
+"""
+
+import difflib
+import sys
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+LARGEST_INTEGER = 2**63 - 1  # what an int64 holds
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """A value as an error message shows it: functions and classes by name, everything cut at
+    `limit` characters.
+    """
+    if isinstance(value, partial):
+        options = ", ".join(f"{name}={option!r}" for name, option in value.keywords.items())
+        text = f"{shown(value.func)}({options})"
+    elif isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        text = value.__name__
+    else:
+        text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite real number. True and False are not numbers here."""
+    if isinstance(value, bool | np.bool_):
+        return False
+    if isinstance(value, float | np.floating):
+        return bool(np.isfinite(value))
+    return isinstance(value, int | np.integer) and abs(int(value)) <= sys.float_info.max
+
+
+def whole_number(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Raise ValueError unless `value` is a whole number from `low` to `high` (None: what 64 bits
+    hold).
+    """
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if whole and low <= value <= (LARGEST_INTEGER if high is None else high):
+        return
+    allowed = f"of at least {low}" if high is None else f"from {low} to {high}"
+    raise ValueError(f"{name}={shown(value)}: a whole number {allowed} is needed")
+
+
+def positive_number(name: str, value: Any, zero: bool = False) -> None:
+    """Raise ValueError unless `value` is a finite number above 0, or from 0 up with zero=True."""
+    if is_number(value) and (value > 0 or (zero and value == 0)):
+        return
+    allowed = "number of at least 0" if zero else "positive number"
+    raise ValueError(f"{name}={shown(value)}: a {allowed} is needed")
+
+
+def share(name: str, value: Any, zero: bool = True) -> None:
+    """Raise ValueError unless `value` is a number from 0 to 1; with zero=False, above 0."""
+    if is_number(value) and (0 < value <= 1 or (zero and value == 0)):
+        return
+    allowed = "from 0 to 1" if zero else "above 0 and up to 1"
+    raise ValueError(f"{name}={shown(value)}: a number {allowed} is needed")
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raise ValueError unless `value` is one of `allowed`; a close text is suggested."""
+    allowed = list(allowed)
+    if any(
+        value is option or (type(value) is type(option) and value == option) for option in allowed
+    ):
+        return
+    names = ", ".join(map(repr, allowed))
+    raise ValueError(f"{name}={shown(value)}: allowed are {names}{did_you_mean(value, allowed)}")
+
+
+def did_you_mean(value: Any, allowed: Iterable[Any]) -> str:
+    """The end of an error message that suggests the closest allowed text, or nothing."""
+    texts = [option for option in allowed if isinstance(option, str)]
+    close = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def instance_of(name: str, value: Any, kind: type, example: str) -> None:
+    """Raise ValueError unless `value` is a `kind`; `example` is an expression that makes one."""
+    if isinstance(value, kind):
+        return
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    raise ValueError(
+        f"{name}={shown(value)}: {article} {kind.__name__} is needed, such as {example}"
+    )
+
+
+def numpy_generator(rng: Any) -> np.random.Generator:
+    """The generator itself; ValueError for anything else."""
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(
+            f"rng={shown(rng)}: a NumPy generator is needed, such as np.random.default_rng(0)"
+        )
+    return rng
+
+
+def success_rates(name: str, rates: Any) -> np.ndarray:
+    """Rates as float64; ValueError outside [0, 1]. NaN passes: it means that nothing is known."""
+    rates = np.asarray(rates, dtype=np.float64)
+    outside = (rates < 0) | (rates > 1)
+    if outside.any():
+        raise ValueError(
+            f"{name}={rates[outside].flat[0]}: success rates lie in [0, 1]; NaN means never tried"
+        )
+    return rates
+
+
+def counts(name: str, values: Any) -> np.ndarray:
+    """Counts as int64; ValueError for anything but whole numbers of at least 0."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "iu" or (values < 0).any():
+        found = values.tolist() if values.size < 10 else f"an array of {values.dtype}"
+        raise ValueError(f"{name}={found}: whole numbers of at least 0 are needed")
+    return values.astype(np.int64)
+
+
+def booleans(name: str, values: Any) -> np.ndarray:
+    """A vector (R,) of True and False as bool; 0 and 1 pass too. ValueError otherwise."""
+    values = np.asarray(values)
+    if values.ndim != 1:
+        raise ValueError(
+            f"{name}: shape {values.shape}; one True or False for each rollout, (R,), is needed"
+        )
+    good = (values == 0) | (values == 1)
+    if not np.all(good):
+        row = int(np.argmin(good))
+        raise ValueError(f"{name}: row {row} is {values[row]}; True or False is needed")
+    return values.astype(bool)
