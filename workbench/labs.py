@@ -11,7 +11,7 @@ from typing import Any
 from workbench import problems as problem_makers
 from workbench.policies import Policy, Sampling
 from workbench.policies.checks import check_gpu, check_packages, check_template, check_vllm
-from workbench.problems import Pool, Stream, arithmetic
+from workbench.problems import Pool, Stream
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.validation import (
@@ -24,7 +24,8 @@ from workbench.utils.validation import (
 )
 from workbench.verifiers import Math
 
-ARITHMETIC_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
+TINY_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
+REGIMES = ("spread", "knapsack", "ar3po", "mixed")  # of `datasets.chains.REGIMES`
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,14 @@ class Lab:
 
 
 def tiny(
-    pool: int | None = None,
+    pool: int | None = 512,
     *,
-    levels: tuple[int, ...] = ARITHMETIC_LEVELS,
-    held_out: int = 200,
-    samples: int = 8,
+    base: str = "early",
+    size: str = "small",
+    regime: str = "spread",
+    levels: tuple[int, ...] = TINY_LEVELS,
+    held_out: int = 400,
+    samples: int = 16,
     learning_rate: float = 3e-4,
     seed: int = 0,
     model: Any = None,
@@ -150,12 +154,22 @@ def tiny(
     ----------
     pool : int, optional
         Number of training problems, drawn epoch by epoch; None for fresh problems every round.
+    base : {"early", "late", "clean"}
+        The base model. "early" and "late" learnt from a corpus with mistakes, and know the right and
+        the wrong result of each basic fact: they start at a sampled accuracy of about .2 and .35,
+        and training crosses the range from there steadily. "clean" learnt from a corpus without
+        mistakes and was stopped early; on it training saturates soon.
+    size : {"small", "large"}
+        0.10 or 0.34 million parameters; "clean" is always the large one.
+    regime : {"spread", "knapsack", "ar3po", "mixed"}
+        How hard the training problems are for the base model, see `problems.chains`.
     levels : numbers from 1 to 8
-        Levels of the problems; one named twice has twice the share.
+        Levels of the problems: the number of operations, for "early" and "late".
     held_out : int
         Number of evaluation problems, which never occur in training; 0 for no evaluation.
     samples : int
-        Responses to each of them in an evaluation.
+        Responses to each of them in an evaluation. With 400 problems and 16 samples the sampling
+        error of one evaluation is below .4 percentage points.
     learning_rate : float
     seed : int
         Of the pools.
@@ -164,18 +178,25 @@ def tiny(
     threads : int
         Of torch, set when the policy is made. More than one slows a model this small.
     """
+    one_of("base", base, ("early", "late", "clean"))
+    one_of("size", size, ("small", "large"))
+    one_of("regime", regime, REGIMES)
+    if base == "clean" and regime != "spread":
+        raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
     _check_levels(levels)
     whole_number("held_out", held_out, 0)
     whole_number("seed", seed, 0)
     whole_number("threads", threads, 1)
     if model is not None and not isinstance(model, str | os.PathLike):
         raise ValueError(
-            f"model={shown(model)}: the path of a directory is needed, or None for the shipped "
-            "model"
+            f"model={shown(model)}: the path of a directory is needed, or None for a shipped model"
         )
     config = {
         "lab": "tiny",
         "pool": pool,
+        "base": base,
+        "size": size,
+        "regime": regime,
         "levels": list(levels),
         "held_out": held_out,
         "samples": samples,
@@ -184,7 +205,8 @@ def tiny(
         "model": None if model is None else str(model),
         "threads": threads,
     }
-    path = Path(model) if model is not None else shipped("models/tiny")
+    name = "tiny" if base == "clean" else f"{base}-{size}"
+    path = Path(model) if model is not None else shipped(f"models/{name}")
 
     def make_policy() -> Policy:
         import torch
@@ -194,13 +216,11 @@ def tiny(
         torch.set_num_threads(threads)
         return TransformersPolicy.from_pretrained(path, device="cpu")
 
-    evaluation = None
-    if held_out:
-        evaluation = arithmetic(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
+    training, evaluation = _tiny_problems(base, regime, pool, held_out, levels, seed)
     return Lab(
         "tiny",
-        arithmetic(pool, levels=levels, seed=seed),
-        evaluation,  # type: ignore[arg-type]
+        training,
+        evaluation,
         Math(boxed=True),
         make_policy,
         Sampling(max_new_tokens=64),
@@ -210,6 +230,33 @@ def tiny(
         micro_tokens=2048,
         config=config,
     )
+
+
+def _tiny_problems(
+    base: str, regime: str, pool: int | None, held_out: int, levels: tuple[int, ...], seed: int
+) -> tuple[Pool | Stream, Pool | None]:
+    """The training and the evaluation problems of the embedded lab.
+
+    The evaluation is on all levels alike, whatever the regime of the training problems is, so that
+    accuracies of different regimes can be compared.
+    """
+    evaluation_levels = sorted(set(levels))
+    if base == "clean":
+        training = problem_makers.arithmetic(pool, levels=levels, seed=seed)
+        if not held_out:
+            return training, None
+        evaluation = problem_makers.arithmetic(
+            held_out, levels=evaluation_levels, seed=seed, split="heldout"
+        )
+    else:
+        training = problem_makers.chains(pool, levels=levels, seed=seed, regime=regime, base=base)
+        if not held_out:
+            return training, None
+        evaluation = problem_makers.chains(
+            held_out, levels=evaluation_levels, seed=seed, split="heldout"
+        )
+    assert isinstance(evaluation, Pool)
+    return training, evaluation
 
 
 # Labs on models of one's own
@@ -560,9 +607,9 @@ def _check_sampler(
 
 def _check_levels(levels: Any) -> None:
     known = isinstance(levels, tuple | list) and levels
-    if not known or any(level not in ARITHMETIC_LEVELS for level in levels):
+    if not known or any(level not in TINY_LEVELS for level in levels):
         raise ValueError(
-            f"levels={levels!r}: known levels are {', '.join(map(str, ARITHMETIC_LEVELS))}, one or "
+            f"levels={levels!r}: known levels are {', '.join(map(str, TINY_LEVELS))}, one or "
             "more of them in a "
             "tuple"
         )

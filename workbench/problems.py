@@ -212,6 +212,41 @@ def arithmetic(
     return family.problems(n, levels=levels, seed=seed, split=split)
 
 
+def chains(
+    n: int | None = None,
+    *,
+    levels: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
+    seed: int = 0,
+    split: str = "train",
+    regime: str = "spread",
+    base: str = "early",
+) -> Pool | Stream:
+    """Chains of small additions and subtractions for the sharp lab, such as "7+5-3=".
+
+    Parameters
+    ----------
+    n : int, optional
+        Problems of the `Pool`; None for a `Stream` without end.
+    levels : numbers from 1 to 8
+        Numbers of operations, which take turns.
+    seed : int
+    split : {"train", "heldout"}
+        A problem belongs to one of the two by a hash of its text, so they never overlap.
+    regime : {"spread", "knapsack", "ar3po", "mixed"}
+        How hard the problems are for the base model, see `workbench.datasets.chains.REGIMES`.
+    base : {"early", "late"}
+        The base model that `regime` is about.
+
+    Raises
+    ------
+    ValueError
+        For unknown names and levels, and where there are fewer than n such problems.
+    """
+    from workbench.datasets import chains as family
+
+    return family.problems(n, levels=levels, seed=seed, split=split, regime=regime, base=base)
+
+
 def reasoning_gym(
     name: str,
     n: int = 500,
@@ -314,6 +349,7 @@ def hub(
 # What a manifest may name as the family of a pool.
 FAMILIES: dict[str, Callable[..., Any]] = {
     "arithmetic": arithmetic,
+    "chains": chains,
     "reasoning_gym": reasoning_gym,
     "hub": hub,
 }

@@ -1,0 +1,302 @@
+"""The task of the sharp lab: chains of additions and subtractions, and the facts they consist of.
+
+    7+5-3=   ->   +5=12-3=9 \\boxed{9}
+
+A chain starts from a number up to 20 and has 1 to 8 operations with operands up to 9, worked from
+left to right; its level is the number of operations, and no partial result is negative.
+
+A *basic fact* is (units digit of the running value, sign, operand): there are 180 of them, and each
+step of a chain uses one. The corpus that the embedded base models are made from contains mistakes,
+as the web does: each fact has an error rate and one fixed wrong result (`Facts`). The problems,
+their answers and the verifier know nothing of these mistakes. Since a base model samples each fact's
+right result at the corpus's rate, the success rate of a problem under the base is known in advance:
+the product over its steps. `Regime` uses that to choose how many problems are easy and how many are
+out of reach.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.datasets.arithmetic import operations_of
+from workbench.problems import MOST_MISSES, SPLITS, Pool, Problem, Stream, split_of
+from workbench.utils.seeding import generator
+from workbench.utils.validation import one_of, shown, whole_number
+
+LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
+LARGEST_START = 20
+LARGEST_OPERAND = 9
+WRONG_BY = (-10, -2, -1, 1, 2, 10)
+PATIENCE = 100  # draws of a level in a row without a new problem, before the next level's turn
+
+# Error rates of the facts, a quarter of them each: how far a base model is from solving the task.
+ERROR_RATES = {
+    "early": (0.0, 0.3, 0.6, 0.85),
+    "late": (0.0, 0.1, 0.3, 0.6),
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a corpus gets wrong: for each basic fact an error rate, and by how much it is wrong.
+
+    Attributes
+    ----------
+    error_rate : (10, 2, 10) float64
+        By units digit of the running value, sign (0 for +, 1 for -) and operand; operand 0 is never
+        used.
+    wrong_by : (10, 2, 10) int64
+        What the wrong result differs by: 1, 2 or 10, up or down.
+    """
+
+    error_rate: np.ndarray
+    wrong_by: np.ndarray
+
+    @classmethod
+    def drawn(cls, rates: Sequence[float], seed: int) -> Facts:
+        """Deal the rates to the 180 facts at random, as evenly as they go."""
+        rng = generator(seed, "facts")
+        error_rate = np.zeros((10, 2, 10))
+        wrong_by = np.zeros((10, 2, 10), dtype=np.int64)
+        facts = [
+            (units, sign, operand)
+            for units in range(10)
+            for sign in range(2)
+            for operand in range(1, 10)
+        ]
+        dealt = np.resize(np.asarray(rates, dtype=np.float64), len(facts))
+        for fact, rate in zip(facts, rng.permutation(dealt)):
+            error_rate[fact] = rate
+            wrong_by[fact] = rng.choice(WRONG_BY)
+        return cls(error_rate, wrong_by)
+
+    @classmethod
+    def read(cls, path: Any) -> Facts:
+        """Read the table that `write` wrote."""
+        error_rate = np.zeros((10, 2, 10))
+        wrong_by = np.zeros((10, 2, 10), dtype=np.int64)
+        with Path(path).open(newline="") as file:
+            for row in csv.DictReader(file):
+                fact = int(row["units"]), "+-".index(row["sign"]), int(row["operand"])
+                error_rate[fact] = float(row["error_rate"])
+                wrong_by[fact] = int(row["wrong_by"])
+        return cls(error_rate, wrong_by)
+
+    def write(self, path: Any) -> None:
+        """Write a table with one row a fact: units, sign, operand, error_rate, wrong_by."""
+        with Path(path).open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("units", "sign", "operand", "error_rate", "wrong_by"))
+            for units in range(10):
+                for sign in range(2):
+                    for operand in range(1, 10):
+                        fact = units, sign, operand
+                        row = (
+                            units,
+                            "+-"[sign],
+                            operand,
+                            self.error_rate[fact],
+                            self.wrong_by[fact],
+                        )
+                        writer.writerow(row)
+
+    def success_rate(self, prompt: str) -> float:
+        """The chance that all steps of a chain come out right when each follows the corpus.
+
+        A mistake that a later mistake happens to undo is not counted, so it is a lower bound.
+        """
+        operations = operations_of(prompt)
+        _, value = next(operations)
+        chance = 1.0
+        for sign, operand in operations:
+            chance *= 1 - self.error_rate[value % 10, int(sign == "-"), operand]
+            value = _applied(value, sign, operand)
+        return float(chance)
+
+    def told(self, prompt: str, rng: np.random.Generator) -> tuple[str, int]:
+        """The steps of a chain as the corpus tells them, and the result that they come to.
+
+        A wrong step is carried on with.
+        """
+        operations = operations_of(prompt)
+        _, value = next(operations)
+        text = ""
+        for sign, operand in operations:
+            fact = value % 10, int(sign == "-"), operand
+            right = _applied(value, sign, operand)
+            value = right
+            if rng.random() < self.error_rate[fact]:
+                wrong = right + self.wrong_by[fact]
+                # Results are never negative, so a mistake that would be goes the other way.
+                value = int(wrong if wrong >= 0 else right - self.wrong_by[fact])
+            text += f"{sign}{operand}={value}"
+        return text, value
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How hard the problems of a pool are for a base model.
+
+    Attributes
+    ----------
+    shares : tuple of (lowest, highest, share)
+        Of the problems, `share` have a success rate under the base from `lowest` to `highest`, both
+        included. Empty: problems are drawn by level alone.
+    about : str
+        One sentence for people.
+    """
+
+    shares: tuple[tuple[float, float, float], ...]
+    about: str
+
+
+REGIMES = {
+    "spread": Regime((), "All levels in equal shares: success rates from 0 to 1."),
+    "knapsack": Regime(
+        ((0.0, 0.01, 0.2), (0.1, 0.9, 0.3), (1.0, 1.0, 0.5)),
+        "A fifth of the problems out of reach, three tenths mixed, half always solved: late in the "
+        "training of Knapsack RL (arXiv 2509.25849, section 5.2).",
+    ),
+    "ar3po": Regime(
+        ((0.0, 0.02, 0.3), (0.05, 0.95, 0.5), (1.0, 1.0, 0.2)),
+        "Three tenths of the problems without a correct response: the start of AR3PO "
+        "(arXiv 2509.25808, section 4).",
+    ),
+    "mixed": Regime(
+        ((0.1, 0.9, 1.0),),
+        "Only problems that are sometimes solved, where selecting rollouts decides most: PODS "
+        "(arXiv 2504.13818).",
+    ),
+}
+
+
+def problems(
+    n: int | None = None,
+    *,
+    levels: Sequence[int] = LEVELS,
+    seed: int = 0,
+    split: str = "train",
+    regime: str = "spread",
+    base: str = "early",
+) -> Pool | Stream:
+    """The pool or stream that `workbench.problems.chains` documents."""
+    levels = tuple(levels)
+    one_of("split", split, SPLITS)
+    one_of("regime", regime, REGIMES)
+    if not levels or not set(levels) <= set(LEVELS):
+        raise ValueError(
+            f"levels={shown(levels)}: known levels are {', '.join(map(str, LEVELS))}, one or more"
+        )
+    config = {
+        "family": "chains",
+        "n": n,
+        "levels": list(levels),
+        "seed": seed,
+        "split": split,
+        "regime": regime,
+        "base": base,
+    }
+    accepted = _accepted(regime, base)
+    if n is None:
+
+        def fresh(rng: np.random.Generator) -> Problem | None:
+            accept = accepted[int(rng.choice(len(accepted), p=[share for share, _ in accepted]))][1]
+            return _drawn(levels, split, accept, rng)
+
+        return Stream(fresh, config)
+    whole_number("n", n, 1)
+    return Pool(_distinct(n, levels, split, accepted, generator(seed, "chains", split)), config)
+
+
+def solution(prompt: str) -> str:
+    """The right worked solution of a chain.
+
+    >>> solution("7+5-3=")
+    '+5=12-3=9 \\\\boxed{9}'
+    """
+    nothing_wrong = Facts(np.zeros((10, 2, 10)), np.zeros((10, 2, 10), dtype=np.int64))
+    text, value = nothing_wrong.told(prompt, np.random.default_rng(0))
+    return f"{text} \\boxed{{{value}}}"
+
+
+def facts_of(base: str) -> Facts:
+    """The facts that the shipped base model of this name was made from."""
+    from workbench.labs import shipped
+
+    one_of("base", base, ERROR_RATES)
+    return Facts.read(shipped(f"models/{base}-small/facts.csv"))
+
+
+Accept = Callable[[str], bool]
+
+
+def _accepted(regime: str, base: str) -> list[tuple[float, Accept]]:
+    """(share, test of a prompt) of every class of problems in a regime."""
+    shares = REGIMES[regime].shares
+    if not shares:
+        return [(1.0, lambda prompt: True)]
+    facts = facts_of(base)
+
+    def within(lowest: float, highest: float) -> Accept:
+        return lambda prompt: lowest <= facts.success_rate(prompt) <= highest
+
+    return [(share, within(lowest, highest)) for lowest, highest, share in shares]
+
+
+def _distinct(
+    n: int,
+    levels: Sequence[int],
+    split: str,
+    accepted: Sequence[tuple[float, Accept]],
+    rng: np.random.Generator,
+) -> Iterable[Problem]:
+    """n different problems, each class its share; the levels take turns."""
+    found: dict[str, Problem] = {}
+    goals = np.round(np.cumsum([share for share, _ in accepted]) * n).astype(int)
+    for goal, (_, accept) in zip(goals, accepted):
+        misses = 0
+        turn = 0
+        while len(found) < goal:
+            problem = _drawn((levels[turn % len(levels)],), split, accept, rng)
+            if problem is not None and problem.id not in found:
+                found[problem.id] = problem
+                misses = 0
+                turn += 1
+                continue
+            misses += 1
+            if misses % PATIENCE == 0:
+                turn += 1  # this level may have none left of this class
+            if misses > MOST_MISSES:
+                raise ValueError(
+                    f"n={n}: levels {tuple(levels)} have only {len(found)} different {split} problems"
+                )
+    return found.values()
+
+
+def _drawn(
+    levels: Sequence[int], split: str, accept: Accept, rng: np.random.Generator
+) -> Problem | None:
+    """A chain of one of the levels, None where it is of the other split or not accepted."""
+    level = int(rng.choice(levels))
+    value = int(rng.integers(1, LARGEST_START + 1))
+    text = str(value)
+    for _ in range(level):
+        sign = "-" if value > 0 and rng.random() < 0.5 else "+"
+        largest = min(value, LARGEST_OPERAND) if sign == "-" else LARGEST_OPERAND
+        operand = int(rng.integers(1, largest + 1))
+        value = _applied(value, sign, operand)
+        text += f"{sign}{operand}"
+    prompt = f"{text}="
+    if split_of(prompt) != split or not accept(prompt):
+        return None
+    return Problem(f"chains/{prompt}", prompt, str(value), level)
+
+
+def _applied(value: int, sign: str, operand: int) -> int:
+    return value + operand if sign == "+" else value - operand
