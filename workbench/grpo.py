@@ -192,8 +192,8 @@ def mini_batches(
     ----------
     rollouts : Rollouts
     parts : int
-        Number of mini-batches. Problems stay whole, and each mini-batch gets nearly equally many of
-        them; with fewer problems there are fewer mini-batches, and none without rollouts.
+        Number of mini-batches. Problems stay whole, and mini-batches have nearly equally many rows;
+        with fewer problems there are fewer mini-batches, and none without rollouts.
     rng : numpy.random.Generator
     size : int, optional
         Rows of a mini-batch, in place of `parts` and whatever their problems are. The last ones may
@@ -213,8 +213,15 @@ def mini_batches(
         return []
     if parts == 1:
         return [np.arange(len(rollouts))]
-    chosen = np.array_split(rng.permutation(len(problems)), parts)
-    return [np.flatnonzero(np.isin(problem_of_row, part)) for part in chosen]
+    # In a random order, a problem goes to the part that the middle of its rows falls into, so that
+    # parts have nearly equally many rows even where problems differ in rollouts.
+    order = rng.permutation(len(problems))
+    rows = np.bincount(problem_of_row)[order]
+    middle = np.cumsum(rows) - rows / 2
+    part_of_problem = np.empty(len(problems), dtype=np.int64)
+    part_of_problem[order] = middle * parts // len(rollouts)
+    sets = [np.flatnonzero(part_of_problem[problem_of_row] == part) for part in range(parts)]
+    return [rows for rows in sets if len(rows)]
 
 
 def marked(

@@ -154,14 +154,27 @@ class Method:
 
 
 def grpo(n: int = 8, clip: tuple[float, float] = (0.2, 0.28), **objective: Any) -> Method:
-    """Group relative policy optimisation: n rollouts a problem, all trained on, advantages (r -
-    mean) / std.
+    """Group relative policy optimisation: advantages (r - mean) / std over n rollouts a problem.
 
-    n=8 as in AR3PO 4, Knapsack RL 3 and CBS table 4. Clip 0.2 and 0.28 (Knapsack RL F) and no KL
-    term (PODS, AR3PO, Knapsack RL); one mean over all tokens of a step. The mean over rollouts of
-    token means (CBS appendix A) is `grpo(loss_aggregation="rollout")`, and the penalty of AERO's
-    equation 2 is `grpo(kl=...)`. PODS's baseline with gradient accumulation (GRPO-GA, n=16) is
-    `grpo(n=16)`: the lab's `micro_tokens` accumulates, and the step does not depend on it.
+    Parameters
+    ----------
+    n : int
+        8 as in AR3PO (section 4), Knapsack RL (section 3) and CBS (table 4).
+    clip : (low, high)
+        Knapsack RL, appendix F.
+    objective
+        Further arguments of `Objective`. By default there is one mean over all tokens of a step and
+        no KL term (PODS, AR3PO, Knapsack RL). The mean over rollouts of token means (CBS, appendix
+        A) is loss_aggregation="rollout", the penalty of AERO's equation 2 is kl=...
+
+    Notes
+    -----
+    PODS's baseline with gradient accumulation (GRPO-GA) is `grpo(n=16)`: a lab's `micro_tokens`
+    accumulates, and the step does not depend on it.
+
+    References
+    ----------
+    DeepSeekMath (arXiv 2402.03300), section 4.1.
     """
     return Method("grpo", allocator=Uniform(n), objective=Objective(clip=clip, **objective))
 
@@ -173,12 +186,25 @@ def dapo(
     clip: tuple[float, float] = (0.2, 0.28),
     overlong: float = 0.2,
 ) -> Method:
-    """DAPO (arXiv 2503.14476): dynamic sampling, clip-higher, token mean and a soft penalty on
-    overlong responses.
+    """DAPO: dynamic sampling, clip-higher, token mean and a soft penalty on overlong responses.
 
-    max_draws=3: 1,536 problems for 512 (AR3PO 4); at that bound the round goes on with the mixed
-    groups it has. groups: mixed groups wanted, None for a round's problems. overlong: the last
-    share of the length limit that is penalised, 0 for no penalty.
+    Parameters
+    ----------
+    n : int
+        Rollouts a problem.
+    groups : int, optional
+        Mixed groups wanted; None for a round's number of problems.
+    max_draws : int
+        3 as in AR3PO (section 4: 1,536 problems for 512). At that bound the round goes on with the
+        mixed groups it has.
+    clip : (low, high)
+        Section 3.1.
+    overlong : float
+        The last share of the length limit that is penalised (section 3.4); 0 for no penalty.
+
+    References
+    ----------
+    DAPO (arXiv 2503.14476).
     """
     parts = (Correct(), Overlong(buffer=overlong)) if overlong else (Correct(),)
     return Method(
@@ -190,10 +216,13 @@ def dapo(
 
 
 def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
-    """Group sequence policy optimisation (arXiv 2507.18071): the ratio is that of whole responses
-    (CBS appendix A).
+    """Group sequence policy optimisation: the ratio is that of whole responses.
 
-    A sequence's ratio moves far less than a token's, hence the narrow clip range of the GSPO paper.
+    A sequence's ratio moves far less than a token's, hence the narrow clip range.
+
+    References
+    ----------
+    GSPO (arXiv 2507.18071); CBS (arXiv 2602.08499), appendix A.
     """
     objective = Objective(clip=clip, importance_sampling="sequence", loss_aggregation="rollout")
     return Method("gspo", allocator=Uniform(n), objective=objective)
@@ -202,10 +231,11 @@ def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
 def dr_grpo(
     n: int = 8, clip: tuple[float, float] = (0.2, 0.28), length: int | None = None
 ) -> Method:
-    """Dr.
+    """Dr. GRPO: no division by the deviation, and a constant in place of the response's length.
 
-    GRPO (arXiv 2503.20783): no division by the deviation, and a constant in place of the response's
-    length.
+    References
+    ----------
+    Dr. GRPO (arXiv 2503.20783).
     """
     return Method(
         "dr_grpo",
@@ -215,7 +245,7 @@ def dr_grpo(
     )
 
 
-# The papers
+# The five papers
 
 
 def pods(
@@ -223,16 +253,30 @@ def pods(
     m: int = 16,
     rule: str = "max_variance",
     baseline: str = "selection",
-    clip: tuple[float, float] = (0.2, 0.28),
+    clip: tuple[float, float] = (0.2, 0.2),
 ) -> Method:
-    """PODS (arXiv 2504.13818): n rollouts a problem, the update on m of them (section 3.2,
-    algorithm 1).
+    """PODS: n rollouts a problem, and an update on m of them.
 
-    (64, 16) is setting (a), (32, 8) setting (b), (128, 32) setting (c) of section 4.1. rule:
-    "max_variance" (algorithm 2), "max_reward" or "random" (section 3.2). baseline: mean and
-    deviation of the kept m (section 3.2), or of the whole "group". The population deviation, as in
-    the text; the released code has the sample one plus 1e-4, which is
-    `pods().but(advantage=GroupNormalized(ddof=1, eps=1e-4))`.
+    Parameters
+    ----------
+    n, m : int
+        (64, 16) is setting (a), (32, 8) setting (b), (128, 32) setting (c) of section 4.1.
+    rule : {"max_variance", "max_reward", "random"}
+        Algorithm 2, and the comparisons of section 3.2.
+    baseline : {"selection", "group"}
+        Mean and deviation of the kept m (section 3.2), or of all n.
+    clip : (low, high)
+        The same on both sides, as in L_PODS of section 3.2; the paper does not print its value.
+
+    Notes
+    -----
+    The loss is the mean over rollouts of the mean over their tokens (L_PODS, section 3.2). The
+    deviation is the population one, as in the text; the released code has the sample deviation plus
+    1e-4, which is `pods().but(advantage=GroupNormalized(ddof=1, eps=1e-4))`.
+
+    References
+    ----------
+    PODS (arXiv 2504.13818), algorithm 1.
     """
     rules = {
         "max_variance": selectors.MaxVariance,
@@ -252,7 +296,7 @@ def pods(
         "pods",
         allocator=Uniform(n),
         selector=rules[rule](m, baseline=baseline),
-        objective=Objective(clip=clip),
+        objective=Objective(clip=clip, loss_aggregation="rollout"),
     )
 
 
@@ -263,12 +307,21 @@ def ar3po(
     capacity: int | None = None,
     clip: tuple[float, float] = (0.2, 0.28),
 ) -> Method:
-    """AR3PO (arXiv 2509.25808): rollouts in stages for unsolved problems, and reuse of an old
-    correct response.
+    """AR3PO: rollouts in stages for unsolved problems, and reuse of an old correct response.
 
-    stages=2, k=4: at most 8 rollouts (section 4, algorithm 1). mode: "stop-gradient" is option II,
-    the paper's choice (table 2), "recompute" option I, "direct" plain replay; None reuses nothing.
-    capacity: see `CorrectResponses`.
+    Parameters
+    ----------
+    stages, k : int
+        2 stages of 4 are at most 8 rollouts (section 4).
+    mode : {"stop-gradient", "recompute", "direct", None}
+        Option II, the paper's choice (table 2); option I; plain replay; no reuse.
+    capacity : int, optional
+        See `replay.CorrectResponses`.
+    clip : (low, high)
+
+    References
+    ----------
+    AR3PO (arXiv 2509.25808), algorithm 1.
     """
     return Method(
         "ar3po",
@@ -286,19 +339,35 @@ def knapsack(
     fallback: bool = True,
     rates: Any = "last",
     estimator: str = "grpo",
+    dynamic_sampling: bool = False,
     clip: tuple[float, float] = (0.2, 0.28),
 ) -> Method:
-    """Knapsack RL (arXiv 2509.25849): the greatest summed value of a round's n rollouts a problem
-    (equations 5 and 6).
+    """Knapsack RL: the split of a round's rollouts with the greatest summed value.
 
-    low=2, up=128 (appendix G.4); fallback for problems never solved (appendix C); rates from the
-    last 16 rollouts (appendix F), another kind by name, or a `SuccessRates`. Advantages over std +
-    1e-6, clipped to [-5, 5], and clip 0.2 and 0.28 (appendix F).
+    Parameters
+    ----------
+    n : int
+        Rollouts a problem on average.
+    low, up : int
+        Bounds for one problem (appendix G.4).
+    info_gain, fallback, estimator
+        See `allocators.Knapsack`; the fallback is appendix C.
+    rates : str or SuccessRates
+        Where success rates come from: the last 16 rollouts (appendix F), or another kind.
+    dynamic_sampling : bool
+        Draw more problems until enough groups are mixed (appendix G.5).
+    clip : (low, high)
+        Appendix F, as are advantages over std + 1e-6 and clipped to [-5, 5].
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), equations 5 and 6.
     """
     known = allocators.SuccessRates(rates) if isinstance(rates, str) else rates
+    budget = allocators.Knapsack(n, None, low, up, info_gain, fallback, estimator, known)
     return Method(
         "knapsack",
-        allocator=allocators.Knapsack(n, None, low, up, info_gain, fallback, estimator, known),
+        allocator=allocators.DynamicSampling(within=budget) if dynamic_sampling else budget,
         advantage=GroupNormalized(eps=1e-6, clip=5.0),
         objective=Objective(clip=clip),
     )
@@ -310,21 +379,46 @@ def aero(
     n_max: int = 32,
     k_max: int = 10,
     extra: int = 2,
+    threshold: int = 0,
     k: int = 1,
     uniform: int = 4,
+    trim_high: bool = False,
     prior: tuple[float, float] | None = (1.0, 1.0),
+    scale: str | float = "bernoulli",
     clip: tuple[float, float] = (0.2, 0.2),
     entropy: float = 1e-3,
     kl: float = 0.0,
 ) -> Method:
-    """AERO (arXiv 2602.14338): explore, rescue, reject, and a posterior in place of the dead zone
-    (section 4).
+    """AERO: explore, rescue, reject, and a posterior in place of the dead zone.
 
-    explore=8, total=16, n_max=32, k_max=10, extra=2, Beta(1, 1), entropy bonus 1e-3 and clip 0.2 on
-    both sides (table 9, mathematics; for code extra=4, k_max=3). k=1 wrong response for each
-    correct one in partial groups, uniform=4 of a group that stays all right or all wrong (algorithm
-    1). prior=None trains with plain group advantages. kl: the penalty of equation 2, off by default
-    as in the other methods. The mean over rollouts of token means (equation 2).
+    Parameters
+    ----------
+    explore, total, n_max, k_max, extra, threshold
+        See `allocators.Rescue`; the values are those of table 9 for mathematics (for code extra=4
+        and k_max=3).
+    k : int
+        Wrong responses kept for each correct one in partial groups (algorithm 1).
+    uniform : int
+        Rollouts kept of a group that stays all right or all wrong (section 4.2).
+    trim_high : bool
+        Reject in groups with many correct responses as well: the variant of table 8.
+    prior : (alpha, beta) or None
+        Of the Beta posterior (table 9); None trains with plain group advantages.
+    scale : {"bernoulli", "posterior"} or float
+        What advantages of uniform groups are divided by, see `advantages.posterior`.
+    clip, entropy
+        Table 9.
+    kl : float
+        The penalty of equation 2; off by default, as in the other methods.
+
+    Notes
+    -----
+    The loss is the mean over problems of the mean over their rollouts of the mean over tokens
+    (equations 2 and 8).
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), algorithm 1 and section 4.
     """
     if prior is not None and not (
         isinstance(prior, tuple | list) and len(prior) == 2 and all(map(is_number, prior))
@@ -334,35 +428,49 @@ def aero(
         )
     return Method(
         "aero",
-        allocator=allocators.Rescue(explore, total, 0, n_max, k_max, extra),
-        selector=selectors.Rejection(k, uniform),
-        advantage=GroupNormalized() if prior is None else Posterior(*prior),
-        objective=Objective(clip=clip, loss_aggregation="rollout", kl=kl, entropy=entropy),
+        allocator=allocators.Rescue(explore, total, threshold, n_max, k_max, extra),
+        selector=selectors.Rejection(k, uniform, threshold=threshold, trim_high=trim_high),
+        advantage=GroupNormalized() if prior is None else Posterior(*prior, scale),
+        objective=Objective(clip=clip, loss_aggregation="group", kl=kl, entropy=entropy),
     )
 
 
 def cbs(
     base: str = "grpo",
-    scope: str = "group",
+    scope: str = "round",
     p: float | None = None,
     rounds: int = 2,
     n: int = 8,
     mini_batch: int | None = None,
     **scheduler: Any,
 ) -> Method:
-    """CBS (arXiv 2602.08499): of the rollouts of `base`, those that a learnt scheduler puts first
-    (algorithm 1).
+    """CBS: of the rollouts of another method, those that a learnt scheduler puts first.
 
-    base: "grpo" (with the mean over rollouts of token means, equation 14), "dapo" or "gspo". DAPO
-    keeps its dynamic sampling; the scheduler chooses among the groups that pass it (section 6.2).
-    scope: "group", the best of every group (CBS*, definition 3.1); "round", of the round (what the
-    authors ran, appendix D); "buffer", as many as a round has, of the last `rounds` rounds (CBS,
-    definition 3.2). rounds=2, since table 4 has M=2048 at 1,024 a round; figure 10 has 1 to 5.
-    (With 2, and one step a round, every candidate's clip ratio is still 0: its first use is
-    on-policy.) p: percent kept, None for table 4's 30, and 100 with a buffer. mini_batch: rollouts
-    a step (128 in appendix D). scheduler: further arguments of `Scheduler`. Table 4 ends
-    exploration at 0.2, with GSPO at 0.005, and charges entropy above 0.1 nats with GRPO, above 0.5
-    with the others.
+    Parameters
+    ----------
+    base : {"grpo", "dapo", "gspo"}
+        "grpo" has the mean over rollouts of token means (equation 14). DAPO keeps its dynamic
+        sampling; the scheduler chooses among the groups that pass it (section 6.2).
+    scope : {"round", "group", "buffer"}
+        "round" keeps the best of the whole round, which is how the published numbers of CBS* were
+        made (appendix D); "group" the best of every group (definition 3.1); "buffer" as many as a
+        round has, of the last `rounds` rounds (CBS, definition 3.2).
+    p : float, optional
+        Percent that is kept; None for table 4's 30, and 100 with a buffer.
+    rounds : int
+        2, since table 4 has M=2048 at 1,024 rollouts a round; figure 10 has 1 to 5. With 2, and one
+        step a round, every candidate's clip ratio is still 0, since its first use is on-policy.
+    n : int
+        Rollouts a problem.
+    mini_batch : int, optional
+        Rollouts of an optimizer step (128 in appendix D).
+    scheduler
+        Further arguments of `Scheduler`. Table 4 ends exploration at 0.2, with GSPO at 0.005, and
+        charges entropy above 0.1 nats with GRPO, above 0.5 with the others.
+
+    References
+    ----------
+    CBS (arXiv 2602.08499), algorithm 1 and table 4.
     """
     # base -> (method, end of exploration, entropy above which its growth is charged)
     bases = {

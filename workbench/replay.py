@@ -19,7 +19,6 @@ from workbench.slots import Slot
 from workbench.utils.validation import one_of, whole_number
 
 if TYPE_CHECKING:
-    from workbench.policies import Policy
     from workbench.rollouts import Context
 
 __all__ = ["Buffer", "CorrectResponses"]
@@ -142,7 +141,7 @@ class CorrectResponses(Slot):
         stage = np.full(len(old), rollouts.stage.max() + 1)
         old = old.assign(**{**missing, "gradient": carries_gradient, "stage": stage})
         if self.mode == "recompute":
-            old = old.assign(old_logprobs=_current_logprobs(old, context.policy))
+            old = old.assign(old_logprobs=_current_logprobs(old, context))
         return old
 
 
@@ -252,12 +251,15 @@ def _newest_of_each_problem(table: Rollouts, capacity: int) -> np.ndarray:
     return np.sort(order[rows_after < capacity])
 
 
-def _current_logprobs(old: Rollouts, policy: Policy) -> Ragged:
-    """Log-probabilities of the responses under the current policy."""
+def _current_logprobs(old: Rollouts, context: Context) -> Ragged:
+    """Log-probabilities of the responses under the current policy, at the sampling's temperature.
+
+    The update computes its own at that temperature too, so the ratio starts at 1.
+    """
     import torch
 
     with torch.no_grad():
-        fresh = policy.logprobs(old).cpu().numpy().astype(np.float32)
+        fresh = context.policy.logprobs(old, context.temperature).cpu().numpy().astype(np.float32)
     return Ragged.of_padded(fresh, old.lengths)
 
 

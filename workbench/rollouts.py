@@ -35,6 +35,11 @@ class Context:
         The model that samples and is trained.
     max_new_tokens : int, optional
         The longest response that the sampler allows, in tokens.
+    temperature : float
+        The temperature of the sampling.
+    sampled : Rollouts, optional
+        Everything that was sampled in this round, whether or not it went past the allocator; there
+        once the allocator has ended.
     taken : frozenset of str
         Ids of the problems that are in the round already; only a curriculum reads it.
     """
@@ -44,6 +49,8 @@ class Context:
     epoch: int = 0
     policy: Any = None
     max_new_tokens: int | None = None
+    temperature: float = 1.0
+    sampled: Rollouts | None = None
     taken: frozenset[str] = frozenset()
 
     def rng(self, *purpose: str | int) -> np.random.Generator:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def play(
     problems = checked_problems("curriculum", problems)
     rollouts, candidates = collect(method.allocator, problems, context, sample, more, timed)
     with timed():
-        return choose(method, rollouts, candidates, context)
+        return choose(method, rollouts, candidates, replace(context, sampled=rollouts))
 
 
 def collect(

@@ -39,7 +39,7 @@ FEATURES = (
 )
 SCOPES = ("group", "round", "buffer")
 SCALINGS = ("standard", "unit", "none")
-ORDERS = ("after", "before")
+ORDERS = ("before", "after")
 CONSTANT_SPREAD = 1e-9  # relative spread below which a feature counts as constant
 
 
@@ -160,7 +160,7 @@ def round_reward(
     alpha: float = 0.9,
     weight: float = 100.0,
     least: float = 0.1,
-    order: str = "after",
+    order: str = "before",
 ) -> tuple[float, tuple[float, float] | None]:
     """What training in round t brought, and the new moving average.
 
@@ -180,11 +180,11 @@ def round_reward(
         Charge for one nat of growth of the entropy.
     least : float
         Entropy in nats below which nothing is charged.
-    order : {"after", "before"}
-        "after" uses the average of the earlier rounds and updates it afterwards. "before" updates
-        it first, as the index of the formula may be read; at alpha=0.9 the gain then moves its own
-        mean so far that the sigmoid stays within [.26, .74]. The variance is taken around the mean
-        just updated and is small, so "after" often comes near to 0 or 1.
+    order : {"before", "after"}
+        "before" updates the average first, as the indices of the equation are printed; at alpha=0.9
+        the gain then moves its own mean so far that the sigmoid stays within [.26, .74]. "after"
+        uses the average of the earlier rounds; since the variance is taken around the mean just
+        updated it is small, and the sigmoid often comes near to 0 or 1.
 
     Returns
     -------
@@ -300,8 +300,8 @@ class Learner:
     Parameters
     ----------
     seed : int
-        The initial weights follow from it alone. They are those of appendix B.1: N(0, 2 / inputs),
-        in the last layer N(0, 1 / inputs), and biases of 0.
+        The initial weights follow from it alone. They are those of appendix B.1: N(0, 2 / width),
+        in the last layer N(0, 1 / width), and biases of 0.
     width, depth : int
         Units of each hidden layer, and number of weight matrices.
     learning_rate : float
@@ -332,7 +332,7 @@ class Learner:
         self.parameters: list[np.ndarray] = []
         for layer, (rows, columns) in enumerate(pairwise(sizes)):
             is_last = layer == depth - 1
-            deviation = ((1 if is_last else 2) / rows) ** 0.5
+            deviation = ((1 if is_last else 2) / width) ** 0.5
             weight = rng.normal(0, deviation, (rows, columns))
             self.parameters += [weight.astype(np.float32), np.zeros(columns, np.float32)]
         self.moments = [np.zeros((2, *p.shape), np.float32) for p in self.parameters]
@@ -452,7 +452,7 @@ class Scheduler(Slot):
     floor: float = 0.2
     ema: bool = True
     alpha: float = 0.9
-    order: str = "after"
+    order: str = "before"
     entropy_weight: float = 100.0
     entropy_least: float = 0.1
     learning_rate: float = 1e-4
@@ -504,7 +504,7 @@ class Scheduler(Slot):
         age = rollouts["age"]
         table = features(rollouts, context.max_new_tokens)
         number = int((rollouts.round + age).max(initial=1))
-        now = _mean_reward_and_entropy(rollouts, age == 0)
+        now = _mean_reward_and_entropy(_sampled_in_this_round(rollouts, context))
         learnt = self._learn(now, number)
 
         inputs = scaled(table, self.scaling)
@@ -620,11 +620,18 @@ class Scheduler(Slot):
         return np.sort(epsilon_greedy(scores, age, explore, groups, picks[:total]))
 
 
-def _mean_reward_and_entropy(rollouts: Rollouts, rows: np.ndarray) -> list[float] | None:
-    """Means over these rows, None where there are none."""
-    if not rows.any():
+def _sampled_in_this_round(candidates: Rollouts, context: Context) -> Rollouts:
+    """All rollouts of the round, those that the allocator threw away included (definition 3.3)."""
+    if context.sampled is not None:
+        return context.sampled
+    return candidates.take(candidates["age"] == 0)
+
+
+def _mean_reward_and_entropy(rollouts: Rollouts) -> list[float] | None:
+    """The means of a round's rollouts; None where there are none."""
+    if not len(rollouts):
         return None
-    return [float(rollouts.reward[rows].mean()), float(rollouts.entropy[rows].mean())]
+    return [float(rollouts.reward.mean()), float(rollouts.entropy.mean())]
 
 
 def _taking_turns(counts: np.ndarray) -> np.ndarray:

@@ -228,7 +228,8 @@ class Rejection(Slot):
     - of a rescued group, mixed and with at most `threshold` correct in the first stage: `balanced`
       correct rows and as many wrong ones (the paper: a group of 2);
     - of a mixed group with u below `high`: all correct rows, and k wrong ones for each;
-    - of a mixed group with u of at least `high`: all rows.
+    - of a mixed group with u of at least `high`: all rows; with `trim_high` equally many correct
+      and wrong ones, as many as there are of the rarer kind (the variant of table 8).
 
     What the paper leaves open is read so: rows are drawn uniformly, since no measure of how
     informative a response is is named; the pair of a rescued problem is drawn from all its stages;
@@ -245,6 +246,7 @@ class Rejection(Slot):
     balanced: int = 1
     threshold: int = 0
     high: float = 0.5
+    trim_high: bool = False
     baseline: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -281,11 +283,16 @@ class Rejection(Slot):
         is_uniform = (right == 0) | (right == sizes)
         is_rescued = solved <= self.threshold
         is_partial = solved < self.high * tried
-        keep_right = np.select([is_uniform, is_rescued], [self.uniform, self.balanced], right)
+        rarer = np.minimum(right, sizes - right)
+        high_right = rarer if self.trim_high else right
+        high_wrong = rarer if self.trim_high else sizes - right
+        keep_right = np.select(
+            [is_uniform, is_rescued, is_partial], [self.uniform, self.balanced, right], high_right
+        )
         keep_wrong = np.select(
             [is_uniform, is_rescued, is_partial],
             [self.uniform, self.balanced, self.k * right],
-            sizes - right,
+            high_wrong,
         )
         return keep_right, keep_wrong
 

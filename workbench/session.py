@@ -125,6 +125,7 @@ class Session:
             epoch=self.method.curriculum.epoch,
             policy=self.policy,
             max_new_tokens=self.lab.sampling.max_new_tokens,
+            temperature=self.lab.sampling.temperature,
         )
         try:
             outcome, steps = self._train()

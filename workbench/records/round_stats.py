@@ -80,6 +80,7 @@ def round_stats(
     used = rollouts.take(rollouts["selected"])
     present = rollouts.take(is_new | rollouts["selected"])
     computed = rollouts.take(np.isfinite(rollouts["logprob_diff"]))
+    selected_tokens = int(used.lengths.sum() + used.prompt.lengths.sum())
     problems, _ = fresh.problems()
     all_positive, all_negative = zero_gradient_ratios(fresh.correct, fresh.problem)
     _, unsolved = zero_gradient_ratios(present.correct, present.problem)
@@ -97,6 +98,7 @@ def round_stats(
         "unsolved": unsolved,
         **_step_means(steps),
         **_cost(fresh, computed, parameters),
+        "tokens_selected": selected_tokens,
         "entropy": float(fresh.entropy.mean()),
         "length": float(fresh.lengths.mean()),
         "truncated": float(fresh.truncated.mean()),
@@ -106,9 +108,13 @@ def round_stats(
 
 
 def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, float]:
-    """Tokens and FLOPs of the new rollouts, and of those that an update computed."""
-    _, first_of_problem = np.unique(fresh.problem, return_index=True)
-    prompt_tokens = int(fresh.prompt.lengths[first_of_problem].sum())
+    """Tokens and FLOPs of the new rollouts, and of those that an update computed.
+
+    A prompt is computed once for all its rollouts of one request, and again in the next request.
+    """
+    requests = np.char.add(np.char.add(fresh.problem, "@"), fresh.stage.astype(str))
+    _, first_of_request = np.unique(requests, return_index=True)
+    prompt_tokens = int(fresh.prompt.lengths[first_of_request].sum())
     sampled = int(fresh.lengths.sum()) + prompt_tokens
     trained = int(computed.lengths.sum() + computed.prompt.lengths.sum())
     generating = flops(parameters, sampled_tokens=sampled)
