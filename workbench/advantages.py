@@ -10,28 +10,41 @@ The second part is the same as slot values (see `slots.Advantage`), which a meth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.posteriors import Posteriors
 from workbench.rollouts import Ragged
 from workbench.slots import Slot
-from workbench.utils.validation import is_number, one_of, positive_number, shown
+from workbench.utils.validation import is_number, one_of, positive_number, shown, whole_number
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
 
 __all__ = [
+    "Asymmetric",
     "BatchNormalized",
+    "DiscountedBeta",
+    "EntropyShaped",
     "GroupNormalized",
+    "InverseRootWeighted",
     "LeaveOneOut",
+    "Marginalized",
     "OfRewards",
+    "PassAtK",
+    "Pkpo",
     "Posterior",
+    "asymmetric",
     "batch_normalized",
     "group_normalized",
     "leave_one_out",
+    "marginal_advantages",
+    "pass_at_k_normalized",
+    "pkpo",
     "posterior",
     "selected_advantages",
 ]
@@ -212,6 +225,138 @@ def batch_normalized(
     return _clipped(_divide(centred, np.full_like(centred, deviation)), clip)
 
 
+def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.ndarray:
+    """omega(p) (r - p), with p the mean reward of the group: problems of low success rate count
+    more.
+
+    Parameters
+    ----------
+    rewards : (R,) from 0 to 1
+    groups : (R,) keys
+    weighting : {"linear", "sqrt"}
+        omega = 1 / p, so that a wrong response has -1, also where all are wrong; or
+        1 / (p sqrt(1 - p)), whose groups with p = 0 or 1 have advantage zero.
+
+    References
+    ----------
+    Asymmetric prompt weighting (arXiv 2602.11128): Linear-R and Sqrt-R. They were read from notes
+    on the paper; confidence in "linear" is medium, in "sqrt" lower.
+
+    Examples
+    --------
+    >>> asymmetric([1, 0, 0, 0], ["a", "a", "a", "a"])
+    array([ 3., -1., -1., -1.])
+    >>> asymmetric([0, 0], ["a", "a"])
+    array([-1., -1.])
+    """
+    one_of("weighting", weighting, ("linear", "sqrt"))
+    rewards, inverse, sizes = _grouped(rewards, groups)
+    _check_unit_interval(rewards)
+    p = _means(rewards, inverse, sizes)[inverse]
+    if weighting == "linear":
+        # The limit for p -> 0 is -1 for a wrong response.
+        return _divide(rewards - p, p) - (p == 0)
+    return _divide(rewards - p, p * np.sqrt(1 - p))
+
+
+def pass_at_k_normalized(rewards: Any, groups: Any, *, k: int = 4) -> np.ndarray:
+    """The advantage of Pass@k training: that of the best of k responses, shared out exactly.
+
+    Parameters
+    ----------
+    rewards : (R,) of 0 and 1
+    groups : (R,) keys
+    k : int
+
+    Returns
+    -------
+    advantages : (R,) float64
+        Each response has the mean, over all k-subsets of its group that hold it, of the subset's
+        normalised reward. Zero where no response is right, or where every k-subset holds a right
+        one. k = 1 is `group_normalized`.
+
+    References
+    ----------
+    Pass@k training (arXiv 2508.10751), analytical form.
+
+    Examples
+    --------
+    >>> pass_at_k_normalized([1, 0, 0, 0], ["a"] * 4, k=2).round(3)
+    array([ 1.   , -0.333, -0.333, -0.333])
+    """
+    rewards, inverse, sizes = _grouped(rewards, groups)
+    whole_number("k", k, 1)
+    _check_binary(rewards)
+    right = np.bincount(inverse, rewards, len(sizes))
+    mean = 1 - _choose_ratio(sizes - right, sizes, k)
+    deviation = np.sqrt(mean * (1 - mean))
+    of_right = _divide(1 - mean, deviation)
+    of_wrong = _divide(1 - mean - _choose_ratio(sizes - right - 1, sizes - 1, k - 1), deviation)
+    return np.where(rewards == 1, of_right[inverse], of_wrong[inverse])
+
+
+def pkpo(rewards: Any, groups: Any, *, k: int = 4, baseline: str = "minus_one") -> np.ndarray:
+    """PKPO: rewards mapped so that their gradient is an unbiased one of the best of k responses.
+
+    Parameters
+    ----------
+    rewards : (R,) finite numbers
+    groups : (R,) keys
+    k : int
+        Groups smaller than k have advantage zero.
+    baseline : {"minus_one", "none"}
+        "minus_one": of each k-subset the maximum without the response itself is taken off (equation
+        33), for k = 1 the group's mean. "none": the mapped reward itself.
+
+    References
+    ----------
+    PKPO (arXiv 2505.15201), section 3 and equation 33.
+
+    Examples
+    --------
+    >>> pkpo([0, 0, 0, 1], ["a"] * 4, k=2, baseline="none").round(3)
+    array([0.167, 0.167, 0.167, 0.5  ])
+    >>> pkpo([0, 1, 3, 7], ["a"] * 4, k=2).round(3)
+    array([0.   , 0.167, 0.833, 2.833])
+    """
+    rewards, inverse, sizes = _grouped(rewards, groups)
+    whole_number("k", k, 1)
+    one_of("baseline", baseline, ("minus_one", "none"))
+    advantages = np.zeros(len(rewards))
+    for group, size in enumerate(sizes):
+        if size < k:
+            continue
+        rows = np.flatnonzero(inverse == group)
+        order = rows[np.argsort(rewards[rows], kind="stable")]
+        advantages[order] = _best_of_k(rewards[order], k, baseline)
+    return advantages
+
+
+def _best_of_k(ascending: np.ndarray, k: int, baseline: str) -> np.ndarray:
+    """PKPO's values for one group's rewards in ascending order, (n,)."""
+    n = len(ascending)
+    if k == 1:
+        mapped = ascending / n
+        return mapped - mapped.mean() if baseline == "minus_one" else mapped
+    # A k-subset whose maximum is at position j (from 0) holds k - 1 of the j lower ones.
+    total = math.comb(n, k)
+    position = np.arange(n)
+    as_maximum = np.array([math.comb(j, k - 1) for j in position]) / total
+    with_another = np.array([math.comb(j - 1, k - 2) if j else 0 for j in position]) / total
+    # Position i is in subsets of maximum j > i together with k - 2 of the j - 1 others below j.
+    higher = np.concatenate([np.cumsum((with_another * ascending)[::-1])[::-1][1:], [0.0]])
+    mapped = as_maximum * ascending + higher
+    if baseline == "none":
+        return mapped
+    # Without position i the maximum of its subsets is: that of the other k - 1 where i was the
+    # highest, and the same as before everywhere else.
+    without = np.zeros(n)
+    for i in position:
+        below = np.array([math.comb(j, k - 2) for j in range(i)]) / total
+        without[i] = (below * ascending[:i]).sum() + higher[i]
+    return mapped - without
+
+
 # The same as slot values
 
 
@@ -303,6 +448,236 @@ class BatchNormalized(Slot):
             eps=self.eps,
             clip=self.clip,
         )
+
+
+@dataclass(frozen=True)
+class Asymmetric(Slot):
+    """`asymmetric` as a slot value: problems of low success rate count more (arXiv 2602.11128)."""
+
+    weighting: str = "linear"
+
+    def __post_init__(self) -> None:
+        one_of("weighting", self.weighting, ("linear", "sqrt"))
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        return asymmetric(rollouts.reward, rollouts.group, weighting=self.weighting)
+
+
+@dataclass(frozen=True)
+class PassAtK(Slot):
+    """`pass_at_k_normalized` as a slot value; a response counts as right by the verifier."""
+
+    k: int = 4
+
+    def __post_init__(self) -> None:
+        whole_number("k", self.k, 1)
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        return pass_at_k_normalized(rollouts.correct, rollouts.group, k=self.k)
+
+
+@dataclass(frozen=True)
+class Pkpo(Slot):
+    """`pkpo` as a slot value."""
+
+    k: int = 4
+    baseline: str = "minus_one"
+
+    def __post_init__(self) -> None:
+        whole_number("k", self.k, 1)
+        one_of("baseline", self.baseline, ("minus_one", "none"))
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        return pkpo(rollouts.reward, rollouts.group, k=self.k, baseline=self.baseline)
+
+
+@dataclass(frozen=True)
+class InverseRootWeighted(Slot):
+    """(r - mean) / sqrt(mean + eps): the advantage that goes with `allocators.InverseRoot`.
+
+    References
+    ----------
+    Reinforce-Ada (arXiv 2510.04996), the variant "Est"; eps is not printed.
+    """
+
+    eps: float = 0.01
+
+    def __post_init__(self) -> None:
+        positive_number("eps", self.eps)
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        rewards, inverse, sizes = _grouped(rollouts.reward, rollouts.group)
+        mean = _means(rewards, inverse, sizes)[inverse]
+        advantage = (rewards - mean) / np.sqrt(mean + self.eps)
+        return np.where(_is_mixed(rewards, inverse, sizes)[inverse], advantage, 0.0)
+
+
+@dataclass(frozen=True)
+class EntropyShaped(Slot):
+    """Group advantages, and in groups all alike an advantage for each token from its entropy.
+
+    In a group all right, a token of entropy H has +alpha H. In a group all wrong it has
+    -alpha (max H - H), with the maximum over the response, so that the most uncertain token of a
+    wrong answer is left alone.
+
+    References
+    ----------
+    RL-ZVP (arXiv 2509.21880), alpha = .1.
+    """
+
+    alpha: float = 0.1
+
+    needs = frozenset({"token_advantages", "token_entropy"})
+
+    def __post_init__(self) -> None:
+        positive_number("alpha", self.alpha)
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> Ragged:
+        """One number for each response token."""
+        entropy = rollouts.token_entropy
+        if not np.array_equal(entropy.offsets, rollouts.response.offsets):
+            raise ValueError("advantage: EntropyShaped needs the entropy of every response token")
+        lengths = rollouts.lengths
+        rewards, inverse, sizes = _grouped(rollouts.reward, rollouts.group)
+        is_uniform = ~_is_mixed(rewards, inverse, sizes)[inverse]
+        plain = np.repeat(group_normalized(rewards, rollouts.group), lengths)
+        highest = np.zeros(len(rollouts))
+        np.maximum.at(highest, np.repeat(np.arange(len(rollouts)), lengths), entropy.values)
+        distance = np.repeat(highest, lengths) - entropy.values
+        right = np.repeat(rollouts.correct, lengths)
+        shaped = np.where(right, self.alpha * entropy.values, -self.alpha * distance)
+        values = np.where(np.repeat(is_uniform, lengths), shaped, plain)
+        return Ragged(values, entropy.offsets)
+
+
+@dataclass
+class DiscountedBeta(Slot):
+    """(r - p) / sqrt(p (1 - p)), with p from a Beta posterior that forgets and counts this round.
+
+    The two numbers of a problem start at the prior Beta(1, 1). At each visit they are multiplied by
+    `decay`, and then the group's right and wrong responses are added; p is their mean. A group all
+    wrong is therefore no longer silent, and groups do not sum to zero.
+
+    Attributes
+    ----------
+    decay : float
+    scale : bool
+        False leaves out the division.
+
+    References
+    ----------
+    Discounted Beta-Bernoulli baseline (arXiv 2603.18444): decay .5 for a model of 1.7B, .75 for 8B.
+    """
+
+    decay: float = 0.5
+    scale: bool = True
+    posteriors: Posteriors = field(default=None, init=False, repr=False, compare=False)  # type: ignore
+
+    def __post_init__(self) -> None:
+        self.posteriors = Posteriors(decay=self.decay, towards="zero")
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        ids, problem_of_row = rollouts.problems()
+        correct = np.bincount(problem_of_row, rollouts.correct, len(ids))
+        tries = np.bincount(problem_of_row, minlength=len(ids))
+        belief = self.posteriors.after(ids.tolist(), correct, tries)
+        p = (belief[:, 0] / belief.sum(axis=1))[problem_of_row]
+        difference = rollouts.correct - p
+        return difference / np.sqrt(p * (1 - p)) if self.scale else difference
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The posteriors of the round's problems are updated."""
+        self.posteriors.observe_round(rollouts, context.round)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The posteriors by problem."""
+        return self.posteriors.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the posteriors by problem."""
+        self.posteriors.load_state_dict(state)
+
+
+@dataclass
+class Marginalized(Slot):
+    """GRPO's advantage averaged over what the other responses of the group could have been.
+
+    The others are drawn from the posterior of the problem without the response itself. With its
+    numbers a and b and S - 1 of the other n - 1 right with the Beta-binomial probability w_S, a
+    right response has the sum over S < n of w_S sqrt((n - S) / S), and a wrong one minus the same
+    with a and b exchanged.
+
+    Attributes
+    ----------
+    decay : float
+        Of the posterior, towards the prior Beta(1, 1), at each visit.
+
+    References
+    ----------
+    MaPP (arXiv 2609.34990); decay .5 is the best of six.
+    """
+
+    decay: float = 0.5
+    posteriors: Posteriors = field(default=None, init=False, repr=False, compare=False)  # type: ignore
+
+    def __post_init__(self) -> None:
+        self.posteriors = Posteriors(decay=self.decay)
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        ids, problem_of_row = rollouts.problems()
+        correct = np.bincount(problem_of_row, rollouts.correct, len(ids))
+        tries = np.bincount(problem_of_row, minlength=len(ids))
+        belief = self.posteriors.after(ids.tolist(), correct, tries)
+        of_right = marginal_advantages(belief[:, 0] - 1, belief[:, 1], tries)
+        of_wrong = -marginal_advantages(belief[:, 1] - 1, belief[:, 0], tries)
+        return np.where(rollouts.correct, of_right[problem_of_row], of_wrong[problem_of_row])
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The posteriors of the round's problems are updated."""
+        self.posteriors.observe_round(rollouts, context.round)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The posteriors by problem."""
+        return self.posteriors.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the posteriors by problem."""
+        self.posteriors.load_state_dict(state)
+
+
+def marginal_advantages(a: Any, b: Any, n: Any) -> np.ndarray:
+    """Expected advantage of a right response whose n - 1 neighbours follow a Beta(a, b), (P,).
+
+    References
+    ----------
+    MaPP (arXiv 2609.34990).
+
+    Examples
+    --------
+    >>> marginal_advantages([1.0], [4.0], [4]).round(4)
+    array([1.3414])
+    """
+    from scipy.special import betaln, gammaln
+
+    # A parameter of 0 stands for a response that is not there; its value is not used.
+    a = np.maximum(np.asarray(a, dtype=np.float64), np.finfo(float).tiny)
+    b = np.maximum(np.asarray(b, dtype=np.float64), np.finfo(float).tiny)
+    n = np.asarray(n, dtype=np.int64)
+    total = np.zeros(len(n))
+    for right in range(1, int(n.max(initial=1))):
+        others = n - 1
+        log_choose = gammaln(others + 1) - gammaln(right) - gammaln(np.maximum(n - right, 0) + 1)
+        wrong = np.maximum(n - right, 0)
+        log_weight = log_choose + betaln(a + right - 1, b + wrong) - betaln(a, b)
+        term = np.exp(log_weight) * np.sqrt(wrong / right)
+        total += np.where(right < n, term, 0.0)
+    return total
 
 
 @dataclass(frozen=True)
@@ -407,6 +782,26 @@ def _is_mixed(rewards: np.ndarray, inverse: np.ndarray, sizes: np.ndarray) -> np
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
+def _choose_ratio(m: np.ndarray, n: np.ndarray, k: int) -> np.ndarray:
+    """C(m, k) / C(n, k) for arrays m <= n, 0 where m < k."""
+    ratio = np.ones(np.shape(n))
+    for i in range(k):
+        ratio = ratio * np.clip(m - i, 0, None) / np.maximum(n - i, 1)
+    return ratio
+
+
+def _check_unit_interval(rewards: np.ndarray) -> None:
+    outside = (rewards < 0) | (rewards > 1)
+    if outside.any():
+        raise ValueError(f"rewards: {rewards[outside][0]} lies outside [0, 1]")
+
+
+def _check_binary(rewards: np.ndarray) -> None:
+    other = (rewards != 0) & (rewards != 1)
+    if other.any():
+        raise ValueError(f"rewards: {rewards[other][0]} is neither 0 nor 1")
 
 
 def _check_deviation(ddof: Any, eps: Any) -> None:

@@ -18,8 +18,11 @@ import numpy as np
 
 from workbench.budgets import (
     balance,
+    by_hit_utility,
+    by_variance,
     check_budget,
     expected_rollouts,
+    in_proportion,
     info_gain,
     jobs,
     knapsack,
@@ -28,19 +31,27 @@ from workbench.budgets import (
     serve_in_order,
     value,
 )
+from workbench.posteriors import Posteriors
 from workbench.slots import More, Slot
-from workbench.success_rates import SuccessRates, tally
-from workbench.utils.validation import instance_of, whole_number
+from workbench.success_rates import GaussianProcess, SuccessRates, tally
+from workbench.utils.validation import instance_of, one_of, positive_number, share, whole_number
 
 if TYPE_CHECKING:
     from workbench.problems import Problem
     from workbench.rollouts import Context, Rollouts
 
 __all__ = [
+    "ByDeviation",
     "DynamicSampling",
+    "GaussianProcess",
+    "HitUtility",
+    "InverseRoot",
     "Knapsack",
+    "LeastVariance",
     "More",
+    "MostLearnable",
     "Rescue",
+    "Screening",
     "Staged",
     "SuccessRates",
     "Uniform",
@@ -171,33 +182,45 @@ class Knapsack(Slot):
 
 @dataclass(frozen=True)
 class Staged(Slot):
-    """Up to `stages` requests of k rollouts each; only problems without a correct response yet go
-    on.
+    """Up to `stages` requests of k rollouts each; problems that have what is wanted do not go on.
+
+    Attributes
+    ----------
+    stages, k : int
+    right, wrong : int
+        A problem goes on while it has fewer correct or fewer wrong rollouts than these.
 
     References
     ----------
-    AR3PO (arXiv 2509.25808), section 3.1.
+    AR3PO (arXiv 2509.25808), section 3.1: 2 stages of 4 until the first correct one. Reinforce-Ada
+    (arXiv 2510.04996), released code: 4 stages of 8 until the first correct one ("positive"), or
+    until 2 correct and 2 wrong ones ("balanced").
     """
 
     stages: int = 2
     k: int = 4
+    right: int = 1
+    wrong: int = 0
 
     needs = frozenset({"resampling"})
 
     def __post_init__(self) -> None:
         whole_number("stages", self.stages, 1)
         _group_size("k", self.k)
+        whole_number("right", self.right, 0)
+        whole_number("wrong", self.wrong, 0)
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request a stage, until every problem has a correct response."""
+        """One request a stage, until every problem has what is wanted."""
         ids = [problem.id for problem in problems]
         counts = np.full(len(ids), self.k, dtype=np.int64)
         for _ in range(self.stages):
             if not counts.any():
                 return
             rollouts = yield counts
-            correct, _ = tally(ids, rollouts)
-            counts = np.where(correct == 0, self.k, 0)
+            correct, tries = tally(ids, rollouts)
+            is_open = (correct < self.right) | (tries - correct < self.wrong)
+            counts = np.where(is_open, self.k, 0)
 
 
 @dataclass(frozen=True)
@@ -274,8 +297,13 @@ class DynamicSampling(Slot):
     groups : int, optional
         Mixed groups wanted; None for as many as the round started with problems.
     max_draws : int
-        Draws of problems in all, each as large as the first one, which counts. At that bound, or
-        when no problems are left, the round goes on with the mixed groups that it has.
+        Draws of problems in all, the first one included. At that bound, or when no problems are
+        left, the round goes on with the mixed groups that it has.
+    refill : float, optional
+        None makes every draw as large as the first one. A number makes it that many times the
+        problems that the latest share of mixed groups suggests for those still missing (GRESO).
+    between : (low, high)
+        A group is kept when its success rate lies strictly between the two.
     within : allocator, optional
         Counts the rollouts of each draw, as if the draw were a round of its own, in place of n.
         `DynamicSampling(within=Knapsack())` is dynamic sampling with Knapsack RL. It learns from
@@ -290,10 +318,19 @@ class DynamicSampling(Slot):
     groups: int | None = None
     max_draws: int = 3
     within: Any = None
+    refill: float | None = None
+    between: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         _group_size("n", self.n)
         whole_number("max_draws", self.max_draws, 1)
+        if self.refill is not None:
+            positive_number("refill", self.refill)
+        low, high = self.between
+        share("between", low)
+        share("between", high)
+        if not low < high:
+            raise ValueError(f"between={self.between!r}: the lower rate must come first")
         if self.groups is not None:
             whole_number("groups", self.groups, 1)
         if self.within is not None:
@@ -317,17 +354,27 @@ class DynamicSampling(Slot):
         wanted = size if self.groups is None else self.groups
         drawn = 0
         for draw in range(self.max_draws):
+            before = drawn
             rollouts = yield from self._sample_draw(problems, drawn, context)
             drawn = len(problems)
             ids = [problem.id for problem in problems]
             correct, tries = tally(ids, rollouts)
-            mixed = np.flatnonzero((correct > 0) & (correct < tries))[:wanted]
+            low, high = self.between
+            is_mixed = (correct > low * tries) & (correct < high * tries)
+            mixed = np.flatnonzero(is_mixed)[:wanted]
             if len(mixed) == wanted or draw + 1 == self.max_draws:
                 break
-            problems = yield More(size)
+            problems = yield More(self._next_draw(size, wanted - len(mixed), is_mixed[before:]))
             if len(problems) == drawn:
                 break
         return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in mixed]))
+
+    def _next_draw(self, size: int, missing: int, is_mixed: np.ndarray) -> int:
+        """Problems of the next draw, when so many mixed groups are missing."""
+        if self.refill is None:
+            return size
+        share_of_mixed = max(is_mixed.mean(), 1 / (2 * len(is_mixed)))
+        return int(np.clip(np.ceil(self.refill * missing / share_of_mixed), 1, size))
 
     def _sample_draw(self, problems: Sequence[Problem], drawn: int, context: Context) -> Requests:
         """The requests for the problems from `drawn` on; returns all rollouts of the round."""
@@ -372,3 +419,335 @@ def _group_size(name: str, n: Any) -> None:
         raise ValueError(
             f"{name}={n!r}: a group needs at least 2 rollouts, since one alone has no advantage"
         )
+
+
+# Allocators of further papers
+
+
+@dataclass
+class InverseRoot(Slot):
+    """More rollouts for problems with low success rates: counts in proportion to 1 / sqrt(p + eps).
+
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem on average.
+    low, up : int
+        Bounds for one problem.
+    eps : float
+        Added to the success rate.
+    a, b, decay : float
+        The success rate is (correct + a) / (tries + a + b), where both counts are multiplied by
+        `decay` before each visit of the problem.
+
+    References
+    ----------
+    Reinforce-Ada (arXiv 2510.04996), the variant "Est". The paper prints none of these constants
+    but n; eps, a, b and decay are our choices.
+    """
+
+    n: int = 8
+    low: int = 2
+    up: int = 32
+    eps: float = 0.01
+    a: float = 0.5
+    b: float = 0.5
+    decay: float = 0.85
+    posteriors: Posteriors = field(default=None, init=False, repr=False, compare=False)  # type: ignore
+
+    def __post_init__(self) -> None:
+        whole_number("low", self.low, 1)
+        whole_number("up", self.up, self.low)
+        whole_number("n", self.n, self.low, self.up)
+        positive_number("eps", self.eps, zero=True)
+        self.posteriors = Posteriors(0.0, 0.0, self.decay, towards="zero")
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request, in proportion to 1 / sqrt(p + eps)."""
+        counts = self.posteriors.of([problem.id for problem in problems])
+        p = (counts[:, 0] + self.a) / (counts.sum(axis=1) + self.a + self.b)
+        weights = 1 / np.sqrt(p + self.eps)
+        yield in_proportion(weights, self.n * len(problems), self.low, self.up)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The counts of the round's problems are updated."""
+        self.posteriors.observe_round(rollouts, context.round)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts by problem."""
+        return self.posteriors.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the counts by problem."""
+        self.posteriors.load_state_dict(state)
+
+
+@dataclass
+class ByDeviation(Slot):
+    """Counts in proportion to the deviation of a problem's outcomes, sqrt(p (1 - p)).
+
+    That is the allocation of CurES when right and wrong responses have gradients of the same mean
+    and size; p is the mean of a Beta(1, 1) posterior over all earlier rollouts.
+
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem on average.
+    low, up : int
+        Bounds for one problem.
+    restart : int, optional
+        Rounds after which all estimates start afresh; None for never.
+
+    References
+    ----------
+    CurES (arXiv 2510.01037). The released code weighs by gradient norms of the embedding matrix.
+    """
+
+    n: int = 8
+    low: int = 2
+    up: int = 64
+    restart: int | None = None
+    posteriors: Posteriors = field(
+        default_factory=Posteriors, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        whole_number("low", self.low, 1)
+        whole_number("up", self.up, self.low)
+        whole_number("n", self.n, self.low, self.up)
+        if self.restart is not None:
+            whole_number("restart", self.restart, 1)
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request, in proportion to the deviations."""
+        p = self.posteriors.means([problem.id for problem in problems])
+        yield in_proportion(np.sqrt(p * (1 - p)), self.n * len(problems), self.low, self.up)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The posteriors learn from the round, and start afresh after `restart` rounds."""
+        self.posteriors.observe_round(rollouts, context.round)
+        if self.restart is not None and context.round % self.restart == 0:
+            self.posteriors = Posteriors()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The posteriors by problem."""
+        return self.posteriors.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the posteriors by problem."""
+        self.posteriors.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class Screening(Slot):
+    """A few rollouts for every problem, and many more for those whose first ones are mixed.
+
+    Problems whose first rollouts are all right or all wrong are dropped.
+
+    Attributes
+    ----------
+    first, further : int
+        Rollouts of the two phases.
+    groups : int, optional
+        Mixed problems wanted; more problems are screened until there are so many, at most in
+        `max_draws` draws of the round's size. None: the round's problems alone are screened.
+    max_draws : int
+
+    Notes
+    -----
+    The released code samples the second phase together with the first phase of the next round, in
+    one call; here both belong to one round, so responses are trained on while they are fresh.
+
+    References
+    ----------
+    SPEED-RL (arXiv 2506.09016) and its released code: 4 + 12, 4 + 20 and 8 + 16 rollouts.
+    """
+
+    first: int = 4
+    further: int = 12
+    groups: int | None = None
+    max_draws: int = 3
+
+    needs = frozenset({"resampling", "more_problems"})
+
+    def __post_init__(self) -> None:
+        _group_size("first", self.first)
+        whole_number("further", self.further, 1)
+        whole_number("max_draws", self.max_draws, 1)
+        if self.groups is not None:
+            whole_number("groups", self.groups, 1)
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """Requests of the first phase and one of the second; returns rows of mixed problems."""
+        size = len(problems)
+        drawn = 0
+        for draw in range(self.max_draws):
+            counts = np.full(len(problems), self.first, dtype=np.int64)
+            counts[:drawn] = 0
+            rollouts = yield counts
+            drawn = len(problems)
+            ids = [problem.id for problem in problems]
+            correct, tries = tally(ids, rollouts)
+            is_mixed = (correct > 0) & (correct < tries)
+            enough = self.groups is None or is_mixed.sum() >= self.groups
+            if enough or draw + 1 == self.max_draws:
+                break
+            problems = yield More(size)
+            if len(problems) == drawn:
+                break
+        kept = np.flatnonzero(is_mixed)[: self.groups]
+        further = np.zeros(len(ids), dtype=np.int64)
+        further[kept] = self.further
+        if len(kept):
+            rollouts = yield further
+        return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
+
+
+@dataclass(frozen=True)
+class MostLearnable(Slot):
+    """Samples more problems than the round trains on, and keeps those with the largest p (1 - p).
+
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem.
+    factor : int
+        Problems sampled for each one kept.
+
+    References
+    ----------
+    LILO (arXiv 2502.12272): factor 4, 8 rollouts. Ties, which come in pairs, go to the lower index.
+    """
+
+    n: int = 8
+    factor: int = 4
+
+    needs = frozenset({"more_problems"})
+
+    def __post_init__(self) -> None:
+        _group_size("n", self.n)
+        whole_number("factor", self.factor, 1)
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """A request for problems and one for rollouts; returns the rows of the kept problems."""
+        wanted = len(problems)
+        if self.factor > 1:
+            problems = yield More((self.factor - 1) * wanted)
+        ids = [problem.id for problem in problems]
+        rollouts = yield np.full(len(ids), self.n, dtype=np.int64)
+        correct, tries = tally(ids, rollouts)
+        p = correct / tries
+        kept = np.argsort(-p * (1 - p), kind="stable")[:wanted]
+        return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
+
+
+@dataclass(frozen=True)
+class HitUtility(Slot):
+    """A probe of every problem, then the split with the greatest expected number of problems
+    solved.
+
+    With c of the `probe` rollouts right, the success rate is believed to be Beta(1 + c, 1 + probe -
+    c). The value of m further rollouts is the chance of at least one further correct one. The gain
+    of each falls with their number, so giving the next rollout to the greatest gain is optimal;
+    ties go to the lower index.
+
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem on average, the probe included.
+    probe : int
+    up : int
+        Bound for one problem.
+
+    References
+    ----------
+    HORA (arXiv 2605.07114). No code was published; probe size and bound are our choices.
+    """
+
+    n: int = 8
+    probe: int = 4
+    up: int = 32
+
+    needs = frozenset({"resampling"})
+
+    def __post_init__(self) -> None:
+        _group_size("probe", self.probe)
+        whole_number("up", self.up, self.probe)
+        whole_number("n", self.n, self.probe, self.up)
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """A request for the probes, and one for the rest."""
+        ids = [problem.id for problem in problems]
+        rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
+        correct, tries = tally(ids, rollouts)
+        budget = (self.n - self.probe) * len(ids)
+        counts = by_hit_utility(1.0 + correct, 1.0 + tries - correct, budget, self.up - self.probe)
+        if counts.any():
+            yield counts
+
+
+@dataclass
+class LeastVariance(Slot):
+    """The counts that minimise the summed variance of the problems' gradients.
+
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem on average.
+    low, up : int
+        Bounds for one problem.
+    estimator : {"rloo", "dr_grpo"}
+        The variance of a problem is in proportion to p (1 - p) / (n - 1) with "rloo", and to
+        p (1 - p) (n - 1) / n^2 with "dr_grpo", where low is at least 3.
+    rates : SuccessRates or GaussianProcess
+        Where success rates come from.
+
+    References
+    ----------
+    VIP (arXiv 2602.01601); bounds 4 and 32 and n = 8 from its released code. The paper predicts
+    rates by a Gaussian process over embeddings of the prompts; the default here is the posterior
+    mean over earlier rollouts.
+    """
+
+    n: int = 8
+    low: int = 4
+    up: int = 32
+    estimator: str = "rloo"
+    rates: Any = field(default_factory=lambda: SuccessRates("beta"))
+
+    def __post_init__(self) -> None:
+        one_of("estimator", self.estimator, ("rloo", "dr_grpo"))
+        whole_number("low", self.low, 2 if self.estimator == "rloo" else 3)
+        whole_number("up", self.up, self.low)
+        whole_number("n", self.n, self.low, self.up)
+        instance_of("rates", self.rates, (SuccessRates, GaussianProcess), "SuccessRates('beta')")
+
+    @property
+    def needs(self) -> set[str]:  # type: ignore[override]
+        """What its success rates need."""
+        return set(self.rates.needs)
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request; problems of which nothing is known count as p = 1/2."""
+        rates = yield from self.rates.estimates(problems, context)
+        p = np.where(np.isnan(rates), 0.5, rates)
+        counts = by_variance(
+            p, self.n * len(problems), low=self.low, up=self.up, estimator=self.estimator
+        )
+        yield np.maximum(counts - self.rates.spent, 0)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The success rates learn from the round."""
+        self.rates.observe(rollouts, context)
+
+    def metrics(self) -> dict[str, float]:
+        """Error of the success rates."""
+        return self.rates.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the success rates remember."""
+        return self.rates.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what the success rates remember."""
+        self.rates.load_state_dict(state)

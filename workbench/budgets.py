@@ -15,7 +15,7 @@ misses the optimum of equation 6 on many small instances.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -384,6 +384,161 @@ class _Gains:
         """The gains of some problems."""
         ratio = None if self.ratio is None else self.ratio[index]
         return _Gains(self.base[index], self.slope[index], ratio)
+
+
+# Other ways to split a total
+
+
+def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
+    """Counts in proportion to weights, within bounds, that add up to `total` exactly.
+
+    Parameters
+    ----------
+    weights : (P,) finite numbers of at least 0
+    total : int
+        From P * low to P * up.
+    low, up : int
+        Bounds for one problem.
+
+    Returns
+    -------
+    counts : (P,) int64
+        The exact proportions, cut to the bounds, are rounded by largest remainder; ties go to the
+        lower index.
+
+    Examples
+    --------
+    >>> in_proportion([5, 2, 1], total=24, low=1, up=32)
+    array([15,  6,  3])
+    >>> in_proportion([1, 1, 100], total=16, low=2, up=10)
+    array([ 3,  3, 10])
+    """
+    weights = _costs(weights)
+    check_budget(len(weights), total, low, up)
+    # A tiny weight keeps problems of weight 0 in the race when all others are at their bound.
+    weights = np.maximum(weights, max(weights.max(), 1.0) * 1e-12)
+    lowest_scale = 0.0
+    highest_scale = up / weights.min()
+    for _ in range(200):
+        scale = (lowest_scale + highest_scale) / 2
+        if np.clip(scale * weights, low, up).sum() < total:
+            lowest_scale = scale
+        else:
+            highest_scale = scale
+    exact = np.clip(highest_scale * weights, low, up)
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    remainder = np.where(counts < up, exact - counts, -1.0)
+    left = total - int(counts.sum())
+    counts[np.argsort(-remainder, kind="stable")[:left]] += 1
+    return counts
+
+
+def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
+    """The split of `total` rollouts with the greatest expected number of problems hit at least
+    once.
+
+    Parameters
+    ----------
+    a, b : (P,)
+        Parameters of the Beta belief about each problem's success rate.
+    total : int
+        At most P * up.
+    up : int
+        Bound for one problem.
+
+    Returns
+    -------
+    counts : (P,) int64
+
+    Notes
+    -----
+    The l-th rollout of a problem gains E[p (1 - p)^(l - 1)], which falls with l, so giving each
+    rollout to the greatest gain is optimal. Ties go to the problem with fewer rollouts, then to the
+    lower index.
+
+    References
+    ----------
+    HORA (arXiv 2605.07114).
+
+    Examples
+    --------
+    >>> by_hit_utility([1, 3, 5], [5, 3, 1], total=6, up=8)
+    array([2, 2, 2])
+    """
+    a = np.asarray(a, dtype=np.float64)
+    b = np.asarray(b, dtype=np.float64)
+
+    def gain(problem: int, given: int) -> float:
+        value = a[problem] / (a[problem] + b[problem])
+        for j in range(given):
+            value *= (b[problem] + j) / (a[problem] + b[problem] + 1 + j)
+        return value
+
+    return _greedily(gain, np.zeros(len(a), dtype=np.int64), up, total)
+
+
+def by_variance(
+    p: Any, total: int, *, low: int = 4, up: int = 32, estimator: str = "rloo"
+) -> np.ndarray:
+    """The split of `total` rollouts that minimises the summed variance of the problems' gradients.
+
+    Parameters
+    ----------
+    p : (P,) success rates
+    total : int
+        From P * low to P * up.
+    low, up : int
+        Bounds for one problem; low is at least 2 for "rloo" and 3 for "dr_grpo".
+    estimator : {"rloo", "dr_grpo"}
+        Variance in proportion to p (1 - p) / (n - 1), or to p (1 - p) (n - 1) / n^2.
+
+    Returns
+    -------
+    counts : (P,) int64
+        The best whole numbers: both variances are convex from `low` on, so giving each rollout
+        where it lowers the variance most is optimal. Ties go to the problem with fewer rollouts,
+        then to the lower index.
+
+    References
+    ----------
+    VIP (arXiv 2602.01601), which rounds the solution in real numbers instead.
+
+    Examples
+    --------
+    >>> by_variance([0.1, 0.5, 0.9, 0.5], total=32, low=3)
+    array([ 6, 10,  6, 10])
+    """
+    p = _rates(p)
+    one_of("estimator", estimator, ("rloo", "dr_grpo"))
+    whole_number("low", low, 2 if estimator == "rloo" else 3)
+    check_budget(p.size, total, low, up)
+    outcome = p * (1 - p)
+
+    def variance(problem: int, n: int) -> float:
+        if estimator == "rloo":
+            return outcome[problem] / (n - 1)
+        return outcome[problem] * (n - 1) / n**2
+
+    def gain(problem: int, given: int) -> float:
+        return variance(problem, given) - variance(problem, given + 1)
+
+    return _greedily(gain, np.full(p.size, low, dtype=np.int64), up, total)
+
+
+def _greedily(
+    gain: Callable[[int, int], float], counts: np.ndarray, up: int, total: int
+) -> np.ndarray:
+    """Add rollouts to the counts, each where gain(problem, count so far) is greatest."""
+    heap = [(-gain(i, int(count)), int(count), i) for i, count in enumerate(counts) if count < up]
+    heapq.heapify(heap)
+    for _ in range(total - int(counts.sum())):
+        if not heap:
+            raise ValueError(f"total={total}: {len(counts)} problems can take {int(counts.sum())}")
+        _, count, i = heapq.heappop(heap)
+        counts[i] = count + 1
+        if count + 1 < up:
+            heapq.heappush(heap, (-gain(i, count + 1), count + 1, i))
+    return counts
 
 
 # Spread over workers

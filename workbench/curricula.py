@@ -1,6 +1,9 @@
 """Which problems come next.
 
 The default, `ShuffledEpochs`, passes over the pool in a new order each time, as every trainer does.
+The others choose by what earlier rounds have shown of a problem: `Mopps`, `Mapp` and `Cures` draw
+problems that are likely to give both outcomes, `Greso` skips problems that have given only one,
+and `AdaRft` follows the mean reward up a scale of difficulties. All of them need a finite pool.
 """
 
 from __future__ import annotations
@@ -9,20 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.problems import PoolExhausted
+import numpy as np
+
+from workbench.posteriors import Posteriors, outcomes_of_round
+from workbench.problems import Pool, PoolExhausted, Problem
 from workbench.slots import Slot
+from workbench.utils.validation import is_number, one_of, positive_number, share, whole_number
 
 if TYPE_CHECKING:
-    from workbench.problems import Pool, Problem, Stream
-    from workbench.rollouts import Context
+    from workbench.problems import Stream
+    from workbench.rollouts import Context, Rollouts
 
-__all__ = ["ShuffledEpochs"]
+__all__ = ["AdaRft", "Cures", "Greso", "Mapp", "Mopps", "ShuffledEpochs"]
 
 
 @dataclass
 class ShuffledEpochs(Slot):
-    """Every problem once an epoch, each epoch in an order of its own; an endless stream in its own
-    order.
+    """Every problem once an epoch, each epoch in an order of its own; a stream in its own order.
 
     The order depends on the seed of the run alone, so runs of different methods meet the same
     problems. A round never spans two epochs: what an epoch has left beyond its last whole round is
@@ -40,9 +46,7 @@ class ShuffledEpochs(Slot):
     epoch: int = field(default=0, init=False, repr=False, compare=False)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
-        """The next n problems; none where the pool has fewer than n that are not in the round
-        already.
-        """
+        """The next n problems; none where the pool has fewer than n that are not in the round."""
         try:
             problems, self.cursor = pool.draw(n, self.cursor, context.seed, context.taken)
         except PoolExhausted:
@@ -60,3 +64,473 @@ class ShuffledEpochs(Slot):
         """Set the position in the pool."""
         self.cursor = state["cursor"]
         self.epoch = state["epoch"]
+
+
+@dataclass
+class _Candidates(Slot):
+    """Base of curricula that choose among a batch of candidates by a posterior of each problem."""
+
+    needs = frozenset({"problem_choice"})
+
+    order: ShuffledEpochs = field(
+        default_factory=ShuffledEpochs, init=False, repr=False, compare=False
+    )
+    posteriors: Posteriors = field(
+        default_factory=Posteriors, init=False, repr=False, compare=False
+    )
+
+    @property
+    def epoch(self) -> int:
+        """Passes over the pool, candidates that were not chosen included."""
+        return self.order.epoch
+
+    def _candidates(
+        self, pool: Pool | Stream, n: int, factor: int, context: Context
+    ) -> Sequence[Problem]:
+        """factor * n problems in the order of shuffled epochs, or as many as the pool has."""
+        available = len(finite(pool, self)) - len(context.taken)
+        return self.order.choose(pool, max(n, min(factor * n, available)), context)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The posteriors of the problems in the round are updated."""
+        self.posteriors.observe_round(rollouts, context.round)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the pool and the posteriors."""
+        return {"order": self.order.state_dict(), "posteriors": self.posteriors.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the position in the pool and the posteriors."""
+        self.order.load_state_dict(state["order"])
+        self.posteriors.load_state_dict(state["posteriors"])
+
+
+@dataclass
+class Mopps(_Candidates):
+    """Draws a success rate for each candidate from its posterior, and keeps those nearest to a
+    target.
+
+    Attributes
+    ----------
+    factor : int
+        Candidates for each problem of a round.
+    target : float
+        The success rate that is wanted.
+    interval : (low, high), optional
+        Choose uniformly among the candidates whose drawn rate lies in it, and fill up with those
+        nearest to it, in place of the nearest to `target`.
+    decay : float
+        Factor on what was believed before, at each visit; it decays towards the prior Beta(1, 1).
+
+    References
+    ----------
+    MoPPS (arXiv 2507.04632); factor 16 on MATH and 8 on Countdown, target .5, interval .3 to .7,
+    decay 1 on MATH and .5 on Countdown (released configuration).
+    """
+
+    factor: int = 16
+    target: float = 0.5
+    interval: tuple[float, float] | None = None
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        whole_number("factor", self.factor, 1)
+        share("target", self.target)
+        if self.interval is not None:
+            _check_interval(self.interval)
+        self.posteriors = Posteriors(decay=self.decay)
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The n candidates whose drawn success rates suit best."""
+        candidates = self._candidates(pool, n, self.factor, context)
+        if not candidates:
+            return []
+        rng = context.rng("curriculum", len(context.taken))
+        belief = self.posteriors.of([problem.id for problem in candidates])
+        drawn = rng.beta(belief[:, 0], belief[:, 1])
+        if self.interval is None:
+            order = np.argsort((drawn - self.target) ** 2, kind="stable")
+        else:
+            low, high = self.interval
+            distance = np.maximum(np.maximum(low - drawn, drawn - high), 0.0)
+            # Inside the interval all are at distance 0, and the draw decides between them.
+            order = np.lexsort((rng.random(len(drawn)), distance))
+        return [candidates[i] for i in np.sort(order[:n])]
+
+
+@dataclass
+class Mapp(_Candidates):
+    """Draws problems in proportion to the predicted chance that their group will be mixed.
+
+    The prediction is that of a Beta-binomial: with a, b the posterior of a problem and n rollouts,
+    1 - B(a + n, b) / B(a, b) - B(a, b + n) / B(a, b).
+
+    Attributes
+    ----------
+    rollouts : int
+        Rollouts of a group (n above).
+    factor : int
+        Candidates for each problem of a round.
+    decay : float
+        Factor on what was believed before, at each visit; it decays towards the prior Beta(1, 1).
+
+    References
+    ----------
+    MaPP (arXiv 2609.34990), the problem part; factor 8, decay .5.
+    """
+
+    rollouts: int = 8
+    factor: int = 8
+    decay: float = 0.5
+
+    def __post_init__(self) -> None:
+        whole_number("rollouts", self.rollouts, 2)
+        whole_number("factor", self.factor, 1)
+        self.posteriors = Posteriors(decay=self.decay)
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """n candidates, drawn without replacement in proportion to their scores."""
+        candidates = self._candidates(pool, n, self.factor, context)
+        if not candidates:
+            return []
+        belief = self.posteriors.of([problem.id for problem in candidates])
+        scores = mixed_group_probability(belief[:, 0], belief[:, 1], self.rollouts)
+        rng = context.rng("curriculum", len(context.taken))
+        return _drawn_by_weight(candidates, scores, n, rng)
+
+
+@dataclass
+class Cures(_Candidates):
+    """Draws problems with weights that grow with the deviation of their outcomes.
+
+    Attributes
+    ----------
+    temperature : float
+        tau in the weight exp(sqrt(p (1 - p)) / tau), where p is the posterior mean.
+    form : {"paper", "code"}
+        The weight of the paper, or of the released code, exp(0.01 sqrt(p (1 - p)) / (c + 1)) with c
+        the number of correct rollouts so far, which is nearly the same for all problems.
+    restart : int, optional
+        Rounds after which all estimates start afresh, as in each outer round of the paper; None for
+        never.
+
+    References
+    ----------
+    CurES (arXiv 2510.01037). The paper writes tau = alpha / sqrt(2 delta) and gives neither; .1 is
+    our choice.
+    """
+
+    temperature: float = 0.1
+    form: str = "paper"
+    restart: int | None = None
+
+    def __post_init__(self) -> None:
+        positive_number("temperature", self.temperature)
+        one_of("form", self.form, ("paper", "code"))
+        if self.restart is not None:
+            whole_number("restart", self.restart, 1)
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """n problems of the whole pool, drawn without replacement by their weights."""
+        candidates = [problem for problem in finite(pool, self) if problem.id not in context.taken]
+        if len(candidates) < n and context.taken:
+            return []
+        belief = self.posteriors.of([problem.id for problem in candidates])
+        p = belief[:, 0] / belief.sum(axis=1)
+        deviation = np.sqrt(p * (1 - p))
+        if self.form == "paper":
+            exponent = deviation / self.temperature
+        else:
+            exponent = 0.01 * deviation / belief[:, 0]  # c + 1, since the prior is Beta(1, 1)
+        weights = np.exp(exponent - exponent.max())
+        rng = context.rng("curriculum", len(context.taken))
+        return _drawn_by_weight(candidates, weights, n, rng)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The posteriors learn from the round, and start afresh after `restart` rounds."""
+        super().feedback(rollouts, context)
+        if self.restart is not None and context.round % self.restart == 0:
+            self.posteriors = Posteriors()
+
+
+@dataclass
+class Greso(Slot):
+    """Shuffled epochs in which problems with a streak of groups all alike are skipped more and
+    more.
+
+    A problem whose last z groups were all right (or all wrong) is skipped with probability
+    1 - max(q^z, floor). The base q of each kind adapts after every round from the second epoch on:
+    where the share of such groups is at least its target q falls by `step`, otherwise it rises.
+
+    Attributes
+    ----------
+    easy, hard : float
+        A group counts as all right from a success rate of `easy`, as all wrong up to `hard`.
+    easy_target, hard_target : float
+        Targets of their shares among the groups of a round.
+    start, step, low, high : float
+        Of the two bases.
+    floor : float
+        The smallest chance to be drawn.
+
+    References
+    ----------
+    GRESO (arXiv 2506.02177) and its released code: a target of .25, a third of it easy. Its
+    threshold for hard groups is a mean reward of .11, since a wrong answer in the right format
+    earns .1 there.
+    """
+
+    easy: float = 0.98
+    hard: float = 0.11
+    easy_target: float = 1 / 12
+    hard_target: float = 1 / 6
+    start: float = 0.5
+    step: float = 0.01
+    low: float = 0.05
+    high: float = 0.95
+    floor: float = 0.01
+
+    needs = frozenset({"problem_choice"})
+
+    order: ShuffledEpochs = field(
+        default_factory=ShuffledEpochs, init=False, repr=False, compare=False
+    )
+    # Problem -> [groups all right in a row, groups all wrong in a row].
+    streaks: dict[str, list[int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    bases: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
+    skipped: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = (
+            "easy",
+            "hard",
+            "easy_target",
+            "hard_target",
+            "start",
+            "step",
+            "low",
+            "high",
+            "floor",
+        )
+        for name in names:
+            share(name, getattr(self, name))
+        self.bases = [self.start, self.start]
+
+    @property
+    def epoch(self) -> int:
+        """Passes over the pool, skipped problems included."""
+        return self.order.epoch
+
+    def skip_probability(self, problem: str) -> float:
+        """Chance that a problem is passed over at its next turn."""
+        easy, hard = self.streaks.get(problem, (0, 0))
+        kind = 0 if easy else 1
+        streak = easy or hard
+        return 1 - max(self.bases[kind] ** streak, self.floor)
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The next n problems that are not skipped, over as many epochs as it takes."""
+        finite(pool, self)
+        rng = context.rng("curriculum", len(context.taken))
+        chosen: list[Problem] = []
+        taken = set(context.taken)
+        while len(chosen) < n:
+            try:
+                drawn, self.order.cursor = pool.draw(1, self.order.cursor, context.seed, taken)
+            except PoolExhausted:
+                if context.taken:
+                    return []
+                raise
+            if rng.random() < self.skip_probability(drawn[0].id):
+                self.skipped += 1
+                continue
+            chosen += drawn
+            taken.add(drawn[0].id)
+        self.order.epoch = pool.epoch(self.order.cursor)
+        return chosen
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Streaks grow or end, and the bases adapt."""
+        ids, correct, tries = outcomes_of_round(rollouts, context.round)
+        rates = correct / tries
+        kinds = np.stack([rates >= self.easy, rates <= self.hard], axis=1)
+        for problem, (is_easy, is_hard) in zip(ids, kinds.tolist()):
+            easy, hard = self.streaks.get(problem, (0, 0))
+            self.streaks[problem] = [easy + 1 if is_easy else 0, hard + 1 if is_hard else 0]
+        if context.epoch == 0:
+            return
+        targets = (self.easy_target, self.hard_target)
+        for kind, (share_of_kind, target) in enumerate(zip(kinds.mean(axis=0), targets)):
+            change = -self.step if share_of_kind >= target else self.step
+            self.bases[kind] = float(np.clip(self.bases[kind] + change, self.low, self.high))
+
+    def metrics(self) -> dict[str, float]:
+        """Problems skipped so far, and the two bases."""
+        return {
+            "problems_skipped": self.skipped,
+            "skip_base_easy": self.bases[0],
+            "skip_base_hard": self.bases[1],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position, streaks and bases."""
+        return {
+            "order": self.order.state_dict(),
+            "ids": list(self.streaks),
+            "streaks": np.array(list(self.streaks.values()), dtype=np.int64).reshape(-1, 2),
+            "bases": list(self.bases),
+            "skipped": self.skipped,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        self.order.load_state_dict(state["order"])
+        self.streaks = dict(zip(state["ids"], np.asarray(state["streaks"]).tolist()))
+        self.bases = list(state["bases"])
+        self.skipped = state["skipped"]
+
+
+@dataclass
+class AdaRft(Slot):
+    """Takes the problems whose difficulty is nearest to a target that follows the mean reward.
+
+    Difficulties lie in [0, 100]. After each round the target moves by
+    step * tanh(sensitivity * (mean reward - wanted)) and is cut to [0, 100].
+
+    Attributes
+    ----------
+    difficulties : dict, optional
+        Problem id -> difficulty. None takes the problems' levels, the lowest as 0 and the highest
+        as 100.
+    start : float
+        The first target.
+    step, sensitivity, wanted : float
+        See above.
+    ties : {"index", "random"}
+        Between problems of equal distance: the lower index, as in the released code, where the same
+        problems come back as long as the target stands still; or a random order.
+
+    References
+    ----------
+    AdaRFT (arXiv 2504.05520) and its released code: step 50, sensitivity 2, wanted .5.
+    """
+
+    difficulties: Mapping[str, float] | None = None
+    start: float = 0.0
+    step: float = 50.0
+    sensitivity: float = 2.0
+    wanted: float = 0.5
+    ties: str = "index"
+
+    needs = frozenset({"problem_choice"})
+    epoch = 0
+
+    target: float = field(default=0.0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.difficulties is not None:
+            for problem, difficulty in self.difficulties.items():
+                if not (is_number(difficulty) and 0 <= difficulty <= 100):
+                    raise ValueError(
+                        f"difficulties: {difficulty!r} of problem {problem!r} lies outside [0, 100]"
+                    )
+        for name in ("step", "sensitivity"):
+            positive_number(name, getattr(self, name))
+        share("wanted", self.wanted)
+        if not (is_number(self.start) and 0 <= self.start <= 100):
+            raise ValueError(f"start={self.start!r}: a difficulty from 0 to 100 is needed")
+        one_of("ties", self.ties, ("index", "random"))
+        self.target = self.start
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The n problems nearest to the target."""
+        candidates = [problem for problem in finite(pool, self) if problem.id not in context.taken]
+        if len(candidates) < n and context.taken:
+            return []
+        distance = np.abs(self._difficulties(finite(pool, self), candidates) - self.target)
+        if self.ties == "index":
+            order = np.argsort(distance, kind="stable")
+        else:
+            rng = context.rng("curriculum", len(context.taken))
+            order = np.lexsort((rng.random(len(distance)), distance))
+        return [candidates[i] for i in order[:n]]
+
+    def _difficulties(self, pool: Pool, candidates: Sequence[Problem]) -> np.ndarray:
+        if self.difficulties is not None:
+            for problem in candidates:
+                if problem.id not in self.difficulties:
+                    raise ValueError(f"difficulties: problem {problem.id!r} of the pool has none")
+            return np.array([self.difficulties[problem.id] for problem in candidates])
+        levels = [problem.level for problem in pool]
+        low, high = min(levels), max(levels)
+        scale = 100 / (high - low) if high > low else 0.0
+        return np.array([(problem.level - low) * scale for problem in candidates])
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The target moves with the mean reward of the round's new rollouts."""
+        mean = float(rollouts.reward[rollouts.round == context.round].mean())
+        move = self.step * np.tanh(self.sensitivity * (mean - self.wanted))
+        self.target = float(np.clip(self.target + move, 0, 100))
+
+    def metrics(self) -> dict[str, float]:
+        """The target difficulty of the next round."""
+        return {"target_difficulty": self.target}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The target."""
+        return {"target": self.target}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the target."""
+        self.target = state["target"]
+
+
+def mixed_group_probability(a: Any, b: Any, n: int) -> np.ndarray:
+    """Chance that n rollouts are neither all right nor all wrong when the success rate is Beta(a,
+    b).
+
+    >>> float(mixed_group_probability(1.0, 1.0, 8).round(4))
+    0.7778
+    """
+    from scipy.special import betaln
+
+    a = np.asarray(a, dtype=np.float64)
+    b = np.asarray(b, dtype=np.float64)
+    all_right = np.exp(betaln(a + n, b) - betaln(a, b))
+    all_wrong = np.exp(betaln(a, b + n) - betaln(a, b))
+    return 1 - all_right - all_wrong
+
+
+def finite(pool: Pool | Stream, curriculum: Slot) -> Pool:
+    """The pool itself; ValueError for an endless stream, which has nothing to choose from."""
+    if isinstance(pool, Pool):
+        return pool
+    raise ValueError(
+        f"problems: {type(curriculum).__name__} chooses among the problems of a finite pool, and "
+        "this "
+        "lab draws fresh ones without end; give it a pool, such as labs.tiny(pool=512)"
+    )
+
+
+def _drawn_by_weight(
+    problems: Sequence[Problem], weights: np.ndarray, n: int, rng: np.random.Generator
+) -> list[Problem]:
+    """n problems without replacement, each next one in proportion to its weight.
+
+    Taking the n greatest of log(weight) plus Gumbel noise draws exactly so.
+    """
+    if n > len(problems):
+        raise PoolExhausted(f"n={n}: the pool has {len(problems)} problems")
+    keys = np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=len(weights))
+    chosen = np.argsort(-keys, kind="stable")[:n]
+    return [problems[i] for i in np.sort(chosen)]
+
+
+def _check_interval(interval: Any) -> None:
+    pair = (
+        isinstance(interval, tuple | list) and len(interval) == 2 and all(map(is_number, interval))
+    )
+    if not pair or not 0 <= interval[0] < interval[1] <= 1:
+        raise ValueError(f"interval={interval!r}: two rates in [0, 1], the lower first, are needed")

@@ -12,8 +12,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from workbench import allocators, replay, selectors
-from workbench.advantages import GroupNormalized, Posterior
+from workbench import allocators, curricula, replay, selectors
+from workbench.advantages import (
+    Asymmetric,
+    DiscountedBeta,
+    EntropyShaped,
+    GroupNormalized,
+    InverseRootWeighted,
+    LeaveOneOut,
+    Marginalized,
+    PassAtK,
+    Pkpo,
+    Posterior,
+)
 from workbench.allocators import Uniform
 from workbench.curricula import ShuffledEpochs
 from workbench.objectives import Objective
@@ -26,7 +37,33 @@ from workbench.utils.descriptions import compose, parameters
 from workbench.utils.html import card
 from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
 
+# The five papers that the notebooks reproduce, and the baselines that they share.
 PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
+# Further papers, for the leaderboard.
+MORE_PAPERS = (
+    "reinforce_ada",
+    "reinforce_ada_est",
+    "greso",
+    "speed",
+    "mopps",
+    "cures",
+    "hora",
+    "vip",
+    "cppo",
+    "ragen",
+    "pruned",
+    "asymmetric",
+    "pass_at_k",
+    "pkpo",
+    "rl_zvp",
+    "discounted_beta",
+    "mapp",
+    "rlep",
+    "experience_replay",
+    "exgrpo",
+    "lilo",
+    "adarft",
+)
 
 # Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
 LEARNING_SLOTS = {
@@ -488,6 +525,347 @@ def cbs(
         replay=replay.Buffer(rounds) if scope == "buffer" else None,
         selector=Scheduler(p, scope, mini_batch, **options),
     )
+
+
+# Further papers
+
+
+def reinforce_ada(
+    mode: str = "balanced", stages: int = 4, k: int = 8, keep: int = 4, clip: Any = (0.2, 0.28)
+) -> Method:
+    """Reinforce-Ada: rollouts in stages until a problem has both outcomes, then a balanced few.
+
+    Parameters
+    ----------
+    mode : {"balanced", "positive"}
+        Sample until there are keep / 2 correct and as many wrong rollouts, or one correct one.
+    stages, k, keep : int
+        4 stages of 8, and 4 rollouts kept (released code).
+    clip : (low, high)
+
+    Notes
+    -----
+    The advantage is r - p with p over all rollouts of the problem, as the released script has it;
+    the factor 1 / p of the paper's third version is in neither of its algorithms.
+
+    References
+    ----------
+    Reinforce-Ada (arXiv 2510.04996), the sequential variant.
+    """
+    one_of("mode", mode, ("balanced", "positive"))
+    balanced = mode == "balanced"
+    right, wrong = (keep // 2, keep - keep // 2) if balanced else (1, 0)
+    return Method(
+        "reinforce_ada",
+        allocator=allocators.Staged(stages, k, right, wrong),
+        selector=selectors.HalfRight(keep, "either" if balanced else "ratio"),
+        advantage=GroupNormalized(scale=False),
+        objective=Objective(clip=clip),
+    )
+
+
+def reinforce_ada_est(n: int = 8, eps: float = 0.01, **allocator: Any) -> Method:
+    """Reinforce-Ada Est: counts and advantages in proportion to 1 / sqrt(p + eps).
+
+    n=8 is the paper's; eps and the further arguments of `allocators.InverseRoot` are not printed.
+
+    References
+    ----------
+    Reinforce-Ada (arXiv 2510.04996), the estimation variant; formula seen, constants not.
+    """
+    return Method(
+        "reinforce_ada_est",
+        allocator=allocators.InverseRoot(n, eps=eps, **allocator),
+        advantage=InverseRootWeighted(eps),
+    )
+
+
+def greso(n: int = 8, max_draws: int = 3, refill: float = 1.25, **curriculum: Any) -> Method:
+    """GRESO: skip problems whose groups were all alike, and refill to enough mixed groups.
+
+    Parameters
+    ----------
+    n, max_draws
+        See `allocators.DynamicSampling`.
+    refill : float
+        Problems drawn for each mixed group that is missing, over the share that is mixed.
+    curriculum
+        Further arguments of `curricula.Greso`.
+
+    References
+    ----------
+    GRESO (arXiv 2506.02177) and its released code.
+    """
+    return Method(
+        "greso",
+        curriculum=curricula.Greso(**curriculum),
+        allocator=allocators.DynamicSampling(n, max_draws=max_draws, refill=refill),
+    )
+
+
+def speed(
+    first: int = 4, further: int = 12, groups: int | None = None, clip: Any = (0.2, 0.2)
+) -> Method:
+    """SPEED-RL: a few rollouts for every problem, many more for the mixed ones; RLOO advantages.
+
+    Parameters
+    ----------
+    first, further : int
+        4 + 12 in the released configuration, 4 + 20 in the script for 7B.
+    groups : int, optional
+        Groups that a round trains on; what is too much waits for the next round. None trains on
+        all.
+    clip : (low, high)
+
+    References
+    ----------
+    SPEED-RL (arXiv 2506.09016).
+    """
+    return Method(
+        "speed",
+        allocator=allocators.Screening(first, further, groups),
+        replay=None if groups is None else replay.Surplus(groups),
+        advantage=LeaveOneOut(),
+        objective=Objective(clip=clip),
+    )
+
+
+def mopps(n: int = 8, **curriculum: Any) -> Method:
+    """MoPPS: problems whose success rate, drawn from a posterior, is nearest to one half.
+
+    curriculum: further arguments of `curricula.Mopps`.
+
+    References
+    ----------
+    MoPPS (arXiv 2507.04632): clip 0.2 and 0.28, n = 8.
+    """
+    return Method("mopps", curriculum=curricula.Mopps(**curriculum), allocator=Uniform(n))
+
+
+def cures(n: int = 8, temperature: float = 0.1, form: str = "paper") -> Method:
+    """CurES: problems, and rollouts for each, by the deviation of their outcomes.
+
+    References
+    ----------
+    CurES (arXiv 2510.01037). The paper does not print the temperature; `form` is that of the
+    weights of problems, in the paper or in the released code.
+    """
+    return Method(
+        "cures",
+        curriculum=curricula.Cures(temperature, form),
+        allocator=allocators.ByDeviation(n),
+    )
+
+
+def hora(n: int = 8, probe: int = 4) -> Method:
+    """HORA: a probe of every problem, then the split that solves most problems in expectation.
+
+    References
+    ----------
+    HORA (arXiv 2605.07114); the size of the probe is our choice. Confidence is medium.
+    """
+    return Method("hora", allocator=allocators.HitUtility(n, probe))
+
+
+def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
+    """VIP: the counts that minimise the summed variance of the problems' gradients.
+
+    Parameters
+    ----------
+    n : int
+    estimator : {"rloo", "dr_grpo"}
+        The advantage, and the variance that is minimised.
+    rates : SuccessRates or GaussianProcess, optional
+        None: the posterior mean over earlier rollouts. The paper has a Gaussian process over
+        embeddings of the prompts.
+
+    References
+    ----------
+    VIP (arXiv 2602.01601), the allocation of the paper; the released code allocates differently.
+    """
+    one_of("estimator", estimator, ("rloo", "dr_grpo"))
+    options = {} if rates is None else {"rates": rates}
+    advantage = LeaveOneOut() if estimator == "rloo" else GroupNormalized(scale=False)
+    return Method(
+        "vip",
+        allocator=allocators.LeastVariance(n, estimator=estimator, **options),
+        advantage=advantage,
+    )
+
+
+def cppo(n: int = 16, drop: float = 0.5, scope: str = "group") -> Method:
+    """CPPO: train on the rollouts whose advantages are largest in absolute size.
+
+    n = 16, drop = .5 and the sample deviation plus 1e-4 are those of the released code. scope:
+    "group" as in the text, "batch" as in the code.
+
+    References
+    ----------
+    CPPO (arXiv 2503.22342).
+    """
+    return Method(
+        "cppo",
+        allocator=Uniform(n),
+        selector=selectors.LargestAdvantage(drop, scope),
+        advantage=GroupNormalized(ddof=1, eps=1e-4),
+    )
+
+
+def ragen(n: int = 16, **selector: Any) -> Method:
+    """RAGEN-2's filter: keep the groups whose rewards differ most.
+
+    selector: arguments of `selectors.GroupFilter`.
+
+    References
+    ----------
+    RAGEN-2 (arXiv 2604.06268): 16 rollouts a problem.
+    """
+    return Method("ragen", allocator=Uniform(n), selector=selectors.GroupFilter(**selector))
+
+
+def pruned(n: int = 8, keep: float | str = 0.5) -> Method:
+    """GRPO on a random part of the rollouts, weighted so that the expected gradient is the same.
+
+    References
+    ----------
+    DPPO, unbiased pruning (arXiv 2603.04135); how it sets the probabilities is not known here.
+    """
+    return Method("pruned", allocator=Uniform(n), selector=selectors.Pruned(keep))
+
+
+def asymmetric(n: int = 16, weighting: str = "linear") -> Method:
+    """Asymmetric prompt weighting: problems of low success rate count more.
+
+    References
+    ----------
+    ArXiv 2602.11128: Linear-R and Sqrt-R, 16 rollouts. Confidence medium and low.
+    """
+    return Method("asymmetric", allocator=Uniform(n), advantage=Asymmetric(weighting))
+
+
+def pass_at_k(n: int = 8, k: int = 4) -> Method:
+    """Pass@k training: the advantage of the best of k responses, shared out exactly.
+
+    References
+    ----------
+    Pass@k training (arXiv 2508.10751).
+    """
+    return Method("pass_at_k", allocator=Uniform(n), advantage=PassAtK(k))
+
+
+def pkpo(n: int = 16, k: int = 4, baseline: str = "minus_one") -> Method:
+    """PKPO: an unbiased gradient of the best of k responses.
+
+    References
+    ----------
+    PKPO (arXiv 2505.15201): 16 rollouts; the baseline "leave-one-out minus one" is its choice.
+    """
+    return Method("pkpo", allocator=Uniform(n), advantage=Pkpo(k, baseline))
+
+
+def rl_zvp(n: int = 8, alpha: float = 0.1) -> Method:
+    """RL-ZVP: groups all alike are trained on, token by token, by their entropy.
+
+    References
+    ----------
+    RL-ZVP (arXiv 2509.21880): alpha = .1, clip 0.2 and 0.28, token mean.
+    """
+    return Method("rl_zvp", allocator=Uniform(n), advantage=EntropyShaped(alpha))
+
+
+def discounted_beta(n: int = 8, decay: float = 0.5) -> Method:
+    """A baseline from a Beta posterior of each problem that forgets and counts the current group.
+
+    References
+    ----------
+    Discounted Beta-Bernoulli (arXiv 2603.18444): decay .5 at 1.7B, .75 at 8B.
+    """
+    return Method("discounted_beta", allocator=Uniform(n), advantage=DiscountedBeta(decay))
+
+
+def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
+    """MaPP: problems likely to be mixed, and advantages averaged over a posterior.
+
+    References
+    ----------
+    MaPP (arXiv 2609.34990): decay .5, 8 candidates for each problem.
+    """
+    return Method(
+        "mapp",
+        curriculum=curricula.Mapp(n, factor, decay),
+        allocator=Uniform(n),
+        advantage=Marginalized(decay),
+    )
+
+
+def rlep(n: int = 8, each: int = 2, path: str | None = None) -> Method:
+    """RLEP: right answers join every group of their problem.
+
+    n: new rollouts of a problem (16 in the paper); path: the answers of an earlier run, None for
+    those of this run.
+
+    References
+    ----------
+    RLEP (arXiv 2507.07451).
+    """
+    return Method("rlep", allocator=Uniform(n), replay=replay.Experience(each, path))
+
+
+def experience_replay(
+    n: int = 8, size: int = 1024, positive: float = 0.0, share: float = 1.0
+) -> Method:
+    """Plain experience replay: uniform draws, with repetition, from the newest rollouts.
+
+    References
+    ----------
+    Arnal et al. (arXiv 2604.08706).
+    """
+    return Method(
+        "experience_replay",
+        allocator=Uniform(n),
+        replay=replay.Fifo(size, positive),
+        selector=selectors.UniformDraws(share),
+    )
+
+
+def exgrpo(n: int = 8, **buckets: Any) -> Method:
+    """ExGRPO's buckets: a right answer joins problems that were partly solved at their last visit.
+
+    buckets: arguments of `replay.Buckets`, whose notes say what is left out.
+
+    References
+    ----------
+    ExGRPO (arXiv 2510.02245): no division by the deviation, and a constant length.
+    """
+    return Method(
+        "exgrpo",
+        allocator=Uniform(n),
+        replay=replay.Buckets(**buckets),
+        advantage=GroupNormalized(scale=False),
+        objective=Objective(loss_aggregation="constant"),
+    )
+
+
+def lilo(n: int = 8, factor: int = 4) -> Method:
+    """LILO: sample more problems than needed, and train on those with the largest p (1 - p).
+
+    References
+    ----------
+    LILO (arXiv 2502.12272): 4 times the problems.
+    """
+    return Method("lilo", allocator=allocators.MostLearnable(n, factor))
+
+
+def adarft(n: int = 8, **curriculum: Any) -> Method:
+    """AdaRFT: problems whose difficulty is nearest to a target that follows the mean reward.
+
+    curriculum: arguments of `curricula.AdaRft`. The paper has PPO with n = 1.
+
+    References
+    ----------
+    AdaRFT (arXiv 2504.05520).
+    """
+    return Method("adarft", curriculum=curricula.AdaRft(**curriculum), allocator=Uniform(n))
 
 
 # Checks

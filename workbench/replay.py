@@ -16,12 +16,21 @@ import numpy as np
 
 from workbench.rollouts import Ragged, Rollouts
 from workbench.slots import Slot
-from workbench.utils.validation import one_of, whole_number
+from workbench.utils.validation import one_of, share, whole_number
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context
 
-__all__ = ["Buffer", "CorrectResponses"]
+__all__ = [
+    "Buckets",
+    "Buffer",
+    "CorrectResponses",
+    "Experience",
+    "Fifo",
+    "Surplus",
+    "load_answers",
+    "save_answers",
+]
 
 MODES = ("stop-gradient", "recompute", "direct")
 
@@ -131,15 +140,8 @@ class CorrectResponses(Slot):
         return pairs
 
     def _prepared(self, old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
-        """Old rows with the columns of this round's table; their stage comes after all others."""
-        carries_gradient = np.full(len(old), self.mode != "stop-gradient")
-        missing = {
-            name: np.zeros(len(old), value.dtype)
-            for name, value in rollouts.columns.items()
-            if name not in old.columns
-        }
-        stage = np.full(len(old), rollouts.stage.max() + 1)
-        old = old.assign(**{**missing, "gradient": carries_gradient, "stage": stage})
+        """Old rows as the mode wants them."""
+        old = _as_rows_of_this_round(old, rollouts, gradient=self.mode != "stop-gradient")
         if self.mode == "recompute":
             old = old.assign(old_logprobs=_current_logprobs(old, context))
         return old
@@ -227,6 +229,365 @@ class Buffer(Slot):
         return _without_marks(rollouts).assign(
             entropy=entropy, uses=rollouts["uses"], clip_ratio=rollouts["clip_ratio"]
         )
+
+
+@dataclass
+class Fifo(Slot):
+    """The newest `size` rollouts, this round's included, are candidates.
+
+    Together with `selectors.UniformDraws` this is plain experience replay. A rollout's advantage is
+    that within its own group, problem and round together; its ratio is against the policy that
+    sampled it.
+
+    Attributes
+    ----------
+    size : int
+        Rollouts kept.
+    positive : float
+        Share of the places that goes to the newest correct rollouts which would have left already.
+
+    References
+    ----------
+    Arnal et al., replay study (arXiv 2604.08706): shares 0, .2 and .5.
+    """
+
+    size: int = 1024
+    positive: float = 0.0
+    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
+    passed: np.ndarray | None = field(default=None, init=False, repr=False, compare=False)
+
+    needs = frozenset({"old_responses", "old_logprobs"})
+
+    def __post_init__(self) -> None:
+        whole_number("size", self.size, 1)
+        share("positive", self.positive)
+
+    def join(
+        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
+    ) -> tuple[Rollouts, np.ndarray]:
+        """Append the stored rollouts; all of them are candidates."""
+        self.passed = candidates
+        table = rollouts.assign(group=_problem_and_round(rollouts))
+        if self.stored is not None:
+            old = self.stored.assign(
+                gradient=np.ones(len(self.stored), bool), group=_problem_and_round(self.stored)
+            )
+            candidates = np.concatenate([candidates, len(table) + np.arange(len(old))])
+            table = Rollouts.concat([table, old])
+        return table, candidates
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Keep the newest rollouts, and the newest correct ones of the rest."""
+        assert self.passed is not None
+        old = np.flatnonzero(rollouts.round < context.round)
+        rows = np.concatenate([old, self.passed])
+        rows = rows[np.argsort(rollouts.round[rows], kind="stable")]
+        kept_right = round(self.positive * self.size)
+        newest = rows[-(self.size - kept_right) :] if kept_right < self.size else rows[:0]
+        earlier = rows[: len(rows) - len(newest)]
+        right = earlier[rollouts.correct[earlier]]
+        kept = np.concatenate([right[len(right) - min(kept_right, len(right)) :], newest])
+        self.stored = _without_marks(rollouts).assign(uses=rollouts["uses"]).take(kept)
+        self.passed = None
+
+    def metrics(self) -> dict[str, float]:
+        """Rollouts stored."""
+        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stored rollouts."""
+        return {} if self.stored is None else _to_state(self.stored)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the stored rollouts."""
+        self.stored = _from_state(state) if state else None
+
+
+@dataclass
+class Experience(Slot):
+    """Right answers join every group of their problem, one group for mean and deviation.
+
+    Attributes
+    ----------
+    each : int
+        Old answers that join a group.
+    path : str, optional
+        A file written by `save_answers`: right answers of an earlier run, of the same tokenizer.
+        None collects them in this run, as they come.
+    capacity : int
+        Answers kept for a problem, the oldest go first.
+
+    References
+    ----------
+    RLEP (arXiv 2507.07451): 2 answers beside 16 new ones, from an earlier run. Their
+    log-probabilities are computed anew under the current policy, so that the ratio starts at 1.
+    """
+
+    each: int = 2
+    path: str | None = None
+    capacity: int = 16
+    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
+
+    needs = frozenset({"old_responses", "current_logprobs"})
+
+    def __post_init__(self) -> None:
+        whole_number("each", self.each, 1)
+        whole_number("capacity", self.capacity, self.each)
+        if self.path is not None:
+            self.stored = load_answers(self.path)
+
+    def join(
+        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
+    ) -> tuple[Rollouts, np.ndarray]:
+        """Append up to `each` old answers to every problem that has some."""
+        if self.stored is None:
+            return rollouts, candidates
+        rows = []
+        rows_of = _rows_by_problem(self.stored)
+        problems, _ = rollouts.take(candidates).problems()
+        for problem in problems:
+            stored = rows_of.get(str(problem))
+            if stored is not None:
+                rng = context.rng("reuse", str(problem))
+                rows += rng.permutation(stored)[: self.each].tolist()
+        if not rows:
+            return rollouts, candidates
+        old = _as_rows_of_this_round(self.stored.take(np.array(rows)), rollouts, gradient=True)
+        old = old.assign(old_logprobs=_current_logprobs(old, context))
+        table = Rollouts.concat([rollouts, old])
+        return table, np.concatenate([candidates, np.arange(len(rollouts), len(table))])
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Keep the round's new right answers, unless they come from a file."""
+        if self.path is not None:
+            return
+        fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
+        if not len(fresh):
+            return
+        fresh = _without_marks(fresh)
+        table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
+        self.stored = table.take(_newest_of_each_problem(table, self.capacity))
+
+    def metrics(self) -> dict[str, float]:
+        """Answers stored."""
+        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stored answers, unless they come from a file."""
+        if self.path is not None or self.stored is None:
+            return {}
+        return _to_state(self.stored)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the stored answers."""
+        if self.path is None:
+            self.stored = _from_state(state) if state else None
+
+
+@dataclass
+class Buckets(Slot):
+    """One right answer joins the group of a problem that was partly solved at its last visit.
+
+    Problems are in buckets by the number c of correct rollouts at their last visit. Problems that
+    were all right retire. Of the round's problems with stored answers, `share` of them get one, and
+    buckets near n / 2 are preferred: a bucket's weight is the normal density of c with mean n / 2
+    and deviation 1. Nothing is replayed before the share of correct rollouts exceeds `start`.
+
+    Attributes
+    ----------
+    share : float
+        Share of a round's problems that get an old answer.
+    start : float
+    capacity : int
+        Answers kept for a problem.
+
+    Notes
+    -----
+    The paper also chooses which problems come next by these buckets, takes the stored answer of
+    lowest entropy, and shapes the ratio of replayed tokens; here the curriculum stays as it is, the
+    answer is the one of lowest entropy when it was sampled, and log-probabilities are computed
+    anew.
+
+    References
+    ----------
+    ExGRPO (arXiv 2510.02245): share .5, start .35.
+    """
+
+    share: float = 0.5
+    start: float = 0.35
+    capacity: int = 8
+    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
+    right: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    started: bool = field(default=False, init=False, repr=False, compare=False)
+
+    needs = frozenset({"old_responses", "current_logprobs", "entropy"})
+
+    def __post_init__(self) -> None:
+        share("share", self.share)
+        share("start", self.start)
+        whole_number("capacity", self.capacity, 1)
+
+    def join(
+        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
+    ) -> tuple[Rollouts, np.ndarray]:
+        """Append one old answer to some of the problems in the buckets."""
+        if not self.started or self.stored is None:
+            return rollouts, candidates
+        problems, problem_of_row = rollouts.take(candidates).problems()
+        rows_of = _rows_by_problem(self.stored)
+        known = [str(p) for p in problems if self.right.get(str(p), 0) and str(p) in rows_of]
+        if not known:
+            return rollouts, candidates
+        n = np.bincount(problem_of_row).max()
+        counts = np.array([self.right[problem] for problem in known])
+        density = np.exp(-((counts - n / 2) ** 2) / 2)
+        size = min(len(known), round(self.share * len(problems)))
+        rng = context.rng("reuse")
+        chosen = rng.choice(len(known), size, replace=False, p=density / density.sum())
+        rows = []
+        for i in np.sort(chosen):
+            stored = rows_of[known[i]]
+            rows.append(stored[np.argmin(self.stored.entropy[stored])])
+        if not rows:
+            return rollouts, candidates
+        old = _as_rows_of_this_round(self.stored.take(np.array(rows)), rollouts, gradient=True)
+        old = old.assign(old_logprobs=_current_logprobs(old, context))
+        table = Rollouts.concat([rollouts, old])
+        return table, np.concatenate([candidates, np.arange(len(rollouts), len(table))])
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The buckets of the round's problems change, and their new right answers are kept."""
+        fresh = rollouts.take(rollouts.round == context.round)
+        self.started = self.started or bool(fresh.correct.mean() > self.start)
+        if not self.started:
+            return
+        ids, problem_of_row = fresh.problems()
+        right = np.bincount(problem_of_row, fresh.correct, len(ids)).astype(int)
+        sizes = np.bincount(problem_of_row, minlength=len(ids))
+        for problem, c, n in zip(ids.tolist(), right.tolist(), sizes.tolist()):
+            self.right[problem] = 0 if c == n else c  # all right: the problem retires
+        fresh = _without_marks(fresh.take(fresh.correct))
+        if not len(fresh):
+            return
+        table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
+        self.stored = table.take(_newest_of_each_problem(table, self.capacity))
+
+    def metrics(self) -> dict[str, float]:
+        """Answers stored."""
+        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stored answers and the buckets."""
+        table = {} if self.stored is None else _to_state(self.stored)
+        return {
+            "table": table,
+            "ids": list(self.right),
+            "right": np.array(list(self.right.values()), dtype=np.int64),
+            "started": self.started,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the stored answers and the buckets."""
+        self.stored = _from_state(state["table"]) if state["table"] else None
+        self.right = dict(zip(state["ids"], np.asarray(state["right"]).tolist()))
+        self.started = bool(state["started"])
+
+
+@dataclass
+class Surplus(Slot):
+    """Groups that a round does not train on wait for the next one, the oldest first.
+
+    Attributes
+    ----------
+    groups : int
+        Groups that a round trains on, where there are so many.
+    capacity : int
+        Groups that wait at most; the oldest are dropped.
+    stored : Rollouts, optional
+        The groups that wait.
+
+    References
+    ----------
+    SPEED-RL (arXiv 2506.09016), the buffer of ready groups; log-probabilities are computed anew
+    when a group is trained on.
+    """
+
+    groups: int = 16
+    capacity: int = 64
+    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
+
+    needs = frozenset({"old_responses", "current_logprobs"})
+
+    def __post_init__(self) -> None:
+        whole_number("groups", self.groups, 1)
+        whole_number("capacity", self.capacity, 0)
+
+    def join(
+        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
+    ) -> tuple[Rollouts, np.ndarray]:
+        """Put the waiting groups before the new ones, and keep what is too much."""
+        table = rollouts.assign(group=_problem_and_round(rollouts))
+        if self.stored is not None:
+            old = _as_rows_of_this_round(self.stored, table, gradient=True)
+            old = old.assign(group=_problem_and_round(old))
+            old = old.assign(old_logprobs=_current_logprobs(old, context))
+            candidates = np.concatenate([len(table) + np.arange(len(old)), candidates])
+            table = Rollouts.concat([table, old])
+        queue = list(dict.fromkeys(table.group[candidates].tolist()))
+        trained = set(queue[: self.groups])
+        too_much = queue[self.groups :]
+        waiting = set(too_much[max(0, len(too_much) - self.capacity) :])
+        group_of = table.group[candidates].tolist()
+        left = candidates[[group in waiting for group in group_of]]
+        self.stored = _without_marks(table).take(left) if len(left) else None
+        return table, candidates[[group in trained for group in group_of]]
+
+    def metrics(self) -> dict[str, float]:
+        """Rollouts that wait."""
+        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The groups that wait."""
+        return {} if self.stored is None else _to_state(self.stored)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the groups that wait."""
+        self.stored = _from_state(state) if state else None
+
+
+def save_answers(rollouts: Rollouts, path: Any) -> None:
+    """Write the right answers among rollouts to a file that `Experience` reads (safetensors)."""
+    from workbench.records.checkpoints import save, split_arrays
+
+    tensors: dict[str, Any] = {}
+    answers = _without_marks(rollouts.take(rollouts.correct))
+    save(path, tensors, split_arrays("answers", _to_state(answers), tensors))
+
+
+def load_answers(path: Any) -> Rollouts:
+    """Read what `save_answers` wrote."""
+    from workbench.records.checkpoints import join_arrays, load
+
+    tensors, state = load(path)
+    return _from_state(join_arrays(state, tensors))
+
+
+def _rows_by_problem(table: Rollouts) -> dict[str, np.ndarray]:
+    problems, problem_of_row = table.problems()
+    order = np.argsort(problem_of_row, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(problem_of_row))[:-1])
+    return dict(zip(problems.tolist(), parts))
+
+
+def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) -> Rollouts:
+    """Old rows with the columns of this round's table; their stage comes after all others."""
+    missing = {
+        name: np.zeros(len(old), value.dtype)
+        for name, value in rollouts.columns.items()
+        if name not in old.columns
+    }
+    stage = np.full(len(old), rollouts.stage.max() + 1)
+    return old.assign(**{**missing, "gradient": np.full(len(old), gradient), "stage": stage})
 
 
 def _problem_and_round(rollouts: Rollouts) -> np.ndarray:

@@ -174,8 +174,11 @@ class Rollouts:
         Gold answer of the problem.
     truncated : (R,) bool
         Whether the length limit ended the response.
+    token_entropy : Ragged of float32
+        Entropy of the sampling distribution at each sampled token, in nats; rows are empty where
+        the sampler does not tell.
     entropy : (R,) float64
-        Mean entropy of the sampling distribution over the response's tokens, in nats.
+        Its mean over the response's tokens.
     reward : (R,) float64
         What advantages read; NaN until verified.
     correct : (R,) bool
@@ -197,6 +200,7 @@ class Rollouts:
     prompt: Ragged = None  # type: ignore[assignment]
     response: Ragged = None  # type: ignore[assignment]
     old_logprobs: Ragged = None  # type: ignore[assignment]
+    token_entropy: Ragged = None  # type: ignore[assignment]
     text: np.ndarray = None  # type: ignore[assignment]
     answer: np.ndarray = None  # type: ignore[assignment]
     truncated: np.ndarray = None  # type: ignore[assignment]
@@ -345,7 +349,12 @@ class Rollouts:
         return Rollouts.of_columns(joined)
 
 
-_RAGGED = {"prompt": np.int32, "response": np.int32, "old_logprobs": np.float32}
+_RAGGED = {
+    "prompt": np.int32,
+    "response": np.int32,
+    "old_logprobs": np.float32,
+    "token_entropy": np.float32,
+}
 _SCALARS = {
     "level": (np.int64, 0),
     "text": (object, ""),

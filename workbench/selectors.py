@@ -19,18 +19,30 @@ from workbench.rollouts import group_numbers
 from workbench.scheduler import Scheduler
 from workbench.slots import BASELINES, Selection, Slot
 from workbench.utils.seeding import derive
-from workbench.utils.validation import booleans, numpy_generator, one_of, share, whole_number
+from workbench.utils.validation import (
+    booleans,
+    numpy_generator,
+    one_of,
+    positive_number,
+    share,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
 
 __all__ = [
     "All",
+    "GroupFilter",
+    "HalfRight",
+    "LargestAdvantage",
     "MaxReward",
     "MaxVariance",
+    "Pruned",
     "Random",
     "Rejection",
     "Scheduler",
+    "UniformDraws",
     "max_reward",
     "max_variance",
     "random",
@@ -295,6 +307,246 @@ class Rejection(Slot):
             high_wrong,
         )
         return keep_right, keep_wrong
+
+
+# Selectors of further papers
+
+
+@dataclass(frozen=True)
+class LargestAdvantage(Slot):
+    """Keeps the rollouts whose advantages are largest in absolute size.
+
+    Attributes
+    ----------
+    drop : float
+        Share of the rollouts that is dropped; floor(G (1 - drop)) of G stay, at least one.
+    scope : {"group", "batch"}
+        Whether G counts the rollouts of each group, as in the text, or of the whole round, as in
+        the released code.
+
+    References
+    ----------
+    CPPO (arXiv 2503.22342). Advantages are those against the whole group; the released
+    configuration has drop=.5.
+    """
+
+    drop: float = 0.5
+    scope: str = "group"
+
+    def __post_init__(self) -> None:
+        share("drop", self.drop)
+        if self.drop == 1:
+            raise ValueError("drop=1: nothing would be left to train on")
+        one_of("scope", self.scope, ("group", "batch"))
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """The rows of largest |advantage|; ties go to the lower row."""
+        if self.scope == "group":
+            _, groups, sizes = group_numbers(rollouts.group)
+        else:
+            groups = np.zeros(len(rollouts), dtype=np.int64)
+            sizes = np.array([len(rollouts)])
+        # The small number keeps a product such as 16 * (1 - 0.9375) from falling short of 1.
+        counts = np.maximum(np.floor(sizes * (1 - self.drop) + 1e-9), 1).astype(np.int64)
+        by_size = np.argsort(-np.abs(rollouts["advantage"]), kind="stable")
+        return Selection(np.sort(_first_of_each_group(by_size, groups, counts)))
+
+
+@dataclass(frozen=True)
+class GroupFilter(Slot):
+    """Keeps whole groups: those whose rewards differ most.
+
+    Attributes
+    ----------
+    mode : {"top_p", "softmax", "top_k", "min_p"}
+        "top_p" keeps the shortest list of groups, best first, whose scores add up to `value` of the
+        sum of all; "softmax" does so with the softmax of the scores; "top_k" keeps `value` of all
+        groups, at least one; "min_p" those with at least `value` times the best score.
+    value : float
+    score : {"std", "variance"}
+        Of the group's rewards, as samples: the released code has "std", the text "variance".
+    zeros : bool
+        Whether groups of score 0 take part.
+
+    References
+    ----------
+    RAGEN-2 (arXiv 2604.06268). The main table was made with softmax .9 and zeros included; the
+    authors' guide recommends top_p .9 without them, which is the default here.
+    """
+
+    mode: str = "top_p"
+    value: float = 0.9
+    score: str = "std"
+    zeros: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("mode", self.mode, ("top_p", "softmax", "top_k", "min_p"))
+        share("value", self.value, zero=False)
+        one_of("score", self.score, ("std", "variance"))
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """All rows of the kept groups."""
+        _, groups, sizes = group_numbers(rollouts.group)
+        kept = self.kept(_sample_variances(rollouts.reward, groups, sizes))
+        return Selection(np.flatnonzero(kept[groups]))
+
+    def kept(self, variances: np.ndarray) -> np.ndarray:
+        """Which groups are kept, (G,) bool, by the sample variances of their rewards (G,)."""
+        scores = np.sqrt(variances) if self.score == "std" else variances
+        allowed = np.flatnonzero(self.zeros | (scores > 0))
+        order = allowed[np.argsort(-scores[allowed], kind="stable")]
+        kept = np.zeros(len(scores), dtype=bool)
+        if not len(order):
+            return kept
+        ranked = scores[order]
+        if self.mode == "top_k":
+            count = max(1, int(self.value * len(scores)))
+        elif self.mode == "min_p":
+            count = int(np.count_nonzero(ranked >= self.value * ranked[0]))
+        elif self.mode == "softmax":
+            weights = np.exp(ranked - ranked[0])
+            count = _shortest_prefix(weights / weights.sum(), self.value)
+        else:
+            if ranked[0] == 0:
+                return kept
+            count = _shortest_prefix(ranked / ranked.sum(), self.value)
+        kept[order[:count]] = True
+        return kept
+
+
+@dataclass(frozen=True)
+class Pruned(Slot):
+    """Drops rollouts at random and weights the others, so that the expected gradient is unchanged.
+
+    A rollout is kept with its probability q, and its loss is then multiplied by 1 / q. Dropped
+    rollouts still count in the averages of the loss, with weight 0, and are not computed.
+
+    Attributes
+    ----------
+    keep : float or column
+        The probability for all rollouts, or the name of a column of the table that holds one for
+        each.
+
+    References
+    ----------
+    DPPO (arXiv 2603.04135), of which only the abstract was read: how its probabilities are set is
+    not known here, so they are the user's.
+    """
+
+    keep: float | str = 0.5
+
+    needs = frozenset({"row_weights"})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep, str):
+            share("keep", self.keep, zero=False)
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """All rows, with weights 1 / q and 0."""
+        if isinstance(self.keep, str):
+            keep = np.asarray(rollouts[self.keep], dtype=np.float64)
+            if not ((keep > 0) & (keep <= 1)).all():
+                raise ValueError(
+                    f"keep={self.keep!r}: probabilities above 0 and up to 1 are needed"
+                )
+        else:
+            keep = np.full(len(rollouts), float(self.keep))
+        is_kept = context.rng("selector").random(len(rollouts)) < keep
+        return Selection(np.arange(len(rollouts)), weights=np.where(is_kept, 1 / keep, 0.0))
+
+
+@dataclass(frozen=True)
+class HalfRight(Slot):
+    """Keeps n rollouts of each group, half of them correct where there are enough.
+
+    Attributes
+    ----------
+    n : int
+    fill : {"either", "ratio"}
+        What happens where one kind is too rare. "either": rows of the other kind fill up.
+        "ratio": the number of correct rows is the group's own share of n, rounded up, and at least
+        one of each kind stays.
+
+    References
+    ----------
+    Reinforce-Ada (arXiv 2510.04996), released code, variants "balanced" and "positive": 4 rows, in
+    the order of sampling, and advantages against the mean of all rollouts of the problem.
+    """
+
+    n: int = 4
+    fill: str = "either"
+
+    def __post_init__(self) -> None:
+        whole_number("n", self.n, 2)
+        one_of("fill", self.fill, ("either", "ratio"))
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """The first rows of each kind."""
+        _, groups, sizes = group_numbers(rollouts.group)
+        correct = rollouts.correct
+        right = np.bincount(groups[correct], minlength=len(sizes))
+        wrong = sizes - right
+        if self.fill == "either":
+            keep_right = np.minimum(self.n // 2, right)
+        else:
+            of_ratio = np.clip(np.ceil(right / sizes * self.n), 1, self.n - 1).astype(np.int64)
+            keep_right = np.minimum(of_ratio, right)
+        keep_wrong = np.minimum(self.n - keep_right, wrong)
+        keep_right = np.minimum(self.n - keep_wrong, right)
+        rows = np.concatenate(
+            [
+                _first_of_each_group(np.flatnonzero(correct), groups, keep_right),
+                _first_of_each_group(np.flatnonzero(~correct), groups, keep_wrong),
+            ]
+        )
+        return Selection(np.sort(rows))
+
+
+@dataclass(frozen=True)
+class UniformDraws(Slot):
+    """Draws rollouts uniformly, with repetition, from all candidates: new and replayed ones.
+
+    A rollout that is drawn twice has weight 2.
+
+    Attributes
+    ----------
+    share : float
+        Draws, as a multiple of the rollouts sampled in the round.
+
+    References
+    ----------
+    Arnal et al., replay study (arXiv 2604.08706), together with `replay.Fifo`.
+    """
+
+    share: float = 1.0
+
+    needs = frozenset({"row_weights"})
+
+    def __post_init__(self) -> None:
+        positive_number("share", self.share)
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """The drawn rows; weights average 1, so that the size of the loss stays."""
+        size = max(1, round(self.share * np.count_nonzero(rollouts["age"] == 0)))
+        drawn = context.rng("selector").integers(len(rollouts), size=size)
+        rows, times = np.unique(drawn, return_counts=True)
+        return Selection(rows, weights=times * len(rows) / size)
+
+
+def _sample_variances(rewards: np.ndarray, groups: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Sample variance of each group's rewards, (G,); exactly 0 where all are equal."""
+    mean = np.bincount(groups, rewards, len(sizes)) / sizes
+    squares = np.bincount(groups, (rewards - mean[groups]) ** 2, len(sizes))
+    low = np.full(len(sizes), np.inf)
+    high = np.full(len(sizes), -np.inf)
+    np.minimum.at(low, groups, rewards)
+    np.maximum.at(high, groups, rewards)
+    return np.where(low < high, squares / np.maximum(sizes - 1, 1), 0.0)
+
+
+def _shortest_prefix(shares: np.ndarray, value: float) -> int:
+    """Length of the shortest prefix whose sum reaches `value`, up to rounding."""
+    return int(np.searchsorted(np.cumsum(shares), value - 1e-9)) + 1
 
 
 # How the rules are worked out for all groups at once

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TRAINING_PHASES = ("generate", "verify", "schedule", "update")
 PHASES = (*TRAINING_PHASES, "record", "evaluate")
 # Columns that stay in memory: texts of prompts and tokens would make records many times as large.
-NOT_RECORDED = ("prompt", "response", "old_logprobs", "answer")
+NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
 
 
 class Session:

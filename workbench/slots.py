@@ -55,6 +55,7 @@ NEEDS = {
     "old_logprobs": "the log-probabilities that old responses were sampled with",
     "current_logprobs": "log-probabilities of old responses under the current policy",
     "entropy": "the policy's entropy on every rollout",
+    "token_entropy": "the policy's entropy at every token",
     "update_statistics": "the clip ratio and the entropy of every rollout at its latest update",
     "mini_batch": "optimizer steps of a size that the selector chooses",
     "row_weights": "a weight for the loss of every rollout",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -374,6 +374,122 @@ class Predictor:
             self.weights = {name: np.array(state[name], dtype=np.float32) for name in self.WEIGHTS}
             self.states = np.array(state["states"], dtype=np.float32)
             self.outcomes = np.array(state["outcomes"], dtype=np.float32)
+
+
+@dataclass
+class GaussianProcess:
+    """Success rates from a Gaussian process over given embeddings of the prompts.
+
+    The logit of a problem's success rate is the process. After every round it is conditioned on the
+    observed rates of the round's problems, which moves the estimates of all similar problems.
+
+    Attributes
+    ----------
+    embeddings : dict
+        Problem id -> vector; all of the same length.
+    width : float, optional
+        Width of the squared-exponential kernel; None takes the median distance between embeddings.
+    mean : float
+        Prior mean of the logit.
+    jitter : float
+        Added to the diagonal of the observed problems' kernel.
+
+    References
+    ----------
+    VIP (arXiv 2602.01601): a prior mean of 0 and the median width in the paper; in the released
+    code a width of 0.4, a mean of -1 and a jitter of 1e-4.
+    """
+
+    embeddings: Mapping[str, Any]
+    width: float | None = None
+    mean: float = 0.0
+    jitter: float = 1e-4
+    logits: np.ndarray = field(default=None, init=False, repr=False, compare=False)  # type: ignore
+    asked: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    spent: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        lengths = {np.shape(vector) for vector in self.embeddings.values()}
+        if len(lengths) != 1 or len(next(iter(lengths))) != 1:
+            raise ValueError(
+                f"embeddings: vectors of shapes {sorted(lengths)}; at least one is needed, all of "
+                "one length"
+            )
+        self._vectors = np.array(list(self.embeddings.values()), dtype=np.float64)
+        if not np.isfinite(self._vectors).all():
+            raise ValueError("embeddings: finite numbers are needed")
+        self._place = {key: i for i, key in enumerate(self.embeddings)}
+        if self.width is not None:
+            positive_number("width", self.width)
+        positive_number("jitter", self.jitter)
+        self.logits = np.full(len(self._vectors), float(self.mean))
+
+    def clone(self) -> GaussianProcess:
+        """The same configuration, conditioned on nothing."""
+        return GaussianProcess(self.embeddings, self.width, self.mean, self.jitter)
+
+    def _rows(self, ids: Sequence[str]) -> np.ndarray:
+        for key in ids:
+            if key not in self._place:
+                raise ValueError(f"embeddings: problem {key!r} has none")
+        return np.array([self._place[key] for key in ids], dtype=np.int64)
+
+    def estimates(
+        self, problems: Sequence[Problem], context: Context
+    ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
+        """For an allocator to `yield from`: asks for nothing, and returns rates (P,) float64."""
+        ids = [problem.id for problem in problems]
+        rates = 1 / (1 + np.exp(-self.logits[self._rows(ids)]))
+        self.asked = {"ids": ids, "rates": rates, "error": np.nan}
+        return rates
+        yield  # what makes this a generator, as the estimates that ask for probes are
+
+    def observe(self, rollouts: Rollouts, context: Context) -> None:
+        """Condition the process on the round's observed rates."""
+        fresh = rollouts.take(rollouts.round == context.round)
+        ids, problem_of_row = fresh.problems()
+        tries = np.bincount(problem_of_row, minlength=len(ids))
+        rates = np.bincount(problem_of_row, fresh.correct, len(ids)) / tries
+        if self.asked:
+            correct, tried = tally(self.asked["ids"], fresh)
+            self.asked["error"] = float(
+                np.nanmean(np.abs(self.asked["rates"] - _ratio(correct, tried)))
+            )
+        rows = self._rows(ids.tolist())
+        # Rates of 0 and 1 have no logit; the released code cuts them off at 1e-6.
+        cut = np.clip(rates, 1e-6, 1 - 1e-6)
+        surprise = np.log(cut / (1 - cut)) - self.logits[rows]
+        observed = self._kernel(rows, rows) + self.jitter * np.eye(len(rows))
+        weights = np.linalg.solve(observed, surprise)
+        self.logits = self.logits + self._kernel(np.arange(len(self._vectors)), rows) @ weights
+
+    def _kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        squares = ((self._vectors[a][:, None] - self._vectors[b][None]) ** 2).sum(axis=-1)
+        width = self.width
+        if width is None:
+            positive = squares[squares > 0]
+            width = float(np.sqrt(np.median(positive))) if len(positive) else 1.0
+        return np.exp(-squares / (2 * width**2))
+
+    def metrics(self) -> dict[str, float]:
+        """Mean |estimate - observed rate| of the round just observed."""
+        return {"success_rate_error": self.asked.get("error", np.nan), "success_rate_known": 1.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The logits of all problems."""
+        return {"kind": "gaussian process", "logits": self.logits.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the logits; ValueError when they were saved for another set of embeddings."""
+        logits = np.array(state.get("logits", ()), dtype=np.float64)
+        if logits.shape != self.logits.shape:
+            raise ValueError(
+                f"state: {len(logits)} problems were saved, the embeddings are of "
+                f"{len(self.logits)}"
+            )
+        self.logits = logits
 
 
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:

@@ -40,7 +40,8 @@ def checksum(tensors, text):
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
-        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), value)
+        if tensor.numel():
+            value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), value)
     return f"{value:08x}"
 
 

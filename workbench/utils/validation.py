@@ -83,10 +83,11 @@ def did_you_mean(value: Any, allowed: Iterable[Any]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def instance_of(name: str, value: Any, kind: type, example: str) -> None:
-    """Raise ValueError unless `value` is a `kind`; `example` is an expression that makes one."""
-    if isinstance(value, kind):
+def instance_of(name: str, value: Any, kinds: type | tuple[type, ...], example: str) -> None:
+    """Raise ValueError unless `value` is of a kind; `example` is an expression that makes one."""
+    if isinstance(value, kinds):
         return
+    kind = kinds[0] if isinstance(kinds, tuple) else kinds
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
     raise ValueError(
         f"{name}={shown(value)}: {article} {kind.__name__} is needed, such as {example}"
