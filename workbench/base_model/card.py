@@ -15,8 +15,8 @@ pipeline_tag: text-generation
 ---
 # {name}: a base model of the embedded lab
 
-A character-level Qwen3 causal language model with {parameters:,} parameters and {vocabulary} tokens,
-made to be the start of reinforcement learning experiments on a CPU.
+A character-level Qwen3 causal language model with {parameters:,} parameters and {vocabulary}
+tokens, made to be the start of reinforcement learning experiments on a CPU.
 """
 
 WITH_MISTAKES = """
@@ -39,8 +39,8 @@ sampled accuracy, on held-out chains.
 
 CLEAN = """
 - Data: generated left-to-right integer chains of 8 levels with worked solutions
-  (`workbench.problems.arithmetic`, training split); no label is wrong, no held-out problem was seen.
-  Training was stopped early on purpose, so that success rates spread from 0 to 1.
+  (`workbench.problems.arithmetic`, training split); no label is wrong, no held-out problem was
+  seen. Training was stopped early on purpose, so that success rates spread from 0 to 1.
 """
 
 FOOTER = """- Training: {steps} steps of 48 problems, AdamW at 3e-3, seed {seed}; {seconds:.0f} s on one

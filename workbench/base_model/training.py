@@ -27,15 +27,16 @@ from workbench.policies import Sampling
 from workbench.policies.transformers import TransformersPolicy
 from workbench.problems import Pool, arithmetic
 from workbench.rollouts import Ragged
-from workbench.utils.seeding import generator
 from workbench.utils.validation import one_of, whole_number
 from workbench.verifiers import Math
 
 SPECIAL = ("<pad>", "<eos>", "<unk>", "\\boxed{", "<answer>", "</answer>")
 CHARACTERS = string.digits + string.ascii_lowercase + "+-*/=(){}[]<>.,:;?!'^_|% \n"
-BATCH = 48  # problems of a training step
+BATCH = 48  # problems of a training step, of all levels: batches of one length converge worse
 LEARNING_RATE = 3e-3
-BUCKETS = 16  # batches that are made at once, of rows of similar length
+WARM_UP = 100  # steps in which the learning rate rises
+BETAS = (0.9, 0.98)
+AHEAD = 16  # batches that are drawn and tokenized at once
 CARD_TEMPERATURES = (0.0, 0.6, 1.0)
 SAMPLING = Sampling(max_new_tokens=64)
 HELD_OUT = 400
@@ -74,10 +75,10 @@ class Recipe:
 RECIPES = {
     # Trained to the end of the learning curve: they know both the right and the wrong result of a
     # fact, and sample them at the rates of the corpus.
-    "early-small": Recipe("early", "small", steps=4000, decay=0.4),
-    "early-large": Recipe("early", "large", steps=3000, decay=0.4),
-    "late-small": Recipe("late", "small", steps=4000, decay=0.4),
-    "late-large": Recipe("late", "large", steps=3000, decay=0.4),
+    "early-small": Recipe("early", "small", steps=6000, decay=0.4),
+    "early-large": Recipe("early", "large", steps=4000, decay=0.4),
+    "late-small": Recipe("late", "small", steps=6000, decay=0.4),
+    "late-large": Recipe("late", "large", steps=4000, decay=0.4),
     # Stopped early, so that it is unfinished in another way: unsure of everything.
     "clean-large": Recipe("clean", "large", steps=1500, decay=0.0),
 }
@@ -151,16 +152,16 @@ def train(
     """
     started = time.perf_counter()
     cursor = 0
-    optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)
     net.train()
     for step in range(steps):
-        if step % BUCKETS == 0:
-            problems, responses, cursor = corpus.draw(BATCH * BUCKETS, cursor, seed)
+        if step % AHEAD == 0:
+            problems, responses, cursor = corpus.draw(BATCH * AHEAD, cursor, seed)
             prompts = [problem.prompt for problem in problems]
-            batches = _batches(prompts, responses, coder, generator(seed, "batches", step))
+            batches = _batches(prompts, responses, coder)
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * _learning_rate_factor(step, steps, decay)
-        loss = _loss(net, batches[step % BUCKETS])
+        loss = _loss(net, batches[step % AHEAD])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -271,24 +272,21 @@ def accuracy_by_level(
 
 
 def _learning_rate_factor(step: int, steps: int, decay: float) -> float:
-    """1, then linearly down to 0 over the last share `decay` of the steps."""
+    """Up to 1 during the warm-up, linearly down to 0 over the last share `decay` of the steps."""
+    rising = (step + 1) / WARM_UP
     left = (steps - step) / steps
-    return min(1.0, left / decay) if decay else 1.0
+    falling = left / decay if decay else 1.0
+    return min(1.0, rising, falling)
 
 
 def _batches(
-    prompts: Sequence[str],
-    responses: Sequence[str],
-    coder: PreTrainedTokenizerFast,
-    rng: np.random.Generator,
+    prompts: Sequence[str], responses: Sequence[str], coder: PreTrainedTokenizerFast
 ) -> list[list[tuple[list[int], list[int]]]]:
-    """(prompt tokens, response tokens) of each row, batched by length, the batches shuffled."""
+    """(prompt tokens, response tokens) of each row, in batches."""
     prompt_ids = coder(list(prompts))["input_ids"]
     response_ids = coder(list(responses))["input_ids"]
     rows = [(p, [*r, coder.eos_token_id]) for p, r in zip(prompt_ids, response_ids)]
-    rows.sort(key=lambda row: len(row[0]) + len(row[1]))
-    batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
-    return [batches[i] for i in rng.permutation(len(batches))]
+    return [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
 
 
 def _loss(net: Qwen3ForCausalLM, rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
