@@ -191,10 +191,13 @@ def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
     allocator = DynamicSampling(max_draws=2, within=Knapsack(n=6))
     log = play(allocator, 3, noisy, pool=named(*"efgh"))
     assert [len(requests) for requests, _ in log] == [3, 3, 3]
-    assert log[0][0][0] == [6] * 4 and log[0][0][2] == [0] * 4 + [6] * 4
+    assert log[0][0][0] == [6] * 4
+    assert log[0][0][2] == [0] * 4 + [6] * 4
     for requests, _ in log[1:]:
-        assert sum(requests[0]) == sum(requests[2]) == 24 and requests[0] != [6] * 4
-    assert log[0][1]["success_rate_known"] == 0 and log[1][1]["success_rate_known"] == 1
+        assert sum(requests[0]) == sum(requests[2]) == 24
+        assert requests[0] != [6] * 4
+    assert log[0][1]["success_rate_known"] == 0
+    assert log[1][1]["success_rate_known"] == 1
     assert sorted(allocator.state_dict()["ids"]) == list("abcdefgh")
     again = DynamicSampling(max_draws=2, within=Knapsack(n=6))
     again.load_state_dict(allocator.state_dict())

@@ -14,9 +14,12 @@ def test_a_row_a_problem(policy):
         frame = evaluate(policy, PROBLEMS, verifier, k=4)
         again = evaluate(policy, PROBLEMS, verifier, k=4)
         other = evaluate(policy, PROBLEMS, verifier, k=4, seed=1)
-    assert frame["problem"].tolist() == [p.id for p in PROBLEMS] and (frame["samples"] == 4).all()
-    assert frame["correct"].between(0, 4).all() and 0 < avg_at_k(frame["correct"], 4) < 1
-    assert frame.equals(again) and not frame.equals(other)
+    assert frame["problem"].tolist() == [p.id for p in PROBLEMS]
+    assert (frame["samples"] == 4).all()
+    assert frame["correct"].between(0, 4).all()
+    assert 0 < avg_at_k(frame["correct"], 4) < 1
+    assert frame.equals(again)
+    assert not frame.equals(other)
     assert frame["greedy"].dtype == bool
 
 

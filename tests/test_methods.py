@@ -55,17 +55,16 @@ def test_five_rounds_resume_exactly(name, tmp_path):
     whole, parts = wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts")
     same_record(whole, parts)
     assert same_weights(whole.path, parts.path)
-    assert len(whole.rounds) == 5 and whole.rounds["steps"].max() == 1
+    assert len(whole.rounds) == 5
+    assert whole.rounds["steps"].max() == 1
 
 
 def test_pods_trains_on_m_of_n(tmp_path):
     rounds, rollouts = trained(METHODS["pods"], tmp_path)
     kept = rollouts[rollouts["selected"]]
-    assert (
-        (sizes(rollouts) == 8).all()
-        and (sizes(kept) == 4).all()
-        and (rounds["selected"] == 32).all()
-    )
+    assert (sizes(rollouts) == 8).all()
+    assert (sizes(kept) == 4).all()
+    assert (rounds["selected"] == 32).all()
     for _, group in rollouts.groupby(["round", "problem"]):
         right = group["correct"].sum()
         kept_right = group[group["selected"]]["correct"].sum()
@@ -80,22 +79,21 @@ def test_ar3po_stages_and_reuse(tmp_path):
     for _, group in fresh.groupby(["round", "problem"]):
         assert len(group) == (2 if group[group["stage"] == 0]["correct"].any() else 4)
     old = rollouts[rollouts["age"] > 0]
-    assert (
-        len(old) > 0
-        and old["round"].min() >= 1
-        and old["correct"].all()
-        and not old["trained"].any()
-    )
-    assert (rounds["rollouts"] < 32).any() and rounds["reuse_stored"].iloc[-1] == fresh[
-        "correct"
-    ].sum()
+    assert len(old) > 0
+    assert old["round"].min() >= 1
+    assert old["correct"].all()
+    assert not old["trained"].any()
+    assert (rounds["rollouts"] < 32).any()
+    assert rounds["reuse_stored"].iloc[-1] == fresh["correct"].sum()
 
 
 def test_knapsack_keeps_the_total_and_starts_uniform(tmp_path):
     rounds, rollouts = trained(METHODS["knapsack"], tmp_path, rounds=6)
     assert (rounds["rollouts"] == 32).all()
     counts = sizes(rollouts)
-    assert (counts[:2] == 4).all() and counts.min() >= 2 and (counts[3:] != 4).any()
+    assert (counts[:2] == 4).all()
+    assert counts.min() >= 2
+    assert (counts[3:] != 4).any()
     assert np.isfinite(rounds["success_rate_error"].iloc[-1])
 
 
@@ -104,13 +102,17 @@ def test_aero_sizes(tmp_path):
     for _, group in rollouts.groupby(["round", "problem"]):
         explored, kept = group[group["stage"] == 0], group[group["selected"]]
         right = explored["correct"].sum()
-        assert len(explored) == 4 and (len(group) == 4 or right == 0)
+        assert len(explored) == 4
+        assert len(group) == 4 or right == 0
         if group["correct"].nunique() == 1:
-            assert len(kept) == 4 and (kept["advantage"] != 0).all()
+            assert len(kept) == 4
+            assert (kept["advantage"] != 0).all()
         elif right == 0:
-            assert kept["correct"].tolist().count(True) == 1 and len(kept) == 2
+            assert kept["correct"].tolist().count(True) == 1
+            assert len(kept) == 2
         elif right / 4 < 0.5:
-            assert kept["correct"].sum() == right and len(kept) == 2 * right
+            assert kept["correct"].sum() == right
+            assert len(kept) == 2 * right
         else:
             assert len(kept) == len(group)
 
@@ -119,11 +121,9 @@ def test_dapo_trains_on_mixed_groups_only(tmp_path):
     rounds, rollouts = trained(METHODS["dapo"], tmp_path, problems_per_round=4)
     kept = rollouts[rollouts["selected"]]
     assert kept.groupby(["round", "problem"])["correct"].nunique().eq(2).all()
-    assert (
-        (rounds["problems"] <= 12).all()
-        and (rounds["problems"] > 4).any()
-        and (rounds["selected"] <= 16).all()
-    )
+    assert (rounds["problems"] <= 12).all()
+    assert (rounds["problems"] > 4).any()
+    assert (rounds["selected"] <= 16).all()
     assert {"reward_correct", "reward_overlong"} <= set(rollouts.columns)
 
 
@@ -138,12 +138,10 @@ def test_dapo_with_nothing_mixed_ends_and_trains_on_nothing(tmp_path):
 
     lab = replace(small_lab(pool=16, held_out=0), verifier=Solved())
     row = go(wb.Run(lab, wb.methods.dapo(2), problems_per_round=4, evaluate_every=0), 1)[0]
-    assert (
-        row["rollouts"] == 24
-        and row["selected"] == 0
-        and row["steps"] == 0
-        and np.isnan(row["loss"])
-    )
+    assert row["rollouts"] == 24
+    assert row["selected"] == 0
+    assert row["steps"] == 0
+    assert np.isnan(row["loss"])
 
 
 def test_a_cross_product_is_one_expression(tmp_path):
@@ -155,8 +153,10 @@ def test_a_cross_product_is_one_expression(tmp_path):
         objective=Objective((3e-4, 4e-4), "sequence", "rollout"),
     )
     rounds, rollouts = trained(method, tmp_path)
-    assert (rounds["rollouts"] == 64).all() and sizes(rollouts[rollouts["selected"]]).max() <= 4
-    assert "Knapsack" in repr(method) and "MaxVariance(m=4)" in repr(method)
+    assert (rounds["rollouts"] == 64).all()
+    assert sizes(rollouts[rollouts["selected"]]).max() <= 4
+    assert "Knapsack" in repr(method)
+    assert "MaxVariance(m=4)" in repr(method)
 
 
 @pytest.mark.parametrize("kind", ["epoch", "beta", "fresh", "predictor"])
@@ -211,16 +211,13 @@ class TestReuse:
     @pytest.mark.parametrize("mode", ["stop-gradient", "recompute", "direct"])
     def test_one_in_eight(self, mode, policy):
         _, rollouts, candidates = self.joined(mode, policy)
-        assert (
-            len(rollouts) == 9
-            and len(candidates) == 8
-            and candidates[-1] == 8
-            and rollouts.correct.sum() == 1
-        )
+        assert len(rollouts) == 9
+        assert len(candidates) == 8
+        assert candidates[-1] == 8
+        assert rollouts.correct.sum() == 1
         advantages = group_normalized(rollouts.reward[candidates], rollouts.problem[candidates])
-        assert advantages[:7] == pytest.approx(np.full(7, -0.378), abs=5e-4) and advantages[
-            7
-        ] == pytest.approx(2.646, abs=1e-3)
+        assert advantages[:7] == pytest.approx(np.full(7, -0.378), abs=5e-4)
+        assert advantages[7] == pytest.approx(2.646, abs=1e-3)
         assert rollouts["gradient"][candidates].tolist() == [True] * 7 + [mode != "stop-gradient"]
 
     def test_no_gradient_through_it_in_stop_gradient_mode(self, policy):
@@ -233,7 +230,8 @@ class TestReuse:
         advantages[7] = 2.6  # all of the others' silenced
         keeper = Gradients(policy)
         stats = grpo_step(policy, keeper, chosen, advantages)
-        assert not keeper.seen.any() and stats.rollouts == 0
+        assert not keeper.seen.any()
+        assert stats.rollouts == 0
         assert (
             grpo_step(policy, keeper, chosen.assign(gradient=np.ones(8, bool)), advantages).rollouts
             == 1
@@ -242,14 +240,15 @@ class TestReuse:
     def test_probabilities_are_of_the_right_policy(self, policy):
         import torch
 
-        old = self.joined("direct", policy)[1].logprobs[8]
+        old = self.joined("direct", policy)[1].old_logprobs[8]
         with torch.no_grad():
             for p in policy.parameters():
                 p.add_(0.05 * torch.randn_like(p))
         _, rollouts, _ = self.joined("recompute", policy)
         with torch.no_grad():
             now = policy.logprobs(rollouts.take([8])).numpy()[0]
-        assert rollouts.logprobs[8] == pytest.approx(now, abs=1e-5) and len(old)
+        assert rollouts.old_logprobs[8] == pytest.approx(now, abs=1e-5)
+        assert len(old)
 
     def test_capacity_drops_the_oldest_and_state_comes_back(self):
         from workbench.rollouts import Context
@@ -266,10 +265,8 @@ class TestReuse:
         assert sorted(zip(slot.stored.problem, slot.stored.round)) == [("a", 2), ("a", 3), ("b", 1)]
         other = CorrectResponses(capacity=2)
         other.load_state_dict(slot.state_dict())
-        assert (
-            other.stored.text.tolist() == slot.stored.text.tolist()
-            and other.metrics() == slot.metrics()
-        )
+        assert other.stored.text.tolist() == slot.stored.text.tolist()
+        assert other.metrics() == slot.metrics()
 
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match="mode='clone': allowed are"):

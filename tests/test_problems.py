@@ -27,8 +27,10 @@ def test_chains_are_what_the_level_says(level):
     operations, largest = LEVELS[level]
     for problem in arithmetic(60, levels=[level], seed=3):
         body = problem.prompt.rstrip("=")
-        assert sum(body.count(s) for s in "+-*") == operations and problem.level == level
-        assert str(eval(body)) == problem.answer and int(problem.answer) >= 0
+        assert sum(body.count(s) for s in "+-*") == operations
+        assert problem.level == level
+        assert str(eval(body)) == problem.answer
+        assert int(problem.answer) >= 0
         assert max(
             int(x) for x in body.replace("+", " ").replace("-", " ").replace("*", " ").split()
         ) <= max(largest, 10)
@@ -48,7 +50,8 @@ def test_splits_never_overlap(a, b):
 def test_stream_never_gives_a_held_out_problem():
     held_out = set(ids(arithmetic(200, split="heldout")))
     drawn, _ = arithmetic().draw(2000, 0, seed=5)
-    assert not held_out & set(ids(drawn)) and len(set(ids(drawn))) == 2000
+    assert not held_out & set(ids(drawn))
+    assert len(set(ids(drawn))) == 2000
 
 
 def test_pools_are_deterministic_by_seed():
@@ -78,7 +81,8 @@ def test_excluded_problems_are_passed_over():
 
 def test_small_levels_leave_their_share_to_others():
     pool = arithmetic(600, levels=(1, 2))
-    assert sum(p.level == 1 for p in pool) == 99 and len(pool) == 600
+    assert sum(p.level == 1 for p in pool) == 99
+    assert len(pool) == 600
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,8 @@ def test_reasoning_gym():
         reasoning_gym("chain_sum", 30, seed=1),
         reasoning_gym("chain_sum", 10, seed=1, split="heldout"),
     )
-    assert len(train) == 30 and not set(ids(train)) & set(ids(held_out))
+    assert len(train) == 30
+    assert not set(ids(train)) & set(ids(held_out))
     assert all("boxed" in p.prompt and np.isfinite(float(p.answer)) for p in train)
     with pytest.raises(ValueError, match="no_such_task"):
         reasoning_gym("no_such_task", 5)

@@ -35,21 +35,21 @@ def test_left_padding_by_hand():
 
 
 def test_groups_keep_order_of_first_appearance():
-    keys, inverse = Rollouts(problem=["b", "a", "b", "c"]).groups()
-    assert keys.tolist() == ["b", "a", "c"] and inverse.tolist() == [0, 1, 0, 2]
+    keys, inverse = Rollouts(problem=["b", "a", "b", "c"]).problems()
+    assert keys.tolist() == ["b", "a", "c"]
+    assert inverse.tolist() == [0, 1, 0, 2]
 
 
 def test_columns_travel():
     table = Rollouts(problem=["a", "b", "c"], reward=[1, 0, 1], columns={"score": [3.0, 2.0, 1.0]})
     taken = table.assign(reward=[0, 1, 2], age=[1, 1, 2]).take([2, 0])
-    assert (
-        taken.reward.tolist() == [2, 0]
-        and taken["score"].tolist() == [1, 3]
-        and taken["age"].tolist() == [2, 1]
-    )
+    assert taken.reward.tolist() == [2, 0]
+    assert taken["score"].tolist() == [1, 3]
+    assert taken["age"].tolist() == [2, 1]
     assert table.reward.tolist() == [1, 0, 1], "assign must leave its source alone"
     both = Rollouts.concat([taken, taken])
-    assert both["score"].tolist() == [1, 3, 1, 3] and len(both) == 4
+    assert both["score"].tolist() == [1, 3, 1, 3]
+    assert len(both) == 4
     assert list(both.frame().columns).count("score") == 1
 
 
@@ -74,7 +74,8 @@ def test_seeds_depend_on_every_key_and_their_order():
         derive("1", "a", 2),
         derive(1, "a", 3),
     }
-    assert len(seeds) == 5 and derive(1, "a", 2) == derive(np.int64(1), "a", 2)
+    assert len(seeds) == 5
+    assert derive(1, "a", 2) == derive(np.int64(1), "a", 2)
     assert generator(1, "x").random() == generator(1, "x").random()
     with pytest.raises(ValueError, match=r"key=1\.5"):
         derive(1.5)

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import small_lab, tiny_policy
+from conftest import go, same_record, same_weights, small_lab, tiny_policy
 
 import workbench as wb
 from workbench.allocators import More, Uniform
@@ -20,30 +20,6 @@ from workbench.grpo import NonFinite
 from workbench.verifiers import STATUSES, Scores
 
 SMALL = dict(problems_per_round=4, evaluate_every=2, checkpoint_every=2)
-
-
-def go(run, n):
-    return list(run.rounds(n, progress=False))
-
-
-def same_record(a, b):
-    """Equal rounds (timings aside), rollouts and evaluations, bit for bit."""
-    timeless = lambda frame: frame[[c for c in frame if not c.startswith("seconds")]]  # noqa: E731
-    pd.testing.assert_frame_equal(timeless(a.rounds), timeless(b.rounds), check_exact=True)
-    pd.testing.assert_frame_equal(a.rollouts(), b.rollouts(), check_exact=True)
-    pd.testing.assert_frame_equal(a.evals, b.evals, check_exact=True)
-
-
-def weights(path):
-    from safetensors.torch import load_file
-
-    return load_file(path / "checkpoint" / "state.safetensors")
-
-
-def same_weights(a, b):
-    a, b = weights(a), weights(b)
-    same = lambda x, y: x.dtype == y.dtype and np.array_equal(x, y, equal_nan=x.is_floating_point())  # noqa: E731
-    return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
 
 
 def test_a_run_leaves_what_the_design_says(lab, tmp_path):
@@ -54,28 +30,23 @@ def test_a_run_leaves_what_the_design_says(lab, tmp_path):
     assert [row["round"] for row in rows] == rounds["round"].tolist() == [1, 2, 3, 4]
     assert len(rollouts) == 4 * 4 * 4 == rounds["rollouts"].sum()
     assert (rollouts.groupby(["round", "problem"]).size() == 4).all()
-    assert (
-        sorted(evals["round"].unique()) == [0, 2, 4] and (evals.groupby("round").size() == 12).all()
-    )
+    assert sorted(evals["round"].unique()) == [0, 2, 4]
+    assert (evals.groupby("round").size() == 12).all()
     assert np.allclose(rollouts.groupby("round")["reward"].mean(), rounds["reward"])
     effective = rollouts.groupby("round")["advantage"].apply(lambda a: (a != 0).mean())
     assert np.allclose(effective, rounds["effective_gradient_ratio"])
-    assert (rollouts["trained"] == (rollouts["advantage"] != 0)).all() and rollouts[
-        "selected"
-    ].all()
+    assert (rollouts["trained"] == (rollouts["advantage"] != 0)).all()
+    assert rollouts["selected"].all()
     counted = rounds[[f"status_{name}" for name in STATUSES]].sum(axis=1)
     assert (counted == rounds["rollouts"]).all()
-    assert (
-        (rounds["flops"] > 0).all()
-        and (rounds["seconds"] > 0).all()
-        and rounds["entropy"].gt(0).all()
-    )
+    assert (rounds["flops"] > 0).all()
+    assert (rounds["seconds"] > 0).all()
+    assert rounds["entropy"].gt(0).all()
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert (
-        manifest["method"]["allocator"] == {"is": "allocators.Uniform", "n": 4}
-        and manifest["versions"]["torch"]
-    )
-    assert manifest["lab"]["lab"] == "tiny" and manifest["hardware"]["threads"] == 1
+    assert manifest["method"]["allocator"] == {"is": "allocators.Uniform", "n": 4}
+    assert manifest["versions"]["torch"]
+    assert manifest["lab"]["lab"] == "tiny"
+    assert manifest["hardware"]["threads"] == 1
     files = {p.suffix for p in (tmp_path / "run").rglob("*") if p.is_file()}
     assert files == {".json", ".parquet", ".safetensors"}
 
@@ -241,12 +212,12 @@ def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, ke
     code = textwrap.dedent(FULL.format(tests=os.path.dirname(__file__), out=str(out), limit=limit))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     last = done.stderr.strip().splitlines()[-1]
-    assert "RecordError" in last and f"cannot write {what}: " in last and "File too large" in last
+    assert "RecordError" in last
+    assert f"cannot write {what}: " in last
+    assert "File too large" in last
     assert f"rounds 1 to {kept} are kept" in last
-    assert (
-        wb.load(out).rounds["round"].tolist() == list(range(1, kept + 1))
-        and len(wb.load(out).rollouts()) == 16 * kept
-    )
+    assert wb.load(out).rounds["round"].tolist() == list(range(1, kept + 1))
+    assert len(wb.load(out).rollouts()) == 16 * kept
     assert not list(out.rglob("*.writing"))
     go(wb.Run.resume(out), 5)
     assert len(wb.load(out).rounds) == 5
@@ -295,7 +266,9 @@ def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
     ):
         go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
     kept = pd.read_parquet(tmp_path / "failed-000001.parquet")
-    assert len(kept) == 16 and len(kept["response"][0]) > 0 and kept["text"].str.len().gt(0).all()
+    assert len(kept) == 16
+    assert len(kept["response"][0]) > 0
+    assert kept["text"].str.len().gt(0).all()
 
 
 def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path):
@@ -305,9 +278,8 @@ def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path)
         match=r"round 1: the loss of \d+ rollouts is .*; the rollouts .*failed-000001.parquet",
     ):
         go(run, 1)
-    assert (
-        len(pd.read_parquet(tmp_path / "failed-000001.parquet")) > 0 and len(run.record.rounds) == 0
-    )
+    assert len(pd.read_parquet(tmp_path / "failed-000001.parquet")) > 0
+    assert len(run.record.rounds) == 0
 
 
 def test_an_interrupted_first_evaluation_is_made_again(lab, tmp_path):
@@ -349,13 +321,13 @@ def test_allocators_are_generators(lab, tmp_path):
     run = wb.Run(lab, wb.Method("staged", TwoStages()), out=tmp_path, **SMALL)
     row = go(run, 1)[0]
     rollouts = run.record.rollouts()
-    assert row["problems"] == 6 and row["rollouts"] == 12 and row["selected"] == 2
+    assert row["problems"] == 6
+    assert row["rollouts"] == 12
+    assert row["selected"] == 2
     assert rollouts["stage"].tolist() == [0] * 8 + [1] * 4
     assert all(draws == [0, 1] for draws in rollouts.groupby("problem")["draw"].apply(list))
-    assert (
-        rollouts["selected"].sum() == 2
-        and rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
-    )
+    assert rollouts["selected"].sum() == 2
+    assert rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
 
 
 def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path):
@@ -371,7 +343,8 @@ def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path)
         lab, wb.Method("counting", Counting()), out=tmp_path, evaluate_every=0, problems_per_round=2
     )
     go(run, 1)
-    assert [row["round"] for row in go(run, 2)] == [2] and run.method.allocator.asked == 2
+    assert [row["round"] for row in go(run, 2)] == [2]
+    assert run.method.allocator.asked == 2
 
 
 def test_an_allocator_that_never_ends_is_stopped(lab):
@@ -389,7 +362,8 @@ def test_mini_batches_are_steps(lab):
 def test_kl_and_entropy_terms_run(lab):
     method = wb.methods.grpo(n=4, kl=0.05, entropy=0.01)
     rows = go(wb.Run(lab, method, problems_per_round=4, evaluate_every=0), 2)
-    assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[1]["kl"] >= 0
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-5)
+    assert rows[1]["kl"] >= 0
     assert rows[0]["trained"] < 16 and rows[0]["tokens_trained"] > rows[0]["tokens_sampled"], (
         "every row is computed, and counted"
     )
@@ -401,7 +375,8 @@ def test_kl_and_entropy_terms_run(lab):
 def test_every_method_trains_and_resumes_from_its_manifest(lab, method, tmp_path):
     go(wb.Run(lab, method, out=tmp_path, **SMALL), 3)
     again = wb.Run.resume(tmp_path)
-    assert repr(again.method) == repr(method) and method.name in repr(method)
+    assert repr(again.method) == repr(method)
+    assert method.name in repr(method)
     assert len(go(again, 5)) == 2
 
 

@@ -52,11 +52,9 @@ def test_epsilon_is_that_of_the_paper():
     assert [epsilon(t) for t in (1, 50, 51, 100, 101, 500)] == pytest.approx(
         [1, 1, 0.6, 0.208, 0.2, 0.2]
     )
-    assert (
-        epsilon(500, floor=0.005) == 0.005
-        and epsilon(1, warmup=0) == 1.0
-        and epsilon(2, warmup=0) == pytest.approx(0.992)
-    )
+    assert epsilon(500, floor=0.005) == 0.005
+    assert epsilon(1, warmup=0) == 1.0
+    assert epsilon(2, warmup=0) == pytest.approx(0.992)
 
 
 class TestFeatures:
@@ -70,13 +68,15 @@ class TestFeatures:
         assert features(table, 16).tolist() == [
             [1, 1, 0.5, 0.5, 0.25, 0, 0.5, 0, 0, 0], [0, 0, 0, 0, 0.5, 1, 0.25, 0, 0, 0],
             [0, -1, 0.5, 0.5, 0.125, 0, 1.5, 0.1, 1, 2], [0, 0, 0, 0, 0.0625, 0, 0.75, 0, 3, 2]]  # fmt: skip
-        assert features(table).T[4].tolist() == [0.5, 1, 0.25, 0.125] and len(FEATURES) == 10
+        assert features(table).T[4].tolist() == [0.5, 1, 0.25, 0.125]
+        assert len(FEATURES) == 10
         split = table.assign(group=["a1", "b", "a2", "b"])
         assert features(split)[:, 2].tolist() == [1, 0, 0, 0]
 
     def test_scaling(self):
         table = np.array([[1.0, 5.0, 0.1 + 0.2], [3.0, 5.0, 0.3]])
-        assert scaled(table).tolist() == [[-1, 0, 0], [1, 0, 0]] and scaled(table, "none") is table
+        assert scaled(table).tolist() == [[-1, 0, 0], [1, 0, 0]]
+        assert scaled(table, "none") is table
         assert np.linalg.norm(scaled(table, "unit"), axis=1) == pytest.approx([1, 1])
         assert scaled(np.zeros((2, 3)), "unit").tolist() == np.zeros((2, 3)).tolist()
 
@@ -97,13 +97,11 @@ class TestReward:
     def test_by_hand(self):
         # gain .2, mean .9 * .2 = .18, variance .1 + .9 * .02 ** 2
         after, average = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0))
-        assert after == pytest.approx(1 / (1 + np.exp(-0.2))) and average == pytest.approx(
-            (0.18, 0.1 + 0.9 * 0.0004)
-        )
+        assert after == pytest.approx(1 / (1 + np.exp(-0.2)))
+        assert average == pytest.approx((0.18, 0.1 + 0.9 * 0.0004))
         before, same = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0), order="before")
-        assert (
-            before == pytest.approx(1 / (1 + np.exp(-0.02 / np.sqrt(0.10036)))) and same == average
-        )
+        assert before == pytest.approx(1 / (1 + np.exp(-0.02 / np.sqrt(0.10036))))
+        assert same == average
         second, average = round_reward((0.5, 0.05), (0.4, 0.05), average)
         assert second == pytest.approx(1 / (1 + np.exp(0.28 / np.sqrt(0.10036))))
         assert average == pytest.approx((0.018 - 0.09, 0.010036 + 0.9 * 0.028**2))
@@ -124,10 +122,8 @@ class TestReward:
 
     def test_shares_and_extremes(self):
         assert rollout_rewards([-2, 0, 0.5], 0.4) == pytest.approx([0.8, 0, 0.2])
-        assert (
-            round_reward((0, 0), (1, 0), (0.0, 0.0))[0] == 1.0
-            and round_reward((0, 0), (0, 0), (0.0, 0.0))[0] == 0.5
-        )
+        assert round_reward((0, 0), (1, 0), (0.0, 0.0))[0] == 1.0
+        assert round_reward((0, 0), (0, 0), (0.0, 0.0))[0] == 0.5
         with pytest.raises(ValueError, match="order='later'"):
             round_reward((0, 0), (0, 0), order="later")
 
@@ -262,17 +258,18 @@ class TestScheduler:
             pool([1, 0] * 20, np.repeat(["a", "b", "c", "d"], 10)),
         )
         kept = Scheduler(30)(table, rng)
-        assert np.bincount(kept // 10).tolist() == [3, 3, 3, 3] and (np.diff(kept) > 0).all()
-        assert len(Scheduler(29, "round")(table, rng)) == 11 and len(Scheduler(1)(table, rng)) == 4
+        assert np.bincount(kept // 10).tolist() == [3, 3, 3, 3]
+        assert (np.diff(kept) > 0).all()
+        assert len(Scheduler(29, "round")(table, rng)) == 11
+        assert len(Scheduler(1)(table, rng)) == 4
         ages = np.repeat([0, 1, 2, 3], 10)
         old = pool([1, 0] * 20, np.repeat(["a", "b", "c", "d"], 10), ages, number=4)
         assert Scheduler(scope="buffer")(old, rng).tolist() == list(range(10)), (
             "warming up: the newest"
         )
         assert len(Scheduler(50, scope="buffer", warmup=0, start=0, floor=0)(old, rng)) == 5
-        assert (
-            len(Scheduler(100)(table, rng)) == 40 and len(Scheduler(100)(table.take([]), rng)) == 0
-        )
+        assert len(Scheduler(100)(table, rng)) == 40
+        assert len(Scheduler(100)(table.take([]), rng)) == 0
 
     def test_whole_mini_batches(self):
         table, rng = (
@@ -288,10 +285,8 @@ class TestScheduler:
         slot, rng = Scheduler(100, "round", learning_rate=1e-2), np.random.default_rng(0)
         slot(pool([1, 0, 0, 0], ["a"] * 4), rng)
         first = slot.state_dict()
-        assert (
-            np.isnan(slot.metrics()["scheduler_reward"])
-            and slot.metrics()["scheduler_epsilon"] == 1
-        )
+        assert np.isnan(slot.metrics()["scheduler_reward"])
+        assert slot.metrics()["scheduler_epsilon"] == 1
         slot(pool([1, 1, 0, 0], ["a"] * 4, number=2), rng)
         assert slot.metrics()["scheduler_reward"] == pytest.approx(1 / (1 + np.exp(-0.25)))
         assert slot.state_dict()["average"] == pytest.approx([0.225, 0.1 + 0.9 * 0.025**2])
@@ -303,10 +298,8 @@ class TestScheduler:
     def test_a_round_without_new_rollouts_waits(self):
         slot, rng = Scheduler(100, "buffer"), np.random.default_rng(0)
         slot(pool([1, 0], ["a"] * 2), rng)
-        assert (
-            len(slot(pool([1, 0], ["a"] * 2, [1, 1], number=2), rng)) == 0
-            and "pending" in slot.state_dict()
-        )
+        assert len(slot(pool([1, 0], ["a"] * 2, [1, 1], number=2), rng)) == 0
+        assert "pending" in slot.state_dict()
         slot(pool([1, 1], ["a"] * 2, number=3), rng)
         assert slot.metrics()["scheduler_reward"] == pytest.approx(1 / (1 + np.exp(-0.5)))
 
@@ -325,7 +318,8 @@ class TestScheduler:
                 *(slot(table, np.random.default_rng(9 + i)) for slot in (whole, second))
             )
             assert np.array_equal(whole.columns()["score"], second.columns()["score"])
-        assert Scheduler().state_dict() == {} and whole == second
+        assert Scheduler().state_dict() == {}
+        assert whole == second
 
     def test_a_paying_feature_is_found_from_round_rewards(self):
         paying = [
@@ -335,7 +329,8 @@ class TestScheduler:
         noise = [
             correlation(rehearse(lambda entropy, rng: rng.normal(), seed=seed)) for seed in range(3)
         ]
-        assert np.mean(paying) > 0.6 and abs(np.mean(noise)) < 0.5
+        assert np.mean(paying) > 0.6
+        assert abs(np.mean(noise)) < 0.5
 
     def test_a_round_done_again_is_the_same(self):
         slot, tables = (
@@ -355,20 +350,16 @@ class TestScheduler:
             slot.metrics(),
             slot.state_dict(),
         )
-        assert np.array_equal(first[0], again[0]) and np.array_equal(
-            first[1]["score"], again[1]["score"]
-        )
-        assert (
-            first[2]["scheduler_reward"] == again[2]["scheduler_reward"]
-            and first[3]["average"] == again[3]["average"]
-        )
+        assert np.array_equal(first[0], again[0])
+        assert np.array_equal(first[1]["score"], again[1]["score"])
+        assert first[2]["scheduler_reward"] == again[2]["scheduler_reward"]
+        assert first[3]["average"] == again[3]["average"]
         assert first[3]["learner"]["steps"] == again[3]["learner"]["steps"] == 1
 
     def test_ablations(self):
         slot = rehearse(lambda entropy, rng: 0.01, rounds=3, scores="random", ema=False)
-        assert np.isnan(slot.metrics()["scheduler_error"]) and slot.metrics()[
-            "scheduler_reward"
-        ] == pytest.approx(0.01)
+        assert np.isnan(slot.metrics()["scheduler_error"])
+        assert slot.metrics()["scheduler_reward"] == pytest.approx(0.01)
         assert slot.state_dict()["average"] is None
         charged = rehearse(lambda entropy, rng: 0.01, rounds=3, ema=False, entropy_weight=100.0)
         assert charged.metrics()["scheduler_reward"] != pytest.approx(0.01)
@@ -376,13 +367,12 @@ class TestScheduler:
     def test_constant_features_are_neutral(self):
         slot = Scheduler(50, "round", warmup=0, start=0, floor=0)
         table = pool(np.ones(6), ["a"] * 6).assign(response=Ragged.of([[5]] * 6, np.int32))
-        assert (
-            slot(table, np.random.default_rng(0)).tolist() == [0, 1, 2]
-            and not slot.columns()["score"].any()
-        )
+        assert slot(table, np.random.default_rng(0)).tolist() == [0, 1, 2]
+        assert not slot.columns()["score"].any()
 
     def test_it_is_a_selector(self):
-        assert selectors.Scheduler is Scheduler and Scheduler().statistics == "pool"
+        assert selectors.Scheduler is Scheduler
+        assert Scheduler().statistics == "pool"
         with pytest.raises(AttributeError, match="Schedule"):
             _ = selectors.Schedule
 
