@@ -25,15 +25,14 @@ def test_a_row_a_problem(policy):
 
 def test_draws_do_not_depend_on_the_other_problems(policy):
     with Math(boxed=True) as verifier:
-        whole, part = (
-            evaluate(policy, PROBLEMS, verifier, k=4),
-            evaluate(policy, list(PROBLEMS)[5:], verifier, k=4),
-        )
+        whole = evaluate(policy, PROBLEMS, verifier, k=4)
+        part = evaluate(policy, list(PROBLEMS)[5:], verifier, k=4)
     assert np.array_equal(whole["correct"][5:], part["correct"])
 
 
 @pytest.mark.parametrize(
-    "problems, k, message", [(PROBLEMS, 0, "k=0: at least one sample"), ([], 4, r"problems=\[\]")]
+    "problems, k, message",
+    [(PROBLEMS, 0, "k=0: a whole number of at least 1"), ([], 4, r"problems=\[\]")],
 )
 def test_bad_arguments(policy, problems, k, message):
     with pytest.raises(ValueError, match=message):

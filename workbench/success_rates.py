@@ -496,6 +496,8 @@ def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
     """(P, H) float32 with mean 0 and deviation 1 in each row, so that scale and outlying dimensions
     do not matter.
     """
+    if policy is None:
+        raise ValueError("policy=None: the kind 'predictor' reads the policy's prompt_states")
     prompts = [problem.prompt for problem in problems]
     states = np.asarray(policy.prompt_states(prompts), dtype=np.float32)
     if states.ndim != 2 or len(states) != len(problems) or not np.isfinite(states).all():
