@@ -42,81 +42,199 @@ def run(lab=LAB, method=wb.methods.grpo(4), **options):
 
 MISTAKES = {
     # a run
-    "the name of a lab": (lambda: run(lab="tiny"), r"lab='tiny': a Lab is needed, such as labs\.tiny\(\)"),
+    "the name of a lab": (
+        lambda: run(lab="tiny"),
+        r"lab='tiny': a Lab is needed, such as labs\.tiny\(\)",
+    ),
     "the function that makes a lab": (lambda: run(lab=wb.labs.tiny), "lab=tiny: a Lab is needed"),
-    "the name of a method": (lambda: run(method="grpo"), r"method='grpo': a Method is needed, such as methods\.grpo\(\)"),
-    "the function that makes a method": (lambda: run(method=methods.pods), "method=pods: a Method is needed"),
+    "the name of a method": (
+        lambda: run(method="grpo"),
+        r"method='grpo': a Method is needed, such as methods\.grpo\(\)",
+    ),
+    "the function that makes a method": (
+        lambda: run(method=methods.pods),
+        "method=pods: a Method is needed",
+    ),
     "the class of methods": (lambda: run(method=wb.Method), "method=Method: a Method is needed"),
     "a pool smaller than a round": (lambda: run(problems_per_round=33), "n=33: the pool has 32"),
-    "no problems": (lambda: run(problems_per_round=0), "problems_per_round=0: a whole number of at least 1"),
-    "problems as text": (lambda: run(problems_per_round="32"), "problems_per_round='32': a whole number"),
-    "more mini-batches than groups": (lambda: run(mini_batches=5, problems_per_round=4), "mini_batches=5: at most one for each"),
+    "no problems": (
+        lambda: run(problems_per_round=0),
+        "problems_per_round=0: a whole number of at least 1",
+    ),
+    "problems as text": (
+        lambda: run(problems_per_round="32"),
+        "problems_per_round='32': a whole number",
+    ),
+    "more mini-batches than groups": (
+        lambda: run(mini_batches=5, problems_per_round=4),
+        "mini_batches=5: at most one for each",
+    ),
     "a learning rate of zero": (lambda: run(learning_rate=0), "learning_rate=0: a positive number"),
     "an infinite learning rate": (lambda: run(learning_rate=float("inf")), "learning_rate=inf"),
-    "a learning rate as text": (lambda: run(learning_rate="1e-4"), "learning_rate='1e-4': a positive number"),
+    "a learning rate as text": (
+        lambda: run(learning_rate="1e-4"),
+        "learning_rate='1e-4': a positive number",
+    ),
     "a seed that is no number": (lambda: run(seed=None), "seed=None: a whole number"),
-    "a flag for a number": (lambda: run(evaluate_every=True), "evaluate_every=True: a whole number"),
+    "a flag for a number": (
+        lambda: run(evaluate_every=True),
+        "evaluate_every=True: a whole number",
+    ),
     "no checkpoints": (lambda: run(checkpoint_every=0), "checkpoint_every=0"),
     "a directory that is no path": (lambda: run(out=5), "out=5: the path of a directory"),
     # a method
-    "a selector for an allocator": (lambda: method(allocator=selectors.MaxVariance(2)),
-                                    r"allocator=MaxVariance\(m=2.*it has no allocate\(\)"),
-    "an allocator for a selector": (lambda: method(selector=allocators.Uniform(4)), r"selector=Uniform\(n=4\): a selector obj"),
-    "the class of a slot": (lambda: method(allocator=allocators.Uniform), "allocator=Uniform: this is a class, an object"),
-    "the class of a selector": (lambda: method(selector=selectors.All), "selector=All: a selector object is needed"),
-    "a function for a selector": (lambda: method(selector=selectors.max_variance), "selector=max_variance: a selector object"),
+    "a selector for an allocator": (
+        lambda: method(allocator=selectors.MaxVariance(2)),
+        r"allocator=MaxVariance\(m=2.*it has no allocate\(\)",
+    ),
+    "an allocator for a selector": (
+        lambda: method(selector=allocators.Uniform(4)),
+        r"selector=Uniform\(n=4\): a selector obj",
+    ),
+    "the class of a slot": (
+        lambda: method(allocator=allocators.Uniform),
+        "allocator=Uniform: this is a class, an object",
+    ),
+    "the class of a selector": (
+        lambda: method(selector=selectors.All),
+        "selector=All: a selector object is needed",
+    ),
+    "a function for a selector": (
+        lambda: method(selector=selectors.max_variance),
+        "selector=max_variance: a selector object",
+    ),
     "a buffer's name": (lambda: method(reuse="buffer"), r"reuse='buffer': it has no join\(\)"),
-    "an advantage's name": (lambda: method(advantage="posterior"), "advantage='posterior': a function of rewards and groups"),
-    "an advantage's option": (lambda: method(advantage=partial(posterior, alpha=0)), r"advantage=posterior\(alpha=0\): alpha=0:"),
-    "an advantage's typo": (lambda: method(advantage=partial(posterior, alhpa=1)), r"advantage=posterior\(alhpa=1\): "),
-    "an advantage of one": (lambda: method(advantage=lambda rewards: rewards), "advantage=<lambda>: too many positional"),
-    "an advantage's class": (lambda: method(advantage=Objective), "advantage=Objective: a function"),
-    "an objective's arguments": (lambda: method(objective={"clip": (0.2, 0.2)}), "objective=.*: an Objective is needed"),
-    "a reward part alone": (lambda: method(reward=rewards.Correct()), r"reward=Correct\(weight=1.0\): a tuple of at least one"),
+    "an advantage's name": (
+        lambda: method(advantage="posterior"),
+        "advantage='posterior': a function of rewards and groups",
+    ),
+    "an advantage's option": (
+        lambda: method(advantage=partial(posterior, alpha=0)),
+        r"advantage=posterior\(alpha=0\): alpha=0:",
+    ),
+    "an advantage's typo": (
+        lambda: method(advantage=partial(posterior, alhpa=1)),
+        r"advantage=posterior\(alhpa=1\): ",
+    ),
+    "an advantage of one": (
+        lambda: method(advantage=lambda rewards: rewards),
+        "advantage=<lambda>: too many positional",
+    ),
+    "an advantage's class": (
+        lambda: method(advantage=Objective),
+        "advantage=Objective: a function",
+    ),
+    "an objective's arguments": (
+        lambda: method(objective={"clip": (0.2, 0.2)}),
+        "objective=.*: an Objective is needed",
+    ),
+    "a reward part alone": (
+        lambda: method(reward=rewards.Correct()),
+        r"reward=Correct\(weight=1.0\): a tuple of at least one",
+    ),
     "no reward": (lambda: method(reward=()), r"reward=\(\): a tuple of at least one part"),
     "a reward's class": (lambda: method(reward=(rewards.Correct,)), "reward: Correct is no part"),
-    "a reward twice": (lambda: method(reward=(rewards.Correct(), rewards.Correct())), "no two parts of the same name"),
-    "a reward without an end": (lambda: method(reward=(rewards.Correct(weight=float("inf")),)), "weight=inf.* is no part"),
-    "an infinite KL weight": (lambda: methods.grpo(kl=float("inf")), "kl=inf: zero or a positive weight"),
+    "a reward twice": (
+        lambda: method(reward=(rewards.Correct(), rewards.Correct())),
+        "no two parts of the same name",
+    ),
+    "a reward without an end": (
+        lambda: method(reward=(rewards.Correct(weight=float("inf")),)),
+        "weight=inf.* is no part",
+    ),
+    "an infinite KL weight": (
+        lambda: methods.grpo(kl=float("inf")),
+        "kl=inf: zero or a positive weight",
+    ),
     "a number beyond all": (lambda: methods.grpo(n=10**400), "n=10000.*: a whole number"),
-    "a weight beyond all": (lambda: methods.grpo(entropy=10**400), "entropy=10000.*: zero or a positive weight"),
+    "a weight beyond all": (
+        lambda: methods.grpo(entropy=10**400),
+        "entropy=10000.*: zero or a positive weight",
+    ),
     "no name": (lambda: method(name=""), "name=''"),
     "m above n": (lambda: methods.pods(n=8, m=16), "m=16: a whole number from 1 to n=8"),
     "m as text": (lambda: methods.pods(m="16"), "m='16': a whole number"),
     "a group of one": (lambda: methods.grpo(1), "n=1: a group needs at least 2"),
-    "a clip range of one number": (lambda: methods.grpo(clip=0.2), "clip=0.2: .low, high. with low in"),
+    "a clip range of one number": (
+        lambda: methods.grpo(clip=0.2),
+        "clip=0.2: .low, high. with low in",
+    ),
     "a negative KL weight": (lambda: methods.grpo(kl=-0.1), "kl=-0.1: zero or a positive weight"),
     "an unknown rule": (lambda: methods.pods(rule="best"), "rule='best': allowed are max_variance"),
     "an unknown base": (lambda: methods.cbs(["grpo"]), r"base=\['grpo'\]: allowed are grpo"),
-    "rates that are none": (lambda: methods.knapsack(rates=0.5), "rates=0.5: a SuccessRates is needed"),
+    "rates that are none": (
+        lambda: methods.knapsack(rates=0.5),
+        "rates=0.5: a SuccessRates is needed",
+    ),
     "half a prior": (lambda: methods.aero(prior=1.0), "prior=1.0: the two parameters"),
-    "a share by its slot's name": (lambda: methods.cbs(keep=30), "keep=30: the percentage kept is given as p"),
+    "a share by its slot's name": (
+        lambda: methods.cbs(keep=30),
+        "keep=30: the percentage kept is given as p",
+    ),
     "a share in percent": (lambda: methods.cbs(p=0), "keep=0: a percentage"),
     # a lab
-    "an unknown level": (lambda: wb.labs.tiny(levels=(1, 9)), r"levels=\(1, 9\): known levels are 1, 2"),
+    "an unknown level": (
+        lambda: wb.labs.tiny(levels=(1, 9)),
+        r"levels=\(1, 9\): known levels are 1, 2",
+    ),
     "a level alone": (lambda: wb.labs.tiny(levels=3), "levels=3: known levels"),
-    "a list of problems": (lambda: lab(problems=list(arithmetic(8))), r"problems=.*it has no draw\(\).*arithmetic\(1024\)"),
-    "an empty held-out list": (lambda: lab(held_out=[]), r"held_out=\[\]: a Pool is needed, or None"),
-    "an endless held-out set": (lambda: lab(held_out=arithmetic()), "held_out=.*: a Pool is needed"),
-    "the class of a verifier": (lambda: lab(verifier=wb.verifiers.Math), "verifier=Math: this is a class"),
-    "a policy for its factory": (lambda: lab(make_policy="model"), "make_policy='model': a function"),
-    "sampling as a dict": (lambda: lab(sampling={"temperature": 1}), "sampling=.*: a Sampling is needed"),
-    "a lab's learning rate": (lambda: lab(learning_rate=-1e-6), "learning_rate=-1e-06: a positive number"),
-    "a learning rate of zero for a model": (lambda: wb.labs.transformers("model", arithmetic(8), learning_rate=0.0),
-                                            "learning_rate=0.0: a positive number"),
-    "the optimizer's name": (lambda: lab(optimizer="adam"), "optimizer='adam': a dict of AdamW's keyword arguments"),
+    "a list of problems": (
+        lambda: lab(problems=list(arithmetic(8))),
+        r"problems=.*it has no draw\(\).*arithmetic\(1024\)",
+    ),
+    "an empty held-out list": (
+        lambda: lab(held_out=[]),
+        r"held_out=\[\]: a Pool is needed, or None",
+    ),
+    "an endless held-out set": (
+        lambda: lab(held_out=arithmetic()),
+        "held_out=.*: a Pool is needed",
+    ),
+    "the class of a verifier": (
+        lambda: lab(verifier=wb.verifiers.Math),
+        "verifier=Math: this is a class",
+    ),
+    "a policy for its factory": (
+        lambda: lab(make_policy="model"),
+        "make_policy='model': a function",
+    ),
+    "sampling as a dict": (
+        lambda: lab(sampling={"temperature": 1}),
+        "sampling=.*: a Sampling is needed",
+    ),
+    "a lab's learning rate": (
+        lambda: lab(learning_rate=-1e-6),
+        "learning_rate=-1e-06: a positive number",
+    ),
+    "a learning rate of zero for a model": (
+        lambda: wb.labs.transformers("model", arithmetic(8), learning_rate=0.0),
+        "learning_rate=0.0: a positive number",
+    ),
+    "the optimizer's name": (
+        lambda: lab(optimizer="adam"),
+        "optimizer='adam': a dict of AdamW's keyword arguments",
+    ),
     "a second learning rate": (lambda: lab(optimizer={"lr": 1.0}), "optimizer=.*without lr"),
-    "an unknown optimizer option": (lambda: run(lab=lab(optimizer={"beta": 0.9})), "optimizer=.*: AdamW says: .*'beta'"),
-    "a wrong optimizer option": (lambda: run(lab=lab(optimizer={"betas": (0.9, 2.0)})), "optimizer=.*: AdamW says: Invalid beta"),
+    "an unknown optimizer option": (
+        lambda: run(lab=lab(optimizer={"beta": 0.9})),
+        "optimizer=.*: AdamW says: .*'beta'",
+    ),
+    "a wrong optimizer option": (
+        lambda: run(lab=lab(optimizer={"betas": (0.9, 2.0)})),
+        "optimizer=.*: AdamW says: Invalid beta",
+    ),
     "no gradient": (lambda: lab(max_grad_norm=0), "max_grad_norm=0"),
     "no samples": (lambda: wb.labs.tiny(samples=0), "samples=0"),
     "a negative number of held-out problems": (lambda: wb.labs.tiny(held_out=-1), "held_out=-1"),
-    "a negative temperature": (lambda: Sampling(temperature=-0.5), "temperature=-0.5: a number of at least 0"),
+    "a negative temperature": (
+        lambda: Sampling(temperature=-0.5),
+        "temperature=-0.5: a number of at least 0",
+    ),
     "a temperature as text": (lambda: Sampling(temperature="1"), "temperature='1': a number"),
     "a nucleus above one": (lambda: Sampling(top_p=1.5), "top_p=1.5: a number above 0 and up to 1"),
     "half a token": (lambda: Sampling(max_new_tokens=1.5), "max_new_tokens=1.5: a whole number"),
     "one stop text": (lambda: Sampling(stop="\n"), r"stop='\\n': a tuple of texts"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
