@@ -320,7 +320,7 @@ class TestSelectedAdvantages:
         (lambda: leave_one_out([0, 1], [0, 0], clip=[]), r"clip=\[\]: a positive bound"),
         (
             lambda: posterior([0, 1], [0, 0], scale="beta"),
-            r"scale='beta': 'bernoulli' or a positive number",
+            r"scale='beta': 'bernoulli', 'posterior' or a positive number",
         ),
         (lambda: posterior([0, 1.2], [0, 0]), r"rewards: 1.2 lies outside bounds=\(0.0, 1.0\)"),
         (lambda: posterior([0, 1], [0, 0], bounds=(1, 1)), r"bounds=\(1, 1\)"),

@@ -128,9 +128,8 @@ def grpo_step(
 
     optimizer.zero_grad(set_to_none=False)
     policy.model.train()
-    per_rollout = np.full(
-        (3, len(rollouts)), np.nan
-    )  # clip ratio, entropy, log-probability difference
+    # Rows: clip ratio, entropy, log-probability difference.
+    per_rollout = np.full((3, len(rollouts)), np.nan)
     totals = np.zeros(3)  # loss, KL, tokens
     for index in micro_batches(rollouts, computed, micro_tokens):
         part = rollouts.take(index)
@@ -357,9 +356,9 @@ def _rows_to_compute(
     rollouts: Rollouts, advantages: Ragged, weights: np.ndarray, objective: Objective
 ) -> np.ndarray:
     """The rows that the loss depends on."""
-    carries_gradient = rollouts.columns.get("gradient", np.ones(len(rollouts), bool)) & (
-        weights > 0
-    )
+    carries_gradient = weights > 0
+    if "gradient" in rollouts:
+        carries_gradient = carries_gradient & rollouts["gradient"]
     if objective.kl > 0 or objective.entropy > 0:
         return np.flatnonzero(carries_gradient)
     return np.flatnonzero(carries_gradient & _any_nonzero(advantages))

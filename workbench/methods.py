@@ -33,7 +33,7 @@ from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
 from workbench.selectors import All
 from workbench.slots import NEEDS, Slot
-from workbench.utils.descriptions import compose, parameters
+from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
 
@@ -145,7 +145,8 @@ class Method:
 
     def clone(self) -> Method:
         """The same method with slots that have learnt nothing."""
-        return replace(self, **{slot: value.clone() for slot, value in self.learning().items()})
+        clones: dict[str, Any] = {slot: value.clone() for slot, value in self.learning().items()}
+        return replace(self, **clones)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Every slot learns from a finished round."""
@@ -900,7 +901,7 @@ def _check_slot(slot: str, value: Any) -> None:
             f"curriculum={shown(value)}: it has no `epoch`, a whole number; 0 where that has no "
             "meaning"
         )
-    parameters(value)  # a value that cannot be recorded says so now
+    _check_recordable(slot, value)
 
 
 def _check_reward(parts: Any) -> None:
@@ -918,7 +919,15 @@ def _check_reward(parts: Any) -> None:
             raise ValueError(
                 f"reward: {shown(part)} has no name and numeric weight, as Correct() has"
             )
-        parameters(part)
+        _check_recordable("reward", part)
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"reward={shown(parts)}: no two parts of the same name are allowed")
+
+
+def _check_recordable(slot: str, value: Any) -> None:
+    """ValueError now, and not after a model was loaded, for a value that no manifest can hold."""
+    try:
+        describe(value)
+    except ValueError as error:
+        raise ValueError(f"{slot}: {error}") from None

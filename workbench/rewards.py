@@ -49,9 +49,9 @@ class Tags:
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [0, 1]."""
-        tags = [tag for name in self.names for tag in (f"<{name}>", f"</{name}>")]
-        found = [np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text]
-        return np.array(found)
+        tags = [f"<{name}>" for name in self.names] + [f"</{name}>" for name in self.names]
+        shares = [np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text]
+        return np.array(shares)
 
 
 @dataclass(frozen=True)

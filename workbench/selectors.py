@@ -565,9 +565,8 @@ def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> np.ndarray:
     zero = np.zeros((len(lowest), 1))
     sums_of_lowest = np.hstack([zero, np.cumsum(lowest, axis=1)])
     sums_of_highest = np.hstack([zero, np.cumsum(highest, axis=1)])
-    sums = (
-        sums_of_lowest[:, ::-1] + sums_of_highest
-    )  # of the subset with k = 0, 1, ..., m from the top
+    # Of the subset with k = 0, 1, ..., m from the top.
+    sums = sums_of_lowest[:, ::-1] + sums_of_highest
     gains = m * (lowest[:, ::-1] + highest) > sums[:, :-1] + sums[:, 1:]
     return np.count_nonzero(gains, axis=1)
 

@@ -27,7 +27,7 @@ from workbench.records.health import symptoms
 from workbench.records.manifest import commit, hardware, versions
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import Round, play
+from workbench.rounds import Round, checked_problems, play
 from workbench.utils.seeding import derive
 
 if TYPE_CHECKING:
@@ -83,21 +83,20 @@ class Session:
     def _load_checkpoint(self) -> int:
         """Set everything from the checkpoint; returns the round it follows, 0 without one."""
         path = self.run.path
-        found = self.writer.restore()
-        if found is None:
+        checkpoint = self.writer.restore()
+        if checkpoint is None:
             if self.round > self.run.checkpoint_every:
                 raise ValueError(
                     f"{path}: {self.round} rounds and no checkpoint, so it cannot go on; name "
                     "another directory"
                 )
             return 0
-        tensors, state = found
+        tensors, state = checkpoint
         if self.round < state["round"]:
             raise RecordError(
                 f"{path}: rounds.parquet has {self.round} rounds, but the checkpoint was made "
-                "after round "
-                f"{state['round']}: put both back from one copy, or start again in another "
-                "directory"
+                f"after round {state['round']}: put both back from one copy, or start again in "
+                "another directory"
             )
         try:
             unpack(tensors, state, self.policy, self.optimizer, self.method)
@@ -158,7 +157,8 @@ class Session:
 
     def _choose_problems(self, n: int, taken: frozenset[str] = frozenset()) -> Sequence[Problem]:
         context = replace(self.context, taken=taken)
-        return self.method.curriculum.choose(self.lab.problems, n, context)
+        problems = self.method.curriculum.choose(self.lab.problems, n, context)
+        return checked_problems("curriculum", problems, taken, n)
 
     def _find_more(self, n: int, problems: list[Problem]) -> Sequence[Problem]:
         return self._choose_problems(n, frozenset(problem.id for problem in problems))

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Slot:
                 f"state: {type(self).__name__} remembers nothing, but {sorted(state)} was saved"
             )
 
-    def clone(self) -> Any:
+    def clone(self) -> Self:
         """A new value of the same configuration that has learnt nothing."""
         return clone(self)
 
@@ -163,14 +163,16 @@ class Allocator(Protocol):
     ) -> Generator[np.ndarray | More, Any, np.ndarray | None]:
         """A generator that asks for rollouts and sees what came of them.
 
-            rollouts = yield counts     # (P,) int64: sample so many more of each problem; sent all
-            rollouts so far problems = yield More(n)    # n further problems; sent the list of all
-            problems of the round return rows                 # optional: the rows that go on to the
-            selector; None means all
+            rollouts = yield counts
+            problems = yield More(n)
+            return rows
 
-        `rollouts` is a verified `Rollouts` table, in the order of sampling. New problems are
-        appended to the list, which comes back as it was when there are none left. `rows` may be
-        empty: the round then trains on nothing.
+        `counts` (P,) int64 asks for so many more rollouts of each problem. What comes back is all
+        rollouts of the round so far, a verified `Rollouts` table in the order of sampling. `More(n)`
+        asks for n further problems. What comes back is the list of all problems of the round, with
+        the new ones at its end, or as it was when there are none left. `rows` are the rows of the
+        table that go on to the selector. None, as without a return, means all of them, and none at
+        all means that the round trains on nothing.
         """
         ...
 

@@ -362,7 +362,7 @@ class Predictor:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and remembered observations; empty before the first."""
-        if not self.weights:
+        if self.states is None:
             return {}
         arrays = {**self.weights, "states": self.states, "outcomes": self.outcomes}
         return {name: array.copy() for name, array in arrays.items()}

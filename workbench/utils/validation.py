@@ -118,8 +118,8 @@ def counts(name: str, values: Any) -> np.ndarray:
     """Counts as int64; ValueError for anything but whole numbers of at least 0."""
     values = np.asarray(values)
     if values.dtype.kind not in "iu" or (values < 0).any():
-        found = values.tolist() if values.size < 10 else f"an array of {values.dtype}"
-        raise ValueError(f"{name}={found}: whole numbers of at least 0 are needed")
+        text = values.tolist() if values.size < 10 else f"an array of {values.dtype}"
+        raise ValueError(f"{name}={text}: whole numbers of at least 0 are needed")
     return values.astype(np.int64)
 
 
