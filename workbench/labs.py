@@ -166,10 +166,10 @@ def tiny(
     pool : int, optional
         Number of training problems, drawn epoch by epoch; None for fresh problems every round.
     base : {"early", "late", "clean"}
-        The base model. "early" and "late" learnt from a corpus with mistakes, and know the right and
-        the wrong result of each basic fact: they start at a sampled accuracy of about .2 and .35,
-        and training crosses the range from there steadily. "clean" learnt from a corpus without
-        mistakes and was stopped early; on it training saturates soon.
+        The base model. "early" and "late" learnt from a corpus with mistakes, and know the right
+        and the wrong result of each basic fact: they start at a sampled accuracy of about .2 and
+        .35, and training crosses the range from there steadily. "clean" learnt from a corpus
+        without mistakes and was stopped early; on it training saturates soon.
     size : {"small", "large"}
         0.10 or 0.34 million parameters; "clean" is always the large one.
     regime : {"spread", "knapsack", "ar3po", "mixed"}

@@ -109,7 +109,8 @@ def collect(
             f"allocator: {name}.allocate returned {shown(requests)}; it must be a generator that "
             "yields its counts"
         )
-    parts: list[Rollouts] = []
+    rollouts: Rollouts | None = None
+    stage = 0
     answer: Any = None
     for _ in range(MOST_REQUESTS):
         with timed():
@@ -123,16 +124,16 @@ def collect(
             answer = problems
         else:
             counts = _checked_counts(name, request, len(problems))
-            before = _counts_so_far(problems, parts)
-            parts.append(sample(problems, counts, before, len(parts)))
-            answer = Rollouts.concat(parts)
+            fresh = sample(problems, counts, _counts_so_far(problems, rollouts), stage)
+            rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
+            stage += 1
+            answer = rollouts
     else:
         raise ValueError(
             f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
         )
-    if not any(map(len, parts)):
+    if rollouts is None or not len(rollouts):
         raise ValueError(f"allocator: {name} asked for no rollouts")
-    rollouts = Rollouts.concat(parts)
     if kept is None:
         return rollouts, np.arange(len(rollouts))
     return rollouts, checked_rows(f"allocator: {name}", kept, len(rollouts))
@@ -354,13 +355,13 @@ def _checked_counts(name: str, counts: Any, problems: int) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _counts_so_far(problems: Sequence[Problem], parts: Sequence[Rollouts]) -> np.ndarray:
-    place = {problem.id: i for i, problem in enumerate(problems)}
-    before = np.zeros(len(problems), dtype=np.int64)
-    for part in parts:
-        ids, counts = np.unique(part.problem, return_counts=True)
-        before[[place[i] for i in ids]] += counts
-    return before
+def _counts_so_far(problems: Sequence[Problem], rollouts: Rollouts | None) -> np.ndarray:
+    """Rollouts that each problem has had in this round, (P,)."""
+    if rollouts is None:
+        return np.zeros(len(problems), dtype=np.int64)
+    ids, counts = np.unique(rollouts.problem, return_counts=True)
+    count_of = dict(zip(ids.tolist(), counts.tolist()))
+    return np.array([count_of.get(problem.id, 0) for problem in problems], dtype=np.int64)
 
 
 def _spread(values: Any, rows: np.ndarray, size: int) -> np.ndarray:

@@ -168,11 +168,13 @@ class Allocator(Protocol):
             return rows
 
         `counts` (P,) int64 asks for so many more rollouts of each problem. What comes back is all
-        rollouts of the round so far, a verified `Rollouts` table in the order of sampling. `More(n)`
-        asks for n further problems. What comes back is the list of all problems of the round, with
-        the new ones at its end, or as it was when there are none left. `rows` are the rows of the
-        table that go on to the selector. None, as without a return, means all of them, and none at
-        all means that the round trains on nothing.
+        rollouts of the round so far, a verified `Rollouts` table in the order of sampling.
+
+        `More(n)` asks for n further problems. What comes back is the list of all problems of the
+        round, with the new ones at its end, or as it was when there are none left.
+
+        `rows` are the rows of the table that go on to the selector. None, as without a return,
+        means all of them. Without any row the round trains on nothing.
         """
         ...
 
