@@ -30,7 +30,7 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def same_environment():
-    """The command line asks matplotlib for no windows, which must not reach the notebooks' tests."""
+    """The command line asks matplotlib for no windows, which must not reach the notebooks."""
     before = os.environ.get("MPLBACKEND")
     yield
     if before is None:
@@ -62,7 +62,14 @@ def tiny_policy(**options):
 def small_lab(**options):
     """The tiny lab with few and easy problems."""
     return wb.labs.tiny(
-        **{"pool": 32, "base": "clean", "levels": (1, 2, 3), "held_out": 12, "samples": 2, **options}
+        **{
+            "pool": 32,
+            "base": "clean",
+            "levels": (1, 2, 3),
+            "held_out": 12,
+            "samples": 2,
+            **options,
+        }
     )
 
 
@@ -80,6 +87,24 @@ def hand_made(rewards, problems, lengths=None, seed=0):
         response=Ragged.of(responses, np.int32),
         old_logprobs=Ragged.of([np.full(n, -2.0) for n in lengths], np.float32),
     )
+
+
+class Gradients:
+    """An optimizer that changes nothing and keeps the gradient of the latest step in `seen`."""
+
+    def __init__(self, policy):
+        self.parameters = list(policy.parameters())
+
+    def zero_grad(self, set_to_none=True):
+        import torch
+
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def step(self):
+        import torch
+
+        self.seen = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
 
 
 # Runs and their records

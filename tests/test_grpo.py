@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import hand_made, tiny_policy
+from conftest import Gradients, hand_made, tiny_policy
 
 from workbench.advantages import group_normalized
 from workbench.grpo import NonFinite, grpo_step, micro_batches, mini_batches
@@ -14,20 +14,6 @@ from workbench.rollouts import Ragged
 
 ROLLOUTS = hand_made([1, 0, 0, 1, 1, 1, 0, 0, 1, 0], list("aaabbbcccc"))
 ADVANTAGES = group_normalized(ROLLOUTS.reward, ROLLOUTS.problem)
-
-
-class Gradients:
-    """An optimizer that only keeps what it is given."""
-
-    def __init__(self, policy):
-        self.parameters = list(policy.parameters())
-
-    def zero_grad(self, set_to_none=True):
-        for p in self.parameters:
-            p.grad = torch.zeros_like(p)
-
-    def step(self):
-        self.seen = torch.cat([p.grad.flatten() for p in self.parameters])
 
 
 def gradient(policy, objective, **options):

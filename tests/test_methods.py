@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from conftest import go, same_record, same_weights, small_lab
+from conftest import Gradients, go, same_record, same_weights, small_lab
 
 import workbench as wb
 from workbench import allocators, selectors
@@ -217,8 +217,6 @@ class TestCorrectResponses:
         assert rollouts["gradient"][candidates].tolist() == [True] * 7 + [mode != "stop-gradient"]
 
     def test_no_gradient_through_it_in_stop_gradient_mode(self, policy):
-        from test_grpo import Gradients
-
         from workbench.grpo import grpo_step
 
         rollouts, candidates = self.joined("stop-gradient", policy)

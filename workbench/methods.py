@@ -886,7 +886,7 @@ def _check_slot(slot: str, value: Any) -> None:
             f"{slot}={shown(value)}: a value derived from workbench.slots.Slot is needed, such as "
             f"{example}"
         )
-    if not callable(getattr(type(value), action, None)):
+    if not callable(getattr(value, action, None)):
         raise ValueError(
             f"{slot}={shown(value)}: it has no {action}(); one that has it is needed, such as "
             f"{example}"
