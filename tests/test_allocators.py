@@ -266,7 +266,7 @@ def observe(rates, epoch=0, number=1, **outcomes):
     ids = [key for key, text in outcomes.items() for _ in text]
     right = [mark == "1" for text in outcomes.values() for mark in text]
     rollouts = Rollouts(problem=ids, correct=right, round=np.full(len(ids), number))
-    rates.observe(rollouts, Context(epoch=epoch, round=number))
+    rates.feedback(rollouts, Context(epoch=epoch, round=number))
 
 
 def test_last_window_by_id():
@@ -355,7 +355,7 @@ def test_the_error_is_that_of_the_estimate_used():
 
 def test_reused_rollouts_do_not_count():
     rates = SuccessRates()
-    rates.observe(Rollouts(problem=["a"] * 3, correct=[0, 0, 1], round=[7, 7, 2]), Context(round=7))
+    rates.feedback(Rollouts(problem=["a"] * 3, correct=[0, 0, 1], round=[7, 7, 2]), Context(round=7))
     assert estimate(rates, "a") == pytest.approx([0])
 
 
@@ -385,7 +385,7 @@ def test_many_ids():
     rates = SuccessRates()
     ids = [f"problem-{i}" for i in range(20_000)]
     rollouts = Rollouts(problem=np.repeat(ids, 4), correct=np.tile([1, 0, 0, 0], 20_000))
-    rates.observe(rollouts, Context())
+    rates.feedback(rollouts, Context())
     assert (estimate(rates, ids) == 0.25).all()
     other = SuccessRates()
     other.load_state_dict(rates.state_dict())

@@ -57,12 +57,12 @@ MODULES = ("curricula", "allocators", "replay", "selectors", "scheduler", "advan
 
 
 def slot_classes():
-    """Every class of the package that derives from Slot."""
+    """Every class of the package that derives from Slot and fits a slot of a method."""
     classes = set()
     for name in MODULES:
         module = importlib.import_module(f"workbench.{name}")
         for _, kind in inspect.getmembers(module, inspect.isclass):
-            if issubclass(kind, Slot) and kind is not Slot:
+            if issubclass(kind, Slot) and kind not in (Slot, SuccessRates):
                 classes.add(kind)
     return classes
 
@@ -133,6 +133,14 @@ def test_a_clone_has_learnt_nothing(tmp_path):
         clone = learnt.clone()
         assert clone == learnt, slot
         assert same_state(clone.state_dict(), fresh), slot
+
+
+@pytest.mark.parametrize("kind", ["last", "epoch", "beta", "fresh", "predictor"])
+def test_success_rates_are_cloned_and_made_again_like_slot_values(kind):
+    rates = SuccessRates(kind, window=7)
+    assert rates.clone() == rates
+    assert rates.clone() is not rates
+    assert rebuild(describe(rates)) == rates
 
 
 @pytest.mark.parametrize("kind", ["last", "epoch", "beta"])

@@ -167,8 +167,9 @@ def grpo_step(
 
 
 def micro_batches(rollouts: Rollouts, rows: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
-    """Split rows into arrays of similar length whose padded size stays within `tokens` (one row at
-    least).
+    """Split rows into arrays of similar length whose padded size stays within `tokens`.
+
+    Each has at least one row.
     """
     lengths = (rollouts.prompt.lengths + rollouts.response.lengths)[rows]
     batch: list[int] = []
@@ -301,8 +302,10 @@ def _micro_loss(
     temperature: float,
     reference: Any,
 ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-    """Loss of a micro-batch, its (3, R) clip ratio, entropy and difference, and its sums of loss,
-    KL and tokens.
+    """Loss of a micro-batch, its statistics and its sums.
+
+    The statistics (3, R) are clip ratio, entropy and log-probability difference; the sums are those
+    of loss, KL and tokens.
     """
     logprobs, entropy = policy.logprobs(part, temperature, entropy=True)
     device = logprobs.device
@@ -371,8 +374,9 @@ def _any_nonzero(values: Ragged) -> np.ndarray:
 
 
 def _token_advantages(rollouts: Rollouts, advantages: Any) -> Ragged:
-    """Advantages as one number for each response token; ValueError for a wrong shape, NonFinite for
-    NaN.
+    """Advantages as one number for each response token.
+
+    ValueError for a wrong shape, NonFinite for NaN.
     """
     size = len(rollouts)
     if isinstance(advantages, Ragged):

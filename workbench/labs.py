@@ -565,8 +565,9 @@ def from_config(config: Mapping[str, Any]) -> Lab:
 
 
 def shipped(name: Any) -> Path:
-    """Path of a file that comes with the package: under `data/` of a checkout, or inside the
-    installed package.
+    """Path of a file that comes with the package.
+
+    It is under `data/` of a checkout, or inside the installed package.
     """
     here = Path(__file__).parent
     for folder in (here.parent / "data", here / "_data"):

@@ -166,9 +166,7 @@ class Method:
         return {slot: value.state_dict() for slot, value in self.learning().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned; ValueError when it was saved by a method with other
-        slots.
-        """
+        """Set what `state_dict` returned; ValueError for the state of a method with other slots."""
         learning = self.learning()
         if state.keys() != learning.keys():
             other = sorted(state.keys() ^ learning.keys())

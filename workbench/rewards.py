@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Correct:
-    """The verifier's own reward: 1 for a right answer and 0 for a wrong one, with every verifier of
-    this package.
-    """
+    """The verifier's own reward: 1 for a right answer, 0 for a wrong one."""
 
     weight: float = 1.0
     name: ClassVar[str] = "correct"
@@ -68,8 +66,7 @@ class Boxed:
 
 @dataclass(frozen=True)
 class Overlong:
-    """DAPO's soft penalty on overlong responses, from 0 down to -1 over the last part of the length
-    limit.
+    """DAPO's soft penalty on overlong responses, from 0 down to -1 as the limit comes near.
 
     Attributes
     ----------

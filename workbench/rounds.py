@@ -99,8 +99,9 @@ def collect(
     more: FindMore,
     timed: Timed = nullcontext,
 ) -> tuple[Rollouts, np.ndarray]:
-    """Drive an allocator: all rollouts of the round, and the rows (K,) int64 that go on. Arguments:
-    see `play`.
+    """Drive an allocator: all rollouts of the round, and the rows (K,) int64 that go on.
+
+    Arguments: see `play`.
     """
     name = shown(allocator)
     requests = allocator.allocate(problems, context)
@@ -249,8 +250,9 @@ def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts
 
 
 def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selection:
-    """The selection with rows in ascending order; ValueError for anything that does not fit the
-    `pool` of candidates.
+    """The selection with rows in ascending order.
+
+    ValueError for anything that does not fit the `pool` of candidates.
     """
     who = f"selector: {shown(selector)}"
     if not isinstance(selection, Selection):
@@ -296,8 +298,9 @@ def _checked_columns(who: str, columns: Any, pool: Rollouts) -> dict[str, np.nda
 
 
 def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.ndarray | Ragged:
-    """Advantages as float64, one for each rollout, or as a Ragged; ValueError for another shape or
-    a NaN.
+    """Advantages as float64, one for each rollout, or as a Ragged.
+
+    ValueError for another shape or a NaN.
     """
     who = f"advantage: {shown(advantage)}"
     if isinstance(values, Ragged):

@@ -264,8 +264,9 @@ class Run:
             raise
 
     def _open_session(self) -> Session:
-        """The session of this process, or a new one from the checkpoint where another process may
-        have written.
+        """The session of this process, or a new one from the checkpoint.
+
+        A new one is needed where another process may have written meanwhile.
         """
         from workbench.session import Session
 

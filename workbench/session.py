@@ -166,8 +166,9 @@ class Session:
     def _sample(
         self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
     ) -> Rollouts:
-        """Verified rollouts, counts (P,) of the problems, which had `before` (P,) so far; see
-        `rounds.play`.
+        """Verified rollouts, counts[i] of problems[i], which had before[i] so far.
+
+        See `rounds.play`.
         """
         number = self.context.round
         # The number of earlier rollouts is part of the seed, so each stage draws anew.
@@ -270,9 +271,7 @@ class Session:
             self.evaluate(self.round)
 
     def drop_last_evaluation(self) -> None:
-        """Forget an evaluation off the grid before the run goes on, as if it had never stopped
-        there.
-        """
+        """Forget an evaluation off the grid: the run goes on as if it had never stopped there."""
         if self.round % (self.run.evaluate_every or 1) and self.round in self.writer.evaluated:
             self.writer.forget_evaluation(self.round)
 

@@ -75,14 +75,13 @@ class Slot:
     """
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Learn from a finished round: all its rollouts, with what became of each (see
-        `grpo.marked`).
+        """Learn from a finished round: all its rollouts, with what became of each.
+
+        The columns that say so are those of `grpo.marked`.
         """
 
     def metrics(self) -> dict[str, float]:
-        """What was measured in the round just finished, name to number; it becomes columns of the
-        record.
-        """
+        """What was measured in the round just finished, as columns of the record."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,8 +184,7 @@ class Replay(Protocol):
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
     ) -> tuple[Rollouts, np.ndarray]:
-        """The table with old rows appended, and the rows (C,) int64 that the selector may choose
-        from.
+        """The table with old rows appended, and the rows (C,) int64 to select from.
 
         Rows whose column `gradient` is False take part in advantages and in the averages of the
         loss, but carry no gradient themselves.
@@ -211,8 +209,7 @@ class Advantage(Protocol):
     """How good a rollout is, against the others of its group."""
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray | Ragged:
-        """One number for each rollout, (R,) float64, or a `Ragged` with one for each response
-        token.
+        """One number for each rollout, (R,) float64, or one for each token in a `Ragged`.
 
         Called more than once in a round, with the candidates and perhaps with a part of them, so it
         must not change anything; what it learns it learns in `feedback`.

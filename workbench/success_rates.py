@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from workbench.slots import Slot
 from workbench.utils.seeding import generator
 from workbench.utils.validation import one_of, positive_number, whole_number
 
@@ -53,7 +54,7 @@ def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.nda
 
 
 @dataclass
-class SuccessRates:
+class SuccessRates(Slot):
     """Estimates of success rates; NaN for a problem of which nothing is known.
 
     Attributes
@@ -105,7 +106,7 @@ class SuccessRates:
             self.learner = History(self)
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
         """What a trainer must provide for this kind, see `slots.NEEDS`."""
         needs = {"epoch": "epochs", "fresh": "resampling", "predictor": "prompt_states"}
         return frozenset({needs[self.kind]} if self.kind in needs else ())
@@ -115,18 +116,10 @@ class SuccessRates:
         """Rollouts of each problem that the estimate itself costs."""
         return self.probe if self.kind == "fresh" else 0
 
-    def clone(self) -> SuccessRates:
-        """The same configuration without a memory."""
-        from workbench.utils.descriptions import clone
-
-        return clone(self)
-
     def estimates(
         self, problems: Sequence[Problem], context: Context
     ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
-        """For an allocator to `yield from`: asks for probes where needed, and returns rates (P,)
-        float64.
-        """
+        """For an allocator to `yield from`: asks for probes if needed, and returns rates (P,)."""
         ids = [problem.id for problem in problems]
         if self.kind == "fresh":
             rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
@@ -134,7 +127,7 @@ class SuccessRates:
             rates = _ratio(correct, tries)
         else:
             rates = self.learner.estimate(problems, context)
-        # What `observe` compares with the outcomes, and `metrics` reports.
+        # What `feedback` compares with the outcomes, and `metrics` reports.
         self.asked = {
             "ids": ids,
             "rates": rates,
@@ -143,7 +136,7 @@ class SuccessRates:
         }
         return rates
 
-    def observe(self, rollouts: Rollouts, context: Context) -> None:
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
         newest = rollouts.round == rollouts.round.max(initial=0)
         rollouts = rollouts.take(newest)
@@ -185,9 +178,7 @@ class SuccessRates:
 
 
 class History:
-    """Past outcomes by problem id: the last `window` of each problem in a ring, and the counts of
-    its latest epoch.
-    """
+    """Past outcomes by problem id: the last `window` of each problem, and its latest epoch."""
 
     COLUMNS = ("ring", "seen", "epoch", "epoch_correct", "epoch_tries")
 
@@ -303,9 +294,7 @@ class Predictor:
         return torch.sigmoid(logits).numpy().astype(np.float64)
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
-        """Remember states and outcomes of the problems asked about, and fit the network to what is
-        remembered.
-        """
+        """Remember states and outcomes of the problems asked about, and fit the network anew."""
         correct, tries = tally(list(self.asked), rollouts)
         tried = np.flatnonzero(tries)
         if len(tried) == 0:
@@ -493,8 +482,9 @@ class GaussianProcess:
 
 
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
-    """(P, H) float32 with mean 0 and deviation 1 in each row, so that scale and outlying dimensions
-    do not matter.
+    """(P, H) float32 with mean 0 and deviation 1 in each row.
+
+    Scale and outlying dimensions then do not matter.
     """
     if policy is None:
         raise ValueError("policy=None: the kind 'predictor' reads the policy's prompt_states")

@@ -1,5 +1,4 @@
-"""Configurations as plain data: what a manifest says of a method, and how the method is made from
-it again.
+"""Configurations as plain data: what a manifest says of a method, and how it is made again.
 
 An object is described by its class and by the arguments of its constructor, which it keeps as
 attributes of the same names (the convention of scikit-learn). Whatever else it holds is state and
@@ -74,8 +73,7 @@ def _cloned(argument: Any) -> Any:
 
 
 def describe(value: Any) -> Any:
-    """A configuration as JSON-ready data: objects and functions become dicts with their name under
-    "is".
+    """A configuration as JSON-ready data; objects and functions have their name under "is".
 
     Raises
     ------

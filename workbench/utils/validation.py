@@ -16,9 +16,7 @@ LARGEST_INTEGER = 2**63 - 1  # what an int64 holds
 
 
 def shown(value: Any, limit: int = 80) -> str:
-    """A value as an error message shows it: functions and classes by name, everything cut at
-    `limit` characters.
-    """
+    """A value as an error message shows it: functions and classes by name, long texts cut."""
     if isinstance(value, partial):
         options = ", ".join(f"{name}={option!r}" for name, option in value.keywords.items())
         text = f"{shown(value.func)}({options})"
@@ -39,8 +37,9 @@ def is_number(value: Any) -> bool:
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raise ValueError unless `value` is a whole number from `low` to `high` (None: what 64 bits
-    hold).
+    """Raise ValueError unless `value` is a whole number from `low` to `high`.
+
+    high=None allows what 64 bits hold.
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if whole and low <= value <= (LARGEST_INTEGER if high is None else high):
