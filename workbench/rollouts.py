@@ -300,7 +300,7 @@ class Rollouts:
         return replace(self, columns=kept)
 
     def problems(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of the problems in order of first appearance (P,), and each row's as a number (R,)."""
+        """Ids of the problems in order of first appearance (P,), and each row's number (R,)."""
         ids, first, inverse = np.unique(self.problem, return_index=True, return_inverse=True)
         order = np.argsort(first, kind="stable")
         rank = np.empty_like(order)
