@@ -8,50 +8,84 @@ import pytest
 from conftest import go, small_lab
 
 import workbench as wb
-from workbench.advantages import (
-    BatchNormalized,
-    GroupNormalized,
-    LeaveOneOut,
-    OfRewards,
-    Posterior,
-    leave_one_out,
+from workbench import advantages, allocators, curricula, replay, selectors
+from workbench.advantages import leave_one_out
+from workbench.allocators import (
+    DynamicSampling,
+    GaussianProcess,
+    Knapsack,
+    Staged,
+    SuccessRates,
 )
-from workbench.allocators import DynamicSampling, Knapsack, Rescue, Staged, SuccessRates, Uniform
 from workbench.curricula import ShuffledEpochs
 from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
-from workbench.selectors import All, MaxReward, MaxVariance, Random, Rejection
+from workbench.selectors import All
 from workbench.slots import NEEDS, More, Selection, Slot
 from workbench.utils.descriptions import compose, describe, rebuild
 
 # Every slot value of the package, with arguments other than its defaults.
 VALUES = {
-    "curriculum": [ShuffledEpochs()],
-    "allocator": [
-        Uniform(3),
-        Staged(3, 2),
-        Rescue(extra=4, k_max=3),
-        Knapsack(total=96, rates=SuccessRates("beta", a=2.0)),
-        DynamicSampling(groups=3, within=Knapsack(n=6, rates=SuccessRates("epoch"))),
+    "curriculum": [
+        curricula.ShuffledEpochs(),
+        curricula.Mopps(factor=2, interval=(0.3, 0.7), decay=0.5),
+        curricula.Mapp(rollouts=4, factor=2),
+        curricula.Cures(0.2, restart=3),
+        curricula.Greso(easy=0.9, floor=0.1),
+        curricula.AdaRft(start=10.0, ties="random"),
     ],
-    "replay": [CorrectResponses("direct", capacity=3), Buffer(5)],
+    "allocator": [
+        allocators.Uniform(3),
+        allocators.Staged(3, 2),
+        allocators.Rescue(extra=4, k_max=3),
+        allocators.Knapsack(total=96, rates=SuccessRates("beta", a=2.0)),
+        allocators.DynamicSampling(groups=3, within=Knapsack(n=6, rates=SuccessRates("epoch"))),
+        allocators.InverseRoot(4, up=16),
+        allocators.ByDeviation(4, restart=5),
+        allocators.Screening(2, 6, groups=3),
+        allocators.MostLearnable(4, factor=2),
+        allocators.HitUtility(6, probe=2),
+        allocators.LeastVariance(6, rates=GaussianProcess({"a": (0.0, 1.0), "b": (1.0, 0.0)})),
+    ],
+    "replay": [
+        replay.CorrectResponses("direct", capacity=3),
+        replay.Buffer(5),
+        replay.Fifo(100, positive=0.2),
+        replay.Experience(1, capacity=4),
+        replay.Buckets(0.2, start=0.1),
+        replay.Surplus(3, capacity=5),
+    ],
     "selector": [
-        All(),
-        MaxVariance(4, baseline="group"),
-        MaxReward(4),
-        Random(4),
-        Rejection(k=2),
-        Scheduler(25, "round", warmup=3),
+        selectors.All(),
+        selectors.MaxVariance(4, baseline="group"),
+        selectors.MaxReward(4),
+        selectors.Random(4),
+        selectors.Rejection(k=2),
+        selectors.Scheduler(25, "round", warmup=3),
+        selectors.LargestAdvantage(0.25, scope="batch"),
+        selectors.GroupFilter("top_k", 0.5),
+        selectors.Pruned(0.25),
+        selectors.HalfRight(6, fill="ratio"),
+        selectors.UniformDraws(0.5),
     ],
     "advantage": [
-        GroupNormalized(ddof=1, eps=1e-4),
-        LeaveOneOut(clip=2.0),
-        Posterior(2.0, 3.0),
-        BatchNormalized("group"),
-        OfRewards(leave_one_out),
+        advantages.GroupNormalized(ddof=1, eps=1e-4),
+        advantages.LeaveOneOut(clip=2.0),
+        advantages.Posterior(2.0, 3.0),
+        advantages.BatchNormalized("group"),
+        advantages.OfRewards(leave_one_out),
+        advantages.Asymmetric("sqrt"),
+        advantages.PassAtK(2),
+        advantages.Pkpo(2, baseline="none"),
+        advantages.InverseRootWeighted(0.1),
+        advantages.EntropyShaped(0.2),
+        advantages.DiscountedBeta(0.75),
+        advantages.Marginalized(0.75),
     ],
 }
+# Estimates of success rates learn like slot values, and stand inside allocators.
+ESTIMATES = (SuccessRates, GaussianProcess)
 EVERY = [pytest.param(slot, value, id=repr(value)) for slot in VALUES for value in VALUES[slot]]
 MODULES = ("curricula", "allocators", "replay", "selectors", "scheduler", "advantages")
 
@@ -61,8 +95,9 @@ def slot_classes():
     classes = set()
     for name in MODULES:
         module = importlib.import_module(f"workbench.{name}")
-        for _, kind in inspect.getmembers(module, inspect.isclass):
-            if issubclass(kind, Slot) and kind not in (Slot, SuccessRates):
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            is_base = kind is Slot or name.startswith("_")
+            if issubclass(kind, Slot) and kind not in ESTIMATES and not is_base:
                 classes.add(kind)
     return classes
 
@@ -105,7 +140,7 @@ def test_a_clone_is_another_object_of_the_same_configuration(slot, value):
 def test_a_value_is_made_again_from_its_description_and_from_how_it_is_shown(slot, value):
     assert rebuild(describe(value)) == value
     names = {kind.__name__: kind for kind in slot_classes()}
-    names |= {"SuccessRates": SuccessRates, "leave_one_out": leave_one_out}
+    names |= {kind.__name__: kind for kind in ESTIMATES} | {"leave_one_out": leave_one_out}
     assert eval(compose(value), names) == value
 
 

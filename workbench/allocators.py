@@ -34,7 +34,14 @@ from workbench.budgets import (
 from workbench.posteriors import Posteriors
 from workbench.slots import More, Slot
 from workbench.success_rates import GaussianProcess, SuccessRates, tally
-from workbench.utils.validation import instance_of, one_of, positive_number, share, whole_number
+from workbench.utils.validation import (
+    instance_of,
+    is_number,
+    one_of,
+    positive_number,
+    share,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from workbench.problems import Problem
@@ -321,6 +328,9 @@ class DynamicSampling(Slot):
         whole_number("max_draws", self.max_draws, 1)
         if self.refill is not None:
             positive_number("refill", self.refill)
+        pair = isinstance(self.between, tuple | list) and len(self.between) == 2
+        if not pair or not all(map(is_number, self.between)):
+            raise ValueError(f"between={self.between!r}: two success rates are needed")
         low, high = self.between
         share("between", low)
         share("between", high)
@@ -731,7 +741,7 @@ class LeastVariance(Slot):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The success rates learn from the round."""
-        self.rates.observe(rollouts, context)
+        self.rates.feedback(rollouts, context)
 
     def metrics(self) -> dict[str, float]:
         """Error of the success rates."""

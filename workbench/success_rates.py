@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench.slots import Slot
 from workbench.utils.seeding import generator
-from workbench.utils.validation import one_of, positive_number, whole_number
+from workbench.utils.validation import instance_of, one_of, positive_number, whole_number
 
 if TYPE_CHECKING:
     import torch
@@ -142,9 +142,7 @@ class SuccessRates(Slot):
         rollouts = rollouts.take(newest)
         if self.asked:
             correct, tries = tally(self.asked["ids"], rollouts, self.spent)
-            error = np.abs(self.asked["rates"] - _ratio(correct, tries))
-            if not np.isnan(error).all():
-                self.asked["error"] = float(np.nanmean(error))
+            self.asked["error"] = _mean_error(self.asked["rates"], _ratio(correct, tries))
         if self.learner is not None:
             self.learner.observe(rollouts, context)
 
@@ -366,7 +364,7 @@ class Predictor:
 
 
 @dataclass
-class GaussianProcess:
+class GaussianProcess(Slot):
     """Success rates from a Gaussian process over given embeddings of the prompts.
 
     The logit of a problem's success rate is the process. After every round it is conditioned on the
@@ -396,10 +394,10 @@ class GaussianProcess:
     logits: np.ndarray = field(default=None, init=False, repr=False, compare=False)  # type: ignore
     asked: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     spent: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
+        instance_of("embeddings", self.embeddings, Mapping, "{'problem id': [0.1, -0.3]}")
         lengths = {np.shape(vector) for vector in self.embeddings.values()}
         if len(lengths) != 1 or len(next(iter(lengths))) != 1:
             raise ValueError(
@@ -414,10 +412,6 @@ class GaussianProcess:
             positive_number("width", self.width)
         positive_number("jitter", self.jitter)
         self.logits = np.full(len(self._vectors), float(self.mean))
-
-    def clone(self) -> GaussianProcess:
-        """The same configuration, conditioned on nothing."""
-        return GaussianProcess(self.embeddings, self.width, self.mean, self.jitter)
 
     def _rows(self, ids: Sequence[str]) -> np.ndarray:
         for key in ids:
@@ -435,7 +429,7 @@ class GaussianProcess:
         return rates
         yield  # what makes this a generator, as the estimates that ask for probes are
 
-    def observe(self, rollouts: Rollouts, context: Context) -> None:
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Condition the process on the round's observed rates."""
         fresh = rollouts.take(rollouts.round == context.round)
         ids, problem_of_row = fresh.problems()
@@ -443,9 +437,7 @@ class GaussianProcess:
         rates = np.bincount(problem_of_row, fresh.correct, len(ids)) / tries
         if self.asked:
             correct, tried = tally(self.asked["ids"], fresh)
-            self.asked["error"] = float(
-                np.nanmean(np.abs(self.asked["rates"] - _ratio(correct, tried)))
-            )
+            self.asked["error"] = _mean_error(self.asked["rates"], _ratio(correct, tried))
         rows = self._rows(ids.tolist())
         # Rates of 0 and 1 have no logit; the released code cuts them off at 1e-6.
         cut = np.clip(rates, 1e-6, 1 - 1e-6)
@@ -505,6 +497,12 @@ def _place_within(group: np.ndarray) -> np.ndarray:
     place = np.empty_like(order)
     place[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
     return place
+
+
+def _mean_error(estimates: np.ndarray, observed: np.ndarray) -> float:
+    """Mean of |estimate - observed| over the problems (P,) that have both; NaN where none has."""
+    error = np.abs(estimates - observed)
+    return float("nan") if np.isnan(error).all() else float(np.nanmean(error))
 
 
 def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
