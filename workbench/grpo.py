@@ -126,6 +126,8 @@ def grpo_step(
     loss_weights = _loss_weights(rollouts, objective, weights, length)
     computed = _rows_to_compute(rollouts, advantages, weights, objective)
 
+    # Zeros rather than None: a step without any gradient then still moves by Adam's momentum, in a
+    # resumed run as in an uninterrupted one.
     optimizer.zero_grad(set_to_none=False)
     policy.model.train()
     # Rows: clip ratio, entropy, log-probability difference.
@@ -142,6 +144,7 @@ def grpo_step(
             temperature,
             reference,
         )
+        # Before the backward pass, so that the message can name the rows of this micro-batch.
         if not torch.isfinite(loss):
             raise NonFinite(f"the loss of {len(index)} rollouts is {loss.item()}", part)
         loss.backward()
@@ -212,6 +215,7 @@ def mini_batches(
     if parts == 0:
         return []
     if parts == 1:
+        # The order within one mini-batch does not matter, and nothing is drawn.
         return [np.arange(len(rollouts))]
     # In a random order, a problem goes to the part that the middle of its rows falls into, so that
     # parts have nearly equally many rows even where problems differ in rollouts.
@@ -268,6 +272,7 @@ def marked(
     advantage[rows] = advantages.means() if per_token else advantages
     selected[rows] = True
     for positions, stats in steps:
+        # What a step did not compute keeps the numbers of its latest update.
         computed = np.isfinite(stats.clip_ratio)
         of_step = rows[positions][computed]
         clip_ratio[of_step] = stats.clip_ratio[computed]
@@ -362,6 +367,7 @@ def _rows_to_compute(
     carries_gradient = weights > 0
     if "gradient" in rollouts:
         carries_gradient = carries_gradient & rollouts["gradient"]
+    # A penalty or a bonus pulls at rollouts whatever their advantage is.
     if objective.kl > 0 or objective.entropy > 0:
         return np.flatnonzero(carries_gradient)
     return np.flatnonzero(carries_gradient & _any_nonzero(advantages))

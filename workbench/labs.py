@@ -450,6 +450,7 @@ def transformers(
 
     learning_rate = config.learning_rate
     if learning_rate is None:
+        # An adapter has few parameters, which start at zero, and takes larger steps.
         learning_rate = 5e-6 if config.lora else 1e-6
     return Lab(
         f"transformers:{model}",

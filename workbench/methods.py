@@ -879,6 +879,7 @@ def _check_slot(slot: str, value: Any) -> None:
         raise ValueError(
             f"{slot}={value.__name__}: this is a class, an object is needed, such as {example}"
         )
+    # Without the base class the run would have to ask of every value what it can do.
     if not isinstance(value, Slot):
         raise ValueError(
             f"{slot}={shown(value)}: a value derived from workbench.slots.Slot is needed, such as "

@@ -121,6 +121,7 @@ class CorrectResponses(Slot):
         if self.stored is None:
             return []
         problems, problem_of_row = pool.problems()
+        # A group with a correct response of its own has a gradient already.
         solved = np.bincount(problem_of_row, pool.correct, len(problems)) > 0
         known = set(self.stored.problem)
         pairs = []

@@ -149,8 +149,11 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
         joined = method.replay.join(rollouts, candidates, context)
         rollouts, candidates = checked_join(method.replay, joined, rollouts)
     if not len(candidates):
+        # Dynamic sampling may have found no mixed group; there is nothing to select from.
         return Round(rollouts, candidates, np.empty(0))
     pool = rollouts.take(candidates)
+    # The selector sees how good each candidate is against its whole group, whatever baseline it
+    # then asks for.
     full = checked_advantages(method.advantage, method.advantage(pool, context), pool)
     pool = pool.assign(
         advantage=full.means() if isinstance(full, Ragged) else full,

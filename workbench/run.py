@@ -250,6 +250,8 @@ class Run:
                         _warn(row["warnings"], bar)
                         yield row
                 finally:
+                    # Also when the caller leaves the loop; after an error there is no session, and
+                    # the checkpoint on disk stays the one to go on from.
                     if self._session is not None:
                         self._session.checkpoint()
                     self.trackers.finish()

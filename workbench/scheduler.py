@@ -494,6 +494,8 @@ class Scheduler(Slot):
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """Learn from the round before, then schedule this one."""
         started = perf_counter()
+        # The seed is drawn in every round, used or not, so that the draws that follow do not depend
+        # on whether the run was resumed.
         rng = context.rng("selector")
         seed = int(rng.integers(2**63))
         if self.learner is None:
@@ -512,6 +514,7 @@ class Scheduler(Slot):
         chance = epsilon(number, self.warmup, self.start, self.decay, self.floor)
         rows = self._pick(scores, age, rollouts.group, chance, rng)
 
+        # What this round brings is known only when the next one has been sampled.
         if now is not None:
             self.pending = {
                 "inputs": inputs[rows],

@@ -98,6 +98,8 @@ def max_variance(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) 
     highest = ordered[ends[large, None] - 1 - steps]  # (large groups, m), descending
     # The offset changes no variance, and without it large common rewards lose no digits.
     from_the_top = _count_from_the_top(lowest - lowest[:, :1], highest - lowest[:, :1])
+    # From here on rewards alone say which rows are kept: those beyond the edges, and of the rows
+    # at an edge the lowest.
     low_edge = _edge(lowest, m - from_the_top, nothing=-np.inf)
     high_edge = _edge(highest, from_the_top, nothing=np.inf)
     return _outside_edges(rewards, groups, len(sizes), large, low_edge, high_edge)
@@ -639,6 +641,8 @@ def _sorted_within_groups(
     """values (R,) sorted within each group, the groups end to end."""
     if number_of_groups == 1:
         return np.sort(values)
+    # Sorting by value first and by group, stably, afterwards is faster than one sort by both,
+    # since group numbers of 16 bits are sorted by radix.
     order = np.argsort(values)
     return values[order[np.argsort(groups[order], kind="stable")]]
 

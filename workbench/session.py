@@ -47,6 +47,7 @@ class Session:
         self.lab = run.lab
         self.method = run.configured_method.clone()
         self.policy = self.lab.policy()
+        # Taken before any step, so that the reference is the policy at its initial weights.
         needs_reference = self.method.objective.kl > 0
         self.reference = self.policy.frozen() if needs_reference else None
         self.optimizer = torch.optim.AdamW(
@@ -77,7 +78,8 @@ class Session:
         self.checkpointed = self._load_checkpoint()
         self.writer.truncate(self.checkpointed)
         if self.checkpointed == 0:
-            self.writer.truncate(-1)  # the first evaluation as well
+            # The evaluation before round 1 may have been interrupted, so it is made again as well.
+            self.writer.truncate(-1)
             self.evaluate(0)
 
     def _load_checkpoint(self) -> int:
@@ -135,6 +137,7 @@ class Session:
         rollouts = marked(
             outcome.rollouts, outcome.rows, outcome.advantages, steps, number, outcome.weights
         )
+        # Slots learn before the row is written, since it holds what they measured.
         with self._timed("schedule"):
             self.method.feedback(rollouts, self.context)
         row = self._row(rollouts, steps)
@@ -244,6 +247,7 @@ class Session:
         columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
         self.writer.round(row, {**columns, "length": rollouts.lengths})
         self.run.trackers.log(row, row["round"])
+        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
         if self.run.evaluate_every and row["round"] % self.run.evaluate_every == 0:
             self.evaluate(row["round"])
         if row["round"] % self.run.checkpoint_every == 0:

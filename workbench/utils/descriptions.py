@@ -40,6 +40,7 @@ def parameters(value: Any) -> dict[str, Any]:
     """
     kind = type(value)
     if kind.__init__ is object.__init__:
+        # `inspect` would report the *args and **kwargs of object.
         return {}
     arguments = {}
     for name, parameter in inspect.signature(kind).parameters.items():

@@ -67,6 +67,7 @@ def share(name: str, value: Any, zero: bool = True) -> None:
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raise ValueError unless `value` is one of `allowed`; a close text is suggested."""
     allowed = list(allowed)
+    # Types are compared as well, since True == 1 and 1 == 1.0.
     if any(
         value is option or (type(value) is type(option) and value == option) for option in allowed
     ):
