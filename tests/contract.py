@@ -1,9 +1,7 @@
 """The contract that every policy keeps, as a class to be run on each kind.
 
-A kind subclasses `Contract` with a class-scoped fixture `made` and says what it is: `tolerance`, how far
-log-probabilities of one token may be from a fresh forward pass, in nats; `exact`, whether it computes in float32, so
-that tokens can be compared one by one and batches of another size change nothing; `apart`, whether another program than
-the trainer samples.
+A kind subclasses `Contract` with a class-scoped fixture `made`, and says what it is by the three
+class attributes.
 """
 
 from dataclasses import replace
@@ -23,6 +21,10 @@ PROMPTS = [p.prompt for p in PROBLEMS]
 SAMPLING = Sampling(max_new_tokens=32)
 GREEDY = Sampling(temperature=0, max_new_tokens=24)
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+
+
+def same_tensors(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
 
 
 def responses(rollouts):
@@ -46,12 +48,12 @@ def fresh(policy, rollouts, temperature=1.0):
 
 def step(policy, rollouts, advantages, rate=1e-3):
     """One optimizer step, its old log-probabilities those of the policy before it."""
-    behaviour = Ragged.of_padded(fresh(policy, rollouts), rollouts.lengths)
+    old_logprobs = Ragged.of_padded(fresh(policy, rollouts), rollouts.lengths)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0)
     return grpo_step(
         policy,
         optimizer,
-        rollouts.assign(logprobs=behaviour),
+        rollouts.assign(old_logprobs=old_logprobs),
         advantages,
         Objective(),
         micro_tokens=1024,
@@ -74,7 +76,13 @@ def teach(policy, token, length=4, steps=60):
 
 
 class Contract:
-    tolerance, exact, apart = 1e-4, True, False
+    # How far the log-probability of one token may be from a fresh forward pass, in nats.
+    tolerance = 1e-4
+    # Whether it computes in float32, so that tokens can be compared one by one, and batches of
+    # another size change nothing.
+    exact = True
+    # Whether another program than the trainer samples.
+    apart = False
 
     @pytest.fixture
     def policy(self, made):
@@ -87,46 +95,33 @@ class Contract:
         rollouts = policy.generate(PROBLEMS, [2, 0, 1, 3, 0, 0], SAMPLING, seed=3)
         ids = [p.id for p in PROBLEMS]
         assert rollouts.problem.tolist() == [ids[0]] * 2 + [ids[2]] + [ids[3]] * 3
-        assert (
-            rollouts.draw.tolist() == [0, 1, 0, 0, 1, 2]
-            and rollouts.answer[2] == PROBLEMS[2].answer
-        )
+        assert rollouts.draw.tolist() == [0, 1, 0, 0, 1, 2]
+        assert rollouts.answer[2] == PROBLEMS[2].answer
         assert rollouts.prompt[2].tolist() == policy.encode([PROMPTS[2]])[0]
-        assert (
-            np.isnan(rollouts.reward).all()
-            and (rollouts.lengths >= 1).all()
-            and np.isfinite(rollouts.entropy).all()
-        )
-        assert (rollouts.logprobs.lengths == rollouts.lengths).all() and (
-            rollouts.logprobs.values <= 0
-        ).all()
+        assert np.isnan(rollouts.reward).all()
+        assert (rollouts.lengths >= 1).all()
+        assert np.isfinite(rollouts.entropy).all()
+        assert (rollouts.old_logprobs.lengths == rollouts.lengths).all()
+        assert (rollouts.old_logprobs.values <= 0).all()
         none = policy.generate(PROBLEMS, [0] * 6, SAMPLING, seed=3)
-        assert len(none) == 0 and {name for name, _ in none.items()} == {
-            name for name, _ in rollouts.items()
-        }
+        assert len(none) == 0
+        assert {name for name, _ in none.items()} == {name for name, _ in rollouts.items()}
 
     def test_logprobs_and_entropy_agree_with_a_fresh_forward_pass(self, policy):
         rollouts = policy.generate(PROMPTS, [3] * 6, SAMPLING, seed=1)
         with torch.no_grad():
             logprobs, entropy = policy.logprobs(rollouts, entropy=True)
-        assert (
-            np.abs(logprobs.float().cpu().numpy() - rollouts.logprobs.padded()).max()
-            < self.tolerance
-        )
-        assert (
-            np.abs(entropy.cpu().numpy().sum(1) / rollouts.lengths - rollouts.entropy).max()
-            < self.tolerance
-        )
+        logprob_gap = logprobs.float().cpu().numpy() - rollouts.old_logprobs.padded()
+        mean_entropy = entropy.cpu().numpy().sum(1) / rollouts.lengths
+        assert np.abs(logprob_gap).max() < self.tolerance
+        assert np.abs(mean_entropy - rollouts.entropy).max() < self.tolerance
 
     @pytest.mark.parametrize("temperature", [0.5, 1.7])
     def test_logprobs_are_of_the_tempered_distribution(self, policy, temperature):
-        rollouts = policy.generate(
-            PROMPTS, [2] * 6, Sampling(temperature=temperature, max_new_tokens=16), seed=1
-        )
-        assert (
-            np.abs(fresh(policy, rollouts, temperature) - rollouts.logprobs.padded()).max()
-            < self.tolerance
-        )
+        sampling = Sampling(temperature=temperature, max_new_tokens=16)
+        rollouts = policy.generate(PROMPTS, [2] * 6, sampling, seed=1)
+        gap = fresh(policy, rollouts, temperature) - rollouts.old_logprobs.padded()
+        assert np.abs(gap).max() < self.tolerance
 
     def test_the_samplers_probabilities_are_close_to_the_trainers(self, policy):
         for sampling in (SAMPLING, replace(SAMPLING, temperature=0.7), GREEDY):
@@ -138,7 +133,7 @@ class Contract:
         rollouts = policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)
         again = policy.generate(PROMPTS, [1] * 6, GREEDY, seed=1)
         assert responses(rollouts) == responses(again) or not self.exact
-        assert np.median(rollouts.logprobs.values) > np.log(0.5)
+        assert np.median(rollouts.old_logprobs.values) > np.log(0.5)
         if self.exact:
             policy.model.eval()
             batch = policy.tokenizer(
@@ -147,21 +142,18 @@ class Contract:
             out = policy.model.generate(
                 **batch, do_sample=False, max_new_tokens=24, pad_token_id=policy._pad_id
             )
-            plain = [
-                [t for t in row if t != policy._pad_id]
-                for row in out[:, batch["input_ids"].shape[1] :].tolist()
-            ]
+            generated = out[:, batch["input_ids"].shape[1] :].tolist()
+            plain = [[token for token in row if token != policy._pad_id] for row in generated]
             assert responses(rollouts) == plain
 
     def test_a_seed_fixes_the_responses_and_another_changes_them(self, policy):
-        first, again, other = (
-            policy.generate(PROMPTS, [4] * 6, SAMPLING, seed) for seed in (7, 7, 8)
-        )
+        first = policy.generate(PROMPTS, [4] * 6, SAMPLING, 7)
+        again = policy.generate(PROMPTS, [4] * 6, SAMPLING, 7)
+        other = policy.generate(PROMPTS, [4] * 6, SAMPLING, 8)
         assert responses(first) == responses(again) or not self.exact
         assert responses(first) != responses(other)
-        assert (
-            len(set(map(str, responses(first)))) > 6
-        )  # the responses to one prompt differ as well
+        # The responses to one prompt differ as well.
+        assert len(set(map(str, responses(first)))) > 6
 
     def test_a_prompts_responses_do_not_depend_on_the_others(self, policy):
         if not self.exact:
@@ -175,7 +167,9 @@ class Contract:
     def test_truncation_and_end_token(self, policy):
         rollouts = policy.generate(PROMPTS, [4] * 6, Sampling(max_new_tokens=11), seed=0)
         ends = np.array([rollouts.response[i][-1] in policy.end_ids for i in range(len(rollouts))])
-        assert (rollouts.truncated == ~ends).all() and rollouts.truncated.any() and ends.any()
+        assert (rollouts.truncated == ~ends).all()
+        assert rollouts.truncated.any()
+        assert ends.any()
         assert (rollouts.lengths[rollouts.truncated] == 11).all()
         inner = [token for tokens in responses(rollouts) for token in tokens[:-1]]
         assert not set(inner) & set(policy.end_ids)
@@ -183,24 +177,23 @@ class Contract:
     def test_stop_strings_end_a_response(self, policy):
         rollouts = policy.generate(PROMPTS, [2] * 6, replace(SAMPLING, stop=("=",)), seed=0)
         stopped = np.array(["=" in text for text in rollouts.text])
-        assert stopped.any() and not rollouts.truncated[stopped].any()
+        assert stopped.any()
+        assert not rollouts.truncated[stopped].any()
         assert all(text.index("=") == len(text) - 1 for text in rollouts.text[stopped])
 
     def test_top_k_and_top_p_keep_the_head(self, policy):
         narrow = policy.generate(PROMPTS, [2] * 6, replace(SAMPLING, top_k=1), seed=9)
-        assert narrow.logprobs.values.min() > np.log(1 / len(policy.tokenizer))
+        assert narrow.old_logprobs.values.min() > np.log(1 / len(policy.tokenizer))
         assert responses(narrow)[::2] == responses(narrow)[1::2] or not self.exact
         nucleus = policy.generate(PROMPTS, [2] * 6, replace(SAMPLING, top_p=0.5), seed=9)
-        assert np.abs(fresh(policy, nucleus) - nucleus.logprobs.padded()).max() < self.tolerance
+        assert np.abs(fresh(policy, nucleus) - nucleus.old_logprobs.padded()).max() < self.tolerance
 
     def test_state_round_trip(self, policy):
         before = policy.state_dict()
         shaken(policy, 1.0)
-        assert not all(
-            torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values())
-        )
+        assert not same_tensors(before, policy.state_dict())
         policy.load_state_dict(before)
-        assert all(torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values()))
+        assert same_tensors(before, policy.state_dict())
         with pytest.raises(ValueError, match="parameter names differ"):
             policy.load_state_dict({"x": torch.zeros(1)})
 
@@ -208,7 +201,8 @@ class Contract:
         from safetensors.torch import load_file
 
         policy.save(tmp_path)
-        assert not list(tmp_path.glob("*.bin")) and list(tmp_path.glob("tokenizer*"))
+        assert not list(tmp_path.glob("*.bin"))
+        assert list(tmp_path.glob("tokenizer*"))
         [file] = tmp_path.glob("*.safetensors")
         saved = load_file(file)
         for name, tensor in policy.state_dict().items():
@@ -220,17 +214,20 @@ class Contract:
         before = fresh(policy, rollouts).sum(1)
         stats = step(policy, rollouts, advantages)
         change = fresh(policy, rollouts).sum(1) - before
-        assert stats.rollouts == 24 and np.isfinite(stats.loss) and stats.gradient_norm > 0
+        assert stats.rollouts == 24
+        assert np.isfinite(stats.loss)
+        assert stats.gradient_norm > 0
         assert change[advantages > 0].mean() > change[advantages < 0].mean()
 
     def test_the_next_responses_come_from_the_new_weights(self, policy):
-        """After steps, after `load_state_dict`, and after a change that no counter of versions sees."""
+        """After steps, after `load_state_dict`, and after a change that no version counter sees."""
         first = policy.state_dict()
         plain = responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0))
-        token, other = policy.tokenizer(["3", "8"])["input_ids"]
-        teach(policy, token[-1])
+        three = policy.tokenizer("3")["input_ids"][-1]
+        eight = policy.tokenizer("8")["input_ids"][-1]
+        teach(policy, three)
         taught = responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0))
-        assert all(row[:4] == token[-1:] * 4 for row in taught)
+        assert all(row[:4] == [three] * 4 for row in taught)
         lesson = policy.state_dict()
         policy.load_state_dict(first)
         assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) == plain
@@ -238,11 +235,9 @@ class Contract:
             parameter.data = lesson[name].to(parameter.device)
         assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) == taught
         policy.load_state_dict(first)
-        teach(policy, other[-1])
-        assert all(
-            row[:4] == other[-1:] * 4
-            for row in responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0))
-        )
+        teach(policy, eight)
+        taught_again = responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0))
+        assert all(row[:4] == [eight] * 4 for row in taught_again)
 
     def test_a_frozen_reference_stays(self, policy):
         rollouts = policy.generate(PROMPTS, [1] * 6, SAMPLING, seed=1)
@@ -254,7 +249,8 @@ class Contract:
 
     def test_prompt_states(self, policy):
         states = policy.prompt_states(PROMPTS)
-        assert states.shape == (6, policy.model.config.hidden_size) and np.isfinite(states).all()
+        assert states.shape == (6, policy.model.config.hidden_size)
+        assert np.isfinite(states).all()
 
     @pytest.mark.parametrize(
         "counts, message",

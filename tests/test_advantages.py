@@ -5,7 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.advantages import batch_normalized, group_normalized, leave_one_out, posterior
+from workbench.advantages import (
+    BatchNormalized,
+    GroupNormalized,
+    LeaveOneOut,
+    OfRewards,
+    Posterior,
+    batch_normalized,
+    group_normalized,
+    leave_one_out,
+    posterior,
+    selected_advantages,
+)
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.slots import Slot
 
 EVERY = [group_normalized, leave_one_out, posterior, batch_normalized]
 PER_GROUP = EVERY[:3]
@@ -40,7 +53,7 @@ def test_group_normalized_with_the_sample_deviation():
 
 
 def test_one_reused_response_of_eight():
-    """AR3PO: seven wrong ones with one correct beside them get -0.378 = -1/sqrt(7); the correct one gets sqrt(7)."""
+    """AR3PO: of eight with one correct, the wrong ones get -1/sqrt(7) and the correct one sqrt(7)."""
     advantage = group_normalized([1] + [0] * 7, ONE)
     np.testing.assert_allclose(advantage, [np.sqrt(7)] + [-1 / np.sqrt(7)] * 7)
     assert np.round(advantage[1], 3) == -0.378
@@ -60,7 +73,7 @@ def test_leave_one_out():
 
 
 def test_posterior_of_eight():
-    """AERO eq. 7 with Beta(1, 1): u = 1/10 for none right and 9/10 for all right, each divided by 3/10."""
+    """AERO eq. 7 with Beta(1, 1): u = 1/10 for none right, 9/10 for all right, divided by 3/10."""
     np.testing.assert_allclose(posterior(ONE, ONE), -1 / 3)
     np.testing.assert_allclose(posterior(ONE + 1, ONE), 1 / 3)
     np.testing.assert_allclose(posterior(ONE, ONE, scale=1), -0.1)
@@ -85,7 +98,10 @@ def test_posterior_with_other_bounds():
 
 
 def test_batch_normalized():
-    """Rewards 1, 0 | 0, 0: batch mean 1/4, deviation sqrt(3)/4; without the group means 1/2, 0: deviation 1/sqrt(8)."""
+    """Rewards 1, 0 | 0, 0: the batch has mean 1/4 and deviation sqrt(3)/4.
+
+    Without the group means, 1/2 and 0, its deviation is 1/sqrt(8).
+    """
     rewards, groups = [1, 0, 0, 0], list("abab")
     np.testing.assert_allclose(
         batch_normalized(rewards, groups), np.array([3, -1, -1, -1]) / np.sqrt(3)
@@ -184,6 +200,99 @@ def test_no_rewards(rule):
     assert rule([], []).shape == (0,)
 
 
+# --- as slot values
+
+
+def of_groups(rewards, groups):
+    return Rollouts(problem=list(groups), reward=rewards)
+
+
+@pytest.mark.parametrize(
+    ("value", "function", "options"),
+    [
+        (GroupNormalized(), group_normalized, {}),
+        (
+            GroupNormalized(ddof=1, eps=1e-4, clip=1.0),
+            group_normalized,
+            {"ddof": 1, "eps": 1e-4, "clip": 1.0},
+        ),
+        (GroupNormalized(scale=False), group_normalized, {"scale": False}),
+        (LeaveOneOut(clip=0.4), leave_one_out, {"clip": 0.4}),
+        (
+            Posterior(2.0, 3.0, scale=0.5, bounds=(-1.0, 1.0), ddof=1, eps=0.1, clip=2.0),
+            posterior,
+            {
+                "alpha": 2.0,
+                "beta": 3.0,
+                "scale": 0.5,
+                "bounds": (-1.0, 1.0),
+                "ddof": 1,
+                "eps": 0.1,
+                "clip": 2.0,
+            },
+        ),
+        (
+            BatchNormalized("group", ddof=1, eps=0.1, clip=0.9),
+            batch_normalized,
+            {"baseline": "group", "ddof": 1, "eps": 0.1, "clip": 0.9},
+        ),
+        (OfRewards(leave_one_out), leave_one_out, {}),
+    ],
+    ids=repr,
+)
+def test_a_slot_value_is_its_function(value, function, options):
+    rollouts = of_groups([1, 0, 0, 1, 1, 1, 0.5], "aaabbba")
+    expected = function(rollouts.reward, rollouts.problem, **options)
+    np.testing.assert_array_equal(value(rollouts, Context()), expected)
+
+
+def test_groups_are_those_of_the_table():
+    """A buffer's groups are problem and round together, whatever the problem."""
+    rollouts = of_groups([1, 0, 1, 1], "aaaa").assign(group=["a@1", "a@1", "a@2", "a@2"])
+    assert GroupNormalized()(rollouts, Context()).tolist() == [1, -1, 0, 0]
+
+
+class TestSelectedAdvantages:
+    """What the kept rows are measured against: rows 0 and 1 of a = 1, 0, 0 and row 3 of b = 1, 1."""
+
+    candidates = of_groups([1.0, 0, 0, 1, 1], "aaabb")
+    rows = np.array([0, 1, 3])
+
+    def selected(self, advantage, baseline):
+        return selected_advantages(advantage, baseline, self.candidates, self.rows, Context())
+
+    def test_against_the_whole_group(self):
+        advantages = self.selected(LeaveOneOut(), "group")
+        assert advantages.tolist() == [1, -0.5, 0]
+
+    def test_against_what_is_kept(self):
+        advantages = self.selected(LeaveOneOut(), "selection")
+        assert advantages.tolist() == [1, -1, 0]
+
+    def test_mixed_takes_the_whole_group_only_where_its_rewards_are_equal(self):
+        """AERO: b, all right, keeps the posterior of both, u = 3/4; a is that of what is kept."""
+        advantages = self.selected(Posterior(), "mixed")
+        np.testing.assert_allclose(advantages, [1, -1, 1 / np.sqrt(3)])
+        of_kept = self.selected(Posterior(), "selection")
+        np.testing.assert_allclose(of_kept[2], 1 / np.sqrt(2))  # of one right rollout, u = 2/3
+
+    @pytest.mark.parametrize("baseline", ["group", "selection", "mixed"])
+    def test_of_tokens_they_are_those_of_rollouts_spread_out(self, baseline):
+        class PerToken(Slot):
+            def __call__(self, rollouts, context):
+                of_rollouts = Posterior()(rollouts, context)
+                values = np.repeat(of_rollouts, rollouts.lengths)
+                return Ragged(values, rollouts.response.offsets)
+
+        lengths = [2, 1, 3, 1, 2]
+        response = Ragged.of([[7] * length for length in lengths], np.int32)
+        candidates = self.candidates.assign(response=response)
+        of_tokens = selected_advantages(PerToken(), baseline, candidates, self.rows, Context())
+        of_rollouts = self.selected(Posterior(), baseline)
+        assert of_tokens.lengths.tolist() == [2, 1, 1]
+        np.testing.assert_array_equal(of_tokens.values, np.repeat(of_rollouts, [2, 1, 1]))
+
+
 # --- bad input
 
 
@@ -211,14 +320,22 @@ def test_no_rewards(rule):
         (lambda: leave_one_out([0, 1], [0, 0], clip=[]), r"clip=\[\]: a positive bound"),
         (
             lambda: posterior([0, 1], [0, 0], scale="beta"),
-            r"scale='beta': 'bernoulli' or a positive number",
+            r"scale='beta': 'bernoulli', 'posterior' or a positive number",
         ),
         (lambda: posterior([0, 1.2], [0, 0]), r"rewards: 1.2 lies outside bounds=\(0.0, 1.0\)"),
         (lambda: posterior([0, 1], [0, 0], bounds=(1, 1)), r"bounds=\(1, 1\)"),
         (
             lambda: batch_normalized([0, 1], [0, 0], baseline="mean"),
-            r"baseline='mean': allowed are None and 'group'",
+            r"baseline='mean': allowed are None, 'group'",
         ),
+        (lambda: GroupNormalized(ddof=2), r"ddof=2: allowed are 0"),
+        (lambda: GroupNormalized(eps=-1), r"eps=-1: a number of at least 0"),
+        (lambda: LeaveOneOut(clip=0), r"clip=0: a positive bound"),
+        (lambda: Posterior(alpha=0), r"alpha=0: a positive number"),
+        (lambda: Posterior(bounds=(1, 0)), r"bounds=\(1, 0\): two numbers"),
+        (lambda: BatchNormalized("groups"), r"baseline='groups': .* did you mean 'group'"),
+        (lambda: OfRewards("posterior"), r"function='posterior': a function of rewards and groups"),
+        (lambda: OfRewards(Posterior), r"function=Posterior: a function of rewards and groups"),
     ],
 )
 def test_bad_input_is_named(call, says):

@@ -19,13 +19,15 @@ from workbench.allocators import (
 )
 from workbench.problems import Problem
 from workbench.rollouts import Context, Rollouts
+from workbench.rounds import collect
+from workbench.slots import Slot
 from workbench.utils.descriptions import compose, describe, rebuild
 from workbench.utils.seeding import derive
 
 HERE = Context()
 
 
-# a tiny run: problems by id, correctness by a function of id and draw
+# A tiny run: problems by id, and whether a rollout is correct by a function of id and draw.
 
 
 def named(*ids):
@@ -34,52 +36,48 @@ def named(*ids):
 
 @dataclass
 class Driven:
+    """What an allocator asked for, all rollouts, and the rows that go on."""
+
     requests: list
     rollouts: Rollouts
-    keep: object
+    rows: np.ndarray
 
     def counts(self, key):
         return int((self.rollouts.problem == key).sum())
 
+    def kept(self):
+        """The problem of every rollout that goes on."""
+        return self.rollouts.problem[self.rows].tolist()
+
 
 def drive(allocator, problems, correct, context=HERE, pool=()):
-    """Plays the run's part; `correct(id, draw)` is the outcome, `pool` what `More` draws from."""
-    problems, pool, requests, parts, draws = list(problems), list(pool), [], [], {}
-    talk, answer = allocator.allocate(list(problems), context), None
-    while True:
-        try:
-            request = talk.send(answer)
-        except StopIteration as end:
-            return Driven(requests, Rollouts.concat(parts), end.value)
-        if isinstance(request, More):
-            requests.append(request)
-            problems, pool = problems + pool[: request.n], pool[request.n :]
-            answer = list(problems)
-            continue
-        assert request.dtype == np.int64
-        assert request.shape == (len(problems),)
-        assert request.sum() > 0
-        requests.append(request.tolist())
-        parts.append(sample(problems, request, correct, draws, len(parts), context.round))
-        answer = Rollouts.concat(parts)
+    """One round; `correct(id, draw)` is an outcome, and `More` draws from `pool`."""
+    requests = []
+    left = list(pool)
 
+    def sample(problems, counts, before, stage):
+        assert counts.sum() > 0
+        requests.append(counts.tolist())
+        ids = np.repeat([problem.id for problem in problems], counts)
+        draw = np.concatenate([first + np.arange(n) for first, n in zip(before, counts)])
+        ones = np.ones(len(ids))
+        return Rollouts(
+            problem=ids,
+            correct=[correct(key, number) for key, number in zip(ids.tolist(), draw.tolist())],
+            draw=draw,
+            stage=stage * ones,
+            round=context.round * ones,
+            reward=-ones,  # allocators read the verdict, never the reward
+        )
 
-def sample(problems, counts, correct, draws, stage, number):
-    ids, right, draw = [], [], []
-    for problem, count in zip(problems, counts):
-        for _ in range(count):
-            at = draws.get(problem.id, 0)
-            draws[problem.id] = at + 1
-            ids.append(problem.id), draw.append(at), right.append(correct(problem.id, at))
-    full = np.full(len(ids), 1)
-    return Rollouts(
-        problem=ids,
-        correct=right,
-        draw=draw,
-        stage=full * stage,
-        round=full * number,
-        reward=-1.0 * full,
-    )
+    def more(n, problems):
+        requests.append(More(n))
+        drawn = left[:n]
+        del left[:n]
+        return drawn
+
+    rollouts, rows = collect(allocator, list(problems), context, sample, more)
+    return Driven(requests, rollouts, rows)
 
 
 def scripted(**outcomes):
@@ -93,7 +91,7 @@ def scripted(**outcomes):
 def test_uniform():
     run = drive(Uniform(3), named("a", "b"), scripted(a="1", b="0"))
     assert run.requests == [[3, 3]]
-    assert run.keep is None
+    assert run.rows.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_staged_goes_on_with_unsolved_problems_only():
@@ -115,9 +113,8 @@ def test_rescue_ends_at_the_first_correct_rollout():
     assert run.requests[:4] == [[8, 8, 8], [0, 2, 2], [0, 2, 2], [0, 0, 2]]
     assert run.counts("easy") == 8
     assert run.counts("late") == 12
-    assert (
-        run.counts("never") == 28
-    )  # k_max=10 iterations of 2 come before n_max=32; 24 are in the budget
+    # k_max=10 iterations of 2 come before n_max=32, and 24 are in the budget.
+    assert run.counts("never") == 28
 
 
 def test_rescue_keeps_the_budget_of_the_batch_and_of_a_problem():
@@ -129,19 +126,17 @@ def test_rescue_keeps_the_budget_of_the_batch_and_of_a_problem():
     )
     assert run.counts("a") == 7
     run = drive(Rescue(explore=4, total=5, extra=2), named("a", "b", "c"), lambda key, draw: False)
-    assert run.requests == [
-        [4, 4, 4],
-        [2, 1, 0],
-    ]  # what does not last for all goes to the earlier ones
+    # What does not last for all goes to the earlier ones.
+    assert run.requests == [[4, 4, 4], [2, 1, 0]]
     assert drive(Rescue(explore=4, total=4), named("a"), scripted(a="0")).requests == [[4]]
 
 
 def test_rescue_threshold_counts_correct_rollouts():
     outcomes = scripted(one="1000" + "01", two="1100")
-    assert drive(
-        Rescue(explore=4, total=8, threshold=1), named("one", "two"), outcomes
-    ).requests == [[4, 4], [2, 0]]
-    assert drive(Rescue(explore=4, total=8), named("one", "two"), outcomes).requests == [[4, 4]]
+    one_is_failed = drive(Rescue(explore=4, total=8, threshold=1), named("one", "two"), outcomes)
+    assert one_is_failed.requests == [[4, 4], [2, 0]]
+    none_is_failed = drive(Rescue(explore=4, total=8), named("one", "two"), outcomes)
+    assert none_is_failed.requests == [[4, 4]]
 
 
 def test_dynamic_sampling_draws_until_enough_are_mixed():
@@ -150,10 +145,10 @@ def test_dynamic_sampling_draws_until_enough_are_mixed():
         DynamicSampling(n=2, max_draws=3), named("a", "b"), outcomes, pool=named("c", "d", "e")
     )
     assert run.requests == [[2, 2], More(2), [0, 0, 2, 2]]
-    assert run.rollouts.problem[run.keep].tolist() == ["b", "b", "d", "d"]
+    assert run.kept() == ["b", "b", "d", "d"]
     run = drive(DynamicSampling(n=2, groups=1), named("b", "d"), outcomes)
     assert run.requests == [[2, 2]]
-    assert set(run.rollouts.problem[run.keep]) == {"b"}
+    assert set(run.kept()) == {"b"}
 
 
 def test_dynamic_sampling_ends_when_every_problem_is_always_solved():
@@ -165,18 +160,17 @@ def test_dynamic_sampling_ends_when_every_problem_is_always_solved():
     )
     assert [r for r in run.requests if isinstance(r, More)] == [More(2), More(2)]
     assert len(run.rollouts) == 24
-    assert len(run.keep) == 0
+    assert len(run.rows) == 0
 
 
 def test_dynamic_sampling_goes_on_with_what_it_has():
     outcomes = scripted(a="1", b="01", c="0", d="0")
     run = drive(DynamicSampling(n=2, max_draws=2), named("a", "b"), outcomes, pool=named("c", "d"))
-    assert run.rollouts.problem[run.keep].tolist() == ["b", "b"]
-    run = drive(
-        DynamicSampling(n=2, max_draws=9), named("a", "b"), outcomes
-    )  # nothing left to draw
+    assert run.kept() == ["b", "b"]
+    # Nothing is left to draw.
+    run = drive(DynamicSampling(n=2, max_draws=9), named("a", "b"), outcomes)
     assert run.requests == [[2, 2], More(2)]
-    assert len(run.keep) == 2
+    assert len(run.rows) == 2
 
 
 def test_dynamic_sampling_counts_each_draw_by_the_allocator_within():
@@ -184,17 +178,20 @@ def test_dynamic_sampling_counts_each_draw_by_the_allocator_within():
     allocator = DynamicSampling(max_draws=2, groups=3, within=Staged(2, 2))
     run = drive(allocator, named("a", "b", "c"), outcomes, pool=named("d", "e", "f"))
     assert run.requests == [[2, 2, 2], [0, 2, 0], More(3), [0, 0, 0, 2, 2, 2], [0, 0, 0, 2, 0, 0]]
-    assert run.rollouts.problem[run.keep].tolist() == ["a", "a", "b", "b", "b", "b", "e", "e"]
+    assert run.kept() == ["a", "a", "b", "b", "b", "b", "e", "e"]
 
 
 def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
     allocator = DynamicSampling(max_draws=2, within=Knapsack(n=6))
     log = play(allocator, 3, noisy, pool=named(*"efgh"))
     assert [len(requests) for requests, _ in log] == [3, 3, 3]
-    assert log[0][0][0] == [6] * 4 and log[0][0][2] == [0] * 4 + [6] * 4
+    assert log[0][0][0] == [6] * 4
+    assert log[0][0][2] == [0] * 4 + [6] * 4
     for requests, _ in log[1:]:
-        assert sum(requests[0]) == sum(requests[2]) == 24 and requests[0] != [6] * 4
-    assert log[0][1]["success_rate_known"] == 0 and log[1][1]["success_rate_known"] == 1
+        assert sum(requests[0]) == sum(requests[2]) == 24
+        assert requests[0] != [6] * 4
+    assert log[0][1]["success_rate_known"] == 0
+    assert log[1][1]["success_rate_known"] == 1
     assert sorted(allocator.state_dict()["ids"]) == list("abcdefgh")
     again = DynamicSampling(max_draws=2, within=Knapsack(n=6))
     again.load_state_dict(allocator.state_dict())
@@ -210,7 +207,7 @@ def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
 
 
 def play(allocator, rounds, outcome, ids="abcd", start=1, policy=None, pool=()):
-    """Rounds of drive and feedback; `outcome(id, round, draw)`. Returns the requests and metrics of each."""
+    """Rounds of drive and feedback with `outcome(id, round, draw)`: requests and metrics of each."""
     log = []
     for number in range(start, start + rounds):
         context = Context(seed=5, round=number, epoch=(number - 1) // 2, policy=policy)
@@ -269,7 +266,7 @@ def observe(rates, epoch=0, number=1, **outcomes):
     ids = [key for key, text in outcomes.items() for _ in text]
     right = [mark == "1" for text in outcomes.values() for mark in text]
     rollouts = Rollouts(problem=ids, correct=right, round=np.full(len(ids), number))
-    rates.observe(rollouts, Context(epoch=epoch, round=number))
+    rates.feedback(rollouts, Context(epoch=epoch, round=number))
 
 
 def test_last_window_by_id():
@@ -281,7 +278,9 @@ def test_last_window_by_id():
 
 
 def test_window_against_a_plain_list():
-    rng, rates, lists = np.random.default_rng(0), SuccessRates(window=5), {}
+    rng = np.random.default_rng(0)
+    rates = SuccessRates(window=5)
+    lists = {}
     for number in range(1, 40):
         some = rng.choice(30, 8, replace=False)
         outcomes = {f"p{i}": "".join(rng.choice(["0", "1"], rng.integers(1, 12))) for i in some}
@@ -315,13 +314,13 @@ def test_fresh_rates_come_from_probes_within_the_total():
     assert run.requests == [[4, 4], (knapsack([0.25, 1], 16, low=4) - 4).tolist()]
     assert len(run.rollouts) == 16
     allocator.feedback(run.rollouts, Context())
-    assert allocator.metrics()["success_rate_error"] == pytest.approx(
-        0.25
-    )  # 1/4 believed, 0 after the probes
+    # 1/4 was believed, and after the probes 0 was seen.
+    assert allocator.metrics()["success_rate_error"] == pytest.approx(0.25)
 
 
 def test_predictor_learns_and_speaks_of_new_problems():
-    rates, policy = SuccessRates("predictor"), Embeddings()
+    rates = SuccessRates("predictor")
+    policy = Embeddings()
     assert np.isnan(estimate(rates, "abcd", Context(policy=policy))).all()
     for number in range(1, 30):
         estimate(rates, "abcd", Context(policy=policy, round=number))
@@ -335,11 +334,13 @@ def test_predictor_learns_and_speaks_of_new_problems():
 def test_predictor_leaves_the_global_generators_alone():
     import torch
 
-    torch.manual_seed(3), np.random.seed(3)  # noqa: NPY002
-    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    of_torch = torch.random.get_rng_state()
+    of_numpy = np.random.get_state()[1].tolist()  # noqa: NPY002
     play(Knapsack(rates=SuccessRates("predictor")), 2, noisy, policy=Embeddings())
-    assert torch.equal(torch.random.get_rng_state(), before[0])
-    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+    assert torch.equal(torch.random.get_rng_state(), of_torch)
+    assert np.random.get_state()[1].tolist() == of_numpy  # noqa: NPY002
 
 
 def test_the_error_is_that_of_the_estimate_used():
@@ -354,7 +355,7 @@ def test_the_error_is_that_of_the_estimate_used():
 
 def test_reused_rollouts_do_not_count():
     rates = SuccessRates()
-    rates.observe(Rollouts(problem=["a"] * 3, correct=[0, 0, 1], round=[7, 7, 2]), Context(round=7))
+    rates.feedback(Rollouts(problem=["a"] * 3, correct=[0, 0, 1], round=[7, 7, 2]), Context(round=7))
     assert estimate(rates, "a") == pytest.approx([0])
 
 
@@ -363,7 +364,8 @@ def test_a_resumed_run_is_the_same(kind):
     policy = policy_of(kind)
     whole = Knapsack(rates=SuccessRates(kind, probe=3))
     straight = play(whole, 6, noisy, policy=policy)
-    first, second = (Knapsack(rates=SuccessRates(kind, probe=3)) for _ in range(2))
+    first = Knapsack(rates=SuccessRates(kind, probe=3))
+    second = first.clone()
     play(first, 3, noisy, policy=policy)
     saved = first.state_dict()
     frozen = copy.deepcopy(saved)
@@ -380,10 +382,10 @@ def test_a_resumed_run_is_the_same(kind):
 
 
 def test_many_ids():
-    rates, ids = SuccessRates(), [f"problem-{i}" for i in range(20_000)]
-    rates.observe(
-        Rollouts(problem=np.repeat(ids, 4), correct=np.tile([1, 0, 0, 0], 20_000)), Context()
-    )
+    rates = SuccessRates()
+    ids = [f"problem-{i}" for i in range(20_000)]
+    rollouts = Rollouts(problem=np.repeat(ids, 4), correct=np.tile([1, 0, 0, 0], 20_000))
+    rates.feedback(rollouts, Context())
     assert (estimate(rates, ids) == 0.25).all()
     other = SuccessRates()
     other.load_state_dict(rates.state_dict())
@@ -400,9 +402,9 @@ def test_state_of_another_configuration_is_refused():
 # configurations
 
 
-class Endless:
-    def __repr__(self):
-        return "Endless()"
+@dataclass(frozen=True)
+class Endless(Slot):
+    """Asks for problems, and never for rollouts."""
 
     def allocate(self, problems, context):
         yield More(1)
@@ -424,7 +426,8 @@ def test_describe_and_rebuild(allocator):
 
 
 def test_two_allocators_share_no_memory():
-    first, second = Knapsack(), Knapsack()
+    first = Knapsack()
+    second = Knapsack()
     play(first, 2, noisy)
     assert second.state_dict()["ids"] == []
     assert len(first.state_dict()["ids"]) == 4
@@ -457,34 +460,24 @@ def test_two_allocators_share_no_memory():
             "within=Endless.*draws problems itself",
         ),
         (lambda: More(0), "n=0"),
-        (lambda: Knapsack(low=9), "n=8: an average of 9"),
+        (lambda: Knapsack(low=9), "n=8: an average from 9"),
         (lambda: Knapsack(low=9, up=8), "low=9, up=8"),
-        (lambda: Knapsack(n=4, rates=SuccessRates("fresh", probe=8)), "n=4: an average of 8"),
+        (lambda: Knapsack(n=4, rates=SuccessRates("fresh", probe=8)), "n=4: an average from 8"),
         (lambda: Knapsack(total=0), "total=0"),
         (lambda: Knapsack(estimator="x"), "estimator='x'"),
         (
             lambda: SuccessRates("median"),
-            "kind='median': allowed are last, epoch, beta, fresh, pred",
+            "kind='median': allowed are 'last', 'epoch', 'beta', 'fresh', 'predictor'",
         ),
         (lambda: SuccessRates(window=0), "window=0"),
         (lambda: SuccessRates(a=0), "a=0"),
         (lambda: drive(Knapsack(total=3), named("a", "b"), noisy), "total=3: 2 problems"),
         (
             lambda: drive(Knapsack(rates=SuccessRates("predictor")), named("a"), noisy),
-            "prompt_states",
+            "policy=None: .* prompt_states",
         ),
     ],
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize(
-    "allocator", [Uniform(), Knapsack(), Staged(), Rescue(), DynamicSampling()], ids=compose
-)
-def test_rounds_must_have_distinct_problems(allocator):
-    with pytest.raises(ValueError, match="'a' occurs twice in one round"):
-        next(allocator.allocate(named("a", "b", "a"), Context()))
-    with pytest.raises(ValueError, match="at least one problem"):
-        next(allocator.allocate([], Context()))

@@ -157,7 +157,8 @@ def test_knapsack_is_as_good_as_dynamic_programming(data):
 
 def greedy(p, total, low, up):
     """One rollout at a time in exact fractions, ties to the lower index."""
-    p, counts = [Fraction(rate) for rate in p], [low] * len(p)
+    p = [Fraction(rate) for rate in p]
+    counts = [low] * len(p)
     for _ in range(total - low * len(p)):
         gains = [
             (q**n * (1 - q) + (1 - q) ** n * q) * q * (1 - q) ** 2 if n < up else -1
@@ -180,9 +181,9 @@ def test_threshold_search_equals_sorting_everything(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     p = [rng.random(700), rng.random(700) ** 20, rng.integers(0, 17, 700) / 16][seed % 3]
     total = int(rng.integers(2 * 700, 60 * 700))
-    monkeypatch.setattr("workbench.budgets.CANDIDATES", 10**9)
+    monkeypatch.setattr("workbench.budgets.SORTED_CANDIDATES", 10**9)
     plain = knapsack(p, total)
-    monkeypatch.setattr("workbench.budgets.CANDIDATES", 1)
+    monkeypatch.setattr("workbench.budgets.SORTED_CANDIDATES", 1)
     assert knapsack(p, total).tolist() == plain.tolist()
 
 
@@ -228,11 +229,8 @@ def test_never_tried_problems_get_the_uniform_budget():
     counts = knapsack([np.nan, 0.1, 0.5, 1.0, np.nan], 40)
     assert counts[[0, 4]].tolist() == [8, 8]
     assert counts[1] > counts[2] > counts[3] == 2
-    assert knapsack([np.nan, np.nan, 0.5], 3 * 8 - 1, up=8).tolist() == [
-        8,
-        7,
-        8,
-    ]  # 9 are left, 8 fit, one goes back
+    # Nine are left for the last problem, eight fit, and one goes back.
+    assert knapsack([np.nan, np.nan, 0.5], 3 * 8 - 1, up=8).tolist() == [8, 7, 8]
 
 
 def test_what_one_set_cannot_take_goes_to_the_next():
@@ -341,7 +339,7 @@ def test_jobs_dealt_shuffled_and_balanced():
         (lambda: knapsack([0.5], 8.5), "total=8.5"),
         (
             lambda: knapsack([0.5], 8, estimator="ppo"),
-            "estimator='ppo': allowed are grpo, rloo, remax, reinforce",
+            "estimator='ppo': allowed are 'grpo', 'rloo', 'remax', 'reinforce'",
         ),
         (lambda: nonzero_gradient_probability(-1, 0.5), r"-1.*at least 0"),
         (lambda: nonzero_gradient_probability(1.5, 0.5), "whole numbers"),

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from conftest import hand_made, small_lab
-from test_run import go, same_record, same_weights
+from conftest import go, hand_made, same_record, same_weights, small_lab
 
 import workbench as wb
-from workbench.advantages import group_normalized, leave_one_out
+from workbench.advantages import LeaveOneOut, group_normalized
 from workbench.grpo import mini_batches
 from workbench.replay import Buffer, CorrectResponses
-from workbench.rollouts import Context, Rollouts
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.scheduler import FEATURES, Scheduler, features
 
 SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
@@ -23,18 +22,29 @@ def trained(method, path, rounds=5, **options):
 
 
 def sampled(number, rewards=(1.0, 0.0, 0.0, 0.0), problems=("a", "a", "b", "b")):
-    """A round's table as a run hands it to the reuse slot."""
-    table, size = hand_made(list(rewards), list(problems), seed=number), len(rewards)
-    return table.assign(round=np.full(size, number), uses=np.zeros(size, int), gradient=np.ones(size, bool),
-                        entropy=np.full(size, number / 10), reward_correct=table.reward)  # fmt: skip
+    """A round's table as a run hands it to the replay slot."""
+    size = len(rewards)
+    table = hand_made(list(rewards), list(problems), seed=number)
+    return table.assign(
+        round=np.full(size, number),
+        uses=np.zeros(size, int),
+        gradient=np.ones(size, bool),
+        entropy=np.full(size, number / 10),
+        reward_correct=table.reward,
+    )
 
 
 def after(table, number, selected, clip=np.nan, entropy=np.nan):
-    """The table as the update leaves it: rows `selected` were used, and computed with these numbers."""
+    """The table as the update leaves it: rows `selected` were computed, with these numbers."""
     used = np.isin(np.arange(len(table)), selected)
     old = table.columns.get("clip_ratio", np.full(len(table), np.nan))
-    return table.assign(selected=used, uses=table["uses"] + used, age=number - table.round,
-                        clip_ratio=np.where(used, clip, old), update_entropy=np.where(used, entropy, np.nan))  # fmt: skip
+    return table.assign(
+        selected=used,
+        uses=table["uses"] + used,
+        age=number - table.round,
+        clip_ratio=np.where(used, clip, old),
+        update_entropy=np.where(used, entropy, np.nan),
+    )
 
 
 class TestBuffer:
@@ -50,11 +60,9 @@ class TestBuffer:
                 buffer.feedback(
                     after(table, number, selected, clip, entropy), Context(round=number)
                 )
-        assert (
-            len(table) == 12
-            and rows.tolist() == list(range(12))
-            and buffer.metrics()["buffer_stored"] == 8
-        )
+        assert len(table) == 12
+        assert rows.tolist() == list(range(12))
+        assert buffer.metrics()["buffer_stored"] == 8
         age = 3 - table.round
         seen = features(
             table.assign(age=age, advantage=group_normalized(table.reward, table.group)), 16
@@ -66,61 +74,61 @@ class TestBuffer:
         assert named["entropy"] == pytest.approx(
             [0.3] * 4 + [0.8, 0.2, 0.2, 0.2] + [0.8, 0.9, 0.1, 0.1]
         )
-        assert (
-            named["reward"].tolist() == [1, 0, 0, 0] * 3
-            and named["group_mean"].tolist() == [0.5, 0.5, 0, 0] * 3
-        )
-        assert (
-            named["advantage"].tolist() == [1, -1, 0, 0] * 3
-            and named["group_std"].tolist() == [0.5, 0.5, 0, 0] * 3
-        )
+        assert named["reward"].tolist() == [1, 0, 0, 0] * 3
+        assert named["group_mean"].tolist() == [0.5, 0.5, 0, 0] * 3
+        assert named["advantage"].tolist() == [1, -1, 0, 0] * 3
+        assert named["group_std"].tolist() == [0.5, 0.5, 0, 0] * 3
 
     def test_the_oldest_round_goes_and_tokens_stay(self):
-        buffer, tables = Buffer(2), {n: sampled(n) for n in (1, 2, 3)}
+        buffer = Buffer(2)
+        tables = {number: sampled(number) for number in (1, 2, 3)}
+        rounds_seen = []
         for number in (1, 2, 3):
             table, _ = buffer.join(tables[number], np.arange(4), Context(round=number))
             buffer.feedback(after(table, number, [0], 0.0, 0.5), Context(round=number))
-            assert sorted(set(table.round)) == [max(1, number - 1), number][number == 1 :]
-        assert np.array_equal(
-            table.take(np.arange(4, 8)).logprobs.values, tables[2].logprobs.values
-        )
-        assert np.array_equal(
-            table.take(np.arange(4, 8)).response.values, tables[2].response.values
-        )
-        assert (
-            buffer.stored.round.tolist() == [3] * 4
-            and buffer.metrics()["buffer_bytes"] == buffer.stored.nbytes > 0
-        )
+            rounds_seen.append(sorted(set(table.round)))
+        assert rounds_seen == [[1], [1, 2], [2, 3]]
+        old = table.take(np.arange(4, 8))
+        assert np.array_equal(old.old_logprobs.values, tables[2].old_logprobs.values)
+        assert np.array_equal(old.response.values, tables[2].response.values)
+        assert buffer.stored.round.tolist() == [3] * 4
+        assert buffer.metrics()["buffer_bytes"] == buffer.stored.nbytes > 0
 
     def test_only_candidates_are_stored_and_one_round_reuses_nothing(self):
         for rounds, stored in ((2, 2), (1, 0)):
             buffer = Buffer(rounds)
             table, rows = buffer.join(sampled(1), np.array([0, 1]), Context(round=1))
             buffer.feedback(after(table, 1, [0]), Context(round=1))
-            assert rows.tolist() == [0, 1] and buffer.metrics()["buffer_stored"] == stored
+            assert rows.tolist() == [0, 1]
+            assert buffer.metrics()["buffer_stored"] == stored
 
     def test_a_group_is_a_problem_in_a_round(self):
         table = sampled(1).assign(group=["a1", "a2", "b", "b"])
-        assert table.group.tolist() == ["a1", "a2", "b", "b"] and sampled(1).group.tolist() == [
-            "a",
-            "a",
-            "b",
-            "b",
-        ]
+        assert table.group.tolist() == ["a1", "a2", "b", "b"]
+        assert sampled(1).group.tolist() == ["a", "a", "b", "b"]
         assert table.take([1, 3]).group.tolist() == ["a2", "b"]
 
     def test_state_comes_back(self):
-        buffer, other = Buffer(3), Buffer(3)
+        buffer = Buffer(3)
         table, _ = buffer.join(sampled(1), np.arange(4), Context(round=1))
         buffer.feedback(after(table, 1, [0], 0.1, 0.2), Context(round=1))
+        other = Buffer(3)
         other.load_state_dict(buffer.state_dict())
-        for (name, ours), (_, theirs) in zip(buffer.stored.items(), other.stored.items()):
-            assert np.array_equal(
-                getattr(ours, "values", ours),
-                getattr(theirs, "values", theirs),
-                name in ("clip_ratio",),
-            )
+        for name, column in buffer.stored.items():
+            again = other.stored[name]
+            if isinstance(column, Ragged):
+                assert np.array_equal(column.offsets, again.offsets)
+                assert np.array_equal(column.values, again.values)
+            else:
+                assert np.array_equal(column, again, equal_nan=name == "clip_ratio")
         assert Buffer().state_dict() == {}
+
+    def test_a_clone_is_empty(self):
+        buffer = Buffer(3)
+        table, _ = buffer.join(sampled(1), np.arange(4), Context(round=1))
+        buffer.feedback(after(table, 1, [0]), Context(round=1))
+        assert buffer.clone() == Buffer(3)
+        assert buffer.clone().stored is None
 
     @pytest.mark.parametrize("rounds", [0, 1.5, True])
     def test_bad_arguments(self, rounds):
@@ -135,7 +143,8 @@ def test_every_objective_resumes_exactly(base, scope, tmp_path):
     trained(method, tmp_path / "whole")
     trained(method, tmp_path / "parts", 3)
     assert len(go(wb.Run.resume(tmp_path / "parts"), 5)) == 2
-    whole, parts = wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts")
+    whole = wb.load(tmp_path / "whole")
+    parts = wb.load(tmp_path / "parts")
     same_record(whole, parts)
     assert same_weights(whole.path, parts.path)
     assert whole.rounds["scheduler_reward"].iloc[1:].notna().all()
@@ -144,14 +153,11 @@ def test_every_objective_resumes_exactly(base, scope, tmp_path):
 def test_in_the_group(tmp_path):
     record = trained(wb.methods.cbs(n=8), tmp_path, 3)
     rollouts = record.rollouts()
-    assert (rollouts[rollouts["selected"]].groupby(["round", "problem"]).size() == 2).all(), (
-        "30% of 8"
-    )
-    assert rollouts["score"].notna().all() and (rollouts["feature_age"] == 0).all()
-    assert np.allclose(
-        rollouts["feature_advantage"][rollouts["selected"]],
-        rollouts["advantage"][rollouts["selected"]],
-    )
+    selected = rollouts[rollouts["selected"]]
+    assert (selected.groupby(["round", "problem"]).size() == 2).all(), "30% of 8"
+    assert rollouts["score"].notna().all()
+    assert (rollouts["feature_age"] == 0).all()
+    assert np.allclose(selected["feature_advantage"], selected["advantage"])
     assert record.rounds["scheduler_epsilon"].tolist() == [1] * 3
 
 
@@ -159,84 +165,87 @@ def test_over_the_round_in_whole_mini_batches(tmp_path):
     record = trained(
         wb.methods.cbs(n=8, scope="round", p=70, mini_batch=16, scores="random"), tmp_path, 2
     )
-    assert (record.rounds["selected"] == 32).all() and (record.rounds["steps"] == 2).all(), (
-        "floor(.7 64 / 16) = 2"
-    )
+    assert (record.rounds["selected"] == 32).all()
+    assert (record.rounds["steps"] == 2).all(), "floor(.7 64 / 16) = 2"
 
 
 def test_from_the_buffer(tmp_path):
     record = trained(
         wb.methods.cbs(n=4, scope="buffer", rounds=3, warmup=0, start=0.5, floor=0.5), tmp_path, 6
     )
-    rounds, rollouts = record.rounds, record.rollouts()
-    assert (rounds["selected"] == 32).all() and rounds["buffer_stored"].tolist() == [32] + [64] * 5
-    assert (rounds["rollouts"] == 32).all() and rounds["buffer_bytes"].gt(0).all()
+    rounds = record.rounds
+    rollouts = record.rollouts()
+    assert (rounds["selected"] == 32).all()
+    assert rounds["buffer_stored"].tolist() == [32] + [64] * 5
+    assert (rounds["rollouts"] == 32).all()
+    assert rounds["buffer_bytes"].gt(0).all()
     rollouts["now"] = rollouts["round"] + rollouts["age"]
     assert rollouts.groupby("now")["age"].max().tolist() == [0, 1, 2, 2, 2, 2]
     reused = rollouts[rollouts["selected"] & (rollouts["age"] > 0)]
-    assert len(reused) and reused["clip_ratio"].max() > 0 and reused["drift"].max() > 0, (
-        "off-policy by now"
-    )
+    assert reused["clip_ratio"].max() > 0
+    assert reused["logprob_diff"].max() > 0, "off-policy by now"
     for _, life in rollouts.sort_values("now").groupby(["round", "problem", "draw"]):
-        assert (
-            life["uses"].tolist() == life["selected"].cumsum().tolist()
-            and life["age"].is_monotonic_increasing
-        )
+        assert life["uses"].tolist() == life["selected"].cumsum().tolist()
+        assert life["age"].is_monotonic_increasing
         assert life["feature_advantage"].nunique() == 1, "as when it was sampled"
         assert (life["feature_uses"] == life["uses"] - life["selected"]).all()
+        # The entropy that the scheduler reads changes only by training.
         untouched = life["update_entropy"].shift().isna()
-        assert (life["feature_entropy"].diff().fillna(0)[untouched] == 0).all(), (
-            "changes only by training"
-        )
+        assert (life["feature_entropy"].diff().fillna(0)[untouched] == 0).all()
 
 
 def test_dapo_stores_what_passed(tmp_path):
     record = trained(wb.methods.cbs("dapo", "buffer", n=4), tmp_path, 3, problems_per_round=4)
     rollouts = record.rollouts()
     old = rollouts[rollouts["age"] > 0]
-    assert len(old) and (old.groupby(["round", "problem"])["correct"].nunique() == 2).all()
+    assert len(old)
+    assert (old.groupby(["round", "problem"])["correct"].nunique() == 2).all()
 
 
 def test_with_other_slots(tmp_path):
-    method = wb.methods.ar3po(2, 2).but(selector=Scheduler(50, "round"), advantage=leave_one_out)
+    method = wb.methods.ar3po(2, 2).but(selector=Scheduler(50, "round"), advantage=LeaveOneOut())
     rollouts = trained(method, tmp_path / "a", 8).rollouts()
-    assert (rollouts["age"] > 0).any() and isinstance(method.reuse, CorrectResponses)
-    trained(wb.methods.pods(8, 4).but(reuse=Buffer(2)), tmp_path / "b", 3)
+    assert (rollouts["age"] > 0).any()
+    assert isinstance(method.replay, CorrectResponses)
+    trained(wb.methods.pods(8, 4).but(replay=Buffer(2)), tmp_path / "b", 3)
 
 
 def test_mini_batches_of_a_size():
-    table, rng = Rollouts(problem=["a"] * 10), np.random.default_rng(0)
+    table = Rollouts(problem=["a"] * 10)
+    rng = np.random.default_rng(0)
     parts = mini_batches(table, 1, rng, 4)
-    assert [len(rows) for rows in parts] == [5, 5] and sorted(np.concatenate(parts)) == list(
-        range(10)
-    )
-    assert [len(rows) for rows in mini_batches(table, 1, rng, 20)] == [10] and mini_batches(
-        table.take([]), 1, rng, 4
-    ) == []
+    assert [len(rows) for rows in parts] == [5, 5]
+    assert sorted(np.concatenate(parts)) == list(range(10))
+    assert [len(rows) for rows in mini_batches(table, 1, rng, 20)] == [10]
+    assert mini_batches(table.take([]), 1, rng, 4) == []
 
 
 def test_defaults_are_those_of_table_4():
-    grpo, dapo, gspo = (
-        wb.methods.cbs(base, "buffer").selector for base in ("grpo", "dapo", "gspo")
-    )
-    assert (grpo.floor, dapo.floor, gspo.floor) == (0.2, 0.2, 0.005)
-    assert (grpo.entropy_least, dapo.entropy_least, gspo.entropy_least) == (0.1, 0.5, 0.5)
-    assert (grpo.warmup, grpo.start, grpo.decay, grpo.alpha, grpo.learning_rate) == (
-        50,
-        1,
-        0.008,
-        0.9,
-        1e-4,
-    )
-    assert wb.methods.cbs(scope="buffer").reuse == Buffer(2) and wb.methods.cbs().reuse is None
-    with pytest.raises(ValueError, match="base='ppo': allowed are grpo, dapo, gspo"):
+    expected = {"grpo": (0.2, 0.1), "dapo": (0.2, 0.5), "gspo": (0.005, 0.5)}
+    for base, (floor, entropy_least) in expected.items():
+        selector = wb.methods.cbs(base, "buffer").selector
+        assert selector.floor == floor
+        assert selector.entropy_least == entropy_least
+        assert selector.warmup == 50
+        assert selector.start == 1
+        assert selector.decay == 0.008
+        assert selector.alpha == 0.9
+        assert selector.learning_rate == 1e-4
+    assert wb.methods.cbs(scope="buffer").replay == Buffer(2)
+    assert wb.methods.cbs().replay is None
+    with pytest.raises(ValueError, match="base='ppo': allowed are 'grpo', 'dapo', 'gspo'"):
         wb.methods.cbs("ppo")
     with pytest.raises(ValueError, match="keep=0"):
         wb.methods.cbs(p=0)
 
 
-FRAME = dict(round=[1, 1, 1, 1, 1, 1, 2, 2], age=[0, 0, 0, 1, 1, 1, 1, 2], score=[1.0, 2, 3, 1, 2, 4, 5, np.nan],
-             feature_reward=[2.0, 4, 6, 3, 2, 0, 1, 0], feature_age=[0.0, 0, 0, 1, 1, 1, 1, 2])  # fmt: skip
+FRAME = {
+    "round": [1, 1, 1, 1, 1, 1, 2, 2],
+    "age": [0, 0, 0, 1, 1, 1, 1, 2],
+    "score": [1.0, 2, 3, 1, 2, 4, 5, np.nan],
+    "feature_reward": [2.0, 4, 6, 3, 2, 0, 1, 0],
+    "feature_age": [0.0, 0, 0, 1, 1, 1, 1, 2],
+}
 
 
 class TestScoreCorrelations:
@@ -244,14 +253,10 @@ class TestScoreCorrelations:
         import pandas as pd
 
         found = wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), windows=3)
-        assert found.index.tolist() == ["1-1", "2-2", "3-3"] and found.columns.tolist() == [
-            "reward",
-            "age",
-        ]
-        assert (
-            found["reward"].iloc[:2].tolist() == pytest.approx([1, -1])
-            and found["age"].isna().all()
-        )
+        assert found.index.tolist() == ["1-1", "2-2", "3-3"]
+        assert found.columns.tolist() == ["reward", "age"]
+        assert found["reward"].iloc[:2].tolist() == pytest.approx([1, -1])
+        assert found["age"].isna().all()
         assert np.isnan(found.loc["3-3", "reward"]), "one row"
         both = wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
         assert both.index.tolist() == ["1-2", "3-3"]
@@ -261,8 +266,10 @@ class TestScoreCorrelations:
     def test_of_a_run(self, tmp_path):
         record = trained(wb.methods.cbs(n=4, scope="buffer", warmup=0, start=0.5), tmp_path, 4)
         found = wb.analysis.metrics.score_correlations(record.rollouts(), 2)
-        assert found.shape == (2, 10) and found.columns.tolist() == list(FEATURES)
-        assert found["age"].notna().all() and found.abs().max().max() <= 1
+        assert found.shape == (2, 10)
+        assert found.columns.tolist() == list(FEATURES)
+        assert found["age"].notna().all()
+        assert found.abs().max().max() <= 1
 
     def test_bad_arguments(self):
         import pandas as pd
@@ -276,8 +283,16 @@ class TestScoreCorrelations:
 def test_kept_and_dropped_side_by_side():
     import pandas as pd
 
-    frame = pd.DataFrame(dict(problem=list("aaabbc"), round=1, age=[0, 0, 0, 0, 0, 1], text=list("uvwxyz"),
-                              score=[3.0, 1.0, 2.0, 9.0, 5.0, 1.0], selected=np.array([1, 0, 0, 1, 0, 1]) == 1))  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "problem": list("aaabbc"),
+            "round": 1,
+            "age": [0, 0, 0, 0, 0, 1],
+            "text": list("uvwxyz"),
+            "score": [3.0, 1.0, 2.0, 9.0, 5.0, 1.0],
+            "selected": np.array([1, 0, 0, 1, 0, 1]) == 1,
+        }
+    )
     found = wb.analysis.metrics.kept_and_dropped(frame, 5, ("text",))
     assert found.values.tolist() == [[1, "b", "x", 9.0, "y", 5.0], [1, "a", "u", 3.0, "v", 1.0]]
     assert found.columns.tolist() == [

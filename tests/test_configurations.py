@@ -7,18 +7,46 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import small_lab
+from conftest import go, small_lab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import allocators, methods, rewards, selectors
-from workbench import replay as reuse
-from workbench.advantages import posterior
+from workbench import allocators, methods, replay, rewards, selectors
+from workbench.advantages import OfRewards, leave_one_out, posterior
 from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.problems import arithmetic
 from workbench.records import RecordWarning
+from workbench.slots import BASELINES, Slot
+
+
+class Timeless(Slot):
+    """A curriculum that does not count its epochs."""
+
+    def choose(self, pool, n, context):
+        return pool[:n]
+
+
+class Telepathic(Slot):
+    """A selector that needs what nobody has."""
+
+    needs = frozenset({"telepathy"})
+
+    def select(self, rollouts, context):
+        raise NotImplementedError
+
+
+class Forgetful(Slot):
+    """A selector that may not keep its argument."""
+
+    def __init__(self, m, keep=False):
+        self.keep = keep
+        if keep:
+            self.m = m
+
+    def select(self, rollouts, context):
+        raise NotImplementedError
 
 
 class Unloadable:
@@ -42,81 +70,237 @@ def run(lab=LAB, method=wb.methods.grpo(4), **options):
 
 MISTAKES = {
     # a run
-    "the name of a lab": (lambda: run(lab="tiny"), r"lab='tiny': a Lab is needed, such as labs\.tiny\(\)"),
+    "the name of a lab": (
+        lambda: run(lab="tiny"),
+        r"lab='tiny': a Lab is needed, such as labs\.tiny\(\)",
+    ),
     "the function that makes a lab": (lambda: run(lab=wb.labs.tiny), "lab=tiny: a Lab is needed"),
-    "the name of a method": (lambda: run(method="grpo"), r"method='grpo': a Method is needed, such as methods\.grpo\(\)"),
-    "the function that makes a method": (lambda: run(method=methods.pods), "method=pods: a Method is needed"),
+    "the name of a method": (
+        lambda: run(method="grpo"),
+        r"method='grpo': a Method is needed, such as methods\.grpo\(\)",
+    ),
+    "the function that makes a method": (
+        lambda: run(method=methods.pods),
+        "method=pods: a Method is needed",
+    ),
     "the class of methods": (lambda: run(method=wb.Method), "method=Method: a Method is needed"),
     "a pool smaller than a round": (lambda: run(problems_per_round=33), "n=33: the pool has 32"),
-    "no problems": (lambda: run(problems_per_round=0), "problems_per_round=0: a whole number of at least 1"),
-    "problems as text": (lambda: run(problems_per_round="32"), "problems_per_round='32': a whole number"),
-    "more mini-batches than groups": (lambda: run(mini_batches=5, problems_per_round=4), "mini_batches=5: at most one for each"),
+    "no problems": (
+        lambda: run(problems_per_round=0),
+        "problems_per_round=0: a whole number of at least 1",
+    ),
+    "problems as text": (
+        lambda: run(problems_per_round="32"),
+        "problems_per_round='32': a whole number",
+    ),
+    "more mini-batches than groups": (
+        lambda: run(mini_batches=5, problems_per_round=4),
+        "mini_batches=5: at most one for each",
+    ),
     "a learning rate of zero": (lambda: run(learning_rate=0), "learning_rate=0: a positive number"),
     "an infinite learning rate": (lambda: run(learning_rate=float("inf")), "learning_rate=inf"),
-    "a learning rate as text": (lambda: run(learning_rate="1e-4"), "learning_rate='1e-4': a positive number"),
+    "a learning rate as text": (
+        lambda: run(learning_rate="1e-4"),
+        "learning_rate='1e-4': a positive number",
+    ),
     "a seed that is no number": (lambda: run(seed=None), "seed=None: a whole number"),
-    "a flag for a number": (lambda: run(evaluate_every=True), "evaluate_every=True: a whole number"),
+    "a flag for a number": (
+        lambda: run(evaluate_every=True),
+        "evaluate_every=True: a whole number",
+    ),
     "no checkpoints": (lambda: run(checkpoint_every=0), "checkpoint_every=0"),
     "a directory that is no path": (lambda: run(out=5), "out=5: the path of a directory"),
     # a method
-    "a selector for an allocator": (lambda: method(allocator=selectors.MaxVariance(2)),
-                                    r"allocator=MaxVariance\(m=2.*it has no allocate\(\)"),
-    "an allocator for a selector": (lambda: method(selector=allocators.Uniform(4)), r"selector=Uniform\(n=4\): a selector obj"),
-    "the class of a slot": (lambda: method(allocator=allocators.Uniform), "allocator=Uniform: this is a class, an object"),
-    "the class of a selector": (lambda: method(selector=selectors.All), "selector=All: a selector object is needed"),
-    "a function for a selector": (lambda: method(selector=selectors.max_variance), "selector=max_variance: a selector object"),
-    "a buffer's name": (lambda: method(reuse="buffer"), r"reuse='buffer': it has no join\(\)"),
-    "an advantage's name": (lambda: method(advantage="posterior"), "advantage='posterior': a function of rewards and groups"),
-    "an advantage's option": (lambda: method(advantage=partial(posterior, alpha=0)), r"advantage=posterior\(alpha=0\): alpha=0:"),
-    "an advantage's typo": (lambda: method(advantage=partial(posterior, alhpa=1)), r"advantage=posterior\(alhpa=1\): "),
-    "an advantage of one": (lambda: method(advantage=lambda rewards: rewards), "advantage=<lambda>: too many positional"),
-    "an advantage's class": (lambda: method(advantage=Objective), "advantage=Objective: a function"),
-    "an objective's arguments": (lambda: method(objective={"clip": (0.2, 0.2)}), "objective=.*: an Objective is needed"),
-    "a reward part alone": (lambda: method(reward=rewards.Correct()), r"reward=Correct\(weight=1.0\): a tuple of at least one"),
+    "a selector for an allocator": (
+        lambda: method(allocator=selectors.MaxVariance(2)),
+        r"allocator=MaxVariance\(m=2, .*\): it has no allocate\(\); one that has it is needed",
+    ),
+    "an allocator for a selector": (
+        lambda: method(selector=allocators.Uniform(4)),
+        r"selector=Uniform\(n=4\): it has no select\(\); one that has it is needed",
+    ),
+    "the class of a slot": (
+        lambda: method(allocator=allocators.Uniform),
+        r"allocator=Uniform: this is a class, an object is needed, such as allocators\.Uniform",
+    ),
+    "the class of a selector": (
+        lambda: method(selector=selectors.All),
+        "selector=All: this is a class, an object is needed",
+    ),
+    "a function for a selector": (
+        lambda: method(selector=selectors.max_variance),
+        r"selector=max_variance: a value derived from workbench\.slots\.Slot is needed",
+    ),
+    "a curriculum without epochs": (
+        lambda: method(curriculum=Timeless()),
+        "curriculum=.*Timeless.*: it has no `epoch`, a whole number; 0 where that has no meaning",
+    ),
+    "no curriculum": (
+        lambda: method(curriculum=None),
+        r"curriculum=None: a value derived from workbench\.slots\.Slot is needed",
+    ),
+    "a need that no trainer knows": (
+        lambda: method(selector=Telepathic()),
+        "selector=.*Telepathic.*: it needs 'telepathy'; known needs are problem_choice, epochs",
+    ),
+    "an argument that is not kept": (
+        lambda: method(selector=Forgetful(4)),
+        r"selector: Forgetful\(m=\.\.\.\): the argument is not kept; set self\.m = m",
+    ),
+    "an argument that cannot be recorded": (
+        lambda: method(selector=Forgetful(iter([4]), keep=True)),
+        "selector: .*iterator.*: a configuration holds objects, functions, arrays",
+    ),
+    "a buffer's name": (
+        lambda: method(replay="buffer"),
+        r"replay='buffer': a value derived from workbench\.slots\.Slot is needed",
+    ),
+    "an advantage's name": (
+        lambda: method(advantage="posterior"),
+        r"advantage='posterior': a value derived from workbench\.slots\.Slot is needed",
+    ),
+    "a function for an advantage": (
+        lambda: method(advantage=leave_one_out),
+        r"advantage=leave_one_out: a value .* such as advantages\.GroupNormalized\(\)",
+    ),
+    "an advantage's option": (
+        lambda: OfRewards(partial(posterior, alpha=0)),
+        r"function=posterior\(alpha=0\): alpha=0: a positive number is needed",
+    ),
+    "an advantage's typo": (
+        lambda: OfRewards(partial(posterior, alhpa=1)),
+        r"function=posterior\(alhpa=1\): .* a function of rewards and groups is needed",
+    ),
+    "an advantage of one": (
+        lambda: OfRewards(lambda rewards: rewards),
+        "function=<lambda>: too many positional",
+    ),
+    "an advantage's class": (
+        lambda: method(advantage=Objective),
+        "advantage=Objective: this is a class, an object is needed",
+    ),
+    "an objective's arguments": (
+        lambda: method(objective={"clip": (0.2, 0.2)}),
+        "objective=.*: an Objective is needed",
+    ),
+    "a reward part alone": (
+        lambda: method(reward=rewards.Correct()),
+        r"reward=Correct\(weight=1.0\): a tuple of at least one",
+    ),
     "no reward": (lambda: method(reward=()), r"reward=\(\): a tuple of at least one part"),
     "a reward's class": (lambda: method(reward=(rewards.Correct,)), "reward: Correct is no part"),
-    "a reward twice": (lambda: method(reward=(rewards.Correct(), rewards.Correct())), "no two parts of the same name"),
-    "a reward without an end": (lambda: method(reward=(rewards.Correct(weight=float("inf")),)), "weight=inf.* is no part"),
-    "an infinite KL weight": (lambda: methods.grpo(kl=float("inf")), "kl=inf: zero or a positive weight"),
+    "a reward twice": (
+        lambda: method(reward=(rewards.Correct(), rewards.Correct())),
+        "no two parts of the same name",
+    ),
+    "a reward without an end": (
+        lambda: method(reward=(rewards.Correct(weight=float("inf")),)),
+        r"reward: Correct\(weight=inf\) has no name and numeric weight",
+    ),
+    "an infinite KL weight": (
+        lambda: methods.grpo(kl=float("inf")),
+        "kl=inf: a number of at least 0",
+    ),
     "a number beyond all": (lambda: methods.grpo(n=10**400), "n=10000.*: a whole number"),
-    "a weight beyond all": (lambda: methods.grpo(entropy=10**400), "entropy=10000.*: zero or a positive weight"),
+    "a weight beyond all": (
+        lambda: methods.grpo(entropy=10**400),
+        "entropy=10000.*: a number of at least 0",
+    ),
     "no name": (lambda: method(name=""), "name=''"),
     "m above n": (lambda: methods.pods(n=8, m=16), "m=16: a whole number from 1 to n=8"),
     "m as text": (lambda: methods.pods(m="16"), "m='16': a whole number"),
     "a group of one": (lambda: methods.grpo(1), "n=1: a group needs at least 2"),
-    "a clip range of one number": (lambda: methods.grpo(clip=0.2), "clip=0.2: .low, high. with low in"),
-    "a negative KL weight": (lambda: methods.grpo(kl=-0.1), "kl=-0.1: zero or a positive weight"),
-    "an unknown rule": (lambda: methods.pods(rule="best"), "rule='best': allowed are max_variance"),
-    "an unknown base": (lambda: methods.cbs(["grpo"]), r"base=\['grpo'\]: allowed are grpo"),
-    "rates that are none": (lambda: methods.knapsack(rates=0.5), "rates=0.5: a SuccessRates is needed"),
+    "a clip range of one number": (
+        lambda: methods.grpo(clip=0.2),
+        "clip=0.2: .low, high. with low in",
+    ),
+    "a negative KL weight": (lambda: methods.grpo(kl=-0.1), "kl=-0.1: a number of at least 0"),
+    "an unknown rule": (
+        lambda: methods.pods(rule="best"),
+        "rule='best': allowed are 'max_variance'",
+    ),
+    "an unknown base": (lambda: methods.cbs(["grpo"]), r"base=\['grpo'\]: allowed are 'grpo'"),
+    "rates that are none": (
+        lambda: methods.knapsack(rates=0.5),
+        "rates=0.5: a SuccessRates is needed",
+    ),
     "half a prior": (lambda: methods.aero(prior=1.0), "prior=1.0: the two parameters"),
-    "a share by its slot's name": (lambda: methods.cbs(keep=30), "keep=30: the percentage kept is given as p"),
+    "a share by its slot's name": (
+        lambda: methods.cbs(keep=30),
+        "keep=30: the percentage kept is given as p",
+    ),
     "a share in percent": (lambda: methods.cbs(p=0), "keep=0: a percentage"),
     # a lab
-    "an unknown level": (lambda: wb.labs.tiny(levels=(1, 9)), r"levels=\(1, 9\): known levels are 1, 2"),
+    "an unknown level": (
+        lambda: wb.labs.tiny(levels=(1, 9)),
+        r"levels=\(1, 9\): known levels are 1, 2",
+    ),
     "a level alone": (lambda: wb.labs.tiny(levels=3), "levels=3: known levels"),
-    "a list of problems": (lambda: lab(problems=list(arithmetic(8))), r"problems=.*it has no draw\(\).*arithmetic\(1024\)"),
-    "an empty held-out list": (lambda: lab(held_out=[]), r"held_out=\[\]: a Pool is needed, or None"),
-    "an endless held-out set": (lambda: lab(held_out=arithmetic()), "held_out=.*: a Pool is needed"),
-    "the class of a verifier": (lambda: lab(verifier=wb.verifiers.Math), "verifier=Math: this is a class"),
-    "a policy for its factory": (lambda: lab(make_policy="model"), "make_policy='model': a function"),
-    "sampling as a dict": (lambda: lab(sampling={"temperature": 1}), "sampling=.*: a Sampling is needed"),
-    "a lab's learning rate": (lambda: lab(learning_rate=-1e-6), "learning_rate=-1e-06: a positive number"),
-    "a learning rate of zero for a model": (lambda: wb.labs.transformers("model", arithmetic(8), learning_rate=0.0),
-                                            "learning_rate=0.0: a positive number"),
-    "the optimizer's name": (lambda: lab(optimizer="adam"), "optimizer='adam': a dict of AdamW's keyword arguments"),
+    "a list of problems": (
+        lambda: lab(problems=list(arithmetic(8))),
+        r"problems=.*: a Pool or a Stream is needed, such as problems\.arithmetic\(1024\)",
+    ),
+    "an empty held-out list": (
+        lambda: lab(held_out=[]),
+        r"held_out=\[\]: a Pool is needed, such as problems\.arithmetic\(100",
+    ),
+    "an endless held-out set": (
+        lambda: lab(held_out=arithmetic()),
+        "held_out=.*: a Pool is needed",
+    ),
+    "the class of a verifier": (
+        lambda: lab(verifier=wb.verifiers.Math),
+        r"verifier=Math: an object with score\(\) is needed, such as verifiers\.Math\(\)",
+    ),
+    "a policy for its factory": (
+        lambda: lab(make_policy="model"),
+        "make_policy='model': a function",
+    ),
+    "sampling as a dict": (
+        lambda: lab(sampling={"temperature": 1}),
+        "sampling=.*: a Sampling is needed",
+    ),
+    "a lab's learning rate": (
+        lambda: lab(learning_rate=-1e-6),
+        "learning_rate=-1e-06: a positive number",
+    ),
+    "a learning rate of zero for a model": (
+        lambda: wb.labs.transformers("model", arithmetic(8), learning_rate=0.0),
+        "learning_rate=0.0: a positive number",
+    ),
+    "the rank of an adapter": (
+        lambda: wb.labs.transformers("model", arithmetic(8), lora=64),
+        r"lora=64: a dict of the arguments of peft\.LoraConfig is needed, such as dict\(r=64",
+    ),
+    "an option of a lab with a typo": (
+        lambda: wb.labs.transformers("model", arithmetic(8), learningrate=1e-6),
+        "learningrate: no option of this lab; .* did you mean 'learning_rate'",
+    ),
+    "the optimizer's name": (
+        lambda: lab(optimizer="adam"),
+        "optimizer='adam': a dict of AdamW's keyword arguments",
+    ),
     "a second learning rate": (lambda: lab(optimizer={"lr": 1.0}), "optimizer=.*without lr"),
-    "an unknown optimizer option": (lambda: run(lab=lab(optimizer={"beta": 0.9})), "optimizer=.*: AdamW says: .*'beta'"),
-    "a wrong optimizer option": (lambda: run(lab=lab(optimizer={"betas": (0.9, 2.0)})), "optimizer=.*: AdamW says: Invalid beta"),
+    "an unknown optimizer option": (
+        lambda: run(lab=lab(optimizer={"beta": 0.9})),
+        "optimizer=.*: AdamW says: .*'beta'",
+    ),
+    "a wrong optimizer option": (
+        lambda: run(lab=lab(optimizer={"betas": (0.9, 2.0)})),
+        "optimizer=.*: AdamW says: Invalid beta",
+    ),
     "no gradient": (lambda: lab(max_grad_norm=0), "max_grad_norm=0"),
-    "no samples": (lambda: wb.labs.tiny(samples=0), "samples=0"),
+    "no samples": (lambda: wb.labs.tiny(base="clean", samples=0), "samples=0"),
     "a negative number of held-out problems": (lambda: wb.labs.tiny(held_out=-1), "held_out=-1"),
-    "a negative temperature": (lambda: Sampling(temperature=-0.5), "temperature=-0.5: a number of at least 0"),
+    "a negative temperature": (
+        lambda: Sampling(temperature=-0.5),
+        "temperature=-0.5: a number of at least 0",
+    ),
     "a temperature as text": (lambda: Sampling(temperature="1"), "temperature='1': a number"),
     "a nucleus above one": (lambda: Sampling(top_p=1.5), "top_p=1.5: a number above 0 and up to 1"),
     "half a token": (lambda: Sampling(max_new_tokens=1.5), "max_new_tokens=1.5: a whole number"),
     "one stop text": (lambda: Sampling(stop="\n"), r"stop='\\n': a tuple of texts"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -146,7 +330,7 @@ def test_the_directory_of_a_run(tmp_path):
     [
         (
             {"method": {"is": "test_run.Shortest", "m": 3}},
-            r"cannot make this method again \(test_run.Shortest: .*method=\.\.\.",
+            r"cannot make this method again \('test_run.Shortest' is not a slot value .*method=\.\.\.",
         ),
         (
             {"method": {"is": "methods.Method", "name": "x", "brake": 1}},
@@ -178,7 +362,7 @@ def test_a_manifest_that_cannot_be_followed(changes, message, tmp_path):
     manifest = {
         "format": 1,
         "method": {"is": "methods.Method", "name": "grpo"},
-        "lab": wb.labs.tiny(16, held_out=0).config,
+        "lab": wb.labs.tiny(16, base="clean", held_out=0).config,
         "seed": 0,
         "arguments": {"seed": 0},
     }
@@ -191,9 +375,9 @@ def test_a_manifest_that_cannot_be_followed(changes, message, tmp_path):
 def test_the_parts_of_any_lab_and_method_that_work_are_let_through():
     for name in methods.PAPERS:
         assert run(method=getattr(methods, name)(), problems_per_round=4).method.name == name
-    assert run(
-        lab=lab(problems=arithmetic(), held_out=None, learning_rate=np.float32(1e-3))
-    ).learning_rate == np.float32(1e-3)
+    rate = np.float32(1e-3)
+    endless = lab(problems=arithmetic(), held_out=None, learning_rate=rate)
+    assert run(lab=endless).learning_rate == rate
 
 
 SCRAPS = st.one_of(
@@ -215,43 +399,53 @@ SCRAPS = st.one_of(
             wb.Method,
             wb.labs.tiny,
             *methods.PAPERS,
-            *selectors.STATISTICS,
-            *reuse.MODES,
+            selectors.All(),
+            *BASELINES,
+            *replay.MODES,
         ]
     ),
 )
 MAKERS = [
     *(getattr(methods, name) for name in methods.PAPERS),
     wb.labs.tiny,
+    wb.labs.TransformersConfig,
+    wb.labs.UnslothConfig,
     Sampling,
     Objective,
     wb.Method,
     replace,
     wb.Run,
 ]
+# What else they are called with. `replace` changes a part of a lab.
+BASE_ARGUMENTS = {
+    wb.Run: {"lab": LAB, "method": methods.grpo(4), "problems_per_round": 4},
+    wb.Method: {"name": "x"},
+    wb.labs.tiny: {"pool": 4, "base": "clean", "held_out": 2, "levels": (1, 2)},
+    wb.labs.TransformersConfig: {"model": "nobody/none"},
+    wb.labs.UnslothConfig: {"model": "nobody/none"},
+}
+# `out` and `model` name what is written and read, for which a scrap of text is a good name, and an
+# enormous pool is no mistake.
+NO_SCRAPS = ("out", "model", "pool", "held_out")
 
 
 @settings(max_examples=400)
 @given(st.data())
 def test_no_scrap_in_any_argument_is_more_than_a_named_error(data):
     make = data.draw(st.sampled_from(MAKERS))
-    base = {
-        wb.Run: {"lab": LAB, "method": methods.grpo(4), "problems_per_round": 4},
-        wb.Method: {"name": "x"},
-        wb.labs.tiny: {"pool": 4, "held_out": 2, "levels": (1, 2)},
-    }.get(make, {})
     target = wb.labs.Lab if make is replace else make
     names = [
         name
-        for name, p in inspect.signature(target).parameters.items()
-        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        for name, parameter in inspect.signature(target).parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and (name not in NO_SCRAPS or (make is replace and name == "held_out"))
     ]
-    # `out` and `model` name what is written and read; a scrap of text is a good name
-    sizes = ("pool", "held_out") if make is wb.labs.tiny else ()  # an enormous pool is no mistake
-    names = [name for name in names if name not in ("out", "model", *sizes)]
     scraps = data.draw(st.dictionaries(st.sampled_from(names), SCRAPS, min_size=1, max_size=2))
     try:
-        made = make(LAB, **scraps) if make is replace else make(**(base | scraps))
+        if make is replace:
+            made = replace(LAB, **scraps)
+        else:
+            made = make(**(BASE_ARGUMENTS.get(make, {}) | scraps))
     except ValueError:
         return
     if isinstance(made, wb.Method):
@@ -259,12 +453,8 @@ def test_no_scrap_in_any_argument_is_more_than_a_named_error(data):
 
 
 def test_other_software_or_hardware_than_the_run_began_with_is_told(tmp_path):
-    small = dict(problems_per_round=2, evaluate_every=0)
-    list(
-        wb.Run(small_lab(held_out=0), wb.methods.grpo(2), out=tmp_path, **small).rounds(
-            1, progress=False
-        )
-    )
+    lab = small_lab(held_out=0)
+    go(wb.Run(lab, wb.methods.grpo(2), out=tmp_path, problems_per_round=2, evaluate_every=0), 1)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["versions"]["workbench"] == wb.__version__
     manifest["versions"] |= {"workbench": "0.0.9", "forgotten": "1"}
@@ -273,5 +463,5 @@ def test_other_software_or_hardware_than_the_run_began_with_is_told(tmp_path):
         RecordWarning,
         match=r"other conditions \(now, then\): versions.workbench: .*, '0\.0\.9'; versions",
     ):
-        list(wb.Run.resume(tmp_path).rounds(2, progress=False))
+        go(wb.Run.resume(tmp_path), 2)
     assert len(wb.load(tmp_path).rounds) == 2

@@ -65,11 +65,6 @@ def test_code_that_needs_another_machine_is_python(page):
         ast.parse(block)
 
 
-def test_the_method_of_ones_own_has_20_lines_at_most():
-    block = blocks("guides/own-method.md", "python")[0]
-    assert 5 < len([line for line in block.splitlines() if line.strip()]) <= 20
-
-
 @pytest.mark.parametrize("page", pages_with("console"))
 def test_commands_exist(page):
     targets = set(

@@ -14,23 +14,25 @@ def test_a_row_a_problem(policy):
         frame = evaluate(policy, PROBLEMS, verifier, k=4)
         again = evaluate(policy, PROBLEMS, verifier, k=4)
         other = evaluate(policy, PROBLEMS, verifier, k=4, seed=1)
-    assert frame["problem"].tolist() == [p.id for p in PROBLEMS] and (frame["samples"] == 4).all()
-    assert frame["correct"].between(0, 4).all() and 0 < avg_at_k(frame["correct"], 4) < 1
-    assert frame.equals(again) and not frame.equals(other)
+    assert frame["problem"].tolist() == [p.id for p in PROBLEMS]
+    assert (frame["samples"] == 4).all()
+    assert frame["correct"].between(0, 4).all()
+    assert 0 < avg_at_k(frame["correct"], 4) < 1
+    assert frame.equals(again)
+    assert not frame.equals(other)
     assert frame["greedy"].dtype == bool
 
 
 def test_draws_do_not_depend_on_the_other_problems(policy):
     with Math(boxed=True) as verifier:
-        whole, part = (
-            evaluate(policy, PROBLEMS, verifier, k=4),
-            evaluate(policy, list(PROBLEMS)[5:], verifier, k=4),
-        )
+        whole = evaluate(policy, PROBLEMS, verifier, k=4)
+        part = evaluate(policy, list(PROBLEMS)[5:], verifier, k=4)
     assert np.array_equal(whole["correct"][5:], part["correct"])
 
 
 @pytest.mark.parametrize(
-    "problems, k, message", [(PROBLEMS, 0, "k=0: at least one sample"), ([], 4, r"problems=\[\]")]
+    "problems, k, message",
+    [(PROBLEMS, 0, "k=0: a whole number of at least 1"), ([], 4, r"problems=\[\]")],
 )
 def test_bad_arguments(policy, problems, k, message):
     with pytest.raises(ValueError, match=message):

@@ -1,21 +1,23 @@
-"""Every method trains in the tiny lab and its record shows what it promised; any slot goes with any other."""
+"""Every method trains in the tiny lab, and its record shows what the paper says.
 
-from dataclasses import dataclass
-from functools import partial
+Any value of a slot goes with any value of the others.
+"""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from conftest import small_lab
-from test_run import go, same_record, same_weights
+from conftest import Gradients, go, same_record, same_weights, small_lab
 
 import workbench as wb
 from workbench import allocators, selectors
-from workbench.advantages import group_normalized, leave_one_out
+from workbench.advantages import GroupNormalized, LeaveOneOut, group_normalized
 from workbench.objectives import Objective
 from workbench.replay import CorrectResponses
-from workbench.rollouts import Rollouts
+from workbench.rollouts import Context, Rollouts
+from workbench.slots import Selection, Slot
 
-SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
+SMALL = {"problems_per_round": 8, "evaluate_every": 0, "checkpoint_every": 2}
 METHODS = {
     "grpo": wb.methods.grpo(4),
     "dapo": wb.methods.dapo(4),
@@ -30,7 +32,7 @@ METHODS = {
 
 
 def trained(method, tmp_path, rounds=5, **options):
-    """Record frames of a short run on a pool of 16 problems: an epoch is two rounds."""
+    """Rounds and rollouts of a short run on a pool of 16 problems: an epoch is two rounds."""
     run = wb.Run(small_lab(pool=16), method, out=tmp_path, **{**SMALL, **options})
     go(run, rounds)
     return run.record.rounds, run.record.rollouts()
@@ -46,71 +48,102 @@ def test_every_paper_is_a_method():
         assert getattr(wb.methods, name)().name == name
 
 
+# Further papers, in sizes for a test. The others take no arguments that a test needs smaller.
+SMALL_ARGUMENTS = {
+    "reinforce_ada": {"stages": 2, "k": 2, "keep": 2},
+    "speed": {"first": 2, "further": 2, "groups": 3},
+    "hora": {"n": 4, "probe": 2},
+    "vip": {"n": 4},
+    "mapp": {"n": 4, "factor": 2},
+    "mopps": {"n": 4, "factor": 2},
+    "lilo": {"n": 4, "factor": 2},
+    "rlep": {"n": 4, "each": 1},
+    "exgrpo": {"n": 4, "start": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", wb.methods.MORE_PAPERS)
+def test_two_rounds_of_every_further_paper_resume_exactly(name, tmp_path):
+    arguments = SMALL_ARGUMENTS.get(name, {"n": 4})
+    method = getattr(wb.methods, name)(**arguments)
+    assert method.name == name
+    options = {"problems_per_round": 4, "checkpoint_every": 1}
+    rounds, _ = trained(method, tmp_path / "whole", 3, **options)
+    assert rounds["rollouts"].min() > 0
+    trained(method, tmp_path / "parts", 2, **options)
+    assert len(go(wb.Run.resume(tmp_path / "parts"), 3)) == 1
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts"))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_five_rounds_resume_exactly(name, tmp_path):
     method = METHODS[name]
     trained(method, tmp_path / "whole")
     trained(method, tmp_path / "parts", 3)
     assert len(go(wb.Run.resume(tmp_path / "parts"), 5)) == 2
-    whole, parts = wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts")
+    whole = wb.load(tmp_path / "whole")
+    parts = wb.load(tmp_path / "parts")
     same_record(whole, parts)
     assert same_weights(whole.path, parts.path)
-    assert len(whole.rounds) == 5 and whole.rounds["steps"].max() == 1
+    assert len(whole.rounds) == 5
+    assert whole.rounds["steps"].max() == 1
 
 
 def test_pods_trains_on_m_of_n(tmp_path):
     rounds, rollouts = trained(METHODS["pods"], tmp_path)
     kept = rollouts[rollouts["selected"]]
-    assert (
-        (sizes(rollouts) == 8).all()
-        and (sizes(kept) == 4).all()
-        and (rounds["selected"] == 32).all()
-    )
+    assert (sizes(rollouts) == 8).all()
+    assert (sizes(kept) == 4).all()
+    assert (rounds["selected"] == 32).all()
     for _, group in rollouts.groupby(["round", "problem"]):
         right = group["correct"].sum()
         kept_right = group[group["selected"]]["correct"].sum()
-        assert kept_right == np.clip(2, max(0, right - 4), min(4, right)), (
-            "theorem 2: half and half, as far as there are"
-        )
+        # Theorem 2: half and half, as far as there are.
+        assert kept_right == np.clip(2, max(0, right - 4), min(4, right))
 
 
-def test_ar3po_stages_and_reuse(tmp_path):
+def test_ar3po_stages_and_replay(tmp_path):
     rounds, rollouts = trained(METHODS["ar3po"], tmp_path, rounds=6)
     fresh = rollouts[rollouts["age"] == 0]
     for _, group in fresh.groupby(["round", "problem"]):
         assert len(group) == (2 if group[group["stage"] == 0]["correct"].any() else 4)
     old = rollouts[rollouts["age"] > 0]
-    assert (
-        len(old) > 0
-        and old["round"].min() >= 1
-        and old["correct"].all()
-        and not old["trained"].any()
-    )
-    assert (rounds["rollouts"] < 32).any() and rounds["reuse_stored"].iloc[-1] == fresh[
-        "correct"
-    ].sum()
+    assert len(old) > 0
+    assert old["round"].min() >= 1
+    assert old["correct"].all()
+    assert not old["trained"].any()
+    assert (rounds["rollouts"] < 32).any()
+    assert rounds["replay_stored"].iloc[-1] == fresh["correct"].sum()
+    assert rounds["replay_bytes"].iloc[-1] > 0
 
 
 def test_knapsack_keeps_the_total_and_starts_uniform(tmp_path):
     rounds, rollouts = trained(METHODS["knapsack"], tmp_path, rounds=6)
     assert (rounds["rollouts"] == 32).all()
     counts = sizes(rollouts)
-    assert (counts[:2] == 4).all() and counts.min() >= 2 and (counts[3:] != 4).any()
+    assert (counts[:2] == 4).all()
+    assert counts.min() >= 2
+    assert (counts[3:] != 4).any()
     assert np.isfinite(rounds["success_rate_error"].iloc[-1])
 
 
 def test_aero_sizes(tmp_path):
     _, rollouts = trained(METHODS["aero"], tmp_path)
     for _, group in rollouts.groupby(["round", "problem"]):
-        explored, kept = group[group["stage"] == 0], group[group["selected"]]
+        explored = group[group["stage"] == 0]
+        kept = group[group["selected"]]
         right = explored["correct"].sum()
-        assert len(explored) == 4 and (len(group) == 4 or right == 0)
+        assert len(explored) == 4
+        assert len(group) == 4 or right == 0
         if group["correct"].nunique() == 1:
-            assert len(kept) == 4 and (kept["advantage"] != 0).all()
+            assert len(kept) == 4
+            assert (kept["advantage"] != 0).all()
         elif right == 0:
-            assert kept["correct"].tolist().count(True) == 1 and len(kept) == 2
+            assert kept["correct"].tolist().count(True) == 1
+            assert len(kept) == 2
         elif right / 4 < 0.5:
-            assert kept["correct"].sum() == right and len(kept) == 2 * right
+            assert kept["correct"].sum() == right
+            assert len(kept) == 2 * right
         else:
             assert len(kept) == len(group)
 
@@ -119,17 +152,13 @@ def test_dapo_trains_on_mixed_groups_only(tmp_path):
     rounds, rollouts = trained(METHODS["dapo"], tmp_path, problems_per_round=4)
     kept = rollouts[rollouts["selected"]]
     assert kept.groupby(["round", "problem"])["correct"].nunique().eq(2).all()
-    assert (
-        (rounds["problems"] <= 12).all()
-        and (rounds["problems"] > 4).any()
-        and (rounds["selected"] <= 16).all()
-    )
+    assert (rounds["problems"] <= 12).all()
+    assert (rounds["problems"] > 4).any()
+    assert (rounds["selected"] <= 16).all()
     assert {"reward_correct", "reward_overlong"} <= set(rollouts.columns)
 
 
 def test_dapo_with_nothing_mixed_ends_and_trains_on_nothing(tmp_path):
-    from dataclasses import replace
-
     from workbench.verifiers import Scores
 
     class Solved:
@@ -138,25 +167,25 @@ def test_dapo_with_nothing_mixed_ends_and_trains_on_nothing(tmp_path):
 
     lab = replace(small_lab(pool=16, held_out=0), verifier=Solved())
     row = go(wb.Run(lab, wb.methods.dapo(2), problems_per_round=4, evaluate_every=0), 1)[0]
-    assert (
-        row["rollouts"] == 24
-        and row["selected"] == 0
-        and row["steps"] == 0
-        and np.isnan(row["loss"])
-    )
+    assert row["rollouts"] == 24
+    assert row["selected"] == 0
+    assert row["steps"] == 0
+    assert np.isnan(row["loss"])
 
 
 def test_a_cross_product_is_one_expression(tmp_path):
     method = wb.methods.knapsack(8).but(
         name="knapsack-pods-gspo",
         selector=selectors.MaxVariance(4),
-        reuse=CorrectResponses(),
-        advantage=partial(leave_one_out, clip=5.0),
+        replay=CorrectResponses(),
+        advantage=LeaveOneOut(clip=5.0),
         objective=Objective((3e-4, 4e-4), "sequence", "rollout"),
     )
     rounds, rollouts = trained(method, tmp_path)
-    assert (rounds["rollouts"] == 64).all() and sizes(rollouts[rollouts["selected"]]).max() <= 4
-    assert "Knapsack" in repr(method) and "MaxVariance(m=4)" in repr(method)
+    assert (rounds["rollouts"] == 64).all()
+    assert sizes(rollouts[rollouts["selected"]]).max() <= 4
+    assert "Knapsack" in repr(method)
+    assert "MaxVariance(m=4)" in repr(method)
 
 
 @pytest.mark.parametrize("kind", ["epoch", "beta", "fresh", "predictor"])
@@ -169,91 +198,80 @@ def test_every_kind_of_success_rate_runs(kind, tmp_path):
 
 def test_a_selector_of_ones_own_in_a_few_lines(tmp_path):
     @dataclass(frozen=True)
-    class Shortest:
+    class Shortest(Slot):
         """Keeps the m shortest rollouts of the round."""
 
         m: int
-        statistics: str = "pool"
 
-        def __call__(self, rollouts, rng):
-            return np.sort(np.argsort(rollouts.lengths, kind="stable")[: self.m])
+        def select(self, rollouts, context):
+            return Selection(np.argsort(rollouts.lengths, kind="stable")[: self.m])
 
     rounds, rollouts = trained(
         wb.methods.grpo(4).but(name="shortest", selector=Shortest(10)), tmp_path, 1
     )
     assert rounds["selected"].tolist() == [10]
-    assert (
-        rollouts.loc[rollouts["selected"], "length"].max()
-        <= rollouts.loc[~rollouts["selected"], "length"].min()
-    )
+    kept = rollouts.loc[rollouts["selected"], "length"]
+    left_out = rollouts.loc[~rollouts["selected"], "length"]
+    assert kept.max() <= left_out.min()
 
 
-class TestReuse:
-    """CorrectResponses on hand-made groups of one problem, one of eight replaced."""
+class TestCorrectResponses:
+    """On hand-made groups of one problem, one of eight rows replaced."""
 
     @staticmethod
     def joined(mode, policy):
-        from workbench.rollouts import Context
-
         slot = CorrectResponses(mode)
-        sampled = policy.generate(
-            ["1+2="] * 2, [1, 8], wb.policies.Sampling(max_new_tokens=12), seed=3
-        )
+        sampling = wb.policies.Sampling(max_new_tokens=12)
+        sampled = policy.generate(["1+2="] * 2, [1, 8], sampling, seed=3)
         sampled = sampled.assign(problem=np.array(["p"] * 9), gradient=np.ones(9, bool))
-        slot.feedback(
-            sampled.take([0]).assign(correct=[True], reward=[1.0], round=[1]), Context(round=1)
-        )
+        solved = sampled.take([0]).assign(correct=[True], reward=[1.0], round=[1])
+        slot.feedback(solved, Context(round=1))
         table = sampled.take(np.arange(1, 9)).assign(
             reward=np.zeros(8), correct=np.zeros(8, bool), round=np.full(8, 2)
         )
-        return slot, *slot.join(table, np.arange(8), Context(round=2, policy=policy))
+        return slot.join(table, np.arange(8), Context(round=2, policy=policy))
 
     @pytest.mark.parametrize("mode", ["stop-gradient", "recompute", "direct"])
     def test_one_in_eight(self, mode, policy):
-        _, rollouts, candidates = self.joined(mode, policy)
-        assert (
-            len(rollouts) == 9
-            and len(candidates) == 8
-            and candidates[-1] == 8
-            and rollouts.correct.sum() == 1
-        )
+        rollouts, candidates = self.joined(mode, policy)
+        assert len(rollouts) == 9
+        assert len(candidates) == 8
+        assert candidates[-1] == 8
+        assert rollouts.correct.sum() == 1
         advantages = group_normalized(rollouts.reward[candidates], rollouts.problem[candidates])
-        assert advantages[:7] == pytest.approx(np.full(7, -0.378), abs=5e-4) and advantages[
-            7
-        ] == pytest.approx(2.646, abs=1e-3)
+        assert advantages[:7] == pytest.approx(np.full(7, -0.378), abs=5e-4)
+        assert advantages[7] == pytest.approx(2.646, abs=1e-3)
         assert rollouts["gradient"][candidates].tolist() == [True] * 7 + [mode != "stop-gradient"]
 
     def test_no_gradient_through_it_in_stop_gradient_mode(self, policy):
-        from test_grpo import Gradients
-
         from workbench.grpo import grpo_step
 
-        _, rollouts, candidates = self.joined("stop-gradient", policy)
-        chosen, advantages = rollouts.take(candidates), np.zeros(8)
+        rollouts, candidates = self.joined("stop-gradient", policy)
+        chosen = rollouts.take(candidates)
+        advantages = np.zeros(8)
         advantages[7] = 2.6  # all of the others' silenced
         keeper = Gradients(policy)
         stats = grpo_step(policy, keeper, chosen, advantages)
-        assert not keeper.seen.any() and stats.rollouts == 0
-        assert (
-            grpo_step(policy, keeper, chosen.assign(gradient=np.ones(8, bool)), advantages).rollouts
-            == 1
-        )
+        assert not keeper.seen.any()
+        assert stats.rollouts == 0
+        with_gradient = chosen.assign(gradient=np.ones(8, bool))
+        assert grpo_step(policy, keeper, with_gradient, advantages).rollouts == 1
 
     def test_probabilities_are_of_the_right_policy(self, policy):
         import torch
 
-        old = self.joined("direct", policy)[1].logprobs[8]
+        direct, _ = self.joined("direct", policy)
+        sampled_with = direct.old_logprobs[8]
         with torch.no_grad():
             for p in policy.parameters():
                 p.add_(0.05 * torch.randn_like(p))
-        _, rollouts, _ = self.joined("recompute", policy)
+        rollouts, _ = self.joined("recompute", policy)
         with torch.no_grad():
             now = policy.logprobs(rollouts.take([8])).numpy()[0]
-        assert rollouts.logprobs[8] == pytest.approx(now, abs=1e-5) and len(old)
+        assert rollouts.old_logprobs[8] == pytest.approx(now, abs=1e-5)
+        assert np.abs(sampled_with - now).max() > 1e-3
 
     def test_capacity_drops_the_oldest_and_state_comes_back(self):
-        from workbench.rollouts import Context
-
         slot = CorrectResponses(capacity=2)
         for number in (1, 2, 3):
             table = Rollouts(
@@ -266,10 +284,8 @@ class TestReuse:
         assert sorted(zip(slot.stored.problem, slot.stored.round)) == [("a", 2), ("a", 3), ("b", 1)]
         other = CorrectResponses(capacity=2)
         other.load_state_dict(slot.state_dict())
-        assert (
-            other.stored.text.tolist() == slot.stored.text.tolist()
-            and other.metrics() == slot.metrics()
-        )
+        assert other.stored.text.tolist() == slot.stored.text.tolist()
+        assert other.metrics() == slot.metrics()
 
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match="mode='clone': allowed are"):
@@ -278,11 +294,58 @@ class TestReuse:
             CorrectResponses(capacity=0)
 
 
+class TestWhatSlotsLearnTogether:
+    """A method speaks for its slots: clone, state, measurements and feedback."""
+
+    def test_a_clone_has_learnt_nothing_and_is_equal(self, tmp_path):
+        method = wb.methods.knapsack(4).but(replay=CorrectResponses())
+        run = wb.Run(small_lab(pool=16), method, out=tmp_path, **SMALL)
+        go(run, 1)
+        assert run.method.allocator.rates.state_dict()["ids"]
+        assert run.method.replay.stored is not None
+        clone = run.method.clone()
+        assert clone == method
+        assert clone.allocator.rates.state_dict()["ids"] == []
+        assert clone.replay.stored is None
+
+    def test_a_run_leaves_the_method_that_it_was_given_alone(self, tmp_path):
+        method = wb.methods.cbs(n=4, scope="buffer")
+        go(wb.Run(small_lab(pool=16), method, out=tmp_path, **SMALL), 2)
+        assert method.curriculum.cursor == 0
+        assert method.replay.stored is None
+        assert method.selector.learner is None
+
+    def test_state_of_a_method_with_other_slots_is_refused(self):
+        with_replay = wb.methods.ar3po()
+        without = wb.methods.grpo()
+        with pytest.raises(ValueError, match=r"saved by a method with other slots \(replay\)"):
+            without.load_state_dict(with_replay.state_dict())
+
+    def test_state_of_a_value_that_learns_is_refused_by_one_that_does_not(self):
+        learnt = wb.methods.grpo().but(allocator=allocators.Knapsack()).state_dict()
+        with pytest.raises(ValueError, match=r"Uniform remembers nothing, but \['epoch', "):
+            wb.methods.grpo().load_state_dict(learnt)
+
+    def test_measurements_of_all_slots_are_columns_of_the_record(self, tmp_path):
+        method = wb.methods.cbs(n=4, scope="buffer").but(allocator=allocators.Knapsack(4))
+        rounds, _ = trained(method, tmp_path, 1)
+        assert {"success_rate_known", "buffer_stored", "scheduler_epsilon"} <= set(rounds.columns)
+
+
+def test_defaults_are_left_out_when_a_method_is_shown():
+    method = wb.methods.grpo().but(advantage=GroupNormalized(eps=1e-6))
+    assert "advantage=GroupNormalized(eps=1e-06)" in repr(method)
+    assert "selector=All()" in repr(method)
+    assert "GroupNormalized(eps=1e-06)" in method._repr_html_()
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
         (lambda: wb.methods.pods(8, 9), "m=9: a whole number from 1 to n=8"),
         (lambda: wb.methods.pods(8, 0), "m=0"),
+        (lambda: wb.methods.pods(8, 1), "m=1: one kept rollout has no advantage against itself"),
+        (lambda: wb.methods.pods(rule="max_varience"), "did you mean 'max_variance'"),
         (lambda: wb.methods.pods(rule="best"), "rule='best'"),
         (lambda: wb.methods.grpo(1), "n=1"),
         (lambda: wb.methods.knapsack(200), "n=200"),

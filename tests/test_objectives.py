@@ -7,82 +7,119 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.objectives import Objective, kl_estimate, policy_loss, surrogate, token_weights
+from workbench.objectives import (
+    IMPORTANCE_SAMPLING,
+    LOSS_AGGREGATION,
+    Objective,
+    kl_estimate,
+    policy_loss,
+    surrogate,
+    token_weights,
+)
 
-# two rollouts: three tokens and one token
+# Two rollouts, of three tokens and of one token.
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 ADVANTAGES = torch.tensor([1.0, -2.0])
-BEHAVIOUR = torch.zeros(2, 3)
+OLD_LOGPROBS = torch.zeros(2, 3)
 
 
 def loss(ratios, **options):
-    return policy_loss(torch.tensor(ratios).log(), BEHAVIOUR, ADVANTAGES, MASK, **options).item()
+    return policy_loss(torch.tensor(ratios).log(), OLD_LOGPROBS, ADVANTAGES, MASK, **options).item()
 
 
 @pytest.mark.parametrize(
-    "mean, expected",
+    "aggregation, expected",
     [
         ("rollout", -(1 - 2) / 2),  # each rollout's mean is its advantage
         ("token", -(3 * 1 - 2) / 4),
         ("constant", -(3 * 1 - 2) / (2 * 3)),
     ],
 )
-def test_means_on_policy(mean, expected):
-    assert loss([[1.0] * 3] * 2, mean=mean) == pytest.approx(expected)
+def test_averages_on_policy(aggregation, expected):
+    assert loss([[1.0] * 3] * 2, loss_aggregation=aggregation) == pytest.approx(expected)
+
+
+def test_the_average_over_groups_weighs_every_group_alike():
+    """AERO, equations 2 and 8: three rollouts of one token; those of a share the weight of b."""
+    mask = torch.ones(3, 1, dtype=torch.bool)
+    weights = token_weights(mask, "group", groups=["a", "b", "a"])
+    assert weights[:, 0].tolist() == pytest.approx([0.25, 0.5, 0.25])
+    with pytest.raises(ValueError, match="groups=None: loss_aggregation='group' needs the group"):
+        token_weights(mask, "group")
+    with pytest.raises(ValueError, match="length=None: loss_aggregation='constant' needs"):
+        token_weights(mask, "constant")
 
 
 def test_clipping_by_hand():
-    # A > 0: 1.5 is bounded at 1.28, 0.5 is not; A < 0: 0.5 is bounded at 0.8
+    # A > 0: 1.5 is bounded at 1.28 and 0.5 is not. A < 0: 0.5 is bounded at 0.8.
     ratios = [[1.5, 0.5, 1.0], [0.5, 1.0, 1.0]]
-    assert loss(ratios, mean="token") == pytest.approx(-(1.28 + 0.5 + 1.0 - 2 * 0.8) / 4)
+    assert loss(ratios, loss_aggregation="token") == pytest.approx(-(1.28 + 0.5 + 1.0 - 2 * 0.8) / 4)
     _, clipped = surrogate(
-        torch.tensor(ratios).log(), BEHAVIOUR, ADVANTAGES, MASK, clip=(0.2, 0.28), ratio="token"
+        torch.tensor(ratios).log(), OLD_LOGPROBS, ADVANTAGES, MASK, clip=(0.2, 0.28), importance_sampling="token"
     )
     assert clipped.tolist() == [[True, False, False], [True, False, False]]
 
 
 def test_sequence_ratio_is_the_geometric_mean():
     ratios = [[1.1, 1.2, 1.0], [0.9, 1.0, 1.0]]
-    s1, s2 = (1.1 * 1.2) ** (1 / 3), 0.9
-    assert loss(ratios, ratio="sequence", mean="rollout") == pytest.approx(
-        -(s1 - 2 * s2) / 2, rel=1e-5
+    first = (1.1 * 1.2) ** (1 / 3)
+    second = 0.9
+    assert loss(ratios, importance_sampling="sequence", loss_aggregation="rollout") == pytest.approx(
+        -(first - 2 * second) / 2, rel=1e-5
     )
 
 
 def test_sequence_gradient_is_shared_by_its_tokens():
     logprobs = torch.tensor([[0.05, 0.1, 0.0], [0.0, 0.0, 0.0]], requires_grad=True)
-    policy_loss(logprobs, BEHAVIOUR, ADVANTAGES, MASK, ratio="sequence", mean="rollout").backward()
+    policy_loss(logprobs, OLD_LOGPROBS, ADVANTAGES, MASK, importance_sampling="sequence", loss_aggregation="rollout").backward()
     expected = -math.exp(0.05) / 3 / 2  # s * A / |o| / R
     assert logprobs.grad[0].tolist() == pytest.approx([expected] * 3, rel=1e-5)
     assert logprobs.grad[1].tolist() == [pytest.approx(1.0), 0.0, 0.0]
 
 
 @given(
-    st.sampled_from(["token", "sequence"]),
-    st.sampled_from(["rollout", "token", "constant"]),
-    st.integers(0, 99),
+    st.sampled_from(IMPORTANCE_SAMPLING), st.sampled_from(LOSS_AGGREGATION), st.integers(0, 99)
 )
-def test_padding_never_matters(ratio, mean, seed):
+def test_padding_never_matters(importance_sampling, aggregation, seed):
     draw = torch.Generator().manual_seed(seed)
-    logprobs, behaviour = (
-        torch.randn(2, 3, generator=draw) - 2,
-        torch.randn(2, 3, generator=draw) - 2,
-    )
-    options = dict(ratio=ratio, mean=mean, length=3)
+    logprobs = torch.randn(2, 3, generator=draw) - 2
+    old_logprobs = torch.randn(2, 3, generator=draw) - 2
+    options = {
+        "importance_sampling": importance_sampling,
+        "loss_aggregation": aggregation,
+        "length": 3,
+        "groups": ["a", "b"],
+    }
+    plain = policy_loss(logprobs, old_logprobs, ADVANTAGES, MASK, **options)
+
     garbage = torch.where(MASK, logprobs, torch.full_like(logprobs, 1e4))
-    wide = [
-        torch.nn.functional.pad(t, (0, 2), value=v)
-        for t, v in ((garbage, 7.0), (behaviour, -9.0), (MASK, False))
-    ]
-    plain = policy_loss(logprobs, behaviour, ADVANTAGES, MASK, **options)
-    assert policy_loss(wide[0], wide[1], ADVANTAGES, wide[2], **options).item() == pytest.approx(
-        plain.item(), rel=1e-6
+    padded = policy_loss(
+        torch.nn.functional.pad(garbage, (0, 2), value=7.0),
+        torch.nn.functional.pad(old_logprobs, (0, 2), value=-9.0),
+        ADVANTAGES,
+        torch.nn.functional.pad(MASK, (0, 2), value=False),
+        **options,
     )
+    assert padded.item() == pytest.approx(plain.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("mean", ["rollout", "token"])
-def test_weights_sum_to_one(mean):
-    assert token_weights(MASK, mean, 3).sum().item() == pytest.approx(1)
+@pytest.mark.parametrize("aggregation", ["rollout", "token", "group"])
+def test_weights_sum_to_one(aggregation):
+    weights = token_weights(MASK, aggregation, 3, groups=["a", "b"])
+    assert weights.sum().item() == pytest.approx(1)
+
+
+def test_advantages_of_tokens():
+    """One number for each token; equal numbers are the same as one for the rollout."""
+    per_token = ADVANTAGES[:, None].expand(2, 3)
+    logprobs = torch.log(torch.tensor([[1.5, 0.5, 1.0], [0.5, 1.0, 1.0]]))
+    of_rollouts = policy_loss(logprobs, OLD_LOGPROBS, ADVANTAGES, MASK)
+    assert policy_loss(logprobs, OLD_LOGPROBS, per_token, MASK).item() == of_rollouts.item()
+
+    single = torch.zeros(2, 3)
+    single[0, 1] = 4.0
+    # Only one token counts, at a ratio of 0.5, and there are four tokens.
+    assert policy_loss(logprobs, OLD_LOGPROBS, single, MASK).item() == pytest.approx(-0.5)
 
 
 def test_kl_estimate_is_zero_at_the_reference_and_positive_elsewhere():
@@ -95,8 +132,14 @@ def test_kl_estimate_is_zero_at_the_reference_and_positive_elsewhere():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"ratio": "word"}, "ratio='word': allowed are token, sequence"),
-        ({"mean": "median"}, "mean='median'"),
+        (
+            {"importance_sampling": "word"},
+            "importance_sampling='word': allowed are 'token', 'sequence'",
+        ),
+        (
+            {"loss_aggregation": "rollouts"},
+            "loss_aggregation='rollouts': .*; did you mean 'rollout'",
+        ),
         ({"clip": (0.2,)}, "clip"),
         ({"clip": (-0.1, 0.2)}, "clip"),
         ({"kl": -1.0}, "kl=-1.0"),

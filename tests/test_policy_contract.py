@@ -1,9 +1,9 @@
 """The contract (`contract.py`) on every kind of policy that a CPU can run, in float32.
 
-`make test` runs the policies of transformers, full and LoRA. The others have environments of their own: `make test-unsloth`
-(Unsloth's CPU backend, `test_unsloth.py`) and `make test-vllm` (the CPU build of vLLM, `test_vllm.py`).
-What no CPU can run is in `test_gpu.py`: Unsloth's kernels, its gradient checkpointing, bfloat16 and 4-bit weights, and
-vLLM on the weights that Unsloth trains.
+`make test` runs the policies of transformers, full and LoRA. The others have environments of their
+own: `make test-unsloth` (Unsloth's CPU backend, `test_unsloth.py`) and `make test-vllm` (the CPU
+build of vLLM, `test_vllm.py`). What no CPU can run is in `test_gpu.py`: Unsloth's kernels, its
+gradient checkpointing, bfloat16 and 4-bit weights, and vLLM on the weights that Unsloth trains.
 """
 
 from importlib.util import find_spec

@@ -1,9 +1,22 @@
+"""Problems: what the families make, how pools and streams are drawn, and what is refused."""
+
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.problems import LEVELS, Pool, Problem, arithmetic, reasoning_gym, solution
+from workbench.datasets.arithmetic import LEVELS, solution
+from workbench.problems import (
+    Pool,
+    PoolExhausted,
+    Problem,
+    Stream,
+    arithmetic,
+    from_config,
+    reasoning_gym,
+)
 
 
 def ids(problems):
@@ -27,28 +40,30 @@ def test_chains_are_what_the_level_says(level):
     operations, largest = LEVELS[level]
     for problem in arithmetic(60, levels=[level], seed=3):
         body = problem.prompt.rstrip("=")
-        assert sum(body.count(s) for s in "+-*") == operations and problem.level == level
-        assert str(eval(body)) == problem.answer and int(problem.answer) >= 0
-        assert max(
-            int(x) for x in body.replace("+", " ").replace("-", " ").replace("*", " ").split()
-        ) <= max(largest, 10)
-        running = [
-            int(part.split("=")[1])
-            for part in solution(problem.prompt).split("\\")[0].replace("-", "+").split("+")[1:]
-        ]
-        assert all(value >= 0 for value in running)
+        numbers = [int(number) for number in re.findall(r"\d+", body)]
+        assert sum(body.count(s) for s in "+-*") == operations
+        assert problem.level == level
+        assert str(eval(body)) == problem.answer
+        assert int(problem.answer) >= 0
+        assert max(numbers) <= max(largest, 10)
+        # What stands behind each "=" of the worked solution is a running result.
+        running = re.findall(r"=(-?\d+)", solution(problem.prompt))
+        assert running
+        assert all(int(value) >= 0 for value in running)
 
 
 @given(st.integers(0, 2**31), st.integers(0, 2**31))
 def test_splits_never_overlap(a, b):
-    train, held_out = arithmetic(40, seed=a), arithmetic(40, seed=b, split="heldout")
+    train = arithmetic(40, seed=a)
+    held_out = arithmetic(40, seed=b, split="heldout")
     assert not set(ids(train)) & set(ids(held_out))
 
 
 def test_stream_never_gives_a_held_out_problem():
     held_out = set(ids(arithmetic(200, split="heldout")))
     drawn, _ = arithmetic().draw(2000, 0, seed=5)
-    assert not held_out & set(ids(drawn)) and len(set(ids(drawn))) == 2000
+    assert not held_out & set(ids(drawn))
+    assert len(set(ids(drawn))) == 2000
 
 
 def test_pools_are_deterministic_by_seed():
@@ -58,27 +73,48 @@ def test_pools_are_deterministic_by_seed():
 
 @given(st.integers(1, 7), st.integers(0, 5))
 def test_epochs_visit_everything_once(n, seed):
-    pool, cursor, seen = Pool([Problem(str(i), "", "") for i in range(7)], {}), 0, []
+    pool = Pool([Problem(str(i), "", "") for i in range(7)])
+    cursor = 0
+    seen = []
     for _ in range(7 // n):
         drawn, cursor = pool.draw(n, cursor, seed)
         seen += ids(drawn)
     assert len(set(seen)) == len(seen) == 7 // n * n
-    assert pool.draw(n, cursor, seed)[1] > 7 or n * (7 // n + 1) <= 7, (
-        "the next draw is of the next epoch"
-    )
+    _, behind = pool.draw(n, cursor, seed)
+    assert behind == 7 + n, "the next draw is of the next epoch"
+    assert pool.epoch(cursor - 1) == 0
+    assert pool.epoch(behind) == (1 if n < 7 else 2)
 
 
 def test_excluded_problems_are_passed_over():
-    pool = Pool([Problem(str(i), "", "") for i in range(5)], {})
+    pool = Pool([Problem(str(i), "", "") for i in range(5)])
     drawn, _ = pool.draw(3, 0, 0, exclude={"1", "2"})
     assert set(ids(drawn)) == {"0", "3", "4"}
-    with pytest.raises(ValueError, match="n=4"):
+    with pytest.raises(PoolExhausted, match="n=4: the pool has 5 problems, 2 of them already"):
         pool.draw(4, 0, 0, exclude={"1", "2"})
+
+
+def test_a_stream_passes_over_what_does_not_count():
+    """Draws without a problem, problems that came already, and those that are excluded."""
+
+    def make(rng):
+        number = int(rng.integers(6))
+        return None if number == 5 else Problem(str(number), f"{number}+0=", str(number))
+
+    stream = Stream(make)
+    drawn, cursor = stream.draw(3, exclude={"0"})
+    assert len(set(ids(drawn))) == 3
+    assert not set(ids(drawn)) & {"0", "5"}
+    assert stream.draw(3, exclude={"0"}) == (drawn, cursor)
+    assert stream.epoch(cursor) == 0
+    with pytest.raises(PoolExhausted, match="n=6: the stream has too few different problems"):
+        stream.draw(6)
 
 
 def test_small_levels_leave_their_share_to_others():
     pool = arithmetic(600, levels=(1, 2))
-    assert sum(p.level == 1 for p in pool) == 99 and len(pool) == 600
+    assert sum(p.level == 1 for p in pool) == 99
+    assert len(pool) == 600
 
 
 @pytest.mark.parametrize(
@@ -86,12 +122,15 @@ def test_small_levels_leave_their_share_to_others():
     [
         (lambda: arithmetic(10, levels=(9,)), r"levels=\(9,\): known levels are 1, 2"),
         (lambda: arithmetic(10, levels=()), "levels"),
-        (lambda: arithmetic(0), "n=0: a positive whole number"),
+        (lambda: arithmetic(0), "n=0: a whole number of at least 1"),
         (lambda: arithmetic(-3), "n=-3"),
-        (lambda: arithmetic(10, split="test"), "split='test': allowed are train, heldout"),
+        (lambda: arithmetic(10, split="test"), "split='test': allowed are 'train', 'heldout'"),
         (lambda: arithmetic(10**4, levels=[1]), r"have only 99 distinct train problems"),
-        (lambda: Pool([], {}), r"problems=\[\]"),
-        (lambda: Pool([Problem("a", "", "")] * 2, {}), "id 'a' occurs twice"),
+        (lambda: Pool([]), r"problems=\[\]"),
+        (lambda: Pool(["1+1="]), r"problems: '1\+1=' is no Problem"),
+        (lambda: Pool([Problem("a", "", "")] * 2), "id 'a' occurs twice"),
+        (lambda: Pool([Problem("a", "", "")]).draw(0), "n=0: a whole number of at least 1"),
+        (lambda: from_config({"family": "arithmetics"}), "did you mean 'arithmetic'"),
         (lambda: arithmetic(levels=[1]).draw(10**4), "too few different problems"),
     ],
 )
@@ -100,15 +139,30 @@ def test_bad_arguments(call, message):
         call()
 
 
+def test_problems_are_made_again_from_what_they_say_of_themselves():
+    pool = arithmetic(8, levels=(2, 2), seed=3, split="heldout")
+    assert from_config(pool.config).problems == pool.problems
+    stream = arithmetic(levels=(1, 2))
+    assert from_config(stream.config).draw(3) == stream.draw(3)
+    assert from_config(None) is None
+
+
+def test_generated_tasks_are_made_again_from_what_they_say_of_themselves():
+    pytest.importorskip(
+        "reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)"
+    )
+    chains = reasoning_gym("chain_sum", 3, seed=1, instruction="", min_terms=2, max_terms=2)
+    assert from_config(chains.config).problems == chains.problems
+
+
 def test_reasoning_gym():
     pytest.importorskip(
         "reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)"
     )
-    train, held_out = (
-        reasoning_gym("chain_sum", 30, seed=1),
-        reasoning_gym("chain_sum", 10, seed=1, split="heldout"),
-    )
-    assert len(train) == 30 and not set(ids(train)) & set(ids(held_out))
+    train = reasoning_gym("chain_sum", 30, seed=1)
+    held_out = reasoning_gym("chain_sum", 10, seed=1, split="heldout")
+    assert len(train) == 30
+    assert not set(ids(train)) & set(ids(held_out))
     assert all("boxed" in p.prompt and np.isfinite(float(p.answer)) for p in train)
     with pytest.raises(ValueError, match="no_such_task"):
         reasoning_gym("no_such_task", 5)

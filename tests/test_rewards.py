@@ -25,7 +25,9 @@ def test_overlong_by_hand():
 @given(st.lists(st.integers(1, 300), min_size=1), st.integers(10, 200), st.floats(0.01, 1))
 def test_overlong_is_bounded_and_falls_with_length(lengths, limit, buffer):
     penalty = overlong(sorted(lengths), limit, buffer)
-    assert (-1 <= penalty).all() and (penalty <= 0).all() and (np.diff(penalty) <= 0).all()
+    assert (-1 <= penalty).all()
+    assert (penalty <= 0).all()
+    assert (np.diff(penalty) <= 0).all()
 
 
 def test_parts_are_summed_by_weight_and_recorded():
@@ -42,7 +44,8 @@ def test_parts_are_summed_by_weight_and_recorded():
 
 def test_one_part_adds_no_column():
     rollouts = total(table(["x"], [1.0], [3]), (Correct(2.0),), Sampling())
-    assert rollouts.reward.tolist() == [2.0] and not rollouts.columns
+    assert rollouts.reward.tolist() == [2.0]
+    assert not rollouts.columns
 
 
 @pytest.mark.parametrize("parts", [(), (Correct(), Correct(0.5))])

@@ -10,9 +10,11 @@ The second part is the same as slot values (see `slots.Advantage`), which a meth
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -687,11 +689,20 @@ class OfRewards(Slot):
     function: Callable[..., np.ndarray]
 
     def __post_init__(self) -> None:
+        needed = "a function of rewards and groups is needed, such as leave_one_out"
         if isinstance(self.function, type) or not callable(self.function):
-            raise ValueError(
-                f"function={shown(self.function)}: a function of rewards and groups is needed, "
-                "such as leave_one_out"
-            )
+            raise ValueError(f"function={shown(self.function)}: {needed}")
+        try:
+            inspect.signature(self.function).bind([], [])
+            if self._is_of_this_module():
+                # These check their options, for which an empty batch is enough.
+                self.function([], [])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"function={shown(self.function)}: {error}; {needed}") from None
+
+    def _is_of_this_module(self) -> bool:
+        plain = self.function.func if isinstance(self.function, partial) else self.function
+        return plain in (group_normalized, leave_one_out, posterior, batch_normalized)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""

@@ -34,7 +34,14 @@ from workbench.budgets import (
 from workbench.posteriors import Posteriors
 from workbench.slots import More, Slot
 from workbench.success_rates import GaussianProcess, SuccessRates, tally
-from workbench.utils.validation import instance_of, one_of, positive_number, share, whole_number
+from workbench.utils.validation import (
+    instance_of,
+    is_number,
+    one_of,
+    positive_number,
+    share,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from workbench.problems import Problem
@@ -144,9 +151,7 @@ class Knapsack(Slot):
         return max(self.low, self.rates.spent)
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request; with fresh rates there is one for the probes before it, which count towards
-        the total.
-        """
+        """One request; fresh rates make one for their probes before it, within the total."""
         total = self.n * len(problems) if self.total is None else self.total
         check_budget(len(problems), total, self._least, self.up, self.estimator)
         rates = yield from self.rates.estimates(problems, context)
@@ -165,7 +170,7 @@ class Knapsack(Slot):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The success rates learn from the round."""
-        self.rates.observe(rollouts, context)
+        self.rates.feedback(rollouts, context)
 
     def metrics(self) -> dict[str, float]:
         """Error of the success rates, see `SuccessRates.metrics`."""
@@ -225,8 +230,7 @@ class Staged(Slot):
 
 @dataclass(frozen=True)
 class Rescue(Slot):
-    """Explores every problem, then spends the rest of the batch's budget on the problems that
-    failed.
+    """Explores every problem, then spends the rest of the budget on the problems that failed.
 
     Stage I samples `explore` rollouts of each problem. In stage II, problems with at most
     `threshold` correct ones get `extra` more at a time. Each goes on until its first correct
@@ -262,9 +266,7 @@ class Rescue(Slot):
             )
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request for stage I, then one for each iteration of stage II with a problem left to
-        rescue.
-        """
+        """One request for stage I, then one for each iteration of stage II that is needed."""
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.explore, dtype=np.int64)
         correct, tries = tally(ids, rollouts)
@@ -326,6 +328,9 @@ class DynamicSampling(Slot):
         whole_number("max_draws", self.max_draws, 1)
         if self.refill is not None:
             positive_number("refill", self.refill)
+        pair = isinstance(self.between, tuple | list) and len(self.between) == 2
+        if not pair or not all(map(is_number, self.between)):
+            raise ValueError(f"between={self.between!r}: two success rates are needed")
         low, high = self.between
         share("between", low)
         share("between", high)
@@ -347,9 +352,7 @@ class DynamicSampling(Slot):
         return {"more_problems", "resampling", *(self.within.needs if self.within else ())}
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """A draw's requests for counts, and one for problems between draws; returns the rows of the
-        kept groups.
-        """
+        """A draw's requests, and a request for problems between draws; keeps the mixed groups."""
         size = len(problems)
         wanted = size if self.groups is None else self.groups
         drawn = 0
@@ -738,7 +741,7 @@ class LeastVariance(Slot):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The success rates learn from the round."""
-        self.rates.observe(rollouts, context)
+        self.rates.feedback(rollouts, context)
 
     def metrics(self) -> dict[str, float]:
         """Error of the success rates."""

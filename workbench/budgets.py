@@ -1,5 +1,6 @@
-"""Budget arithmetic: what a rollout is worth, the best split of a total over problems, and its
-spread over workers.
+"""Budget arithmetic: what a rollout is worth, and the best split of a total over problems.
+
+At the end the split is spread over workers.
 
 Pure functions of success rates in [0, 1], from Knapsack RL (arXiv 2509.25849), sections 3 and 4 and
 appendices C and E. NaN is the one way to say "never tried": its value is NaN, and `knapsack` gives
@@ -97,8 +98,9 @@ _info_gain = info_gain  # `value` and `knapsack` have an argument of this name
 
 
 def expected_rollouts(p: Any) -> Any:
-    """Mean number of rollouts until both outcomes were seen: 1/p + 1/(1-p) - 1, infinite at 0 and
-    1.
+    """Mean number of rollouts until both outcomes were seen: 1/p + 1/(1-p) - 1.
+
+    Infinite at 0 and 1.
 
     References
     ----------
@@ -115,11 +117,10 @@ def expected_rollouts(p: Any) -> Any:
 
 
 def required_rollouts(p: Any, alpha: float = 0.9) -> Any:
-    """Rollouts for a gradient with probability about alpha: ln(1-alpha) / ln(max(p, 1-p)), not
-    rounded.
+    """Rollouts for a gradient with probability about alpha: ln(1-alpha) / ln(max(p, 1-p)).
 
-    Infinite at 0 and 1. The formula leaves out the power of the rarer outcome, so near p = 0.5 it
-    is up to one rollout short.
+    The number is not rounded, and it is infinite at 0 and 1. The formula leaves out the power of
+    the rarer outcome, so near p = 0.5 it is up to one rollout short.
 
     References
     ----------
@@ -213,9 +214,7 @@ def knapsack(
 
 
 def check_budget(problems: int, total: Any, low: Any, up: Any, estimator: str = "grpo") -> None:
-    """Raise ValueError unless `total` rollouts can be split over so many problems with low <= count
-    <= up.
-    """
+    """Raise ValueError unless `total` can be split over the problems with low <= count <= up."""
     one_of("estimator", estimator, ESTIMATORS)
     whole_number("low", low, 0 if estimator in ("remax", "reinforce") else 1)
     whole_number("up", up, 1)
@@ -252,8 +251,9 @@ def _needed_in_all(p: np.ndarray, up: int, estimator: str) -> int:
 
 
 def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) -> None:
-    """Add up to `amount` to the counts of the bool group in equal parts, one more for the lower
-    indices.
+    """Add up to `amount` to the counts of the bool group in equal parts.
+
+    What does not divide evenly goes to the lower indices.
     """
     index = np.flatnonzero(group)
     room = up - counts[index]
@@ -349,8 +349,9 @@ def _settle(gains: _Gains, low: np.ndarray, high: np.ndarray, amount: int) -> np
 
 @dataclass(frozen=True)
 class _Gains:
-    """Logarithm of the gain of one more rollout after n: base + n slope + log(1 + exp((n - 1)
-    ratio)).
+    """Logarithm of the gain of one more rollout after n rollouts.
+
+    It is base + n slope + log(1 + exp((n - 1) ratio)).
 
     Logarithms, because p^n underflows. `ratio` is None where only one outcome counts; then it is
     base + n slope.
@@ -590,8 +591,9 @@ def jobs(
 
 
 def balance(costs: Any, workers: int) -> list[np.ndarray]:
-    """Split P jobs over workers so that their summed costs are close, by Karmarkar and Karp's
-    largest differencing.
+    """Split P jobs over workers so that their summed costs are close.
+
+    The method is Karmarkar and Karp's largest differencing (1982).
 
     Parameters
     ----------
@@ -667,8 +669,9 @@ def _log(p: Any) -> Any:
 
 
 def _log_of_miss(p: Any, estimator: str) -> Any:
-    """Logarithm of the probability that one rollout gives no gradient: p for "remax", 1 - p for
-    "reinforce".
+    """Logarithm of the probability that one rollout gives no gradient.
+
+    That is p for "remax" and 1 - p for "reinforce".
     """
     p = np.asarray(p)
     if estimator == "remax":

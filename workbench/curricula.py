@@ -316,6 +316,7 @@ class Greso(Slot):
         )
         for name in names:
             share(name, getattr(self, name))
+        share("floor", self.floor, zero=False)  # at 0 a whole pool could be skipped without end
         self.bases = [self.start, self.start]
 
     @property
@@ -509,8 +510,7 @@ def finite(pool: Pool | Stream, curriculum: Slot) -> Pool:
         return pool
     raise ValueError(
         f"problems: {type(curriculum).__name__} chooses among the problems of a finite pool, and "
-        "this "
-        "lab draws fresh ones without end; give it a pool, such as labs.tiny(pool=512)"
+        "this lab draws fresh ones without end; give it a pool, such as labs.tiny(pool=512)"
     )
 
 

@@ -126,11 +126,12 @@ def grpo_step(
     loss_weights = _loss_weights(rollouts, objective, weights, length)
     computed = _rows_to_compute(rollouts, advantages, weights, objective)
 
+    # Zeros rather than None: a step without any gradient then still moves by Adam's momentum, in a
+    # resumed run as in an uninterrupted one.
     optimizer.zero_grad(set_to_none=False)
     policy.model.train()
-    per_rollout = np.full(
-        (3, len(rollouts)), np.nan
-    )  # clip ratio, entropy, log-probability difference
+    # Rows: clip ratio, entropy, log-probability difference.
+    per_rollout = np.full((3, len(rollouts)), np.nan)
     totals = np.zeros(3)  # loss, KL, tokens
     for index in micro_batches(rollouts, computed, micro_tokens):
         part = rollouts.take(index)
@@ -143,6 +144,7 @@ def grpo_step(
             temperature,
             reference,
         )
+        # Before the backward pass, so that the message can name the rows of this micro-batch.
         if not torch.isfinite(loss):
             raise NonFinite(f"the loss of {len(index)} rollouts is {loss.item()}", part)
         loss.backward()
@@ -168,8 +170,9 @@ def grpo_step(
 
 
 def micro_batches(rollouts: Rollouts, rows: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
-    """Split rows into arrays of similar length whose padded size stays within `tokens` (one row at
-    least).
+    """Split rows into arrays of similar length whose padded size stays within `tokens`.
+
+    Each has at least one row.
     """
     lengths = (rollouts.prompt.lengths + rollouts.response.lengths)[rows]
     batch: list[int] = []
@@ -212,6 +215,7 @@ def mini_batches(
     if parts == 0:
         return []
     if parts == 1:
+        # The order within one mini-batch does not matter, and nothing is drawn.
         return [np.arange(len(rollouts))]
     # In a random order, a problem goes to the part that the middle of its rows falls into, so that
     # parts have nearly equally many rows even where problems differ in rollouts.
@@ -268,6 +272,7 @@ def marked(
     advantage[rows] = advantages.means() if per_token else advantages
     selected[rows] = True
     for positions, stats in steps:
+        # What a step did not compute keeps the numbers of its latest update.
         computed = np.isfinite(stats.clip_ratio)
         of_step = rows[positions][computed]
         clip_ratio[of_step] = stats.clip_ratio[computed]
@@ -302,8 +307,10 @@ def _micro_loss(
     temperature: float,
     reference: Any,
 ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-    """Loss of a micro-batch, its (3, R) clip ratio, entropy and difference, and its sums of loss,
-    KL and tokens.
+    """Loss of a micro-batch, its statistics and its sums.
+
+    The statistics (3, R) are clip ratio, entropy and log-probability difference; the sums are those
+    of loss, KL and tokens.
     """
     logprobs, entropy = policy.logprobs(part, temperature, entropy=True)
     device = logprobs.device
@@ -357,9 +364,10 @@ def _rows_to_compute(
     rollouts: Rollouts, advantages: Ragged, weights: np.ndarray, objective: Objective
 ) -> np.ndarray:
     """The rows that the loss depends on."""
-    carries_gradient = rollouts.columns.get("gradient", np.ones(len(rollouts), bool)) & (
-        weights > 0
-    )
+    carries_gradient = weights > 0
+    if "gradient" in rollouts:
+        carries_gradient = carries_gradient & rollouts["gradient"]
+    # A penalty or a bonus pulls at rollouts whatever their advantage is.
     if objective.kl > 0 or objective.entropy > 0:
         return np.flatnonzero(carries_gradient)
     return np.flatnonzero(carries_gradient & _any_nonzero(advantages))
@@ -372,8 +380,9 @@ def _any_nonzero(values: Ragged) -> np.ndarray:
 
 
 def _token_advantages(rollouts: Rollouts, advantages: Any) -> Ragged:
-    """Advantages as one number for each response token; ValueError for a wrong shape, NonFinite for
-    NaN.
+    """Advantages as one number for each response token.
+
+    ValueError for a wrong shape, NonFinite for NaN.
     """
     size = len(rollouts)
     if isinstance(advantages, Ragged):

@@ -17,6 +17,7 @@ from workbench.utils.html import card
 from workbench.utils.validation import (
     did_you_mean,
     instance_of,
+    is_number,
     one_of,
     positive_number,
     shown,
@@ -108,6 +109,15 @@ class Lab:
         except ValueError as error:
             raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
 
+    def check_optimizer(self) -> None:
+        """Raise ValueError unless AdamW takes the arguments in `optimizer`."""
+        import torch
+
+        try:
+            torch.optim.AdamW([torch.zeros(1)], **self.optimizer)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"optimizer={self.optimizer!r}: AdamW says: {error}") from None
+
     def __repr__(self) -> str:
         held_out = 0 if self.held_out is None else len(self.held_out)
         return (
@@ -116,8 +126,9 @@ class Lab:
         )
 
     def _repr_html_(self) -> str:
-        is_pool = isinstance(self.problems, Pool)
-        problems = f"a pool of {len(self.problems)}" if is_pool else "fresh ones every round"
+        problems = "fresh ones every round"
+        if isinstance(self.problems, Pool):
+            problems = f"a pool of {len(self.problems)}"
         held_out = "none"
         if self.held_out is not None:
             held_out = f"{len(self.held_out)} problems, {self.samples} responses to each"
@@ -313,9 +324,16 @@ class TransformersConfig:
     micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
+        instance_of("template", self.template, str, "'{prompt}'")
         check_template(self.template)
         one_of("dtype", self.dtype, ("float32", "bfloat16", "float16"))
         one_of("engine", self.engine, ("transformers", "vllm"))
+        if self.lora is not None and not isinstance(self.lora, Mapping):
+            raise ValueError(
+                f"lora={shown(self.lora)}: a dict of the arguments of peft.LoraConfig is needed, "
+                "such as dict(r=64, lora_alpha=64, target_modules='all-linear')"
+            )
+        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
         if self.engine == "vllm":
             _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
 
@@ -369,8 +387,10 @@ class UnslothConfig:
     micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
+        instance_of("template", self.template, str, "'{prompt}'")
         check_template(self.template)
         whole_number("lora_rank", self.lora_rank, 1)
+        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
         _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
         if self.device == "cpu" and (self.fast_inference or self.load_in_4bit):
             raise ValueError(
@@ -430,6 +450,7 @@ def transformers(
 
     learning_rate = config.learning_rate
     if learning_rate is None:
+        # An adapter has few parameters, which start at zero, and takes larger steps.
         learning_rate = 5e-6 if config.lora else 1e-6
     return Lab(
         f"transformers:{model}",
@@ -523,7 +544,11 @@ def unsloth(
 
 def from_config(config: Mapping[str, Any]) -> Lab:
     """The lab that a manifest describes; ValueError when only the caller's own code can make it."""
-    makers = {"tiny": tiny, "transformers": transformers, "unsloth": unsloth}
+    makers: dict[str, Callable[..., Lab]] = {
+        "tiny": tiny,
+        "transformers": transformers,
+        "unsloth": unsloth,
+    }
     if not config or config.get("lab") not in makers or len(config) == 1:
         raise ValueError(
             "lab: the manifest cannot make this lab again; pass it: Run.resume(path, lab=...)"
@@ -541,8 +566,9 @@ def from_config(config: Mapping[str, Any]) -> Lab:
 
 
 def shipped(name: Any) -> Path:
-    """Path of a file that comes with the package: under `data/` of a checkout, or inside the
-    installed package.
+    """Path of a file that comes with the package.
+
+    It is under `data/` of a checkout, or inside the installed package.
     """
     here = Path(__file__).parent
     for folder in (here.parent / "data", here / "_data"):
@@ -556,12 +582,12 @@ def shipped(name: Any) -> Path:
 
 def _configured(kind: Any, model: Any, options: Mapping[str, Any]) -> Any:
     """The configuration of a lab; ValueError for an option that it does not have."""
-    known = [each.name for each in fields(kind)]
+    known = [each.name for each in fields(kind) if each.name != "model"]
     for name in options:
-        if name not in known or name == "model":
+        if name not in known:
             raise ValueError(
                 f"{name}: no option of this lab; there are "
-                f"{', '.join(known[1:])}{did_you_mean(name, known)}"
+                f"{', '.join(known)}{did_you_mean(name, known)}"
             )
     return kind(model, **options)
 
@@ -588,20 +614,19 @@ def _recorded(
     }
 
 
-def _check_sampler(
-    sampling: Sampling, max_length: int | None, gpu_memory_utilization: float
-) -> None:
-    if max_length is not None and not sampling.max_new_tokens < max_length:
+def _check_sampler(sampling: Sampling, max_length: Any, gpu_memory_utilization: Any) -> None:
+    if max_length is not None:
+        whole_number("max_length", max_length, 1)
+        if sampling.max_new_tokens >= max_length:
+            raise ValueError(
+                f"max_length={max_length}: prompt and response share it, and "
+                f"sampling.max_new_tokens is {sampling.max_new_tokens}; raise the one or lower the "
+                "other"
+            )
+    if not (is_number(gpu_memory_utilization) and 0 < gpu_memory_utilization < 1):
         raise ValueError(
-            f"max_length={max_length}: prompt and response share it, and sampling.max_new_tokens "
-            "is "
-            f"{sampling.max_new_tokens}; raise the one or lower the other"
-        )
-    if not 0 < gpu_memory_utilization < 1:
-        raise ValueError(
-            f"gpu_memory_utilization={gpu_memory_utilization}: a share of the GPU's memory above 0 "
-            "and below 1 is "
-            "needed"
+            f"gpu_memory_utilization={shown(gpu_memory_utilization)}: a share of the GPU's memory "
+            "above 0 and below 1 is needed"
         )
 
 
@@ -610,8 +635,7 @@ def _check_levels(levels: Any) -> None:
     if not known or any(level not in TINY_LEVELS for level in levels):
         raise ValueError(
             f"levels={levels!r}: known levels are {', '.join(map(str, TINY_LEVELS))}, one or "
-            "more of them in a "
-            "tuple"
+            "more of them in a tuple"
         )
 
 

@@ -33,7 +33,7 @@ from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
 from workbench.selectors import All
 from workbench.slots import NEEDS, Slot
-from workbench.utils.descriptions import compose, parameters
+from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
 
@@ -145,7 +145,8 @@ class Method:
 
     def clone(self) -> Method:
         """The same method with slots that have learnt nothing."""
-        return replace(self, **{slot: value.clone() for slot, value in self.learning().items()})
+        clones: dict[str, Any] = {slot: value.clone() for slot, value in self.learning().items()}
+        return replace(self, **clones)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Every slot learns from a finished round."""
@@ -165,9 +166,7 @@ class Method:
         return {slot: value.state_dict() for slot, value in self.learning().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned; ValueError when it was saved by a method with other
-        slots.
-        """
+        """Set what `state_dict` returned; ValueError for the state of a method with other slots."""
         learning = self.learning()
         if state.keys() != learning.keys():
             other = sorted(state.keys() ^ learning.keys())
@@ -880,12 +879,13 @@ def _check_slot(slot: str, value: Any) -> None:
         raise ValueError(
             f"{slot}={value.__name__}: this is a class, an object is needed, such as {example}"
         )
+    # Without the base class the run would have to ask of every value what it can do.
     if not isinstance(value, Slot):
         raise ValueError(
             f"{slot}={shown(value)}: a value derived from workbench.slots.Slot is needed, such as "
             f"{example}"
         )
-    if not callable(getattr(type(value), action, None)):
+    if not callable(getattr(value, action, None)):
         raise ValueError(
             f"{slot}={shown(value)}: it has no {action}(); one that has it is needed, such as "
             f"{example}"
@@ -900,7 +900,7 @@ def _check_slot(slot: str, value: Any) -> None:
             f"curriculum={shown(value)}: it has no `epoch`, a whole number; 0 where that has no "
             "meaning"
         )
-    parameters(value)  # a value that cannot be recorded says so now
+    _check_recordable(slot, value)
 
 
 def _check_reward(parts: Any) -> None:
@@ -918,7 +918,15 @@ def _check_reward(parts: Any) -> None:
             raise ValueError(
                 f"reward: {shown(part)} has no name and numeric weight, as Correct() has"
             )
-        parameters(part)
+        _check_recordable("reward", part)
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"reward={shown(parts)}: no two parts of the same name are allowed")
+
+
+def _check_recordable(slot: str, value: Any) -> None:
+    """ValueError now, and not after a model was loaded, for a value that no manifest can hold."""
+    try:
+        describe(value)
+    except ValueError as error:
+        raise ValueError(f"{slot}: {error}") from None

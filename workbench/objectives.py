@@ -144,6 +144,7 @@ def surrogate(
 
     Arguments: see `policy_loss`.
     """
+    # Padding may hold anything, infinities included, and must not reach a sum.
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
     if importance_sampling == "sequence":
         lengths = mask.sum(1, keepdim=True).clamp(min=1)
@@ -155,6 +156,7 @@ def surrogate(
     if advantages.dim() == 1:
         advantages = advantages[:, None]
     bounded = ratio.clamp(1 - clip[0], 1 + clip[1])
+    # The lower of the two: where the clip would raise the objective it is not applied.
     gain = torch.minimum(ratio * advantages, bounded * advantages)
     clipped = mask & (bounded * advantages < ratio * advantages)
     return gain, clipped

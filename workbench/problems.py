@@ -156,9 +156,7 @@ class Stream:
     def draw(
         self, n: int, cursor: int = 0, seed: int = 0, exclude: AbstractSet[str] = frozenset()
     ) -> tuple[list[Problem], int]:
-        """The next n problems behind position `cursor` with different ids outside `exclude`, and
-        the new position.
-        """
+        """The next n different problems outside `exclude`, and the position behind them."""
         whole_number("n", n, 1)
         drawn: dict[str, Problem] = {}
         misses = 0
@@ -188,12 +186,12 @@ def arithmetic(
     seed: int = 0,
     split: str = "train",
 ) -> Pool | Stream:
-    """Integer chains for the tiny lab, such as "7+5-3=": a `Pool` of n distinct problems, or with
-    n=None a `Stream`.
+    """Integer chains such as "7+5-3=": a `Pool` of n distinct problems, or an endless `Stream`.
 
     Parameters
     ----------
     n : int, optional
+        Problems of the `Pool`; None for a `Stream`.
     levels : numbers from 1 to 8
         The levels to draw from, in equal shares; a level named twice has twice the share. A level
         with fewer distinct problems than its share gives all it has, and the others make up for it.
@@ -291,8 +289,7 @@ def hub(
     revision: str | None = None,
     verifier: Any = None,
 ) -> Pool:
-    """A `Pool` of a public data set: "gsm8k", "math", "math-500", "dapo-math-17k", "aime24", "gpqa"
-    and others.
+    """A `Pool` of a public data set, such as "gsm8k", "math", "math-500", "aime24" or "gpqa".
 
     Parameters
     ----------

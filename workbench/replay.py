@@ -37,8 +37,7 @@ MODES = ("stop-gradient", "recompute", "direct")
 
 @dataclass
 class CorrectResponses(Slot):
-    """An earlier correct response replaces a wrong one of a problem that has no correct response
-    now.
+    """An earlier correct response stands in for a wrong one of an unsolved problem.
 
     Attributes
     ----------
@@ -79,9 +78,7 @@ class CorrectResponses(Slot):
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
     ) -> tuple[Rollouts, np.ndarray]:
-        """Append one old response for each unsolved problem that has one, in the place of a random
-        wrong row.
-        """
+        """Append an old response for each unsolved problem that has one, for a random wrong row."""
         pairs = self._replacements(rollouts.take(candidates), context)
         if not pairs:
             return rollouts, candidates
@@ -120,12 +117,11 @@ class CorrectResponses(Slot):
         self.stored = _from_state(state) if state else None
 
     def _replacements(self, pool: Rollouts, context: Context) -> list[tuple[int, int]]:
-        """(position among the candidates to drop, stored row to add) for each unsolved problem with
-        a response.
-        """
+        """What is exchanged: pairs of a candidate's position to drop and a stored row to add."""
         if self.stored is None:
             return []
         problems, problem_of_row = pool.problems()
+        # A group with a correct response of its own has a gradient already.
         solved = np.bincount(problem_of_row, pool.correct, len(problems)) > 0
         known = set(self.stored.problem)
         pairs = []
@@ -133,7 +129,7 @@ class CorrectResponses(Slot):
             problem = problems[number]
             if problem not in known:
                 continue
-            rng = context.rng("reuse", str(problem))
+            rng = context.rng("reuse", str(problem))  # the name is part of the seed
             wrong = np.flatnonzero(problem_of_row == number)
             stored = np.flatnonzero(self.stored.problem == problem)
             pairs.append((rng.choice(wrong), rng.choice(stored)))
@@ -597,9 +593,7 @@ def _problem_and_round(rollouts: Rollouts) -> np.ndarray:
 
 
 def _without_marks(rollouts: Rollouts) -> Rollouts:
-    """Only what a stored response needs: its reward parts, but no marks of the round that sampled
-    it.
-    """
+    """The table with reward parts, but without what the round that sampled it noted."""
     return rollouts.drop([name for name in rollouts.columns if not name.startswith("reward_")])
 
 

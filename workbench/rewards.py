@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Correct:
-    """The verifier's own reward: 1 for a right answer and 0 for a wrong one, with every verifier of
-    this package.
-    """
+    """The verifier's own reward: 1 for a right answer, 0 for a wrong one."""
 
     weight: float = 1.0
     name: ClassVar[str] = "correct"
@@ -49,9 +47,9 @@ class Tags:
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [0, 1]."""
-        tags = [tag for name in self.names for tag in (f"<{name}>", f"</{name}>")]
-        found = [np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text]
-        return np.array(found)
+        tags = [f"<{name}>" for name in self.names] + [f"</{name}>" for name in self.names]
+        shares = [np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text]
+        return np.array(shares)
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ class Boxed:
 
 @dataclass(frozen=True)
 class Overlong:
-    """DAPO's soft penalty on overlong responses, from 0 down to -1 over the last part of the length
-    limit.
+    """DAPO's soft penalty on overlong responses, from 0 down to -1 as the limit comes near.
 
     Attributes
     ----------

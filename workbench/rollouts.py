@@ -274,8 +274,9 @@ class Rollouts:
         return texts + sum(column.nbytes for _, column in self.items())
 
     def take(self, index: Any) -> Rollouts:
-        """The rows `index` (K,) int64, in that order; repeats are allowed. A mask (R,) is taken as
-        well.
+        """The rows `index` (K,) int64, in that order; repeats are allowed.
+
+        A mask (R,) is taken as well.
         """
         index = np.asarray(index)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
@@ -293,17 +294,13 @@ class Rollouts:
         return replace(self, **own, columns={**self.columns, **further})
 
     def drop(self, names: Iterable[str]) -> Rollouts:
-        """A new table without the further columns in `names`; names it does not have are passed
-        over.
-        """
+        """A new table without the further columns in `names`; unknown names are passed over."""
         left_out = set(names)
         kept = {name: value for name, value in self.columns.items() if name not in left_out}
         return replace(self, columns=kept)
 
     def problems(self) -> tuple[np.ndarray, np.ndarray]:
-        """Problem ids in order of first appearance (P,), and for each row the position of its
-        problem (R,) int64.
-        """
+        """Ids of the problems in order of first appearance (P,), and each row's number (R,)."""
         ids, first, inverse = np.unique(self.problem, return_index=True, return_inverse=True)
         order = np.argsort(first, kind="stable")
         rank = np.empty_like(order)
@@ -311,9 +308,7 @@ class Rollouts:
         return ids[order], rank[inverse]
 
     def frame(self, text: bool = True) -> pd.DataFrame:
-        """One row a rollout as a DataFrame: every scalar column and the response length, but no
-        tokens.
-        """
+        """One row a rollout as a DataFrame: scalar columns and the response length, no tokens."""
         import pandas as pd
 
         left_out = set() if text else {"text", "answer"}
@@ -372,8 +367,7 @@ _NAMES = {"problem", *_RAGGED, *_SCALARS}
 
 
 def group_numbers(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Groups as numbers: sorted keys (G,), the group number of every row (R,) and the group sizes
-    (G,).
+    """Groups as numbers: sorted keys (G,), the number of every row (R,) and the sizes (G,).
 
     Rows of a group usually stand together, so each run of equal keys is looked up only once. The
     numbers are 16 bits wide where that suffices, since NumPy sorts 16 bits by radix.

@@ -8,7 +8,7 @@ train on, their advantages and their weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -99,8 +99,9 @@ def collect(
     more: FindMore,
     timed: Timed = nullcontext,
 ) -> tuple[Rollouts, np.ndarray]:
-    """Drive an allocator: all rollouts of the round, and the rows (K,) int64 that go on. Arguments:
-    see `play`.
+    """Drive an allocator: all rollouts of the round, and the rows (K,) int64 that go on.
+
+    Arguments: see `play`.
     """
     name = shown(allocator)
     requests = allocator.allocate(problems, context)
@@ -109,30 +110,31 @@ def collect(
             f"allocator: {name}.allocate returned {shown(requests)}; it must be a generator that "
             "yields its counts"
         )
-    parts: list[Rollouts] = []
+    rollouts: Rollouts | None = None
+    stage = 0
     answer: Any = None
     for _ in range(MOST_REQUESTS):
         with timed():
-            request, kept = _next_request(requests, answer)
+            request, kept = _next_request(name, requests, answer)
         if request is None:
             break
         if isinstance(request, More):
             known = frozenset(problem.id for problem in problems)
-            further = checked_problems("curriculum", more(request.n, problems), known)
-            problems = [*problems, *further]
+            further = more(request.n, problems)
+            problems = [*problems, *checked_problems("curriculum", further, known, request.n)]
             answer = problems
         else:
             counts = _checked_counts(name, request, len(problems))
-            before = _counts_so_far(problems, parts)
-            parts.append(sample(problems, counts, before, len(parts)))
-            answer = Rollouts.concat(parts)
+            fresh = sample(problems, counts, _counts_so_far(problems, rollouts), stage)
+            rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
+            stage += 1
+            answer = rollouts
     else:
         raise ValueError(
             f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
         )
-    if not any(map(len, parts)):
+    if rollouts is None or not len(rollouts):
         raise ValueError(f"allocator: {name} asked for no rollouts")
-    rollouts = Rollouts.concat(parts)
     if kept is None:
         return rollouts, np.arange(len(rollouts))
     return rollouts, checked_rows(f"allocator: {name}", kept, len(rollouts))
@@ -144,19 +146,20 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     candidates (C,) int64: the rows of `rollouts` that went past the allocator.
     """
     if method.replay is not None:
-        rollouts, candidates = method.replay.join(rollouts, candidates, context)
-        candidates = checked_rows(
-            f"replay: {shown(method.replay)}", candidates, len(rollouts), ordered=False
-        )
+        joined = method.replay.join(rollouts, candidates, context)
+        rollouts, candidates = checked_join(method.replay, joined, rollouts)
     if not len(candidates):
+        # Dynamic sampling may have found no mixed group; there is nothing to select from.
         return Round(rollouts, candidates, np.empty(0))
     pool = rollouts.take(candidates)
+    # The selector sees how good each candidate is against its whole group, whatever baseline it
+    # then asks for.
     full = checked_advantages(method.advantage, method.advantage(pool, context), pool)
     pool = pool.assign(
         advantage=full.means() if isinstance(full, Ragged) else full,
         age=context.round - pool.round,
     )
-    selection = checked_selection(method.selector, method.selector.select(pool, context), len(pool))
+    selection = checked_selection(method.selector, method.selector.select(pool, context), pool)
     advantages = selected_advantages(
         method.advantage, selection.baseline, pool, selection.rows, context
     )
@@ -179,14 +182,20 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
 
 
 def checked_problems(
-    slot: str, problems: Any, taken: frozenset[str] = frozenset()
+    slot: str, problems: Any, taken: frozenset[str] = frozenset(), most: int | None = None
 ) -> list[Problem]:
-    """The problems as a list; ValueError for none, for one that comes twice, and for what is no
-    problem.
+    """The problems as a list.
+
+    ValueError for none at all where none are `taken`, for more than `most`, for one that comes
+    twice, and for anything that is no problem.
     """
+    if not isinstance(problems, Iterable):
+        raise ValueError(f"{slot}: it returned {shown(problems)}; a list of problems is needed")
     problems = list(problems)
     if not problems and not taken:
         raise ValueError(f"{slot}: it chose no problems; a round needs at least one")
+    if most is not None and len(problems) > most:
+        raise ValueError(f"{slot}: it chose {len(problems)} problems; {most} were asked for")
     seen = set(taken)
     for problem in problems:
         if not isinstance(problem, Problem):
@@ -204,9 +213,9 @@ def checked_rows(who: str, rows: Any, size: int, ordered: bool = True) -> np.nda
 
     ValueError for rows outside the table, rows that come twice, and masks of the wrong length.
     """
-    rows = np.asarray(rows)
+    rows = _array(who, "rows", rows)
     if rows.ndim != 1:
-        raise ValueError(f"{who}: it returned an array of shape {rows.shape}; (K,) rows are needed")
+        raise ValueError(f"{who}: it returned rows of shape {rows.shape}; (K,) is needed")
     if rows.dtype == bool:
         if len(rows) != size:
             raise ValueError(f"{who}: its mask has {len(rows)} entries for {size} candidates")
@@ -217,47 +226,84 @@ def checked_rows(who: str, rows: Any, size: int, ordered: bool = True) -> np.nda
     outside = (rows < 0) | (rows >= size)
     if outside.any():
         raise ValueError(f"{who}: row {rows[outside][0]} is none of the {size} candidates")
-    if len(np.unique(rows)) < len(rows):
-        values, counts = np.unique(rows, return_counts=True)
+    values, counts = np.unique(rows, return_counts=True)
+    if len(values) < len(rows):
         raise ValueError(f"{who}: row {values[counts > 1][0]} comes {counts.max()} times")
     return np.sort(rows) if ordered else rows
 
 
-def checked_selection(selector: Any, selection: Any, size: int) -> Selection:
-    """The selection with rows in ascending order; ValueError for anything that does not fit `size`
-    candidates.
+def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts, np.ndarray]:
+    """The table and the candidates that replay returned for the round's `rollouts`.
+
+    ValueError unless these are a table that begins with the round's rollouts, and rows of it.
+    """
+    who = f"replay: {shown(replay)}"
+    is_pair = isinstance(joined, tuple) and len(joined) == 2 and isinstance(joined[0], Rollouts)
+    if not is_pair:
+        raise ValueError(
+            f"{who}.join returned {shown(joined)}; it must return a table of rollouts and its rows"
+        )
+    table, candidates = joined
+    if not np.array_equal(table.problem[: len(rollouts)], rollouts.problem):
+        raise ValueError(
+            f"{who}: its table does not begin with the {len(rollouts)} rollouts of the round; old "
+            "ones are appended to them"
+        )
+    return table, checked_rows(who, candidates, len(table), ordered=False)
+
+
+def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selection:
+    """The selection with rows in ascending order.
+
+    ValueError for anything that does not fit the `pool` of candidates.
     """
     who = f"selector: {shown(selector)}"
     if not isinstance(selection, Selection):
         raise ValueError(
             f"{who}.select returned {shown(selection)}; it must return a Selection(rows)"
         )
-    rows = checked_rows(who, selection.rows, size, ordered=False)
+    rows = checked_rows(who, selection.rows, len(pool), ordered=False)
     order = np.argsort(rows, kind="stable")
     weights = selection.weights
     if weights is not None:
-        weights = np.asarray(weights, dtype=np.float64)
+        weights = _numbers(who, "weights", weights)
         if weights.shape != rows.shape:
             raise ValueError(f"{who}: weights of shape {weights.shape} for {len(rows)} rows")
         if not (np.isfinite(weights) & (weights >= 0)).all():
             raise ValueError(f"{who}: weights must be finite numbers of at least 0")
         weights = weights[order]
-    for name, values in selection.columns.items():
-        if np.shape(values) != (size,):
-            raise ValueError(
-                f"{who}: column {name!r} has shape {np.shape(values)} for {size} candidates"
-            )
     if selection.mini_batch is not None:
         whole_number(f"{who}: mini_batch", selection.mini_batch, 1)
     one_of(f"{who}: baseline", selection.baseline, BASELINES)
     return Selection(
-        rows[order], weights, selection.columns, selection.mini_batch, selection.baseline
+        rows[order],
+        weights,
+        _checked_columns(who, selection.columns, pool),
+        selection.mini_batch,
+        selection.baseline,
     )
 
 
+def _checked_columns(who: str, columns: Any, pool: Rollouts) -> dict[str, np.ndarray]:
+    """A selector's columns as float64, one number for each candidate."""
+    if not isinstance(columns, Mapping):
+        raise ValueError(f"{who}: columns={shown(columns)}; a dict of names and numbers is needed")
+    checked = {}
+    for name, values in columns.items():
+        if name in pool:
+            raise ValueError(f"{who}: column {name!r} is there already; choose another name")
+        checked[name] = _numbers(who, f"column {name!r}", values)
+        if checked[name].shape != (len(pool),):
+            raise ValueError(
+                f"{who}: column {name!r} has shape {checked[name].shape} for {len(pool)} candidates"
+            )
+    return checked
+
+
 def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.ndarray | Ragged:
-    """Advantages as float64, one for each rollout, or as a Ragged; ValueError for another shape or
-    a NaN.
+    """Advantages as float64, one for each rollout, or as a Ragged.
+
+    ValueError for another shape or a NaN.
     """
     who = f"advantage: {shown(advantage)}"
     if isinstance(values, Ragged):
@@ -265,7 +311,7 @@ def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.nd
             raise ValueError(f"{who}: one number for each response token is needed in a Ragged")
         numbers = values.values
     else:
-        values = np.asarray(values, dtype=np.float64)
+        values = _numbers(who, "advantages", values)
         if values.shape != (len(rollouts),):
             raise ValueError(
                 f"{who}: it returned shape {values.shape} for {len(rollouts)} rollouts; one number "
@@ -277,35 +323,51 @@ def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.nd
     return values
 
 
-def _next_request(requests: Generator, answer: Any) -> tuple[Any, Any]:
+def _array(who: str, what: str, values: Any) -> np.ndarray:
+    """The values as an array; ValueError where they are lists of different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{who}: {what}={shown(values)}; an array is needed") from None
+
+
+def _numbers(who: str, what: str, values: Any) -> np.ndarray:
+    """The values as float64; ValueError for anything but numbers."""
+    array = _array(who, what, values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{who}: {what}={shown(values)}; numbers are needed")
+    return array.astype(np.float64)
+
+
+def _next_request(name: str, requests: Generator, answer: Any) -> tuple[Any, Any]:
     """The allocator's next request, or None and the rows that it keeps when it ends."""
     try:
         request = requests.send(answer)
     except StopIteration as end:
         return None, end.value
     if request is None:
-        raise ValueError("allocator: it yielded None; counts or More(n) are needed")
+        raise ValueError(f"allocator: {name} yielded None; counts or More(n) are needed")
     return request, None
 
 
 def _checked_counts(name: str, counts: Any, problems: int) -> np.ndarray:
-    counts = np.asarray(counts)
-    whole = counts.dtype.kind in "iu" or (counts == np.floor(counts)).all()
-    if counts.shape != (problems,) or not whole or (counts < 0).any():
+    array = _array(f"allocator: {name}", "counts", counts)
+    fits = array.shape == (problems,) and array.dtype.kind in "iuf" and np.isfinite(array).all()
+    if not fits or (array != np.floor(array)).any() or (array < 0).any():
         raise ValueError(
-            f"allocator: {name} yielded counts {counts.tolist()}; {problems} whole numbers of at "
-            "least 0 are needed"
+            f"allocator: {name} yielded counts {shown(array.tolist())}; {problems} whole numbers "
+            "of at least 0 are needed"
         )
-    return counts.astype(np.int64)
+    return array.astype(np.int64)
 
 
-def _counts_so_far(problems: Sequence[Problem], parts: Sequence[Rollouts]) -> np.ndarray:
-    place = {problem.id: i for i, problem in enumerate(problems)}
-    before = np.zeros(len(problems), dtype=np.int64)
-    for part in parts:
-        ids, counts = np.unique(part.problem, return_counts=True)
-        before[[place[i] for i in ids]] += counts
-    return before
+def _counts_so_far(problems: Sequence[Problem], rollouts: Rollouts | None) -> np.ndarray:
+    """Rollouts that each problem has had in this round, (P,)."""
+    if rollouts is None:
+        return np.zeros(len(problems), dtype=np.int64)
+    ids, counts = np.unique(rollouts.problem, return_counts=True)
+    count_of = dict(zip(ids.tolist(), counts.tolist()))
+    return np.array([count_of.get(problem.id, 0) for problem in problems], dtype=np.int64)
 
 
 def _spread(values: Any, rows: np.ndarray, size: int) -> np.ndarray:

@@ -112,6 +112,7 @@ class Run:
         if out is not None and not isinstance(out, str | os.PathLike):
             raise ValueError(f"out={out!r}: the path of a directory is needed, or None")
         lab.check_round(problems_per_round, seed)
+        lab.check_optimizer()
 
         self.lab = lab
         self.configured_method = method.clone()
@@ -176,7 +177,11 @@ class Run:
 
     @property
     def round(self) -> int:
-        """Rounds completed, in this process or an earlier one."""
+        """Rounds completed, in this process or an earlier one.
+
+        After an interrupt or a crash the rounds since the last checkpoint count too, although they
+        are made again when the run goes on.
+        """
         if self._session:
             return self._session.round
         return len(self.record.rounds) if (self.path / "manifest.json").exists() else 0
@@ -220,6 +225,9 @@ class Run:
                 session = self._open_session()
                 if session.round < n:
                     session.drop_last_evaluation()
+                elif session.round == n:
+                    # An interrupt may have come between the last round and its evaluation.
+                    session.evaluate_last()
             bar = tqdm(
                 total=n,
                 initial=min(session.round, n),
@@ -242,6 +250,8 @@ class Run:
                         _warn(row["warnings"], bar)
                         yield row
                 finally:
+                    # Also when the caller leaves the loop; after an error there is no session, and
+                    # the checkpoint on disk stays the one to go on from.
                     if self._session is not None:
                         self._session.checkpoint()
                     self.trackers.finish()
@@ -256,8 +266,9 @@ class Run:
             raise
 
     def _open_session(self) -> Session:
-        """The session of this process, or a new one from the checkpoint where another process may
-        have written.
+        """The session of this process, or a new one from the checkpoint.
+
+        A new one is needed where another process may have written meanwhile.
         """
         from workbench.session import Session
 
@@ -269,8 +280,8 @@ class Run:
         if changed:
             warnings.warn(
                 f"{self.path}: goes on under other conditions (now, then): "
-                f"{'; '.join(changed[:3])}; its rounds may "
-                "differ from those of an uninterrupted run",
+                f"{'; '.join(changed[:3])}; its rounds may differ from those of an uninterrupted "
+                "run",
                 RecordWarning,
                 stacklevel=4,
             )
@@ -293,15 +304,14 @@ class Run:
         if not (self.path / "manifest.json").exists():
             refuse_other_files(self.path)
             return
-        ours = self.configuration()
-        recorded = Record(self.path).manifest
-        theirs = {name: recorded.get(name) for name in ours}
-        different = differences(ours, theirs)
+        asked_for = self.configuration()
+        manifest = Record(self.path).manifest
+        recorded = {name: manifest.get(name) for name in asked_for}
+        different = differences(asked_for, recorded)
         if different:
             raise ValueError(
-                f"out={str(self.path)!r} holds another run (ours, theirs): "
-                f"{'; '.join(different[:3])}; name another "
-                "directory"
+                f"out={str(self.path)!r} holds another run (asked for, recorded): "
+                f"{'; '.join(different[:3])}; name another directory"
             )
 
 

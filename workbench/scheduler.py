@@ -272,9 +272,7 @@ def epsilon_greedy(
 
 
 class _Ranking:
-    """The rows of every group in order of preference; `next` passes over those that are taken
-    already.
-    """
+    """The rows of every group in order of preference; `next` passes over those already taken."""
 
     def __init__(self, order: np.ndarray, groups: np.ndarray) -> None:
         self.order = order.tolist()
@@ -378,8 +376,9 @@ class Learner:
     def _gradients(
         self, layers: list[np.ndarray], slope: np.ndarray
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """(number, gradient) of every parameter, from the loss's slope at the scores (K, 1); the
-        last layer first.
+        """(number, gradient) of every parameter, the last layer first.
+
+        `slope` is the loss's slope at the scores (K, 1).
         """
         for i in range(len(self.parameters) - 2, -1, -2):
             below = layers[i // 2]
@@ -389,9 +388,7 @@ class Learner:
             slope = (slope @ weight.T) * (below > 0)
 
     def _direction(self, i: int, gradient: np.ndarray) -> np.ndarray:
-        """The gradient itself, or Adam's step for it (Kingma and Ba 2015, with the decays given
-        there).
-        """
+        """The gradient itself, or Adam's step for it with the usual decays (Kingma and Ba 2015)."""
         if self.optimizer == "sgd":
             return gradient
         decays = np.array([0.9, 0.999], np.float32).reshape(2, *[1] * gradient.ndim)
@@ -497,6 +494,8 @@ class Scheduler(Slot):
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """Learn from the round before, then schedule this one."""
         started = perf_counter()
+        # The seed is drawn in every round, used or not, so that the draws that follow do not depend
+        # on whether the run was resumed.
         rng = context.rng("selector")
         seed = int(rng.integers(2**63))
         if self.learner is None:
@@ -515,6 +514,7 @@ class Scheduler(Slot):
         chance = epsilon(number, self.warmup, self.start, self.decay, self.floor)
         rows = self._pick(scores, age, rollouts.group, chance, rng)
 
+        # What this round brings is known only when the next one has been sampled.
         if now is not None:
             self.pending = {
                 "inputs": inputs[rows],
@@ -533,9 +533,7 @@ class Scheduler(Slot):
         return Selection(rows, columns={"score": scores, **columns}, mini_batch=self.mini_batch)
 
     def metrics(self) -> dict[str, float]:
-        """Of the latest call: mean score, epsilon, the reward and squared error it learnt from, and
-        its seconds.
-        """
+        """Mean score, epsilon, reward, squared error and seconds of the latest call."""
         nothing = dict.fromkeys(
             ("scheduler_score", "scheduler_epsilon", "scheduler_reward", "scheduler_error"),
             float("nan"),
@@ -565,9 +563,7 @@ class Scheduler(Slot):
         return Learner(seed, self.width, self.depth, self.learning_rate, self.optimizer)
 
     def _learn(self, now: list[float] | None, number: int) -> dict[str, float]:
-        """One step on what the round before brought, now that this round's mean reward and entropy
-        are known.
-        """
+        """One step on what the round before brought, which this round's rollouts have shown."""
         pending = self.pending
         if pending is None or now is None:
             return {}

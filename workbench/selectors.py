@@ -98,6 +98,8 @@ def max_variance(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) 
     highest = ordered[ends[large, None] - 1 - steps]  # (large groups, m), descending
     # The offset changes no variance, and without it large common rewards lose no digits.
     from_the_top = _count_from_the_top(lowest - lowest[:, :1], highest - lowest[:, :1])
+    # From here on rewards alone say which rows are kept: those beyond the edges, and of the rows
+    # at an edge the lowest.
     low_edge = _edge(lowest, m - from_the_top, nothing=-np.inf)
     high_edge = _edge(highest, from_the_top, nothing=np.inf)
     return _outside_edges(rewards, groups, len(sizes), large, low_edge, high_edge)
@@ -172,11 +174,18 @@ class All(Slot):
 
 @dataclass(frozen=True)
 class MaxVariance(Slot):
-    """Keeps, for each problem, the m rollouts whose rewards have maximum variance (PODS, section
-    3.2).
+    """Keeps, for each problem, the m rollouts whose rewards have maximum variance.
 
-    baseline: see `slots.Selection`; by default mean and deviation are those of the kept rollouts,
-    as in the paper.
+    Attributes
+    ----------
+    m : int
+    baseline : {"selection", "group", "mixed"}
+        See `slots.Selection`. By default mean and deviation are those of the kept rollouts, as in
+        the paper.
+
+    References
+    ----------
+    PODS (arXiv 2504.13818), section 3.2.
     """
 
     m: int
@@ -194,8 +203,9 @@ class MaxVariance(Slot):
 
 @dataclass(frozen=True)
 class MaxReward(Slot):
-    """Keeps, for each problem, the m rollouts with the highest rewards (PODS's comparison, section
-    3.2).
+    """Keeps, for each problem, the m rollouts with the highest rewards.
+
+    A comparison of PODS (arXiv 2504.13818), section 3.2. Attributes: see `MaxVariance`.
     """
 
     m: int
@@ -213,7 +223,10 @@ class MaxReward(Slot):
 
 @dataclass(frozen=True)
 class Random(Slot):
-    """Keeps, for each problem, m rollouts at random (PODS's comparison, section 3.2)."""
+    """Keeps, for each problem, m rollouts at random.
+
+    A comparison of PODS (arXiv 2504.13818), section 3.2. Attributes: see `MaxVariance`.
+    """
 
     m: int
     baseline: str = "selection"
@@ -282,8 +295,9 @@ class Rejection(Slot):
     def _rows_to_keep(
         self, groups: np.ndarray, sizes: np.ndarray, correct: np.ndarray, stage: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """How many correct and how many wrong rows each group keeps, (G,) both; more than there are
-        means all.
+        """How many correct and how many wrong rows each group keeps, (G,) both.
+
+        More than there are means all.
         """
         first_stage = np.full(len(sizes), np.inf)
         np.minimum.at(first_stage, groups, stage)
@@ -565,16 +579,14 @@ def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> np.ndarray:
     zero = np.zeros((len(lowest), 1))
     sums_of_lowest = np.hstack([zero, np.cumsum(lowest, axis=1)])
     sums_of_highest = np.hstack([zero, np.cumsum(highest, axis=1)])
-    sums = (
-        sums_of_lowest[:, ::-1] + sums_of_highest
-    )  # of the subset with k = 0, 1, ..., m from the top
+    # Of the subset with k = 0, 1, ..., m from the top.
+    sums = sums_of_lowest[:, ::-1] + sums_of_highest
     gains = m * (lowest[:, ::-1] + highest) > sums[:, :-1] + sums[:, 1:]
     return np.count_nonzero(gains, axis=1)
 
 
 def _edge(ordered: np.ndarray, counts: np.ndarray, nothing: float) -> tuple[np.ndarray, np.ndarray]:
-    """The last reward among the first counts[g] of each row, and how many of these rewards equal
-    it.
+    """The last reward among the first counts[g] of each row, and how many of these equal it.
 
     Where counts[g] is 0 the reward is `nothing`.
     """
@@ -591,8 +603,7 @@ def _outside_edges(
     low_edge: tuple[np.ndarray, np.ndarray],
     high_edge: tuple[np.ndarray, np.ndarray],
 ) -> np.ndarray:
-    """Rows outside the two edges of their group; of rows on an edge as many as its count says,
-    lowest rows first.
+    """Rows outside the two edges of their group, and the lowest rows on an edge as counted.
 
     The edges are (reward, count) of the groups `large`; all other groups keep everything.
     """
@@ -630,6 +641,8 @@ def _sorted_within_groups(
     """values (R,) sorted within each group, the groups end to end."""
     if number_of_groups == 1:
         return np.sort(values)
+    # Sorting by value first and by group, stably, afterwards is faster than one sort by both,
+    # since group numbers of 16 bits are sorted by radix.
     order = np.argsort(values)
     return values[order[np.argsort(groups[order], kind="stable")]]
 
@@ -653,8 +666,9 @@ def _shuffled(problems: np.ndarray, groups: np.ndarray, rng: np.random.Generator
 
 
 def _split_mix(seeds: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Output `number` (R,) of the SplitMix64 generators with `seeds` (R,), both uint64 (Steele, Lea
-    and Flood 2014).
+    """Output `number` (R,) of the SplitMix64 generators with `seeds` (R,), both uint64.
+
+    Steele, Lea and Flood (2014).
     """
     z = seeds + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -27,7 +27,7 @@ from workbench.records.health import symptoms
 from workbench.records.manifest import commit, hardware, versions
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import Round, play
+from workbench.rounds import Round, checked_problems, play
 from workbench.utils.seeding import derive
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Session:
         self.lab = run.lab
         self.method = run.configured_method.clone()
         self.policy = self.lab.policy()
+        # Taken before any step, so that the reference is the policy at its initial weights.
         needs_reference = self.method.objective.kl > 0
         self.reference = self.policy.frozen() if needs_reference else None
         self.optimizer = torch.optim.AdamW(
@@ -77,27 +78,27 @@ class Session:
         self.checkpointed = self._load_checkpoint()
         self.writer.truncate(self.checkpointed)
         if self.checkpointed == 0:
-            self.writer.truncate(-1)  # the first evaluation as well
+            # The evaluation before round 1 may have been interrupted, so it is made again as well.
+            self.writer.truncate(-1)
             self.evaluate(0)
 
     def _load_checkpoint(self) -> int:
         """Set everything from the checkpoint; returns the round it follows, 0 without one."""
         path = self.run.path
-        found = self.writer.restore()
-        if found is None:
+        checkpoint = self.writer.restore()
+        if checkpoint is None:
             if self.round > self.run.checkpoint_every:
                 raise ValueError(
                     f"{path}: {self.round} rounds and no checkpoint, so it cannot go on; name "
                     "another directory"
                 )
             return 0
-        tensors, state = found
+        tensors, state = checkpoint
         if self.round < state["round"]:
             raise RecordError(
                 f"{path}: rounds.parquet has {self.round} rounds, but the checkpoint was made "
-                "after round "
-                f"{state['round']}: put both back from one copy, or start again in another "
-                "directory"
+                f"after round {state['round']}: put both back from one copy, or start again in "
+                "another directory"
             )
         try:
             unpack(tensors, state, self.policy, self.optimizer, self.method)
@@ -136,6 +137,7 @@ class Session:
         rollouts = marked(
             outcome.rollouts, outcome.rows, outcome.advantages, steps, number, outcome.weights
         )
+        # Slots learn before the row is written, since it holds what they measured.
         with self._timed("schedule"):
             self.method.feedback(rollouts, self.context)
         row = self._row(rollouts, steps)
@@ -158,7 +160,8 @@ class Session:
 
     def _choose_problems(self, n: int, taken: frozenset[str] = frozenset()) -> Sequence[Problem]:
         context = replace(self.context, taken=taken)
-        return self.method.curriculum.choose(self.lab.problems, n, context)
+        problems = self.method.curriculum.choose(self.lab.problems, n, context)
+        return checked_problems("curriculum", problems, taken, n)
 
     def _find_more(self, n: int, problems: list[Problem]) -> Sequence[Problem]:
         return self._choose_problems(n, frozenset(problem.id for problem in problems))
@@ -166,8 +169,9 @@ class Session:
     def _sample(
         self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
     ) -> Rollouts:
-        """Verified rollouts, counts (P,) of the problems, which had `before` (P,) so far; see
-        `rounds.play`.
+        """Verified rollouts, counts[i] of problems[i], which had before[i] so far.
+
+        See `rounds.play`.
         """
         number = self.context.round
         # The number of earlier rollouts is part of the seed, so each stage draws anew.
@@ -243,6 +247,7 @@ class Session:
         columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
         self.writer.round(row, {**columns, "length": rollouts.lengths})
         self.run.trackers.log(row, row["round"])
+        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
         if self.run.evaluate_every and row["round"] % self.run.evaluate_every == 0:
             self.evaluate(row["round"])
         if row["round"] % self.run.checkpoint_every == 0:
@@ -270,9 +275,7 @@ class Session:
             self.evaluate(self.round)
 
     def drop_last_evaluation(self) -> None:
-        """Forget an evaluation off the grid before the run goes on, as if it had never stopped
-        there.
-        """
+        """Forget an evaluation off the grid: the run goes on as if it had never stopped there."""
         if self.round % (self.run.evaluate_every or 1) and self.round in self.writer.evaluated:
             self.writer.forget_evaluation(self.round)
 

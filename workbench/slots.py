@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -75,14 +75,13 @@ class Slot:
     """
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Learn from a finished round: all its rollouts, with what became of each (see
-        `grpo.marked`).
+        """Learn from a finished round: all its rollouts, with what became of each.
+
+        The columns that say so are those of `grpo.marked`.
         """
 
     def metrics(self) -> dict[str, float]:
-        """What was measured in the round just finished, name to number; it becomes columns of the
-        record.
-        """
+        """What was measured in the round just finished, as columns of the record."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,7 +95,7 @@ class Slot:
                 f"state: {type(self).__name__} remembers nothing, but {sorted(state)} was saved"
             )
 
-    def clone(self) -> Any:
+    def clone(self) -> Self:
         """A new value of the same configuration that has learnt nothing."""
         return clone(self)
 
@@ -163,14 +162,18 @@ class Allocator(Protocol):
     ) -> Generator[np.ndarray | More, Any, np.ndarray | None]:
         """A generator that asks for rollouts and sees what came of them.
 
-            rollouts = yield counts     # (P,) int64: sample so many more of each problem; sent all
-            rollouts so far problems = yield More(n)    # n further problems; sent the list of all
-            problems of the round return rows                 # optional: the rows that go on to the
-            selector; None means all
+            rollouts = yield counts
+            problems = yield More(n)
+            return rows
 
-        `rollouts` is a verified `Rollouts` table, in the order of sampling. New problems are
-        appended to the list, which comes back as it was when there are none left. `rows` may be
-        empty: the round then trains on nothing.
+        `counts` (P,) int64 asks for so many more rollouts of each problem. What comes back is all
+        rollouts of the round so far, a verified `Rollouts` table in the order of sampling.
+
+        `More(n)` asks for n further problems. What comes back is the list of all problems of the
+        round, with the new ones at its end, or as it was when there are none left.
+
+        `rows` are the rows of the table that go on to the selector. None, as without a return,
+        means all of them. Without any row the round trains on nothing.
         """
         ...
 
@@ -181,8 +184,7 @@ class Replay(Protocol):
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
     ) -> tuple[Rollouts, np.ndarray]:
-        """The table with old rows appended, and the rows (C,) int64 that the selector may choose
-        from.
+        """The table with old rows appended, and the rows (C,) int64 to select from.
 
         Rows whose column `gradient` is False take part in advantages and in the averages of the
         loss, but carry no gradient themselves.
@@ -207,8 +209,7 @@ class Advantage(Protocol):
     """How good a rollout is, against the others of its group."""
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray | Ragged:
-        """One number for each rollout, (R,) float64, or a `Ragged` with one for each response
-        token.
+        """One number for each rollout, (R,) float64, or one for each token in a `Ragged`.
 
         Called more than once in a round, with the candidates and perhaps with a part of them, so it
         must not change anything; what it learns it learns in `feedback`.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from workbench.slots import Slot
 from workbench.utils.seeding import generator
-from workbench.utils.validation import one_of, positive_number, whole_number
+from workbench.utils.validation import instance_of, one_of, positive_number, whole_number
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +54,7 @@ def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.nda
 
 
 @dataclass
-class SuccessRates:
+class SuccessRates(Slot):
     """Estimates of success rates; NaN for a problem of which nothing is known.
 
     Attributes
@@ -105,7 +106,7 @@ class SuccessRates:
             self.learner = History(self)
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
         """What a trainer must provide for this kind, see `slots.NEEDS`."""
         needs = {"epoch": "epochs", "fresh": "resampling", "predictor": "prompt_states"}
         return frozenset({needs[self.kind]} if self.kind in needs else ())
@@ -115,18 +116,10 @@ class SuccessRates:
         """Rollouts of each problem that the estimate itself costs."""
         return self.probe if self.kind == "fresh" else 0
 
-    def clone(self) -> SuccessRates:
-        """The same configuration without a memory."""
-        from workbench.utils.descriptions import clone
-
-        return clone(self)
-
     def estimates(
         self, problems: Sequence[Problem], context: Context
     ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
-        """For an allocator to `yield from`: asks for probes where needed, and returns rates (P,)
-        float64.
-        """
+        """For an allocator to `yield from`: asks for probes if needed, and returns rates (P,)."""
         ids = [problem.id for problem in problems]
         if self.kind == "fresh":
             rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
@@ -134,7 +127,7 @@ class SuccessRates:
             rates = _ratio(correct, tries)
         else:
             rates = self.learner.estimate(problems, context)
-        # What `observe` compares with the outcomes, and `metrics` reports.
+        # What `feedback` compares with the outcomes, and `metrics` reports.
         self.asked = {
             "ids": ids,
             "rates": rates,
@@ -143,15 +136,13 @@ class SuccessRates:
         }
         return rates
 
-    def observe(self, rollouts: Rollouts, context: Context) -> None:
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
         newest = rollouts.round == rollouts.round.max(initial=0)
         rollouts = rollouts.take(newest)
         if self.asked:
             correct, tries = tally(self.asked["ids"], rollouts, self.spent)
-            error = np.abs(self.asked["rates"] - _ratio(correct, tries))
-            if not np.isnan(error).all():
-                self.asked["error"] = float(np.nanmean(error))
+            self.asked["error"] = _mean_error(self.asked["rates"], _ratio(correct, tries))
         if self.learner is not None:
             self.learner.observe(rollouts, context)
 
@@ -185,9 +176,7 @@ class SuccessRates:
 
 
 class History:
-    """Past outcomes by problem id: the last `window` of each problem in a ring, and the counts of
-    its latest epoch.
-    """
+    """Past outcomes by problem id: the last `window` of each problem, and its latest epoch."""
 
     COLUMNS = ("ring", "seen", "epoch", "epoch_correct", "epoch_tries")
 
@@ -303,9 +292,7 @@ class Predictor:
         return torch.sigmoid(logits).numpy().astype(np.float64)
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
-        """Remember states and outcomes of the problems asked about, and fit the network to what is
-        remembered.
-        """
+        """Remember states and outcomes of the problems asked about, and fit the network anew."""
         correct, tries = tally(list(self.asked), rollouts)
         tried = np.flatnonzero(tries)
         if len(tried) == 0:
@@ -362,7 +349,7 @@ class Predictor:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and remembered observations; empty before the first."""
-        if not self.weights:
+        if self.states is None:
             return {}
         arrays = {**self.weights, "states": self.states, "outcomes": self.outcomes}
         return {name: array.copy() for name, array in arrays.items()}
@@ -377,7 +364,7 @@ class Predictor:
 
 
 @dataclass
-class GaussianProcess:
+class GaussianProcess(Slot):
     """Success rates from a Gaussian process over given embeddings of the prompts.
 
     The logit of a problem's success rate is the process. After every round it is conditioned on the
@@ -407,10 +394,10 @@ class GaussianProcess:
     logits: np.ndarray = field(default=None, init=False, repr=False, compare=False)  # type: ignore
     asked: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    needs: ClassVar[frozenset[str]] = frozenset()
     spent: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
+        instance_of("embeddings", self.embeddings, Mapping, "{'problem id': [0.1, -0.3]}")
         lengths = {np.shape(vector) for vector in self.embeddings.values()}
         if len(lengths) != 1 or len(next(iter(lengths))) != 1:
             raise ValueError(
@@ -425,10 +412,6 @@ class GaussianProcess:
             positive_number("width", self.width)
         positive_number("jitter", self.jitter)
         self.logits = np.full(len(self._vectors), float(self.mean))
-
-    def clone(self) -> GaussianProcess:
-        """The same configuration, conditioned on nothing."""
-        return GaussianProcess(self.embeddings, self.width, self.mean, self.jitter)
 
     def _rows(self, ids: Sequence[str]) -> np.ndarray:
         for key in ids:
@@ -446,7 +429,7 @@ class GaussianProcess:
         return rates
         yield  # what makes this a generator, as the estimates that ask for probes are
 
-    def observe(self, rollouts: Rollouts, context: Context) -> None:
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Condition the process on the round's observed rates."""
         fresh = rollouts.take(rollouts.round == context.round)
         ids, problem_of_row = fresh.problems()
@@ -454,9 +437,7 @@ class GaussianProcess:
         rates = np.bincount(problem_of_row, fresh.correct, len(ids)) / tries
         if self.asked:
             correct, tried = tally(self.asked["ids"], fresh)
-            self.asked["error"] = float(
-                np.nanmean(np.abs(self.asked["rates"] - _ratio(correct, tried)))
-            )
+            self.asked["error"] = _mean_error(self.asked["rates"], _ratio(correct, tried))
         rows = self._rows(ids.tolist())
         # Rates of 0 and 1 have no logit; the released code cuts them off at 1e-6.
         cut = np.clip(rates, 1e-6, 1 - 1e-6)
@@ -493,9 +474,12 @@ class GaussianProcess:
 
 
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
-    """(P, H) float32 with mean 0 and deviation 1 in each row, so that scale and outlying dimensions
-    do not matter.
+    """(P, H) float32 with mean 0 and deviation 1 in each row.
+
+    Scale and outlying dimensions then do not matter.
     """
+    if policy is None:
+        raise ValueError("policy=None: the kind 'predictor' reads the policy's prompt_states")
     prompts = [problem.prompt for problem in problems]
     states = np.asarray(policy.prompt_states(prompts), dtype=np.float32)
     if states.ndim != 2 or len(states) != len(problems) or not np.isfinite(states).all():
@@ -513,6 +497,12 @@ def _place_within(group: np.ndarray) -> np.ndarray:
     place = np.empty_like(order)
     place[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
     return place
+
+
+def _mean_error(estimates: np.ndarray, observed: np.ndarray) -> float:
+    """Mean of |estimate - observed| over the problems (P,) that have both; NaN where none has."""
+    error = np.abs(estimates - observed)
+    return float("nan") if np.isnan(error).all() else float(np.nanmean(error))
 
 
 def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:

@@ -94,12 +94,12 @@ def test_balance(benchmark):
 def test_success_rates(benchmark):
     """A round of 256 problems x 8 in a history of 100,000 problems."""
     memory, ids = SuccessRates(), [f"problem-{i}" for i in range(100_000)]
-    memory.observe(Rollouts(problem=ids, correct=np.ones(len(ids))), Context())
+    memory.feedback(Rollouts(problem=ids, correct=np.ones(len(ids))), Context())
     batch = [Problem(id=key, prompt="", answer="") for key in ids[::391]]
     fresh = Rollouts(problem=np.repeat(ids[::391], 8), correct=np.ones(8 * len(batch)))
 
     def one_round():
         list(memory.estimates(batch, Context()))
-        memory.observe(fresh, Context())
+        memory.feedback(fresh, Context())
 
     benchmark(one_round)

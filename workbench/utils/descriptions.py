@@ -1,5 +1,4 @@
-"""Configurations as plain data: what a manifest says of a method, and how the method is made from
-it again.
+"""Configurations as plain data: what a manifest says of a method, and how it is made again.
 
 An object is described by its class and by the arguments of its constructor, which it keeps as
 attributes of the same names (the convention of scikit-learn). Whatever else it holds is state and
@@ -41,8 +40,9 @@ def parameters(value: Any) -> dict[str, Any]:
     """
     kind = type(value)
     if kind.__init__ is object.__init__:
+        # `inspect` would report the *args and **kwargs of object.
         return {}
-    found = {}
+    arguments = {}
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ValueError(
@@ -52,11 +52,10 @@ def parameters(value: Any) -> dict[str, Any]:
         if not hasattr(value, name):
             raise ValueError(
                 f"{kind.__name__}({name}=...): the argument is not kept; set self.{name} = {name}, "
-                "so that it "
-                "can be recorded"
+                "so that it can be recorded"
             )
-        found[name] = getattr(value, name)
-    return found
+        arguments[name] = getattr(value, name)
+    return arguments
 
 
 def clone(value: Any) -> Any:
@@ -66,13 +65,16 @@ def clone(value: Any) -> Any:
 
 
 def _cloned(argument: Any) -> Any:
-    # A wrapper holds other slots as arguments; these learn too.
+    # A wrapper holds other slots as arguments, alone or several; these learn too.
+    if type(argument) in (list, tuple):
+        return type(argument)(_cloned(item) for item in argument)
+    if type(argument) is dict:
+        return {name: _cloned(item) for name, item in argument.items()}
     return argument.clone() if hasattr(type(argument), "clone") else argument
 
 
 def describe(value: Any) -> Any:
-    """A configuration as JSON-ready data: objects and functions become dicts with their name under
-    "is".
+    """A configuration as JSON-ready data; objects and functions have their name under "is".
 
     Raises
     ------
@@ -139,20 +141,19 @@ def compose(value: Any) -> str:
     return f"{type(value).__name__}({', '.join(changed)})"
 
 
-def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
-    """One line for each place where two descriptions differ, in the form `path: ours, theirs`.
+def differences(first: Any, second: Any, path: str = "") -> list[str]:
+    """One line for each place where two descriptions differ, in the form `path: first, second`.
 
     >>> differences({"n": 8, "low": 2}, {"n": 4, "low": 2})
     ['n: 8, 4']
     """
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        names = [*ours, *(name for name in theirs if name not in ours)]
-        return [
-            line
-            for name in names
-            for line in differences(ours.get(name), theirs.get(name), f"{path}.{name}".lstrip("."))
-        ]
-    return [] if ours == theirs else [f"{path}: {ours!r}, {theirs!r}"]
+    if not (isinstance(first, dict) and isinstance(second, dict)):
+        return [] if first == second else [f"{path}: {first!r}, {second!r}"]
+    lines = []
+    for name in [*first, *(name for name in second if name not in first)]:
+        inner = f"{path}.{name}".lstrip(".")
+        lines += differences(first.get(name), second.get(name), inner)
+    return lines
 
 
 def _name(target: Callable) -> str:

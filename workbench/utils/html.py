@@ -1,6 +1,4 @@
-"""What a notebook shows of an object: a small HTML table without colours of its own, so that any
-theme fits.
-"""
+"""What a notebook shows of an object: a small HTML table that fits any theme."""
 
 from html import escape
 

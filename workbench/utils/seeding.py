@@ -1,5 +1,6 @@
-"""Random numbers by purpose: every draw comes from a generator derived from (seed, purpose, round,
-problem).
+"""Random numbers by purpose.
+
+Every draw comes from a generator derived from (seed, purpose, round, problem).
 
 Nothing here keeps state, so a resumed run draws what the uninterrupted run would have drawn.
 """

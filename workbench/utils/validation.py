@@ -16,9 +16,7 @@ LARGEST_INTEGER = 2**63 - 1  # what an int64 holds
 
 
 def shown(value: Any, limit: int = 80) -> str:
-    """A value as an error message shows it: functions and classes by name, everything cut at
-    `limit` characters.
-    """
+    """A value as an error message shows it: functions and classes by name, long texts cut."""
     if isinstance(value, partial):
         options = ", ".join(f"{name}={option!r}" for name, option in value.keywords.items())
         text = f"{shown(value.func)}({options})"
@@ -39,8 +37,9 @@ def is_number(value: Any) -> bool:
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raise ValueError unless `value` is a whole number from `low` to `high` (None: what 64 bits
-    hold).
+    """Raise ValueError unless `value` is a whole number from `low` to `high`.
+
+    high=None allows what 64 bits hold.
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if whole and low <= value <= (LARGEST_INTEGER if high is None else high):
@@ -68,6 +67,7 @@ def share(name: str, value: Any, zero: bool = True) -> None:
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raise ValueError unless `value` is one of `allowed`; a close text is suggested."""
     allowed = list(allowed)
+    # Types are compared as well, since True == 1 and 1 == 1.0.
     if any(
         value is option or (type(value) is type(option) and value == option) for option in allowed
     ):
@@ -118,8 +118,8 @@ def counts(name: str, values: Any) -> np.ndarray:
     """Counts as int64; ValueError for anything but whole numbers of at least 0."""
     values = np.asarray(values)
     if values.dtype.kind not in "iu" or (values < 0).any():
-        found = values.tolist() if values.size < 10 else f"an array of {values.dtype}"
-        raise ValueError(f"{name}={found}: whole numbers of at least 0 are needed")
+        text = values.tolist() if values.size < 10 else f"an array of {values.dtype}"
+        raise ValueError(f"{name}={text}: whole numbers of at least 0 are needed")
     return values.astype(np.int64)
 
 

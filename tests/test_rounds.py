@@ -1,0 +1,381 @@
+"""One round, played by hand: what the slots return is checked, and each mistake names its slot."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.advantages import LeaveOneOut
+from workbench.problems import Problem
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import play
+from workbench.slots import More, Selection, Slot
+
+PROBLEMS = [Problem(key, f"{key}?", "1") for key in "ab"]
+CONTEXT = Context(round=3)
+# The allocator's two rollouts of each problem have these rewards, so the advantages of
+# `LeaveOneOut` are 1, -1 for problem a, and 0, 0 for problem b.
+REWARDS = {"a": [1.0, 0.0], "b": [1.0, 1.0]}
+
+
+def sampled(problems, counts, before, stage):
+    """Verified rollouts as a trainer hands them over; those of other problems have reward 0."""
+    ids = np.repeat([problem.id for problem in problems], counts)
+    draw = np.concatenate([first + np.arange(n) for first, n in zip(before, counts)]).astype(int)
+    reward = [REWARDS.get(key, [])[i : i + 1] or [0.0] for key, i in zip(ids.tolist(), draw)]
+    ones = np.ones(len(ids), dtype=np.int64)
+    return Rollouts(
+        problem=ids,
+        reward=np.array(reward).reshape(-1),
+        draw=draw,
+        stage=stage * ones,
+        round=CONTEXT.round * ones,
+        response=Ragged.of([[7] * (1 + i % 2) for i in range(len(ids))], np.int32),
+        columns={"gradient": ones == 1, "uses": 0 * ones},
+    )
+
+
+def no_more(n, problems):
+    return []
+
+
+def played(problems=PROBLEMS, more=no_more, **slots):
+    """The round of a method with these slots, otherwise two rollouts each and all trained on."""
+    plain = {"allocator": wb.allocators.Uniform(2), "advantage": LeaveOneOut()}
+    method = wb.Method("by hand", **{**plain, **slots})
+    return play(method, problems, CONTEXT, sampled, more)
+
+
+@dataclass
+class Selecting(Slot):
+    """A selector that returns what it is given."""
+
+    selection: Any
+
+    def select(self, rollouts, context):
+        return self.selection
+
+
+@dataclass
+class Asking(Slot):
+    """An allocator with these requests and these rows at the end."""
+
+    requests: Any
+    rows: Any = None
+
+    def allocate(self, problems, context):
+        for request in self.requests:
+            _ = yield request
+        return self.rows
+
+
+@dataclass
+class Joining(Slot):
+    """A replay that returns what a function makes of the table and the candidates."""
+
+    function: Any
+
+    def join(self, rollouts, candidates, context):
+        return self.function(rollouts, candidates)
+
+
+@dataclass
+class Valued(Slot):
+    """An advantage that is what a function makes of the rollouts."""
+
+    function: Any
+
+    def __call__(self, rollouts, context):
+        return self.function(rollouts)
+
+
+def selecting(rows, **parts):
+    return Selecting(Selection(rows, **parts))
+
+
+# What is right
+
+
+def test_a_plain_round_trains_on_everything():
+    outcome = played()
+    assert outcome.rollouts.problem.tolist() == ["a", "a", "b", "b"]
+    assert outcome.rows.tolist() == [0, 1, 2, 3]
+    assert outcome.advantages.tolist() == [1, -1, 0, 0]
+    assert outcome.weights is None
+    assert outcome.mini_batch is None
+
+
+def test_unsorted_rows_take_their_weights_along():
+    columns = {"score": [4, 3, 2, 1]}
+    selector = selecting([3, 0, 1], weights=[0.3, 0, 2], columns=columns, mini_batch=2)
+    outcome = played(selector=selector)
+    assert outcome.rows.tolist() == [0, 1, 3]
+    assert outcome.weights.tolist() == [0, 2, 0.3]
+    assert outcome.advantages.tolist() == [1, -1, 0]
+    assert outcome.rollouts["score"].tolist() == [4, 3, 2, 1], "of every candidate, in table order"
+    assert outcome.mini_batch == 2
+
+
+@pytest.mark.parametrize(
+    "rows", [np.array([True, False, False, True]), [True, False, False, True], [3, 0], (0, 3)]
+)
+def test_rows_are_numbers_or_a_mask(rows):
+    outcome = played(selector=selecting(rows, weights=[1.0, 1.0]))
+    assert outcome.rows.tolist() == [0, 3]
+    assert outcome.rows.dtype == np.int64
+
+
+def test_rows_count_among_the_candidates():
+    """The allocator keeps rows 1 and 3 of four, the selector the second of these two."""
+    allocator = Asking([np.array([2, 2])], rows=np.array([3, 1]))
+    outcome = played(allocator=allocator, selector=selecting([1], columns={"score": [10, 30]}))
+    assert outcome.rows.tolist() == [3]
+    score = outcome.rollouts["score"]
+    assert score[[1, 3]].tolist() == [10, 30]
+    assert np.isnan(score[[0, 2]]).all(), "thrown away by the allocator"
+
+
+@pytest.mark.parametrize("rows", [[], np.zeros(4, bool), np.empty(0)])
+def test_no_rows_are_a_round_without_training(rows):
+    outcome = played(selector=selecting(rows))
+    assert outcome.rows.tolist() == []
+    assert outcome.advantages.tolist() == []
+
+
+def test_an_allocator_may_keep_nothing_at_all():
+    outcome = played(allocator=Asking([np.array([2, 2])], rows=[]))
+    assert len(outcome.rollouts) == 4
+    assert outcome.rows.tolist() == []
+
+
+def test_an_allocator_is_told_of_further_problems_and_of_all_rollouts():
+    seen = []
+
+    class Curious(Slot):
+        def allocate(self, problems, context):
+            rollouts = yield [2, 0]
+            seen.append(rollouts.problem.tolist())
+            problems = yield More(2)
+            seen.append([problem.id for problem in problems])
+            rollouts = yield [1, 1, 1]
+            seen.append(rollouts.problem.tolist())
+
+    outcome = played(allocator=Curious(), more=lambda n, problems: [Problem("c", "c?", "1")])
+    assert seen == [["a", "a"], ["a", "b", "c"], ["a", "a", "a", "b", "c"]]
+    assert outcome.rollouts.stage.tolist() == [0, 0, 1, 1, 1]
+    assert outcome.rollouts.draw.tolist() == [0, 1, 2, 0, 0]
+
+
+def test_the_selector_sees_advantages_of_tokens_as_their_mean():
+    def fading(rollouts):
+        rows = [np.arange(n, 0, -1.0) for n in rollouts.lengths]
+        return Ragged.of(rows, np.float64)
+
+    class Watching(Slot):
+        def select(self, rollouts, context):
+            assert rollouts["advantage"].tolist() == [1, 1.5, 1, 1.5]
+            assert rollouts["age"].tolist() == [0, 0, 0, 0]
+            return Selection([1, 2])
+
+    outcome = played(advantage=Valued(fading), selector=Watching())
+    assert outcome.advantages.values.tolist() == [2, 1, 1]
+    assert outcome.advantages.lengths.tolist() == [2, 1]
+
+
+def test_old_responses_join_behind_those_of_the_round():
+    def with_one_of_round_1(rollouts, candidates):
+        old = rollouts.take([0]).assign(round=[1])
+        table = Rollouts.concat([rollouts, old])
+        return table, np.append(candidates[1:], len(rollouts))
+
+    outcome = played(replay=Joining(with_one_of_round_1))
+    assert outcome.rows.tolist() == [1, 2, 3, 4]
+    assert outcome.advantages.tolist() == [-1, 0, 0, 1]
+
+
+# What is wrong: each message begins with the slot's name
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        (None, r"\.select returned None; it must return a Selection\(rows\)"),
+        (np.arange(2), r"\.select returned array\(\[0, 1\]\); it must return a Selection"),
+        (Selection(None), r"it returned rows of shape \(\); \(K,\) is needed"),
+        (Selection(2), r"it returned rows of shape \(\)"),
+        (Selection([[0, 1]]), r"it returned rows of shape \(1, 2\)"),
+        (Selection([[0], [1, 2]]), r"rows=\[\[0\], \[1, 2\]\]; an array is needed"),
+        (Selection([True, False]), "its mask has 2 entries for 4 candidates"),
+        (Selection([0.0, 1.0]), "it returned rows of type float64; whole numbers are needed"),
+        (Selection(["a"]), "it returned rows of type <U1; whole numbers"),
+        (Selection([1, 4]), "row 4 is none of the 4 candidates"),
+        (Selection([-1]), "row -1 is none of the 4 candidates"),
+        (Selection([2, 0, 2, 2]), "row 2 comes 3 times"),
+        (Selection([0, 1], weights=[1.0]), r"weights of shape \(1,\) for 2 rows"),
+        (Selection([0, 1], weights=1.0), r"weights of shape \(\) for 2 rows"),
+        (Selection([0, 1], weights=[1, -0.1]), "weights must be finite numbers of at least 0"),
+        (Selection([0, 1], weights=[1, np.nan]), "weights must be finite numbers of at least 0"),
+        (Selection([0, 1], weights=[1, np.inf]), "weights must be finite numbers of at least 0"),
+        (Selection([0, 1], weights=["1", "2"]), r"weights=\['1', '2'\]; numbers are needed"),
+        (Selection([0], columns={"score": [1, 2]}), r"'score' has shape \(2,\) for 4 candidates"),
+        (Selection([0], columns={"score": list("wxyz")}), "column 'score'=.*; numbers are needed"),
+        (Selection([0], columns={"reward": [0] * 4}), "column 'reward' is there already"),
+        (Selection([0], columns={"age": [0] * 4}), "column 'age' is there already"),
+        (Selection([0], columns=None), "columns=None; a dict of names and numbers is needed"),
+        (Selection([0], mini_batch=0), "mini_batch=0: a whole number of at least 1"),
+        (Selection([0], baseline="pool"), "baseline='pool': allowed are 'selection', 'group'"),
+        (Selection([0], baseline="groups"), "did you mean 'group'"),
+    ],
+    ids=repr,
+)
+def test_a_wrong_selection_is_named(selection, message):
+    with pytest.raises(ValueError, match=rf"^selector: .*{message}"):
+        played(selector=Selecting(selection))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda rollouts: None, r"advantages=None; numbers are needed"),
+        (lambda rollouts: 1.0, r"it returned shape \(\) for 4 rollouts; one number each"),
+        (lambda rollouts: [1.0, 2.0], r"it returned shape \(2,\) for 4 rollouts"),
+        (lambda rollouts: np.zeros((4, 1)), r"it returned shape \(4, 1\)"),
+        (lambda rollouts: [0, 0, np.nan, 0], "it returned numbers that are not finite"),
+        (lambda rollouts: [0, 0, np.inf, 0], "it returned numbers that are not finite"),
+        (lambda rollouts: ["1"] * 4, "numbers are needed"),
+        (
+            lambda rollouts: Ragged.of([[1.0]] * len(rollouts), np.float64),
+            "one number for each response token is needed in a Ragged",
+        ),
+        (
+            lambda rollouts: Ragged.of([[np.nan] * n for n in rollouts.lengths], np.float64),
+            "it returned numbers that are not finite",
+        ),
+    ],
+)
+def test_a_wrong_advantage_is_named(function, message):
+    with pytest.raises(ValueError, match=rf"^advantage: .*{message}"):
+        played(advantage=Valued(function))
+
+
+def test_an_advantage_that_is_wrong_only_for_what_is_kept_is_named():
+    """Against the kept rows it is called again, with fewer rollouts."""
+    only_of_four = Valued(lambda rollouts: np.zeros(4))
+    with pytest.raises(ValueError, match=r"^advantage: .*it returned shape \(4,\) for 2 rollouts"):
+        played(advantage=only_of_four, selector=selecting([0, 1], baseline="selection"))
+
+
+class Returning(Slot):
+    """An allocator that returns its counts, as a plain function would."""
+
+    def allocate(self, problems, context):
+        return np.full(len(problems), 2)
+
+
+class Endless(Slot):
+    def allocate(self, problems, context):
+        while True:
+            yield [0] * len(problems)
+
+
+@pytest.mark.parametrize(
+    ("allocator", "message"),
+    [
+        (Returning(), r"allocate returned array\(\[2, 2\]\); it must be a generator that yields"),
+        (Endless(), "asked 1000 times in one round without ending"),
+        (Asking([]), "asked for no rollouts"),
+        (Asking([[0, 0]]), "asked for no rollouts"),
+        (Asking([None]), r"yielded None; counts or More\(n\) are needed"),
+        (Asking([[2]]), r"yielded counts \[2\]; 2 whole numbers of at least 0 are needed"),
+        (Asking([2]), "yielded counts 2; 2 whole numbers"),
+        (Asking([[2, -1]]), r"yielded counts \[2, -1\]"),
+        (Asking([[2, 1.5]]), r"yielded counts \[2.0, 1.5\]"),
+        (Asking([[2, np.nan]]), r"yielded counts \[2.0, nan\]"),
+        (Asking([[2, np.inf]]), r"yielded counts \[2.0, inf\]"),
+        (Asking([["2", "2"]]), r"yielded counts \['2', '2'\]"),
+        (Asking([[[2], [2, 2]]]), r"counts=\[\[2\], \[2, 2\]\]; an array is needed"),
+        (Asking([[2, 2]], rows=[4]), "row 4 is none of the 4 candidates"),
+        (Asking([[2, 2]], rows=[1, 1]), "row 1 comes 2 times"),
+        (Asking([[2, 2]], rows=[True]), "its mask has 1 entries for 4 candidates"),
+    ],
+)
+def test_a_wrong_allocator_is_named(allocator, message):
+    with pytest.raises(ValueError, match=rf"^allocator: .*{message}"):
+        played(allocator=allocator)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda table, rows: None, "join returned None; it must return a table of rollouts"),
+        (lambda table, rows: table, "it must return a table of rollouts and its rows"),
+        (lambda table, rows: (rows, table), "it must return a table of rollouts and its rows"),
+        (lambda table, rows: (table, None), r"it returned rows of shape \(\)"),
+        (lambda table, rows: (table, [0, 9]), "row 9 is none of the 4 candidates"),
+        (lambda table, rows: (table, [0, 0]), "row 0 comes 2 times"),
+        (
+            lambda table, rows: (table.take([2, 3]), [0]),
+            "its table does not begin with the 4 rollouts of the round",
+        ),
+        (
+            lambda table, rows: (table.take([3, 2, 1, 0]), [0]),
+            "its table does not begin with the 4 rollouts of the round",
+        ),
+    ],
+)
+def test_a_wrong_replay_is_named(function, message):
+    with pytest.raises(ValueError, match=rf"^replay: .*{message}"):
+        played(replay=Joining(function))
+
+
+@pytest.mark.parametrize(
+    ("problems", "message"),
+    [
+        ([], "it chose no problems; a round needs at least one"),
+        (None, "it returned None; a list of problems is needed"),
+        (["a"], "'a' is no Problem"),
+        ([PROBLEMS[0], PROBLEMS[1], PROBLEMS[0]], "problem 'a' comes twice in one round"),
+    ],
+)
+def test_wrong_problems_are_named(problems, message):
+    with pytest.raises(ValueError, match=rf"^curriculum: {message}"):
+        played(problems=problems)
+
+
+@pytest.mark.parametrize(
+    ("further", "message"),
+    [
+        (None, "it returned None; a list of problems is needed"),
+        ([PROBLEMS[1]], "problem 'b' comes twice in one round"),
+        ([Problem("c", "", ""), Problem("c", "", "")], "problem 'c' comes twice in one round"),
+        ([Problem(key, "", "") for key in "cde"], "it chose 3 problems; 2 were asked for"),
+    ],
+)
+def test_wrong_further_problems_are_named(further, message):
+    allocator = Asking([More(2), [2, 2]])
+    with pytest.raises(ValueError, match=rf"^curriculum: {message}"):
+        played(allocator=allocator, more=lambda n, problems: further)
+
+
+class Greedy(Slot):
+    """A curriculum that takes what it likes."""
+
+    epoch = 0
+
+    def __init__(self, size):
+        self.size = size
+
+    def choose(self, pool, n, context):
+        return pool[: self.size]
+
+
+@pytest.mark.parametrize(
+    ("size", "message"), [(5, "it chose 5 problems; 4 were asked for"), (0, "it chose no problems")]
+)
+def test_a_curriculum_with_too_many_or_no_problems_is_named_in_a_run(lab, size, message):
+    method = wb.methods.grpo(2).but(curriculum=Greedy(size))
+    run = wb.Run(lab, method, problems_per_round=4, evaluate_every=0)
+    with pytest.raises(ValueError, match=rf"^curriculum: {message}"):
+        next(run.rounds(1, progress=False))

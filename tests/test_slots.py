@@ -1,0 +1,365 @@
+"""What every slot value keeps: it derives from Slot, is cloned, described and made again."""
+
+import importlib
+import inspect
+
+import numpy as np
+import pytest
+from conftest import go, small_lab
+
+import workbench as wb
+from workbench import advantages, allocators, curricula, replay, selectors
+from workbench.advantages import leave_one_out
+from workbench.allocators import (
+    DynamicSampling,
+    GaussianProcess,
+    Knapsack,
+    Staged,
+    SuccessRates,
+)
+from workbench.curricula import ShuffledEpochs
+from workbench.replay import Buffer, CorrectResponses
+from workbench.rollouts import Context, Rollouts
+from workbench.scheduler import Scheduler
+from workbench.selectors import All
+from workbench.slots import NEEDS, More, Selection, Slot
+from workbench.utils.descriptions import compose, describe, rebuild
+
+# Every slot value of the package, with arguments other than its defaults.
+VALUES = {
+    "curriculum": [
+        curricula.ShuffledEpochs(),
+        curricula.Mopps(factor=2, interval=(0.3, 0.7), decay=0.5),
+        curricula.Mapp(rollouts=4, factor=2),
+        curricula.Cures(0.2, restart=3),
+        curricula.Greso(easy=0.9, floor=0.1),
+        curricula.AdaRft(start=10.0, ties="random"),
+    ],
+    "allocator": [
+        allocators.Uniform(3),
+        allocators.Staged(3, 2),
+        allocators.Rescue(extra=4, k_max=3),
+        allocators.Knapsack(total=96, rates=SuccessRates("beta", a=2.0)),
+        allocators.DynamicSampling(groups=3, within=Knapsack(n=6, rates=SuccessRates("epoch"))),
+        allocators.InverseRoot(4, up=16),
+        allocators.ByDeviation(4, restart=5),
+        allocators.Screening(2, 6, groups=3),
+        allocators.MostLearnable(4, factor=2),
+        allocators.HitUtility(6, probe=2),
+        allocators.LeastVariance(6, rates=GaussianProcess({"a": (0.0, 1.0), "b": (1.0, 0.0)})),
+    ],
+    "replay": [
+        replay.CorrectResponses("direct", capacity=3),
+        replay.Buffer(5),
+        replay.Fifo(100, positive=0.2),
+        replay.Experience(1, capacity=4),
+        replay.Buckets(0.2, start=0.1),
+        replay.Surplus(3, capacity=5),
+    ],
+    "selector": [
+        selectors.All(),
+        selectors.MaxVariance(4, baseline="group"),
+        selectors.MaxReward(4),
+        selectors.Random(4),
+        selectors.Rejection(k=2),
+        selectors.Scheduler(25, "round", warmup=3),
+        selectors.LargestAdvantage(0.25, scope="batch"),
+        selectors.GroupFilter("top_k", 0.5),
+        selectors.Pruned(0.25),
+        selectors.HalfRight(6, fill="ratio"),
+        selectors.UniformDraws(0.5),
+    ],
+    "advantage": [
+        advantages.GroupNormalized(ddof=1, eps=1e-4),
+        advantages.LeaveOneOut(clip=2.0),
+        advantages.Posterior(2.0, 3.0),
+        advantages.BatchNormalized("group"),
+        advantages.OfRewards(leave_one_out),
+        advantages.Asymmetric("sqrt"),
+        advantages.PassAtK(2),
+        advantages.Pkpo(2, baseline="none"),
+        advantages.InverseRootWeighted(0.1),
+        advantages.EntropyShaped(0.2),
+        advantages.DiscountedBeta(0.75),
+        advantages.Marginalized(0.75),
+    ],
+}
+# Estimates of success rates learn like slot values, and stand inside allocators.
+ESTIMATES = (SuccessRates, GaussianProcess)
+EVERY = [pytest.param(slot, value, id=repr(value)) for slot in VALUES for value in VALUES[slot]]
+MODULES = ("curricula", "allocators", "replay", "selectors", "scheduler", "advantages")
+
+
+def slot_classes():
+    """Every class of the package that derives from Slot and fits a slot of a method."""
+    classes = set()
+    for name in MODULES:
+        module = importlib.import_module(f"workbench.{name}")
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            is_base = kind is Slot or name.startswith("_")
+            if issubclass(kind, Slot) and kind not in ESTIMATES and not is_base:
+                classes.add(kind)
+    return classes
+
+
+def same_state(a, b):
+    """Whether two states of JSON values and arrays are equal."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same_state(a[name], b[name]) for name in a)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    return a == b
+
+
+# The values of the package
+
+
+def test_every_slot_value_of_the_package_is_tested_here():
+    assert slot_classes() == {type(value) for values in VALUES.values() for value in values}
+
+
+@pytest.mark.parametrize("slot, value", EVERY)
+def test_a_value_fits_its_slot_and_no_other(slot, value):
+    method = wb.methods.grpo().but(**{slot: value})
+    assert getattr(method, slot) is value
+    for other in VALUES:
+        if other != slot:
+            with pytest.raises(ValueError, match=rf"^{other}=.*: it has no \w+\(\)"):
+                wb.methods.grpo().but(**{other: value})
+
+
+@pytest.mark.parametrize("slot, value", EVERY)
+def test_a_clone_is_another_object_of_the_same_configuration(slot, value):
+    clone = value.clone()
+    assert clone == value
+    assert clone is not value
+    assert same_state(clone.state_dict(), value.state_dict())
+
+
+@pytest.mark.parametrize("slot, value", EVERY)
+def test_a_value_is_made_again_from_its_description_and_from_how_it_is_shown(slot, value):
+    assert rebuild(describe(value)) == value
+    names = {kind.__name__: kind for kind in slot_classes()}
+    names |= {kind.__name__: kind for kind in ESTIMATES} | {"leave_one_out": leave_one_out}
+    assert eval(compose(value), names) == value
+
+
+@pytest.mark.parametrize("slot, value", EVERY)
+def test_needs_are_known(slot, value):
+    assert set(value.needs) <= set(NEEDS)
+
+
+def test_a_clone_has_learnt_nothing(tmp_path):
+    """After two real rounds of a method whose slots all learn."""
+    method = wb.Method(
+        "learning",
+        curriculum=ShuffledEpochs(),
+        allocator=DynamicSampling(4, max_draws=1, within=Knapsack(n=4)),
+        replay=Buffer(2),
+        selector=Scheduler(50, warmup=1),
+    )
+    lab = small_lab(pool=16, levels=(2, 3), held_out=0)
+    run = wb.Run(lab, method, out=tmp_path, problems_per_round=6, evaluate_every=0)
+    go(run, 2)
+    for slot in ("curriculum", "allocator", "replay", "selector"):
+        fresh = getattr(method, slot).state_dict()
+        learnt = getattr(run.method, slot)
+        assert not same_state(learnt.state_dict(), fresh), slot
+        clone = learnt.clone()
+        assert clone == learnt, slot
+        assert same_state(clone.state_dict(), fresh), slot
+
+
+@pytest.mark.parametrize("kind", ["last", "epoch", "beta", "fresh", "predictor"])
+def test_success_rates_are_cloned_and_made_again_like_slot_values(kind):
+    rates = SuccessRates(kind, window=7)
+    assert rates.clone() == rates
+    assert rates.clone() is not rates
+    assert rebuild(describe(rates)) == rates
+
+
+@pytest.mark.parametrize("kind", ["last", "epoch", "beta"])
+def test_a_wrapped_allocator_learns_and_is_cloned_with_its_wrapper(kind):
+    wrapper = DynamicSampling(within=Knapsack(rates=SuccessRates(kind)))
+    rollouts = Rollouts(problem=["a", "a"], correct=[True, False])
+    wrapper.feedback(rollouts, Context())
+    assert wrapper.within.state_dict()["ids"] == ["a"]
+    assert wrapper.state_dict()["ids"] == ["a"]
+    clone = wrapper.clone()
+    assert clone.within is not wrapper.within
+    assert clone.state_dict()["ids"] == []
+
+
+# The base class
+
+
+class Counting(Slot):
+    """A plain class, not a dataclass: keeps the first m rows, and counts the rounds it has seen."""
+
+    def __init__(self, m=4):
+        self.m = m
+        self.rounds = 0
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(min(self.m, len(rollouts))))
+
+    def feedback(self, rollouts, context):
+        self.rounds += 1
+
+    def metrics(self):
+        return {"counted": self.rounds}
+
+    def state_dict(self):
+        return {"rounds": self.rounds}
+
+    def load_state_dict(self, state):
+        self.rounds = state["rounds"]
+
+
+def test_a_value_that_learns_nothing_needs_none_of_the_further_methods():
+    class Nothing(Slot):
+        pass
+
+    value = Nothing()
+    value.feedback(Rollouts(problem=["a"]), Context())
+    assert value.metrics() == {}
+    assert value.state_dict() == {}
+    assert value.needs == frozenset()
+    value.load_state_dict({})
+    with pytest.raises(ValueError, match=r"Nothing remembers nothing, but \['cursor'\] was saved"):
+        value.load_state_dict({"cursor": 3})
+
+
+def test_a_plain_class_is_a_slot_value_like_any_other(lab, tmp_path):
+    method = wb.methods.grpo(2).but(name="mine", selector=Counting(5))
+    options = {"problems_per_round": 4, "evaluate_every": 0}
+    run = wb.Run(lab, method, out=tmp_path, **options)
+    rows = go(run, 2)
+    assert [row["selected"] for row in rows] == [5, 5]
+    assert [row["counted"] for row in rows] == [1, 2]
+    assert method.selector.rounds == 0, "the run has a clone"
+    assert compose(run.method.selector) == "Counting(m=5)"
+
+    manifest = wb.load(tmp_path).manifest
+    assert manifest["method"]["selector"] == {"is": "test_slots.Counting", "m": 5}
+    with pytest.raises(ValueError, match=r"'test_slots.Counting' is not a slot value .* pass it"):
+        wb.Run.resume(tmp_path)
+    resumed = wb.Run.resume(tmp_path, method=method)
+    assert go(resumed, 3)[0]["counted"] == 3
+
+
+def test_slots_in_a_list_or_a_dict_are_cloned_as_well():
+    class Alternating(Slot):
+        """One selector in odd rounds, another in even ones."""
+
+        def __init__(self, selectors, named):
+            self.selectors = selectors
+            self.named = named
+
+        def select(self, rollouts, context):
+            return self.selectors[context.round % 2].select(rollouts, context)
+
+    inner = Counting()
+    outer = Alternating([All(), inner], {"other": (inner,)})
+    inner.feedback(Rollouts(problem=["a"]), Context())
+    clone = outer.clone()
+    assert clone.selectors[1] is not inner
+    assert clone.selectors[1].rounds == 0
+    assert clone.named["other"][0].rounds == 0
+    assert inner.rounds == 1
+
+
+class Renaming(Slot):
+    def __init__(self, m):
+        self.size = m
+
+
+class Starred(Slot):
+    def __init__(self, *sizes):
+        self.sizes = sizes
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Renaming(3), r"Renaming\(m=\.\.\.\): the argument is not kept; set self\.m = m"),
+        (Starred(3, 4), r"Starred\(\*sizes\): a configuration needs named arguments"),
+    ],
+    ids=["renamed", "starred"],
+)
+def test_a_constructor_that_does_not_keep_an_argument_is_refused_by_name(value, message):
+    with pytest.raises(ValueError, match=message):
+        value.clone()
+    with pytest.raises(ValueError, match=message):
+        describe(value)
+
+
+# What a value needs of a trainer
+
+
+class Needy(Slot):
+    """A selector that needs what it is told to need."""
+
+    def __init__(self, need):
+        self.need = need
+
+    @property
+    def needs(self):
+        return {self.need}
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(len(rollouts)))
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_every_need_is_refused_by_slot_need_and_trainer(need):
+    method = wb.methods.grpo().but(selector=Needy(need))
+    method.check_provided(NEEDS, "Run")
+    message = rf"^selector=Needy\(need='{need}'\) needs .* \({need}\), which TRL does not provide$"
+    with pytest.raises(ValueError, match=message):
+        method.check_provided(set(NEEDS) - {need}, "TRL")
+
+
+@pytest.mark.parametrize(
+    ("slot", "value", "need"),
+    [
+        ("allocator", Staged(), "resampling"),
+        ("allocator", Knapsack(rates=SuccessRates("epoch")), "epochs"),
+        ("allocator", Knapsack(rates=SuccessRates("fresh")), "resampling"),
+        ("allocator", Knapsack(rates=SuccessRates("predictor")), "prompt_states"),
+        ("allocator", DynamicSampling(), "more_problems"),
+        ("replay", CorrectResponses(), "old_responses"),
+        ("replay", CorrectResponses("recompute"), "current_logprobs"),
+        ("replay", CorrectResponses("direct"), "old_logprobs"),
+        ("replay", Buffer(), "update_statistics"),
+        ("selector", Scheduler(), "entropy"),
+        ("selector", Scheduler(mini_batch=8), "mini_batch"),
+    ],
+    ids=repr,
+)
+def test_needs_of_the_values_of_the_package(slot, value, need):
+    method = wb.methods.grpo().but(**{slot: value})
+    with pytest.raises(ValueError, match=rf"^{slot}={type(value).__name__}\(.*\({need}\), which"):
+        method.check_provided(set(NEEDS) - {need}, "verl")
+
+
+@pytest.mark.parametrize("kind, need", [("epoch", "epochs"), ("predictor", "prompt_states")])
+def test_a_need_is_found_inside_a_wrapper(kind, need):
+    allocator = DynamicSampling(within=Knapsack(rates=SuccessRates(kind)))
+    method = wb.methods.grpo().but(allocator=allocator)
+    message = (
+        rf"^allocator=DynamicSampling\(within=Knapsack\(rates=SuccessRates\(kind='{kind}'\)\)\) "
+        rf"needs {NEEDS[need]} \({need}\), which TRL does not provide$"
+    )
+    with pytest.raises(ValueError, match=message):
+        method.check_provided(set(NEEDS) - {need}, "TRL")
+
+
+def test_without_needs_nothing_has_to_be_provided():
+    wb.methods.pods(8, 4).but(curriculum=ShuffledEpochs()).check_provided((), "any trainer")
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, "2"])
+def test_a_request_for_problems_is_a_positive_number(n):
+    with pytest.raises(ValueError, match=r"n=.*: a whole number of at least 1 is needed"):
+        More(n)
