@@ -8,11 +8,11 @@ objective is minimised in mini-batches, the round is recorded, and the slots lea
 
 from __future__ import annotations
 
-import inspect
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,10 @@ from workbench import labs
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.records import Record, RecordWarning, refuse_other_files
+from workbench.records.environment import changes
 from workbench.records.health import TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import changes, made_again
+from workbench.records.manifest import check_resumable, made_again
 from workbench.records.trackers import Trackers
 from workbench.slots import NEEDS
 from workbench.utils.descriptions import describe, differences, rebuild
@@ -128,8 +129,9 @@ class Run:
         self.path = Path(out)
         self.trackers = Trackers(trackers, self.path)
         self._check_directory()
-        self._lock = RecordLock(self.path)
+        self.lock = RecordLock(self.path)
         self._session: Session | None = None
+        self._loop: weakref.ref[Generator] | None = None  # what `rounds` returned last
 
     @classmethod
     def resume(
@@ -146,17 +148,18 @@ class Run:
         passed, and trackers have to be named again.
         """
         manifest = Record(path).manifest
-        if lab is None:
-            lab = made_again(labs.from_config, manifest, "lab", path)
-        if method is None:
-            method = made_again(rebuild, manifest, "method", path)
-        arguments = manifest.get("arguments", {})
-        unknown = sorted(arguments.keys() - inspect.signature(cls).parameters.keys())
+        check_resumable(manifest, Path(path))
+        arguments = manifest["arguments"]
+        unknown = sorted(arguments.keys() - set(ARGUMENTS))
         if unknown:
             raise ValueError(
                 f"{path}: its arguments {', '.join(unknown)} are unknown to this version of "
                 "workbench"
             )
+        if lab is None:
+            lab = made_again(labs.from_config, manifest, "lab", path)
+        if method is None:
+            method = made_again(rebuild, manifest, "method", path)
         return cls(lab, method, out=path, **arguments, trackers=trackers)
 
     @property
@@ -197,7 +200,7 @@ class Run:
         """Train until the run has n rounds in all.
 
         Starts where the run stopped. Leaving the loop early keeps everything: a checkpoint is
-        written.
+        written. A loop of an earlier call that was left before its end is ended by this call.
 
         Parameters
         ----------
@@ -211,11 +214,21 @@ class Run:
         dict
             The row of each new round, as soon as it is recorded.
         """
+        whole_number("n", n, 0)
+        earlier = self._loop() if self._loop is not None else None
+        if earlier is not None:
+            # It holds the record's lock until it is closed, which otherwise happens only when the
+            # caller's last name for it goes.
+            earlier.close()
+        loop = self._rounds(n, progress)
+        self._loop = weakref.ref(loop)
+        return loop
+
+    def _rounds(self, n: int, progress: bool) -> Generator[dict[str, Any], None, None]:
         from tqdm.auto import tqdm
 
-        whole_number("n", n, 0)
         self._check_directory()
-        with self._lock:
+        with self.lock:
             with self._all_or_nothing():
                 session = self._open_session()
                 if session.round < n:
@@ -261,7 +274,7 @@ class Run:
         """
         from workbench.session import Session
 
-        if self._session is not None and not self._lock.taken_over:
+        if self._session is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
             return self._session
         session = Session(self)
@@ -295,6 +308,7 @@ class Run:
             return
         ours = self.configuration()
         recorded = Record(self.path).manifest
+        check_resumable(recorded, self.path)
         theirs = {name: recorded.get(name) for name in ours}
         different = differences(ours, theirs)
         if different:
