@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from workbench import labs
 from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.records import Record, RecordWarning, refuse_other_files
+from workbench.problems import MOST_PROBLEMS
+from workbench.records import FORMAT, Record, RecordWarning, refuse_other_files
 from workbench.records.environment import changes
 from workbench.records.health import TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import check_resumable, made_again
+from workbench.records.manifest import check_resumable, made_again, manifest_text
 from workbench.records.trackers import Trackers
 from workbench.slots import NEEDS
 from workbench.utils.descriptions import describe, differences, rebuild
@@ -99,7 +100,7 @@ class Run:
         instance_of("method", method, Method, "methods.grpo()")
         method.check_provided(NEEDS, "Run")
         whole_number("seed", seed, 0)
-        whole_number("problems_per_round", problems_per_round, 1)
+        whole_number("problems_per_round", problems_per_round, 1, MOST_PROBLEMS)
         whole_number("mini_batches", mini_batches, 1)
         whole_number("evaluate_every", evaluate_every, 0)
         whole_number("checkpoint_every", checkpoint_every, 1)
@@ -305,6 +306,8 @@ class Run:
         """ValueError unless the directory holds this run, or nothing yet."""
         if not (self.path / "manifest.json").exists():
             refuse_other_files(self.path)
+            # A manifest that could not be read again is refused before any model is loaded.
+            manifest_text({"format": FORMAT, **self.configuration()})
             return
         ours = self.configuration()
         recorded = Record(self.path).manifest

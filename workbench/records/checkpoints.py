@@ -80,7 +80,7 @@ def checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
-        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
     return f"{value:08x}"
 
 
@@ -154,9 +154,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tenso
     }
 
 
-def load_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]
-) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
     """Set an optimizer's state from `optimizer_tensors`; tensors of other names are passed over."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
@@ -192,4 +190,3 @@ def join_arrays(state: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -
     if "dict" in state:
         return {key: join_arrays(value, tensors) for key, value in state["dict"].items()}
     return state["value"]
-

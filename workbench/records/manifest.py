@@ -196,7 +196,7 @@ def _check_texts(manifest: Any) -> None:
 def _check_text(text: str) -> None:
     found = NOT_TO_BE_SHOWN.search(text)
     if found is not None:
-        raise ValueError(f"the text {shown(text)} holds {ascii(found[0])}, which cannot be shown")
+        raise ValueError(f"the text {shown(text)} holds {found[0]!a}, which cannot be shown")
 
 
 def _check_name(entry: str, name: Any) -> None:

@@ -1,4 +1,4 @@
-"""Reading what a run left: a directory of parquet tables and a manifest, complete after every round.
+"""Reading what a run left: a directory of tables and a manifest, complete after every round.
 
     manifest.json            method, lab, seed, arguments; versions, hardware, git commit, start
     rounds.parquet           a row a round
@@ -323,8 +323,10 @@ class Record:
     ) -> tuple[pd.DataFrame | None, list[str]]:
         """The rollouts of a round, which has `size` new ones, and what is wrong with them."""
         # The column `round` tells whether this is the right file.
-        is_extra = columns is not None and "round" not in columns
-        frame, problems = self._read(path, ROLLOUTS, [*columns, "round"] if is_extra else columns)
+        names = columns
+        if columns is not None and "round" not in columns:
+            names = [*columns, "round"]
+        frame, problems = self._read(path, ROLLOUTS, names)
         if frame is None or "round" not in frame:
             return frame, problems
         sampled_in = frame["round"]
@@ -333,7 +335,7 @@ class Record:
             return None, [f"{path}: it holds the rollouts of another round"]
         if size is not None and new != size:
             return None, [f"{path}: it holds {new} of the {size} rollouts of its round"]
-        return frame.drop(columns="round") if is_extra else frame, problems
+        return (frame if names == columns else frame.drop(columns="round")), problems
 
     def _read(
         self, path: Path, kind: str, columns: Sequence[str] | None = None

@@ -74,6 +74,7 @@ class Writer:
         self.path = Path(path)
         self.rows: list[dict[str, Any]] = []
         self.evaluations: pa.Table | None = None
+        self._rounds = pa.table({})
         self._lock = lock
         if not (self.path / MANIFEST).exists():
             self._create({**manifest, "format": FORMAT})
@@ -156,9 +157,7 @@ class Writer:
 
     # The checkpoint
 
-    def checkpoint(
-        self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]
-    ) -> None:
+    def checkpoint(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         """Put a new checkpoint in the place of the old one.
 
         Parameters
@@ -220,7 +219,8 @@ class Writer:
             for unfinished in unfinished_files(self.path):
                 unfinished.unlink()
         rounds = self._own_table(ROUNDS)
-        self._rounds = pa.table({}) if rounds is None else rounds
+        if rounds is not None:
+            self._rounds = rounds
         self.rows = self._rounds.to_pylist()
         self.evaluations = self._own_table(EVALS)
         for problem in Record(self.path).problems():
@@ -268,7 +268,9 @@ class Writer:
             ) from error
 
 
-def thin(path: Any, columns: Sequence[str] | None = (), rounds: Iterable[int] | None = None) -> None:
+def thin(
+    path: Any, columns: Sequence[str] | None = (), rounds: Iterable[int] | None = None
+) -> None:
     """Make a finished record small enough to be kept in a repository.
 
     It can be read as before, but not resumed: the checkpoint goes, and of the rollouts everything
@@ -316,7 +318,7 @@ def _joined_marks(
     mark: Mapping[str, Any] | None, columns: list[str] | None, rounds: list[int] | None
 ) -> dict[str, Any]:
     """What is kept of a record that was thinned to `mark` and is thinned once more."""
-    kept = {"columns": columns, "rounds": rounds}
+    kept: dict[str, Any] = {"columns": columns, "rounds": rounds}
     for name, wanted in kept.items():
         before = None if mark is None else mark[name]
         if before is not None:
