@@ -132,13 +132,14 @@ class RecordLock:
         if not {"pid", "host", "since"} <= holder.keys():
             return "another process"
         pid, host, since = (_shown(holder[name]) for name in ("pid", "host", "since"))
-        if (holder["pid"], holder["host"]) != (os.getpid(), platform.node()):
-            return f"process {pid} on {host} (since {since})"
-        return (
-            f"this very process ({pid} on {host}, since {since}; a loop over `rounds` of another "
-            "Run that was left before its end holds the record until its generator is closed or "
-            "deleted)"
-        )
+        is_this_one = (holder["pid"], holder["host"]) == (os.getpid(), platform.node())
+        hint = ""
+        if is_this_one:
+            hint = (
+                "; this very process: a loop over `rounds` that was left before its end holds the "
+                "record until its generator is closed or deleted"
+            )
+        return f"process {pid} on {host} (since {since}{hint})"
 
 
 def _content(text: bytes) -> dict[str, Any]:

@@ -282,7 +282,8 @@ class Record:
         if rounds is not None:
             numbers = self._rounds_with_rollouts(parts, rounds["round"].tolist())
             if "rollouts" in rounds:
-                sizes = dict(zip(rounds["round"], rounds["rollouts"]))
+                known = rounds.dropna(subset="rollouts")
+                sizes = dict(zip(known["round"], known["rollouts"]))
 
         frames = []
         problems = []

@@ -71,7 +71,8 @@ def read_frame(
         columns = [old_names.get(name, name) for name in columns]
     table = read_table(path, kind, columns)
     try:
-        frame = table.to_pandas()
+        # The names are those of the table. What pandas once noted of them in the file may differ.
+        frame = table.to_pandas(ignore_metadata=True)
     except (pa.ArrowException, ValueError, LookupError, TypeError) as error:
         raise RecordError(f"{path}: cannot be read: {cause_of(error)}") from None
     return frame.rename(columns={old: new for new, old in old_names.items()})
@@ -89,15 +90,14 @@ def column(values: object) -> pa.Array:
 def _check_columns(table: pa.Table, kind: str, columns: Sequence[str] | None) -> None:
     """ValueError unless the columns that reading relies on are there and hold what they should."""
     for name in NEEDED_COLUMNS[kind]:
-        asked_for = columns is None or name in columns
-        if asked_for and name not in table.column_names:
+        is_wanted = columns is None or name in columns
+        if is_wanted and name not in table.column_names:
             raise ValueError(f"column {name!r} is missing")
+        if is_wanted and table[name].null_count:
+            raise ValueError(f"column {name!r} has gaps")
     for name, needed in COLUMNS[kind].items():
-        if name not in table.column_names:
-            continue
-        values = table[name]
-        if values.null_count or not _holds(needed, values.type):
-            raise ValueError(f"column {name!r} is of type {values.type}; {needed} are needed")
+        if name in table.column_names and not _holds(needed, table[name].type):
+            raise ValueError(f"column {name!r} is of type {table[name].type}; {needed} are needed")
 
 
 def _holds(needed: str, kind: pa.DataType) -> bool:
