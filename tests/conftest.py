@@ -61,7 +61,7 @@ def tiny_policy(**options):
 def small_lab(**options):
     """The tiny lab with few and easy problems."""
     return wb.labs.tiny(
-        **{"pool": 32, "levels": (1, 2, 3), "held_out": 12, "samples": 2, **options}
+        **{"pool": 32, "base": "clean", "levels": (1, 2, 3), "held_out": 12, "samples": 2, **options}
     )
 
 

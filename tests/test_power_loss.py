@@ -1,4 +1,4 @@
-"""A machine may lose its power at any moment: from what is then on the disk, the run goes on exactly.
+"""A machine may lose its power at any moment: the run goes on exactly from what the disk then has.
 
 Every file operation of a run is recorded. For each prefix of this list there are several states in
 which a disk may be found, and from each of them the run must end like one that nobody disturbed:

@@ -194,7 +194,12 @@ def test_whatever_byte_is_flipped_a_table_is_read_or_named(tmp_path):
     [
         ("rounds", "round", "raund", "column 'round' is missing"),
         ("evals", "samples", "sampels", "column 'samples' is missing"),
-        ("rounds", "round", None, "column 'round' is of type large_string; whole numbers are needed"),
+        (
+            "rounds",
+            "round",
+            None,
+            "column 'round' is of type large_string; whole numbers are needed",
+        ),
         ("evals", "correct", None, "column 'correct' is of type large_string; numbers are needed"),
     ],
 )
@@ -622,13 +627,14 @@ SAY_PID = "pid and print(pid, flush=True)"
 
 
 @pytest.mark.parametrize(
-    "content", ["", "half a {", "[1]", "[" * 100_000, '{"pid": "\\u001b[31m", "host": 1, "since": 2}']
+    "content",
+    ["", "half a {", "[1]", "[" * 100_000, '{"pid": "\\u001b[31m", "host": 1, "since": 2}'],
 )
 def test_an_unreadable_lock_file_locks_all_the_same(content, tmp_path):
     (tmp_path / "lock.json").write_text(content)
     with RecordLock(tmp_path):
         (tmp_path / "lock.json").write_text(content)
-        with pytest.raises(RecordError, match="process.* writes this record") as error:
+        with pytest.raises(RecordError, match=r"process.* writes this record") as error:
             RecordLock(tmp_path).__enter__()
         assert str(error.value).isprintable()
 
@@ -758,7 +764,9 @@ def test_a_checkpoint_of_other_weights_is_refused(lab, tmp_path):
         go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 3)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the memory map of a process is read from /proc")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the memory map of a process is read from /proc"
+)
 def test_a_resumed_run_does_not_keep_the_old_checkpoint_in_memory(lab, tmp_path):
     method = wb.methods.ar3po(k=2)  # optimizer and replay both hold what was read
     go(wb.Run(lab, method, out=tmp_path, **SMALL), 2)
@@ -934,6 +942,6 @@ def test_a_disk_that_turns_read_only_loses_nothing_and_stays_readable(disk):
 def test_a_method_whose_name_cannot_be_shown_is_refused_before_a_model_is_loaded(tmp_path):
     lab = replace(small_lab(), make_policy=lambda: pytest.fail("a model was loaded"))
     for name in ("\x1b[2J", "two\nlines", "half \ud800"):
-        with pytest.raises(ValueError, match="cannot be shown|one line"):
+        with pytest.raises(ValueError, match=r"cannot be shown|one line"):
             wb.Run(lab, wb.methods.grpo().but(name=name), out=tmp_path, **SMALL)
     assert list(tmp_path.iterdir()) == []
