@@ -1,171 +1,391 @@
-"""Kills runs of every method at random moments, resumes them, and compares them with runs that nobody disturbed.
+"""Disturbs runs of every method for a given time, resumes them, and compares them with runs that
+nobody disturbed.
 
-    make soak                                      # 50 kills
-    python tests/soak.py --kills 200 --seed 3
+    make soak                                 # ten minutes
+    make soak SOAK_ARGS="--minutes 60"
+    python tests/soak.py --minutes 5 --seed 3 --methods grpo aero
 
-Each life of a run is a forked child of this process, which has imported everything and never trains itself: a life costs
-no import time, and SIGKILL hits every stage, from the first file of the record to its last checkpoint: every second delay
-counts from the life's start, the others from the first round it records. After each kill
-the record must be readable without a warning; when a run has ended, its record (timings aside) and its weights must be
-those of the undisturbed run bit for bit. The seed fixes the delays; what a run is doing after a delay is up to the
-machine. Exit status 1, and the directories are kept, when anything differs.
+A run has several lives. Each is a forked child of this process, which has imported everything and
+never trains itself, so that a life costs no import time. Every life but the last one is disturbed
+at a random moment:
+
+    kill       SIGKILL
+    terminate  SIGTERM
+    interrupt  SIGINT, as from a notebook
+    quota      no file may grow any more (RLIMIT_FSIZE): "File too large"
+    full       the disk is filled, where a small one can be mounted: "No space left on device"
+
+Every second delay counts from the start of the life, the others from the first round that it
+records, so all moments occur, from the first file of the record to its last checkpoint. Meanwhile
+about every hundredth response is replaced by one of the hostile answers of `tests/hostile.py`,
+before it is judged.
+
+What must hold: after each disturbance the record is readable without a warning. A life that could
+not write says so in a `RecordError`. When a run has ended, its record and its weights are those of
+the undisturbed run, bit for bit, except for timings, and for the reason why a wrong answer was
+wrong: whether a hostile answer is refused before its deadline depends on how busy the machine is.
+No process is left over. Exit status 1, and the directories are kept, when any of it does not hold.
+
+The seed fixes the delays. What a run is doing after a delay is up to the machine.
 """
 
 import argparse
+import hashlib
 import os
 import random
+import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import torch
 from conftest import small_lab
-from test_methods import METHODS
-from test_run import same_record, same_weights
+from hostile import FAMILIES
+from test_records import same_weights
 
 import workbench as wb
-from workbench.policies import transformers  # noqa: F401  here, so that no life has to
+from workbench.policies import transformers  # noqa: F401  imported here, so that no life has to
+from workbench.records import RecordError, RecordWarning
 
 ROUNDS = 8
 OPTIONS = dict(problems_per_round=4, evaluate_every=3, checkpoint_every=2)
-SUBJECTS = {**METHODS, "cbs-buffer": wb.methods.cbs(scope="buffer", n=4, p=50, warmup=2, start=0.5)}
+METHODS = {
+    "grpo": wb.methods.grpo(4),
+    "dapo": wb.methods.dapo(4),
+    "gspo": wb.methods.gspo(4),
+    "dr_grpo": wb.methods.dr_grpo(4),
+    "pods": wb.methods.pods(8, 4),
+    "ar3po": wb.methods.ar3po(2, 2),
+    "knapsack": wb.methods.knapsack(4),
+    "aero": wb.methods.aero(4, 8, n_max=10, k_max=3),
+    "cbs": wb.methods.cbs(n=4, p=50, warmup=2, start=0.5),
+    "cbs-buffer": wb.methods.cbs(scope="buffer", n=4, p=50, warmup=2, start=0.5),
+}
+DISTURBANCES = ("kill", "kill", "kill", "terminate", "interrupt", "quota", "full")
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "terminate": signal.SIGTERM,
+    "interrupt": signal.SIGINT,
+    "quota": signal.SIGUSR1,  # the life sets its own limit, see `train`
+}
+MOST_LIVES = 6  # of one run; the last of them is left alone
+HOSTILE = [text for texts in FAMILIES.values() for text in texts]
+HOSTILE_SHARE = 0.01
+DISK_MEGABYTES = 96
+NAMED = 3  # exit status of a life that ended in a RecordError
+MARK = "WORKBENCH_SOAK"  # an environment variable by which processes are known as ours
+
+
+class Hostile:
+    """A verifier that gets hostile answers in the place of some responses.
+
+    Which ones depends on the response alone, so that a resumed run meets the same.
+    """
+
+    def __init__(self, verifier):
+        self.verifier = verifier
+
+    def score(self, responses, answers):
+        return self.verifier.score([replaced(text) for text in responses], answers)
+
+
+def replaced(text):
+    """The response itself, or for some a hostile answer."""
+    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    if number / 2**64 < HOSTILE_SHARE:
+        return HOSTILE[number % len(HOSTILE)]
+    return text
+
+
+# What lives do
 
 
 def train(name, out):
     """One life of a run: from where it stopped to its last round."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (512, -1)))
     lab = small_lab(pool=16, held_out=6, samples=1)
-    for _ in wb.Run(lab, SUBJECTS[name], out=out, **OPTIONS).rounds(ROUNDS, progress=False):
+    lab = replace(lab, verifier=Hostile(lab.verifier))
+    for _ in wb.Run(lab, METHODS[name], out=out, **OPTIONS).rounds(ROUNDS, progress=False):
         pass
 
 
-def readable(out):
-    """Every table of the record, read with warnings as errors; nothing where the record was not begun."""
-    warnings.simplefilter("error", wb.records.RecordWarning)
-    if (out / "manifest.json").exists():
-        record = wb.load(out)
-        rounds, rollouts, _ = record.rounds, record.rollouts(), record.evals
-        assert rounds["round"].tolist() == list(range(1, len(rounds) + 1))
-        assert (
-            set(rollouts["round"] + rollouts["age"]) >= set(rounds["round"])
-            if len(rounds)
-            else True
+def check_readable(out):
+    """Read every table with warnings as errors; there may be no record yet."""
+    warnings.simplefilter("error", RecordWarning)
+    if not (out / "manifest.json").exists():
+        return
+    record = wb.load(out, strict=True)
+    assert record.problems() == []
+    rounds = record.rounds
+    rollouts = record.rollouts()
+    if len(rounds):
+        assert set(rollouts["round"] + rollouts["age"]) == set(rounds["round"])
+
+
+def check_equal(whole, out):
+    """The two records and their weights are equal, bit for bit."""
+    for name in ("rounds", "rollouts", "evals"):
+        pd.testing.assert_frame_equal(
+            comparable(wb.load(whole), name), comparable(wb.load(out), name), check_exact=True
         )
-
-
-def equal(whole, out):
-    """The two records and their weights, bit for bit."""
-    same_record(wb.load(whole), wb.load(out))
     assert same_weights(whole, out), "the weights differ"
     assert len(wb.load(out).rounds) == ROUNDS
 
 
+def comparable(record, name):
+    """A table without timings, and without the reason why a wrong answer was wrong."""
+    frame = record.rollouts() if name == "rollouts" else getattr(record, name)
+    if name == "rollouts":
+        return frame.assign(status=frame["status"] == "ok")
+    varying = ("seconds", "status_", "warnings")
+    return frame[[column for column in frame if not column.startswith(varying)]]
+
+
 def begin(function, *arguments):
-    """A child process that calls the function; its process id. Exit status 1 and a traceback for an exception."""
+    """A child process that calls the function; returns its process id."""
     sys.stdout.flush()
-    if pid := os.fork():
-        return pid
+    process = os.fork()
+    if process:
+        return process
+    status = 1
     try:
         function(*arguments)
-        os._exit(0)
+        status = 0
+    except RecordError as error:
+        print(f"    named: {error}", flush=True)
+        status = NAMED
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
     except BaseException:
         traceback.print_exc()
-        os._exit(1)
+    os._exit(status)
 
 
-def done(function, *arguments):
-    """Whether the function, called in a child, ended well."""
+def succeeds(function, *arguments):
+    """Whether the function, called in a child, ends well."""
     return os.waitpid(begin(function, *arguments), 0)[1] == 0
 
 
-def disturbed_life(name, out, delay, rolling):
-    """A life killed `delay` seconds after its start, or its first round (rolling): "killed"; "ended", "failed" before that."""
-    began, before, pid = time.monotonic(), written(out), begin(train, name, out)
-    while time.monotonic() < began + delay:
-        ended, status = os.waitpid(pid, os.WNOHANG)
+# Disturbances
+
+
+def disturbed_life(name, out, disturbance, delay, from_first_round):
+    """A life that is disturbed after a delay: "ended" before that, "stopped" by it, or "failed"."""
+    before = written(out)
+    process = begin(train, name, out)
+    started = time.monotonic()
+    while time.monotonic() < started + delay:
+        ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             return "ended" if status == 0 else "failed"
-        if rolling and written(out) == before:
-            began = time.monotonic()
+        if from_first_round and written(out) == before:
+            started = time.monotonic()
         time.sleep(0.002)
-    os.kill(pid, signal.SIGKILL)
-    return "killed" if os.WIFSIGNALED(os.waitpid(pid, 0)[1]) else "ended"
+    filler = out.parent / "filler"
+    if disturbance == "full":
+        fill(filler)
+    else:
+        os.kill(process, SIGNALS[disturbance])
+    _, status = os.waitpid(process, 0)
+    filler.unlink(missing_ok=True)
+    return outcome_of(disturbance, status)
+
+
+def outcome_of(disturbance, status):
+    """What became of a disturbed life, by its exit status."""
+    if status == 0:
+        return "ended"  # it had nothing left to write, or was done before the signal arrived
+    if os.WIFSIGNALED(status):
+        return "stopped" if os.WTERMSIG(status) == SIGNALS.get(disturbance) else "failed"
+    expected = {"interrupt": 128 + signal.SIGINT, "quota": NAMED, "full": NAMED}
+    return "stopped" if os.WEXITSTATUS(status) == expected.get(disturbance) else "failed"
+
+
+def fill(path):
+    """Write until the disk is full."""
+    try:
+        with open(path, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(2**20))
+    except OSError:
+        pass
 
 
 def written(out):
-    """When the table of rounds was last written."""
+    """When the table of rounds was last written; None before that."""
     table = out / "rounds.parquet"
     return table.stat().st_mtime_ns if table.exists() else None
 
 
+def left_over():
+    """Ids of the processes that this soak started and that still run, this one left out."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        process = int(environment.parent.name)
+        try:
+            is_ours = f"{MARK}={os.environ[MARK]}".encode() in environment.read_bytes()
+        except OSError:
+            continue
+        if is_ours and process != os.getpid():
+            found.append(process)
+    return found
+
+
+# The soak
+
+
+class Soak:
+    """Runs of all methods in turns until the time is over, and what came of them."""
+
+    def __init__(self, folder, disk, seed):
+        self.folder = folder
+        self.disk = disk
+        self.rng = random.Random(seed)
+        self.disturbances = [each for each in DISTURBANCES if disk is not None or each != "full"]
+        self.seconds = {}  # method -> what the undisturbed run took
+        self.counts = Counter()
+        self.complaints = []
+
+    def whole(self, name):
+        """The record of the undisturbed run of a method, made when it is first asked for."""
+        path = self.folder / f"{name}-whole"
+        if name not in self.seconds:
+            started = time.monotonic()
+            if not succeeds(train, name, path):
+                raise SystemExit(f"{name}: the undisturbed run failed")
+            self.seconds[name] = time.monotonic() - started
+            self.count_rollouts(path)
+        return path
+
+    def run(self, name, end):
+        """One run of a method, disturbed several times and then left alone."""
+        whole = self.whole(name)
+        number = self.counts["runs"] + 1
+        out = (self.disk or self.folder) / f"{name}-{number}"
+        outcome = "stopped"
+        for _ in range(self.rng.randint(1, MOST_LIVES - 1)):
+            if outcome != "stopped" or time.monotonic() > end:
+                break
+            outcome = self.disturb(name, out)
+        if outcome == "failed":
+            self.complaints.append(f"{out}: a life failed without a name for it")
+        elif not succeeds(train, name, out):
+            self.complaints.append(f"{out}: the last life failed")
+        elif not succeeds(check_equal, whole, out):
+            self.complaints.append(f"{out}: differs from {whole}")
+        else:
+            self.count_rollouts(out)
+            shutil.rmtree(out)
+        self.counts["runs"] += 1
+
+    def disturb(self, name, out):
+        """One disturbed life; its outcome."""
+        disturbance = self.rng.choice(self.disturbances)
+        from_first_round = self.rng.random() < 0.5
+        longest = self.seconds[name] / (3 if from_first_round else 1)
+        delay = self.rng.uniform(0, longest)
+        outcome = disturbed_life(name, out, disturbance, delay, from_first_round)
+        since = "first round" if from_first_round else "start"
+        print(f"{out.name}: {disturbance} {delay:.2f} s after its {since}: {outcome}, {state(out)}")
+        self.counts[f"{disturbance}, {outcome}"] += 1
+        if not succeeds(check_readable, out):
+            self.complaints.append(f"{out}: not readable after {disturbance}")
+        return outcome
+
+    def count_rollouts(self, out):
+        """Add up what was judged in a record."""
+        rounds = wb.load(out).rounds
+        self.counts["rollouts"] += int(rounds["rollouts"].sum())
+        for status in ("timeout", "crash"):
+            self.counts[f"rollouts, {status}"] += int(rounds[f"status_{status}"].sum())
+        texts = wb.load(out).rollouts(columns=["text"])["text"]
+        self.counts["rollouts, hostile"] += sum(replaced(text) != text for text in texts)
+
+    def report(self, minutes):
+        """The figures, and whether all went well."""
+        stopped = sum(n for name, n in self.counts.items() if name.endswith(", stopped"))
+        print(f"\n{minutes:.1f} minutes, {len(self.seconds)} methods")
+        for name in ("runs", "rollouts", "rollouts, hostile", "rollouts, timeout"):
+            print(f"{name:<22}{self.counts[name]:>8}")
+        print(f"{'rollouts, crash':<22}{self.counts['rollouts, crash']:>8}")
+        print(f"{'lives stopped':<22}{stopped:>8}")
+        for disturbance in dict.fromkeys(self.disturbances):
+            for outcome in ("stopped", "ended", "failed"):
+                count = self.counts[f"{disturbance}, {outcome}"]
+                if count:
+                    print(f"  {f'{disturbance}, {outcome}':<20}{count:>8}")
+        for complaint in self.complaints:
+            print(complaint)
+        if not self.complaints:
+            print("every run equals its undisturbed one, and no process is left over")
+
+
 def state(out):
-    """What a killed life left behind."""
-    half = [path.name for path in out.rglob("*.writing")] if out.exists() else []
-    parts = len(list((out / "rollouts").glob("*.parquet"))) if out.exists() else 0
-    saved = (out / "checkpoint" / "state.safetensors").exists()
-    return f"{parts} rounds, {'a' if saved else 'no'} checkpoint" + (
-        f", in the middle of {', '.join(half)}" if half else ""
-    )
+    """What a stopped life left behind."""
+    if not out.exists():
+        return "nothing yet"
+    unfinished = [path.name for path in out.rglob("*.writing")]
+    parts = len(list((out / "rollouts").glob("*.parquet")))
+    has_checkpoint = (out / "checkpoint" / "state.safetensors").exists()
+    text = f"{parts} rounds, {'a' if has_checkpoint else 'no'} checkpoint"
+    return f"{text}, in the middle of {', '.join(unfinished)}" if unfinished else text
 
 
-def soak(name, kills, rng, folder):
-    """`kills` kills of one method's runs: (kills, runs compared, complaints)."""
-    whole, started = folder / f"{name}-whole", time.monotonic()
-    if not done(train, name, whole):
-        return 0, 0, [f"{name}: the undisturbed run failed"]
-    seconds, killed, runs, complaints = time.monotonic() - started, 0, 0, []
-    while killed < kills:
-        runs += 1
-        out, outcome = folder / f"{name}-{runs}", "killed"
-        while killed < kills and outcome == "killed":
-            rolling = killed % 2 == 0
-            delay = rng.uniform(0, seconds / 3 if rolling else seconds)
-            outcome = disturbed_life(name, out, delay, rolling)
-            if outcome == "killed":
-                killed += 1
-                since = "first round" if rolling else "start"
-                print(
-                    f"{name}: run {runs}, kill {killed}, {delay:.2f} s after its {since}: {state(out)}"
-                )
-                if not done(readable, out):
-                    complaints.append(f"{out}: not readable after a kill")
-        if outcome == "failed" or not done(train, name, out):
-            complaints.append(f"{out}: a resumed life failed")
-        elif not done(equal, whole, out):
-            complaints.append(f"{out}: differs from {whole}")
-    return killed, runs, complaints
+def mounted(folder):
+    """A small disk that can be filled, where one can be mounted; otherwise None."""
+    path = folder / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MEGABYTES}m", "tmpfs", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True)
+    except OSError:
+        return None
+    return path if done.returncode == 0 else None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--methods", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     options = parser.parse_args()
-    assert set(wb.methods.PAPERS) <= set(SUBJECTS)
-    folder, rng = Path(tempfile.mkdtemp(prefix="soak-")), random.Random(options.seed)
-    killed, runs, complaints, started = 0, 0, [], time.monotonic()
-    for i, name in enumerate(options.methods):
-        share = options.kills // len(options.methods) + (i < options.kills % len(options.methods))
-        more = soak(name, share, rng, folder)
-        killed, runs, complaints = killed + more[0], runs + more[1], complaints + more[2]
-    print(
-        f"seed {options.seed}: {killed} kills over {runs} runs of {len(options.methods)} methods in "
-        f"{time.monotonic() - started:.0f} s; {len(complaints)} complaints"
-    )
-    print(
-        "\n".join(complaints)
-        if complaints
-        else "every resumed run equals its undisturbed one, bit for bit"
-    )
-    if not complaints:
+    assert set(wb.methods.PAPERS) <= set(METHODS)
+
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    os.environ[MARK] = folder.name
+    disk = mounted(folder)
+    soak = Soak(folder, disk, options.seed)
+    started = time.monotonic()
+    end = started + 60 * options.minutes
+    try:
+        while time.monotonic() < end:
+            for name in options.methods:
+                if time.monotonic() < end:
+                    soak.run(name, end)
+        time.sleep(2)  # for the workers of the last life, which end after it
+        for process in left_over():
+            soak.complaints.append(f"process {process} was left over")
+        soak.report((time.monotonic() - started) / 60)
+    finally:
+        if disk is not None and soak.complaints:
+            shutil.copytree(disk, folder / "kept", dirs_exist_ok=True)
+        if disk is not None:
+            subprocess.run(["umount", "--lazy", disk], check=True)
+    if not soak.complaints:
         shutil.rmtree(folder)
-    sys.exit(bool(complaints))
+    sys.exit(bool(soak.complaints))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""What happens to a record that is damaged, locked, old, or on a disk that gives up."""
+"""What happens to a record that is damaged, incomplete, locked, old, or on a disk that gives up."""
 
 import errno
+import gc
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,41 +18,79 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_run import SMALL, go, same_record, same_weights
+from conftest import small_lab
 
 import workbench as wb
 from workbench.records import FORMAT, RecordError, RecordWarning, Writer, checkpoints
 from workbench.records.locks import RecordLock
+from workbench.replay import CorrectResponses
+from workbench.rollouts import Context, Rollouts
 
+SMALL = dict(problems_per_round=2, evaluate_every=2, checkpoint_every=2)
 MANIFEST = {
     "format": FORMAT,
     "method": {"name": "hand-made"},
     "lab": {"lab": "none"},
     "seed": 0,
-    "arguments": {},
+    "arguments": {"evaluate_every": 2},
+    "held_out": 1,
 }
-
-
 EVALUATION = {"problem": ["h"], "samples": [2], "correct": [1], "greedy": [True]}
 
 
+@pytest.fixture
+def lab():
+    return small_lab(pool=8, held_out=2, samples=1)
+
+
+def go(run, n):
+    return list(run.rounds(n, progress=False))
+
+
+def same_record(a, b):
+    """Equal rounds (timings aside), rollouts and evaluations, bit for bit."""
+
+    def timeless(frame):
+        return frame[[name for name in frame if not name.startswith("seconds")]]
+
+    pd.testing.assert_frame_equal(timeless(a.rounds), timeless(b.rounds), check_exact=True)
+    pd.testing.assert_frame_equal(a.rollouts(), b.rollouts(), check_exact=True)
+    pd.testing.assert_frame_equal(a.evals, b.evals, check_exact=True)
+
+
+def same_weights(a, b):
+    """Whether two checkpoints hold the same tensors, bit for bit."""
+    ours = checkpoints.load(a / "checkpoint" / "state.safetensors")[0]
+    theirs = checkpoints.load(b / "checkpoint" / "state.safetensors")[0]
+    return ours.keys() == theirs.keys() and all(
+        np.array_equal(ours[name].view(torch.uint8), theirs[name].view(torch.uint8))
+        if ours[name].ndim
+        else ours[name] == theirs[name]
+        for name in ours
+    )
+
+
+def round_of(number):
+    """Row and rollouts of a round by hand: four rollouts of two problems."""
+    reward = np.random.default_rng(number).random(4)
+    row = {
+        "round": number,
+        "reward": float(reward.mean()),
+        "seconds": 1.0,
+        "rollouts": 4,
+        "flops": 1.0,
+        "warnings": "",
+    }
+    columns = {"problem": np.array(["a", "a", "b", "b"]), "reward": reward, "round": [number] * 4}
+    return row, columns
+
+
 def write(path, rounds=4):
-    """A record by hand: four rollouts a round, an evaluation after every second."""
+    """A record by hand, evaluated before the first round and after every second."""
     writer = Writer(path, MANIFEST)
+    writer.evaluation(pd.DataFrame({"round": [0], **EVALUATION}))
     for number in range(1, rounds + 1):
-        reward = np.random.default_rng(number).random(4)
-        row = {
-            "round": number,
-            "reward": float(reward.mean()),
-            "seconds": 1.0,
-            "rollouts": 4,
-            "flops": 1.0,
-            "warnings": "",
-        }
-        writer.round(
-            row,
-            {"problem": np.array(["a", "a", "b", "b"]), "reward": reward, "round": [number] * 4},
-        )
+        writer.round(*round_of(number))
         if number % 2 == 0:
             writer.evaluation(pd.DataFrame({"round": [number], **EVALUATION}))
     writer.checkpoint(
@@ -59,21 +100,36 @@ def write(path, rounds=4):
     return path
 
 
+def read_all(path):
+    """Every table of a record, with warnings as errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RecordWarning)
+        record = wb.load(path)
+        return record.rounds, record.rollouts(), record.evals
+
+
+def snapshot(path):
+    """Name -> content of every file under a directory."""
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+# Damage
+
+
 def damage(path, how):
     content = bytearray(path.read_bytes())
     if how == "flipped":
         chunk = pq.read_metadata(path).row_group(0).column(0)
         first = chunk.dictionary_page_offset or chunk.data_page_offset
         content[first + chunk.total_compressed_size - 1] ^= 0x10  # the last byte of a page of data
-    path.write_bytes(
-        {
-            "empty": b"",
-            "half": content[: len(content) // 2],
-            "no end": content[:-1],
-            "flipped": content,
-            "text": b"not a table",
-        }[how]
-    )
+    damaged = {
+        "empty": b"",
+        "half": content[: len(content) // 2],
+        "no end": content[:-1],
+        "flipped": content,
+        "text": b"not a table",
+    }
+    path.write_bytes(damaged[how])
 
 
 HOW = ["empty", "half", "no end", "flipped", "text"]
@@ -84,21 +140,22 @@ def test_a_damaged_part_is_named_and_left_out_and_the_rest_stays_readable(how, t
     record = wb.load(write(tmp_path / "run"))
     whole = record.rollouts()
     damage(tmp_path / "run" / "rollouts" / "000002.parquet", how)
-    with pytest.warns(
-        RecordWarning, match=r"000002\.parquet: cannot be read: .*; it is left out"
-    ) as caught:
+
+    message = r"000002\.parquet: cannot be read: .*; the rest is read without it"
+    with pytest.warns(RecordWarning, match=message) as caught:
         rest = record.rollouts()
-    assert len(caught) == 1 and caught[0].filename == __file__
-    pd.testing.assert_frame_equal(
-        rest, whole[whole["round"] != 2].reset_index(drop=True), check_exact=True
-    )
+    assert len(caught) == 1
+    assert caught[0].filename == __file__, "the warning points at the line that read the record"
+    others = whole[whole["round"] != 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(rest, others, check_exact=True)
+
     with pytest.raises(RecordError, match=r"000002\.parquet: cannot be read"):
         wb.load(tmp_path / "run", strict=True).rollouts()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert (
-            len(record.rounds) == 4 and len(record.evals) == 2 and len(record.rollouts([1, 3])) == 8
-        )
+        assert len(record.rounds) == 4
+        assert len(record.evals) == 3
+        assert len(record.rollouts([1, 3])) == 8
 
 
 @pytest.mark.parametrize("name, read", [("rounds.parquet", "rounds"), ("evals.parquet", "evals")])
@@ -111,45 +168,82 @@ def test_a_damaged_table_is_named_and_the_others_stay_readable(name, read, how, 
     with pytest.raises(RecordError, match=rf"{name}: cannot be read"):
         getattr(wb.load(tmp_path / "run", strict=True), read)
     assert len(record.rollouts()) == 16
-    with pytest.raises(
-        RecordError, match=rf"{name}: cannot be read: .*cannot go on without it: put a copy back"
-    ):
+    message = rf"{name}: cannot be read: .*cannot go on without it: put a copy back"
+    with pytest.raises(RecordError, match=message):
         Writer(tmp_path / "run", MANIFEST)
 
 
 def test_whatever_byte_is_flipped_a_table_is_read_or_named(tmp_path):
     path = write(tmp_path / "run") / "evals.parquet"
-    content, record = path.read_bytes(), wb.load(tmp_path / "run", strict=True)
-    said = []
+    content = path.read_bytes()
+    record = wb.load(tmp_path / "run", strict=True)
+    messages = []
     for position in range(0, len(content), 13):
-        path.write_bytes(
-            content[:position] + bytes([content[position] ^ 0x08]) + content[position + 1 :]
-        )
+        flipped = bytes([content[position] ^ 0x08])
+        path.write_bytes(content[:position] + flipped + content[position + 1 :])
         try:
             _ = record.evals
         except RecordError as error:
-            said.append(str(error))
-    assert len(said) > 20 and all(
-        "evals.parquet: cannot be read" in text and "\n" not in text for text in said
-    )
+            messages.append(str(error))
+    assert len(messages) > 20
+    assert all("evals.parquet: " in text and "\n" not in text for text in messages)
+
+
+@pytest.mark.parametrize(
+    "table, old, new, message",
+    [
+        ("rounds", "round", "raund", "column 'round' is missing"),
+        ("evals", "samples", "sampels", "column 'samples' is missing"),
+        (
+            "rounds",
+            "round",
+            None,
+            "column 'round' is of type large_string; whole numbers are needed",
+        ),
+        ("evals", "correct", None, "column 'correct' is of type large_string; numbers are needed"),
+    ],
+)
+def test_a_column_that_is_renamed_or_of_another_type_is_named(table, old, new, message, tmp_path):
+    path = write(tmp_path / "run") / f"{table}.parquet"
+    frame = pd.read_parquet(path)
+    frame = frame.astype({old: str}) if new is None else frame.rename(columns={old: new})
+    frame.to_parquet(path)
+    with pytest.raises(RecordError, match=rf"{table}\.parquet: cannot be read: {message}"):
+        getattr(wb.load(tmp_path / "run", strict=True), table)
+    with pytest.warns(RecordWarning, match=message):
+        assert wb.load(tmp_path / "run").accuracy()["seconds"].sum() == 0
+
+
+def test_a_name_renamed_in_the_footer_of_a_table_is_named(tmp_path):
+    path = write(tmp_path / "run") / "rounds.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"round", b"r\x1bund"))
+    with pytest.raises(RecordError, match=r"rounds\.parquet: cannot be read") as error:
+        _ = wb.load(tmp_path / "run", strict=True).rounds
+    assert str(error.value).isprintable()
+
+
+def test_rounds_that_do_not_count_from_one_are_named(tmp_path):
+    path = write(tmp_path / "run") / "rounds.parquet"
+    pd.read_parquet(path).iloc[1:].to_parquet(path)
+    with pytest.warns(RecordWarning, match="its rounds are not 1, 2, 3 and so on"):
+        assert len(wb.load(tmp_path / "run").rounds) == 0
 
 
 @pytest.mark.parametrize("how", ["empty", "half", "no end", "text"])
 def test_a_damaged_checkpoint_says_what_to_do(how, tmp_path):
     writer = Writer(write(tmp_path / "run"), MANIFEST)
     tensors, state = writer.restore()
-    assert (
-        tensors["weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
-        and tensors["half"].dtype == torch.bfloat16
-    )
+    assert tensors["weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensors["half"].dtype == torch.bfloat16
     assert state == {"round": 4}
-    target = tmp_path / "run" / "checkpoint" / "state.safetensors"
-    damage(target, how)
-    with pytest.raises(
-        RecordError, match=r"state\.safetensors: damaged .*cannot go on without it: put a copy back"
-    ) as error:
+
+    damage(tmp_path / "run" / "checkpoint" / "state.safetensors", how)
+    message = r"state\.safetensors: damaged .*cannot go on without it: put a copy back"
+    with pytest.raises(RecordError, match=message) as error:
         writer.restore()
-    assert "\n" not in str(error.value) and len(wb.load(tmp_path / "run").rounds) == 4
+    assert "\n" not in str(error.value)
+    assert len(wb.load(tmp_path / "run").rounds) == 4
 
 
 def test_one_flipped_bit_in_the_weights_is_noticed(tmp_path):
@@ -162,23 +256,261 @@ def test_one_flipped_bit_in_the_weights_is_noticed(tmp_path):
         writer.restore()
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"state": "[" * 200_000, "crc32": "0"},
+        {"state": "{}"},
+        {"state": "5", "crc32": "%"},
+        {"state": '{"round": null}', "crc32": "%"},
+        {"state": '{"round": "\\ud800"}', "crc32": "%"},
+    ],
+)
+def test_a_checkpoint_whose_state_is_no_state_is_named(metadata, tmp_path):
+    from safetensors.torch import save_file
+
+    writer = Writer(write(tmp_path / "run"), MANIFEST)
+    if metadata.get("crc32") == "%":
+        metadata["crc32"] = checkpoints.checksum({}, metadata["state"])
+    save_file({}, tmp_path / "run" / "checkpoint" / "state.safetensors", metadata=metadata)
+    with pytest.raises(RecordError, match=r"state\.safetensors: damaged"):
+        writer.restore()
+
+
 def test_columns_that_no_part_has_are_an_error_of_the_caller(tmp_path):
     record = wb.load(write(tmp_path / "run", 2))
-    Writer(tmp_path / "run", MANIFEST).round({"round": 3}, {"round": [3], "score": [0.5]})
+    writer = Writer(tmp_path / "run", MANIFEST)
+    writer.round({"round": 3}, {"round": [3], "score": [0.5]})
     assert record.rollouts(columns=["round", "score"])["score"].isna().sum() == 8
+    assert list(record.rollouts([3], columns=["score"])) == ["score"]
     with pytest.raises(ValueError, match="no rollouts have 'scores'"):
         record.rollouts(columns=["round", "scores"])
+
+
+# Missing and foreign parts
+
+
+def test_missing_parts_are_named_and_the_rest_stays_readable(tmp_path):
+    record = wb.load(write(tmp_path / "run"))
+    (tmp_path / "run" / "rollouts" / "000002.parquet").unlink()
+    with pytest.warns(RecordWarning, match=r"rollouts: 000002\.parquet: missing"):
+        assert len(record.rollouts()) == 12
+    with pytest.raises(RecordError, match=r"000002\.parquet: missing"):
+        wb.load(tmp_path / "run", strict=True).rollouts()
+
+    shutil.rmtree(tmp_path / "run" / "rollouts")
+    message = r"000001\.parquet, 000002\.parquet, 000003\.parquet and 1 more: missing"
+    with pytest.warns(RecordWarning, match=message) as caught:
+        assert record.rollouts().empty
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(record.rounds) == 4
+        assert len(record.evals) == 3
+
+
+@pytest.mark.parametrize("name, read", [("evals.parquet", "evals"), ("rounds.parquet", "rounds")])
+def test_a_missing_table_is_named(name, read, tmp_path):
+    write(tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    with pytest.warns(RecordWarning, match=rf"{name}: missing"):
+        assert getattr(wb.load(tmp_path / "run"), read).empty
+    with pytest.raises(RecordError, match=rf"{name}: missing"):
+        getattr(wb.load(tmp_path / "run", strict=True), read)
+
+
+def test_a_missing_evaluation_is_named(tmp_path):
+    path = write(tmp_path / "run") / "evals.parquet"
+    frame = pd.read_parquet(path)
+    frame[frame["round"] != 2].to_parquet(path)
+    message = "0 of the 1 problems of the evaluation after round 2"
+    with pytest.warns(RecordWarning, match=message):
+        assert wb.load(tmp_path / "run").evals["round"].tolist() == [0, 4]
+
+
+@pytest.mark.parametrize("other, message", [(3, "another round"), (5, "1 of the 4 rollouts")])
+def test_a_part_in_the_place_of_another_is_named(other, message, tmp_path):
+    path = write(tmp_path / "run")
+    writer = Writer(path, MANIFEST)
+    row, columns = round_of(5)
+    writer.round({**row, "rollouts": 1}, {name: column[:1] for name, column in columns.items()})
+    parts = path / "rollouts"
+    if other == 5:  # of the right round, but of another run
+        (parts / "000005.parquet").write_bytes((parts / "000005.parquet").read_bytes())
+        frame = pd.read_parquet(parts / "000005.parquet").assign(round=2)
+        frame.to_parquet(parts / "000002.parquet")
+    else:
+        shutil.copy(parts / "000003.parquet", parts / "000002.parquet")
+    with pytest.warns(RecordWarning, match=rf"000002\.parquet: it holds .*{message}"):
+        rollouts = wb.load(path).rollouts()
+    assert rollouts["round"].value_counts().to_dict() == {1: 4, 3: 4, 4: 4, 5: 1}
+
+
+def test_the_rollouts_of_a_round_that_never_ended_are_not_read(tmp_path):
+    path = write(tmp_path / "run")
+    part = pd.read_parquet(path / "rollouts" / "000004.parquet").assign(round=5)
+    part.to_parquet(path / "rollouts" / "000005.parquet")  # what a killed process leaves
+    rounds, rollouts, _ = read_all(path)
+    assert len(rounds) == 4
+    assert rollouts["round"].max() == 4
+
+
+STRANGE_NAMES = ["000002 (1).parquet", "._000002.parquet", "0000002.parquet", "٠٠٠٠٠٢.parquet"]
+
+
+def test_files_of_other_names_are_neither_read_nor_removed(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "whole", **SMALL), 3)
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "run", **SMALL), 2)
+    parts = tmp_path / "run" / "rollouts"
+    for name in STRANGE_NAMES:
+        (parts / name).write_bytes((parts / "000002.parquet").read_bytes())
+    (parts / "000009.parquet.writing").write_text("half")
+    (parts / "thesis.writing").write_text("precious")
+    (tmp_path / "run" / "notes.md").write_text("mine")
+
+    assert len(read_all(tmp_path / "run")[1]) == 8
+    go(wb.Run.resume(tmp_path / "run"), 3)
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "run"))
+    left = {path.name for path in parts.iterdir()}
+    assert left == {"000001.parquet", "000002.parquet", "000003.parquet", "thesis.writing"} | set(
+        STRANGE_NAMES
+    )
+    assert (tmp_path / "run" / "notes.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rollouts",
+        "checkpoint",
+        "tensorboard",
+        "lock.json",
+        "rounds.parquet",
+        "evals.parquet.writing",
+        "rollouts/000001.parquet",
+        "rollouts/000003.parquet.writing",
+        "checkpoint/state.safetensors",
+        "failed-000003.parquet.writing",
+    ],
+)
+def test_nothing_is_written_through_links_out_of_the_directory(name, tmp_path):
+    record = write(tmp_path / "run")
+    part = record / name
+    elsewhere = tmp_path / "elsewhere"
+    target = elsewhere / "target"
+    elsewhere.mkdir()
+    if part.exists():
+        shutil.move(part, target)
+    elif name == "tensorboard":
+        target.mkdir()
+    else:
+        target.write_text("precious")
+    part.symlink_to(target)
+    before = snapshot(elsewhere)
+
+    for job in (
+        lambda: Writer(record, MANIFEST),
+        lambda: RecordLock(record).__enter__(),
+        lambda: wb.records.thin(record),
+    ):
+        with pytest.raises(RecordError, match=f"{part}: this is a symbolic link"):
+            job()
+    assert snapshot(elsewhere) == before
+    assert len(read_all(record)[0]) == 4, "reading through a link harms nobody"
+
+
+def test_a_resumed_run_does_not_follow_links_out_of_its_directory(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "run", **SMALL), 2)
+    shutil.move(tmp_path / "run" / "rollouts", tmp_path / "elsewhere")
+    (tmp_path / "run" / "rollouts").symlink_to(tmp_path / "elsewhere")
+    before = snapshot(tmp_path / "elsewhere")
+    with pytest.raises(RecordError, match="rollouts: this is a symbolic link"):
+        go(wb.Run.resume(tmp_path / "run"), 4)
+    assert snapshot(tmp_path / "elsewhere") == before
+
+
+def test_the_directory_itself_may_be_reached_through_a_link(lab, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "runs" / "a", **SMALL), 1)
+    assert len(wb.load(tmp_path / "disk" / "a").rounds) == 1
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rounds.parquet", "rollouts/000001.parquet"])
+def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(name, tmp_path):
+    path = write(tmp_path / "run") / name
+    path.unlink()
+    os.mkfifo(path)
+    message = "no record here|not an ordinary file"
+    with pytest.raises(RecordError, match=message):
+        record = wb.load(tmp_path / "run", strict=True)
+        _ = record.rounds, record.rollouts()
+
+
+# Formats and thinned records
+
+
+def as_format_1(path):
+    """Turn a record into what version 0.1 wrote."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["format"] = 1
+    del manifest["held_out"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    rounds = pd.read_parquet(path / "rounds.parquet")
+    names = {"replay_stored": "reuse_stored", "replay_bytes": "reuse_bytes"}
+    rounds.rename(columns=names).to_parquet(path / "rounds.parquet")
+    for part in (path / "rollouts").iterdir():
+        frame = pd.read_parquet(part)
+        frame.rename(columns={"logprob_diff": "drift"}).to_parquet(part)
+
+
+def test_a_record_of_format_1_is_read_with_the_names_of_today_but_not_resumed(lab, tmp_path):
+    method = wb.methods.ar3po(k=2)
+    go(wb.Run(lab, method, out=tmp_path, **SMALL), 2)
+    rounds, rollouts, evals = read_all(tmp_path)
+    as_format_1(tmp_path)
+
+    old_rounds, old_rollouts, old_evals = read_all(tmp_path)
+    pd.testing.assert_frame_equal(old_rounds, rounds)
+    pd.testing.assert_frame_equal(old_rollouts, rollouts)
+    pd.testing.assert_frame_equal(old_evals, evals)
+    one = wb.load(tmp_path).rollouts([2], columns=["logprob_diff"])
+    assert one["logprob_diff"].notna().any()
+
+    before = snapshot(tmp_path)
+    message = "format 1, written by workbench .*, can be read but not resumed"
+    with pytest.raises(ValueError, match=message):
+        wb.Run.resume(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        wb.Run(lab, method, out=tmp_path, **SMALL)
+    with pytest.raises(ValueError, match=message):
+        Writer(tmp_path, MANIFEST)
+    with pytest.raises(ValueError, match=message):
+        wb.records.thin(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_the_recorded_runs_of_the_repository_are_read_without_a_warning():
+    paths = sorted(wb.labs.shipped("runs").rglob("manifest.json"))
+    assert len(paths) > 100
+    for path in random.Random(0).sample(paths, 6):
+        rounds, rollouts, evals = read_all(path.parent)
+        assert len(rounds) > 0
+        assert len(evals) > 0
+        assert "drift" not in rollouts
+        assert wb.load(path.parent).problems() == []
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("{", "manifest.json: cannot be read: JSONDecodeError"),
-        ("[]", "cannot be read: TypeError"),
-        ("{}", "KeyError: 'format'"),
+        ("{", "manifest.json: cannot be read: Expecting property name"),
+        ("[]", "cannot be read: a JSON object is needed, not \\[\\]"),
+        ("{}", "cannot be read: `format` is missing"),
         (
-            json.dumps({**MANIFEST, "format": FORMAT + 1, "versions": {"workbench": "9.1"}}),
-            rf"format {FORMAT + 1}, written by workbench 9\.1; this is workbench .* reads format {FORMAT}: use the version that",
+            json.dumps({**MANIFEST, "format": 9, "versions": {"workbench": "9.1"}}),
+            r"format 9, written by workbench 9\.1; this is workbench .*, which reads format 1 and "
+            "2: use the version that wrote it",
         ),
         (
             json.dumps({**MANIFEST, "format": 0}),
@@ -193,6 +525,51 @@ def test_a_record_of_another_format_says_so_in_one_line(content, message, tmp_pa
     assert "\n" not in str(error.value)
 
 
+def test_a_thinned_record_is_read_as_before_and_never_resumed(lab, tmp_path):
+    options = SMALL | {"checkpoint_every": 10}
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **options), 6)
+    whole = read_all(tmp_path)[1]
+    wb.records.thin(tmp_path, ("problem", "round", "correct", "score"), rounds=(1, 3))
+    before = snapshot(tmp_path)
+
+    rounds, rollouts, evals = read_all(tmp_path)
+    kept = whole.loc[whole["round"].isin([1, 3]), ["problem", "round", "correct"]]
+    pd.testing.assert_frame_equal(rollouts, kept.reset_index(drop=True))
+    assert len(rounds) == 6
+    assert evals["round"].unique().tolist() == [0, 2, 4, 6]
+    for again in (
+        lambda: wb.Run.resume(tmp_path),
+        lambda: wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **options),
+        lambda: Writer(tmp_path, MANIFEST),
+    ):
+        with pytest.raises(ValueError, match="thinned, so its checkpoint is gone"):
+            again()
+    assert snapshot(tmp_path) == before
+
+
+def test_a_part_that_a_thinned_record_should_have_is_missed(tmp_path):
+    wb.records.thin(write(tmp_path / "run"), None, rounds=(1, 3))
+    assert len(read_all(tmp_path / "run")[1]) == 8
+    (tmp_path / "run" / "rollouts" / "000003.parquet").unlink()
+    with pytest.warns(RecordWarning, match=r"000003\.parquet: missing"):
+        assert len(wb.load(tmp_path / "run").rollouts()) == 4
+    wb.records.thin(tmp_path / "run", None, rounds=(1,))
+    assert len(read_all(tmp_path / "run")[1]) == 4
+    wb.records.thin(tmp_path / "run")
+    assert read_all(tmp_path / "run")[1].empty
+
+
+def test_a_record_that_a_run_writes_is_not_thinned(lab, tmp_path):
+    rounds = wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL).rounds(3, progress=False)
+    next(rounds)
+    with pytest.raises(RecordError, match=f"process {os.getpid()} on .* writes this record"):
+        wb.records.thin(tmp_path)
+    assert [row["round"] for row in rounds] == [2, 3]
+
+
+# The lock
+
+
 HOLDER = """
     import sys, time
     from workbench.records.locks import RecordLock
@@ -205,31 +582,24 @@ HOLDER = """
 def test_a_second_process_is_refused_by_name_and_a_killed_one_blocks_nobody(tmp_path):
     code = textwrap.dedent(HOLDER.format(path=str(tmp_path)))
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    name = f"process {holder.pid} on {os.uname().nodename}"
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(
-            RecordError,
-            match=rf"process {holder.pid} on {os.uname().nodename} \(since .*\) writes this record",
-        ):
+        with pytest.raises(RecordError, match=rf"{name} \(since .*\) writes this record"):
             RecordLock(tmp_path).__enter__()
     finally:
         holder.kill()
         holder.communicate()
     with RecordLock(tmp_path) as lock:
-        assert (
-            lock.taken_over
-            and json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
-        )
+        assert lock.taken_over
+        assert json.loads((tmp_path / "lock.json").read_text())["pid"] == os.getpid()
 
 
 def test_one_process_may_hold_it_once_and_knows_when_others_held_it_meanwhile(tmp_path):
-    mine, other = RecordLock(tmp_path), RecordLock(tmp_path)
-    with (
-        mine,
-        pytest.raises(RecordError, match=f"process {os.getpid()} on .*this very process"),
-        other,
-    ):
-        pass
+    mine = RecordLock(tmp_path)
+    other = RecordLock(tmp_path)
+    with mine, pytest.raises(RecordError, match=f"process {os.getpid()} on .*this very process"):
+        other.__enter__()
     with mine:
         assert not mine.taken_over
     with other:
@@ -238,16 +608,35 @@ def test_one_process_may_hold_it_once_and_knows_when_others_held_it_meanwhile(tm
         assert mine.taken_over
 
 
-@pytest.mark.parametrize("content", ["", "half a {", "[1]"])
+def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_is_gone(tmp_path):
+    code = HOLDER.replace('print("held", flush=True)', "import os; pid = os.fork(); print(pid)")
+    code = textwrap.dedent(code.format(path=str(tmp_path))).replace("print(pid)", SAY_PID)
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(holder.stdout.readline())
+    try:
+        holder.kill()
+        holder.wait()
+        assert os.path.exists(f"/proc/{child}") or sys.platform != "linux"
+        with RecordLock(tmp_path):
+            pass
+    finally:
+        os.kill(child, 9)
+
+
+SAY_PID = "pid and print(pid, flush=True)"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "half a {", "[1]", "[" * 100_000, '{"pid": "\\u001b[31m", "host": 1, "since": 2}'],
+)
 def test_an_unreadable_lock_file_locks_all_the_same(content, tmp_path):
     (tmp_path / "lock.json").write_text(content)
     with RecordLock(tmp_path):
         (tmp_path / "lock.json").write_text(content)
-        with (
-            pytest.raises(RecordError, match="another process writes this record"),
-            RecordLock(tmp_path),
-        ):
-            pass
+        with pytest.raises(RecordError, match=r"process.* writes this record") as error:
+            RecordLock(tmp_path).__enter__()
+        assert str(error.value).isprintable()
 
 
 def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
@@ -255,32 +644,59 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", none)
-    with (
-        pytest.warns(
-            RecordWarning, match="has no locks .No locks available.; see to it that one process"
-        ),
-        RecordLock(tmp_path),
-    ):
-        pass
+    message = "has no locks .No locks available.; make sure that only one process"
+    with pytest.warns(RecordWarning, match=message), RecordLock(tmp_path) as lock:
+        lock.check()
 
 
 def test_a_second_run_on_a_record_is_refused_before_its_model_is_loaded(lab, tmp_path):
     def unloadable():
         raise AssertionError("a model was loaded")
 
-    method = wb.methods.grpo(n=4)
+    method = wb.methods.grpo(n=2)
     rounds = wb.Run(lab, method, out=tmp_path, **SMALL).rounds(3, progress=False)
     next(rounds)
     second = wb.Run(replace(lab, make_policy=unloadable), method, out=tmp_path, **SMALL)
-    with pytest.raises(
-        RecordError, match=f"process {os.getpid()} on .* writes this record; wait for it or end it"
-    ):
+    message = f"process {os.getpid()} on .* writes this record; wait for it or end it"
+    with pytest.raises(RecordError, match=message):
         go(second, 3)
     assert [row["round"] for row in rounds] == [2, 3], "the first is not disturbed"
 
 
+def test_a_loop_that_was_left_does_not_block_the_next_loop_of_the_same_run(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "whole", **SMALL), 4)
+    run = wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "left", **SMALL)
+    first = run.rounds(4, progress=False)
+    for row in first:
+        if row["round"] == 1:
+            break
+    assert [row["round"] for row in run.rounds(4, progress=False)] == [2, 3, 4]
+    assert list(first) == []
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "left"))
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_run_whose_lock_file_was_deleted_stops_before_it_writes(how, lab, tmp_path):
+    method = wb.methods.grpo(n=2)
+    go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 4)
+    path = tmp_path / "both"
+    first = wb.Run(lab, method, out=path, **SMALL).rounds(4, progress=False)
+    next(first)
+    (path / "lock.json").unlink()
+    if how == "replaced":
+        (path / "lock.json").write_text("{}")
+
+    second = wb.Run(lab, method, out=path, **SMALL).rounds(4, progress=False)
+    next(second)  # nobody can tell it that the first still runs
+    with pytest.raises(RecordError, match=r"lock\.json: the file was deleted or replaced while"):
+        next(first)
+    assert [row["round"] for row in second] == [2, 3, 4], "the second is not disturbed"
+    same_record(wb.load(tmp_path / "whole"), wb.load(path))
+    assert same_weights(tmp_path / "whole", path)
+
+
 def test_a_run_that_another_took_over_goes_on_from_what_that_left(lab, tmp_path):
-    method = wb.methods.grpo(n=4)
+    method = wb.methods.grpo(n=2)
     go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 4)
     first, second = (wb.Run(lab, method, out=tmp_path / "both", **SMALL) for _ in range(2))
     for run, n in ((first, 1), (second, 3), (first, 4)):
@@ -289,38 +705,109 @@ def test_a_run_that_another_took_over_goes_on_from_what_that_left(lab, tmp_path)
     assert same_weights(tmp_path / "whole", tmp_path / "both")
 
 
+# The checkpoint
+
+
 def test_a_damaged_checkpoint_stops_a_resume_in_one_line_and_harms_nothing(lab, tmp_path):
-    go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 2)
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 2)
     target = tmp_path / "checkpoint" / "state.safetensors"
     kept = target.read_bytes()
     target.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
     run = wb.Run.resume(tmp_path)
-    with pytest.raises(
-        RecordError, match=r"state\.safetensors: damaged .*: put a copy back, or start again"
-    ):
+    message = r"state\.safetensors: damaged .*: put a copy back, or start again"
+    with pytest.raises(RecordError, match=message):
         go(run, 3)
     assert len(wb.load(tmp_path).rounds) == 2
+
     target.write_bytes(kept)
     (tmp_path / "rounds.parquet").rename(tmp_path / "elsewhere")
-    with pytest.raises(
-        RecordError, match="has 0 rounds, but the checkpoint was made after round 2"
-    ):
+    message = "has 0 rounds, but the checkpoint was made after round 2"
+    with pytest.warns(RecordWarning, match="missing"), pytest.raises(RecordError, match=message):
         go(run, 3)
     (tmp_path / "elsewhere").rename(tmp_path / "rounds.parquet")
     assert len(go(run, 3)) == 1
 
 
+def test_a_resume_names_the_parts_that_it_goes_on_without(lab, tmp_path):
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 2)
+    (tmp_path / "evals.parquet").unlink()
+    (tmp_path / "rollouts" / "000001.parquet").unlink()
+    with pytest.warns(RecordWarning, match="the run goes on without it") as caught:
+        assert len(go(wb.Run.resume(tmp_path), 3)) == 1
+    texts = [str(warning.message) for warning in caught]
+    assert any("evals.parquet: missing" in text for text in texts)
+    assert any("000001.parquet: missing" in text for text in texts)
+
+
+def test_a_checkpoint_of_another_run_is_refused(lab, tmp_path):
+    """The seed alone differs, so names and shapes fit."""
+    for seed in (0, 1):
+        run = wb.Run(lab, wb.methods.grpo(n=2), seed=seed, out=tmp_path / str(seed), **SMALL)
+        go(run, 2)
+    own = (tmp_path / "0" / "checkpoint" / "state.safetensors").read_bytes()
+    shutil.copy(tmp_path / "1" / "checkpoint" / "state.safetensors", tmp_path / "0" / "checkpoint")
+    with pytest.raises(RecordError, match=r"state\.safetensors: this checkpoint is of another run"):
+        go(wb.Run.resume(tmp_path / "0"), 3)
+    assert len(wb.load(tmp_path / "0").rounds) == 2
+    (tmp_path / "0" / "checkpoint" / "state.safetensors").write_bytes(own)
+    assert len(go(wb.Run.resume(tmp_path / "0"), 3)) == 1
+
+
 def test_a_checkpoint_of_other_weights_is_refused(lab, tmp_path):
-    go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 2)
+    go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 2)
     target = tmp_path / "checkpoint" / "state.safetensors"
     tensors, state = checkpoints.load(target)
-    checkpoints.save(
-        target, {name: value[:1] if value.ndim else value for name, value in tensors.items()}, state
+    shorter = {name: value[:1] if value.ndim else value for name, value in tensors.items()}
+    checkpoints.save(target, shorter, state)
+    message = r"not of this lab and method .*shape.*; pass those that the run began"
+    with pytest.raises(ValueError, match=message):
+        go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 3)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the memory map of a process is read from /proc"
+)
+def test_a_resumed_run_does_not_keep_the_old_checkpoint_in_memory(lab, tmp_path):
+    method = wb.methods.ar3po(k=2)  # optimizer and replay both hold what was read
+    go(wb.Run(lab, method, out=tmp_path, **SMALL), 2)
+    run = wb.Run.resume(tmp_path)
+    rounds = run.rounds(4, progress=False)
+    next(rounds)
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        mapped = [line for line in maps if str(tmp_path) in line]
+    assert mapped == []
+
+
+# Numbers that must not depend on a resume
+
+
+def test_the_bytes_of_stored_responses_do_not_depend_on_a_resume():
+    """Ids of different lengths: NumPy makes a column as wide as the longest it once held."""
+    seen = Rollouts(
+        problem=["short", "a-problem-with-a-much-longer-name"],
+        text=["7", "8"],
+        answer=["7", "9"],
+        status=["ok", "unparsed"],
+        correct=[True, False],
+        round=[1, 1],
     )
-    with pytest.raises(
-        ValueError, match=r"not of this lab and method .*shape.*; pass those that the run began"
-    ):
-        go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 3)
+    replay = CorrectResponses()
+    replay.feedback(seen, Context(round=1))
+    resumed = CorrectResponses()
+    resumed.load_state_dict(json_and_back(replay.state_dict()))
+    assert resumed.metrics() == replay.metrics()
+    assert replay.metrics()["replay_stored"] == 1
+    assert replay.metrics()["replay_bytes"] < 200
+
+
+def json_and_back(state):
+    tensors = {}
+    packed = checkpoints.split_arrays("slot", state, tensors)
+    return checkpoints.join_arrays(json.loads(json.dumps(packed)), tensors)
+
+
+# A reader beside the writer
 
 
 WRITER = """
@@ -335,25 +822,58 @@ WRITER = """
 def test_a_reader_beside_the_writer_never_sees_half_a_row_and_never_waits(tmp_path):
     path = tmp_path / "run"
     code = textwrap.dedent(WRITER.format(tests=os.path.dirname(__file__), path=str(path)))
-    writer, reads, seen = subprocess.Popen([sys.executable, "-c", code]), 0, 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        while writer.poll() is None:
-            if not (path / "manifest.json").exists():
-                time.sleep(0.01)
-                continue
-            record = wb.load(path)
-            rounds, rollouts, evals = record.rounds, record.rollouts(), record.evals
-            assert (
-                rounds["round"].tolist() == list(range(1, len(rounds) + 1)) and len(rounds) >= seen
-            )
-            assert (
-                not rounds.isna().any(axis=None)
-                and len(rollouts) % 4 == 0
-                and len(evals) >= len(rounds) // 2 - 1
-            )
-            reads, seen = reads + (0 < len(rounds) < 60), len(rounds)
-    assert writer.returncode == 0 and reads >= 3 and len(wb.load(path).rounds) == 60
+    writer = subprocess.Popen([sys.executable, "-c", code])
+    reads = 0
+    seen = 0
+    while writer.poll() is None:
+        if not (path / "manifest.json").exists():
+            time.sleep(0.01)
+            continue
+        rounds, rollouts, evals = read_all(path)
+        assert rounds["round"].tolist() == list(range(1, len(rounds) + 1))
+        assert not rounds.isna().any(axis=None)
+        assert len(rounds) >= seen
+        assert len(rollouts) % 4 == 0
+        assert len(rollouts) >= 4 * len(rounds)
+        assert len(evals) >= len(rounds) // 2
+        reads += 0 < len(rounds) < 60
+        seen = len(rounds)
+    assert writer.returncode == 0
+    assert reads >= 3
+    assert len(wb.load(path).rounds) == 60
+
+
+def test_a_reader_beside_a_run_that_resumes_sees_no_damage(tmp_path, monkeypatch):
+    """Between any two steps in which a resumed run shortens its tables, the record is whole."""
+    from workbench.records import files, tables
+    from workbench.records import writer as writers
+
+    path = write(tmp_path / "run", 6)
+    writer = Writer(path, MANIFEST)
+    looks = []
+
+    def looking(name, function):
+        def wrapped(*arguments):
+            looks.append(name)
+            read_all(path)
+            result = function(*arguments)
+            read_all(path)
+            return result
+
+        return wrapped
+
+    monkeypatch.setattr(files.os, "replace", looking("replace", os.replace))
+    monkeypatch.setattr(writers, "sync_directory", looking("sync", files.sync_directory))
+    monkeypatch.setattr(tables, "write_table", tables.write_table)
+    writer.truncate(3)
+    writer.truncate(0)
+    writer.truncate(-1)
+    assert looks.count("replace") == 5
+    assert looks.count("sync") == 2
+    assert len(read_all(path)[0]) == 0
+
+
+# Disks
 
 
 @pytest.fixture
@@ -363,14 +883,12 @@ def disk(tmp_path):
         pytest.skip("mounting a small file system needs root on Linux")
     path = tmp_path / "disk"
     path.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", path], capture_output=True
-    ).returncode:
+    command = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", path]
+    if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
     yield path
-    subprocess.run(
-        ["umount", "--lazy", path], check=True
-    )  # a failed test may still hold files open
+    # A failed test may still hold files open.
+    subprocess.run(["umount", "--lazy", path], check=True)
 
 
 def fill(disk):
@@ -382,34 +900,22 @@ def fill(disk):
 def test_a_full_disk_names_what_could_not_be_written(disk):
     path = write(disk / "run")
     writer = Writer(path, MANIFEST)
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    before = snapshot(path)
     fill(disk)
-    with pytest.raises(
-        RecordError,
-        match=r"cannot write round 5: .*No space left on device; rounds 1 to 4 are kept",
-    ):
-        writer.round({"round": 5}, {"round": [5] * 4})
-    with pytest.raises(
-        RecordError,
-        match=r"cannot write the checkpoint: .*[Nn]o space left.*; rounds 1 to 4 are kept",
-    ):
+    full = ".*[Nn]o space left.*; rounds 1 to 4 are kept"
+    with pytest.raises(RecordError, match=f"cannot write round 5: {full}"):
+        writer.round(*round_of(5))
+    with pytest.raises(RecordError, match=f"cannot write the checkpoint: {full}"):
         writer.checkpoint({"weight": torch.zeros(10_000)}, {"round": 4})
-    with pytest.raises(RecordError, match=r"cannot write an evaluation: .*No space left on device"):
+    with pytest.raises(RecordError, match=f"cannot write an evaluation: {full}"):
         writer.evaluation(pd.DataFrame({"round": [4], **EVALUATION}))
-    with (
-        pytest.raises(RecordError, match=r"lock\.json: cannot be written: No space left on device"),
-        RecordLock(path),
-    ):
-        pass
+    with pytest.raises(RecordError, match=r"lock\.json: cannot be written: No space left"):
+        RecordLock(path).__enter__()
     (disk / "filler").unlink()
-    after = {
-        file: file.read_bytes()
-        for file in path.rglob("*")
-        if file.is_file() and file.name != "lock.json"
-    }
-    assert after == before
-    writer.round({"round": 5}, {"round": [5] * 4})
-    assert len(wb.load(path).rounds) == 5
+    (path / "lock.json").unlink()
+    assert snapshot(path) == before
+    writer.round(*round_of(5))
+    assert len(read_all(path)[0]) == 5
 
 
 def test_a_disk_that_turns_read_only_loses_nothing_and_stays_readable(disk):
@@ -417,19 +923,25 @@ def test_a_disk_that_turns_read_only_loses_nothing_and_stays_readable(disk):
     writer = Writer(path, MANIFEST)
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     for job in (
-        lambda: writer.round({"round": 5}, {"round": [5] * 4}),
+        lambda: writer.round(*round_of(5)),
         lambda: writer.truncate(2),
         lambda: writer.checkpoint({"weight": torch.zeros(2)}, {"round": 4}),
     ):
         with pytest.raises(RecordError, match="Read-only file system; rounds 1 to 4 are kept"):
             job()
-    with (
-        pytest.raises(RecordError, match=r"lock\.json: cannot be written: Read-only file system"),
-        RecordLock(path),
-    ):
-        pass
-    record = wb.load(path)
-    assert len(record.rounds) == 4 and len(record.rollouts()) == 16
+    with pytest.raises(RecordError, match=r"lock\.json: cannot be written: Read-only file system"):
+        RecordLock(path).__enter__()
+    rounds, rollouts, _ = read_all(path)
+    assert len(rounds) == 4
+    assert len(rollouts) == 16
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
-    writer.round({"round": 5}, {"round": [5] * 4})
-    assert len(record.rounds) == 5
+    writer.round(*round_of(5))
+    assert len(read_all(path)[0]) == 5
+
+
+def test_a_method_whose_name_cannot_be_shown_is_refused_before_a_model_is_loaded(tmp_path):
+    lab = replace(small_lab(), make_policy=lambda: pytest.fail("a model was loaded"))
+    for name in ("\x1b[2J", "two\nlines", "half \ud800"):
+        with pytest.raises(ValueError, match=r"cannot be shown|one line"):
+            wb.Run(lab, wb.methods.grpo().but(name=name), out=tmp_path, **SMALL)
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -27,6 +28,24 @@ from workbench.verifiers import Math
 
 TINY_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 REGIMES = ("spread", "knapsack", "ar3po", "mixed")  # of `datasets.chains.REGIMES`
+# The options of `peft.LoraConfig` that a manifest may set.
+LORA_OPTIONS = (
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_to_transform",
+    "layers_pattern",
+    "rank_pattern",
+    "alpha_pattern",
+    "bias",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "use_rslora",
+    "use_dora",
+)
 
 
 @dataclass(frozen=True)
@@ -197,7 +216,7 @@ def tiny(
     _check_levels(levels)
     whole_number("held_out", held_out, 0)
     whole_number("seed", seed, 0)
-    whole_number("threads", threads, 1)
+    whole_number("threads", threads, 1, 1024)
     if model is not None and not isinstance(model, str | os.PathLike):
         raise ValueError(
             f"model={shown(model)}: the path of a directory is needed, or None for a shipped model"
@@ -543,26 +562,79 @@ def unsloth(
 
 
 def from_config(config: Mapping[str, Any]) -> Lab:
-    """The lab that a manifest describes; ValueError when only the caller's own code can make it."""
+    """The lab that a manifest describes.
+
+    The manifest may come from a stranger. So all of it is checked before any part is made: it can
+    set options of the lab and name known problems, but nothing that would run code.
+
+    Raises
+    ------
+    ValueError
+        For a lab that only the caller's own code can make, and for anything unknown in it.
+    """
     makers: dict[str, Callable[..., Lab]] = {
         "tiny": tiny,
         "transformers": transformers,
         "unsloth": unsloth,
     }
-    if not config or config.get("lab") not in makers or len(config) == 1:
+    name = config.get("lab")
+    if not isinstance(name, str) or name not in makers or len(config) == 1:
         raise ValueError(
             "lab: the manifest cannot make this lab again; pass it: Run.resume(path, lab=...)"
         )
-    options = {name: value for name, value in config.items() if name != "lab"}
-    if config["lab"] == "tiny":
+    options = {option: value for option, value in config.items() if option != "lab"}
+    if name == "tiny":
+        _check_arguments("lab", tiny, options)
         return tiny(**options)
-    for name in ("problems", "held_out"):
-        options[name] = problem_makers.from_config(options[name])
+    _check_described_lab(TransformersConfig if name == "transformers" else UnslothConfig, options)
+    options["problems"] = problem_makers.from_config(options["problems"])
+    options["held_out"] = problem_makers.from_config(options["held_out"])
     sampling = options["sampling"]
     options["sampling"] = Sampling(**{**sampling, "stop": tuple(sampling["stop"])})
     if options["verifier"] is not None:
         options["verifier"] = Math(**options["verifier"])
-    return makers[config["lab"]](**options)
+    return makers[name](**options)
+
+
+def _check_described_lab(kind: Any, options: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a manifest's description of a lab sets known options only."""
+    needed = {"model", "problems", "held_out", "sampling", "verifier"}
+    known = {each.name for each in fields(kind)} | needed
+    if not needed <= options.keys() <= known:
+        names = ", ".join(sorted((needed - options.keys()) | (options.keys() - known)))
+        raise ValueError(f"lab: the options {names} are missing, or unknown to this version")
+    if not isinstance(options["model"], str):
+        raise ValueError(f"model={shown(options['model'])}: a path or a hub name is needed")
+    problem_makers.check_config(options["problems"])
+    problem_makers.check_config(options["held_out"])
+    _check_arguments("sampling", Sampling, options["sampling"])
+    if not isinstance(options["sampling"].get("stop"), list):
+        raise ValueError("sampling: `stop` must be a list")
+    if options["verifier"] is not None:
+        _check_arguments("verifier", Math, options["verifier"])
+    if options.get("lora") is not None:
+        _check_lora(options["lora"])
+
+
+def _check_lora(options: Any) -> None:
+    """Raise ValueError unless a manifest's options of LoRA are among the plain ones.
+
+    `peft.LoraConfig` has further options that name modules to import.
+    """
+    if not isinstance(options, Mapping):
+        raise ValueError(f"lora={shown(options)}: an object is needed, or null")
+    for name in options:
+        one_of("lora", name, LORA_OPTIONS)
+
+
+def _check_arguments(what: str, make: Callable[..., Any], options: Any) -> None:
+    """Raise ValueError unless options are arguments of a function or class, by name."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{what}: {shown(options)}; an object is needed")
+    try:
+        inspect.signature(make).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def shipped(name: Any) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ HELD_OUT_SHARE = 0.2  # of all generated problems, by a hash of their text
 MOST_MISSES = (
     3000  # draws in a row without a new problem, after which a generator counts as exhausted
 )
+MOST_PROBLEMS = 100_000  # that are generated at once, so that no configuration runs for hours first
 
 
 class PoolExhausted(ValueError):
@@ -350,15 +352,25 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     "reasoning_gym": reasoning_gym,
     "hub": hub,
 }
+# Tasks of reasoning-gym that a manifest must not name: the first executes snippets of code, the
+# second is made of any other tasks.
+NOT_FROM_A_MANIFEST = ("codeio", "composite")
+# reasoning-gym evaluates some of the expressions that it composes from options. Without brackets
+# and quotes an expression cannot call anything.
+HARMLESS_TEXT = re.compile(r"[\w +*/.,:<>=-]{0,100}")
 
 
 def from_config(config: Mapping[str, Any] | None) -> Pool | Stream | None:
-    """The pool or stream that a `config` describes; None for None, ValueError for an unknown
-    family.
+    """The pool or stream that a `config` describes; None for None.
+
+    Raises
+    ------
+    ValueError
+        For what `check_config` refuses, and for wrong arguments.
     """
+    check_config(config)
     if config is None:
         return None
-    one_of("family", config.get("family"), FAMILIES)
     make = FAMILIES[config["family"]]
     # A config also tells what was found, such as the rows left out, which is no argument.
     taken = inspect.signature(make).parameters
@@ -369,6 +381,40 @@ def from_config(config: Mapping[str, Any] | None) -> Pool | Stream | None:
         if name in taken or (takes_any and name != "family")
     }
     return make(**options)
+
+
+def check_config(config: Any) -> None:
+    """Raise ValueError for a `config` that names anything but problems of the known families.
+
+    It may come from a stranger's manifest, so nothing in it may lead to code being run.
+    """
+    if config is None:
+        return
+    if not isinstance(config, Mapping):
+        raise ValueError(f"problems: {shown(config)}; an object with a family is needed")
+    one_of("family", config.get("family"), FAMILIES)
+    if config["family"] == "hub" and config.get("verifier") is not None:
+        raise ValueError("verifier: a manifest cannot name one for a data set")
+    if config["family"] == "reasoning_gym":
+        name = config.get("name")
+        if name in NOT_FROM_A_MANIFEST:
+            raise ValueError(f"name={name!r}: this task cannot be made from a manifest")
+        for option, value in config.items():
+            if option != "instruction":
+                _check_harmless(option, value)
+
+
+def _check_harmless(option: str, value: Any) -> None:
+    """ValueError unless an option consists of numbers and of texts without brackets and quotes."""
+    if isinstance(value, str) and not HARMLESS_TEXT.fullmatch(value):
+        raise ValueError(
+            f"{option}={shown(value)}: a manifest can give texts of letters, digits and signs only"
+        )
+    if isinstance(value, Mapping):
+        raise ValueError(f"{option}={shown(value)}: a manifest can give numbers, texts and lists")
+    if isinstance(value, list):
+        for item in value:
+            _check_harmless(option, item)
 
 
 def split_of(text: str) -> str:

@@ -269,9 +269,16 @@ class Rollouts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns; of texts and answers their characters are counted."""
-        texts = sum(len(text) for name in ("text", "answer") for text in self[name])
-        return texts + sum(column.nbytes for _, column in self.items())
+        """Bytes of the content of all columns; of texts their characters are counted.
+
+        It depends on what is stored alone. What NumPy takes for a column of texts also depends on
+        the longest text that the column once held, which is another one after a resume.
+        """
+        total = 0
+        for _, column in self.items():
+            is_text = not isinstance(column, Ragged) and column.dtype.kind in "UO"
+            total += sum(map(len, column.tolist())) if is_text else column.nbytes
+        return total
 
     def take(self, index: Any) -> Rollouts:
         """The rows `index` (K,) int64, in that order; repeats are allowed.

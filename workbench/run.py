@@ -8,11 +8,11 @@ objective is minimised in mini-batches, the round is recorded, and the slots lea
 
 from __future__ import annotations
 
-import inspect
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 from workbench import labs
 from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.records import Record, RecordWarning, refuse_other_files
+from workbench.problems import MOST_PROBLEMS
+from workbench.records import FORMAT, Record, RecordWarning, refuse_other_files
+from workbench.records.environment import changes
 from workbench.records.health import TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import changes, made_again
+from workbench.records.manifest import check_resumable, made_again, manifest_text
 from workbench.records.trackers import Trackers
 from workbench.slots import NEEDS
 from workbench.utils.descriptions import describe, differences, rebuild
@@ -98,7 +100,7 @@ class Run:
         instance_of("method", method, Method, "methods.grpo()")
         method.check_provided(NEEDS, "Run")
         whole_number("seed", seed, 0)
-        whole_number("problems_per_round", problems_per_round, 1)
+        whole_number("problems_per_round", problems_per_round, 1, MOST_PROBLEMS)
         whole_number("mini_batches", mini_batches, 1)
         whole_number("evaluate_every", evaluate_every, 0)
         whole_number("checkpoint_every", checkpoint_every, 1)
@@ -129,8 +131,9 @@ class Run:
         self.path = Path(out)
         self.trackers = Trackers(trackers, self.path)
         self._check_directory()
-        self._lock = RecordLock(self.path)
+        self.lock = RecordLock(self.path)
         self._session: Session | None = None
+        self._loop: weakref.ref[Generator] | None = None  # what `rounds` returned last
 
     @classmethod
     def resume(
@@ -147,17 +150,18 @@ class Run:
         passed, and trackers have to be named again.
         """
         manifest = Record(path).manifest
-        if lab is None:
-            lab = made_again(labs.from_config, manifest, "lab", path)
-        if method is None:
-            method = made_again(rebuild, manifest, "method", path)
-        arguments = manifest.get("arguments", {})
-        unknown = sorted(arguments.keys() - inspect.signature(cls).parameters.keys())
+        check_resumable(manifest, Path(path))
+        arguments = manifest["arguments"]
+        unknown = sorted(arguments.keys() - set(ARGUMENTS))
         if unknown:
             raise ValueError(
                 f"{path}: its arguments {', '.join(unknown)} are unknown to this version of "
                 "workbench"
             )
+        if lab is None:
+            lab = made_again(labs.from_config, manifest, "lab", path)
+        if method is None:
+            method = made_again(rebuild, manifest, "method", path)
         return cls(lab, method, out=path, **arguments, trackers=trackers)
 
     @property
@@ -202,7 +206,7 @@ class Run:
         """Train until the run has n rounds in all.
 
         Starts where the run stopped. Leaving the loop early keeps everything: a checkpoint is
-        written.
+        written. A loop of an earlier call that was left before its end is ended by this call.
 
         Parameters
         ----------
@@ -216,11 +220,21 @@ class Run:
         dict
             The row of each new round, as soon as it is recorded.
         """
+        whole_number("n", n, 0)
+        earlier = self._loop() if self._loop is not None else None
+        if earlier is not None:
+            # It holds the record's lock until it is closed, which otherwise happens only when the
+            # caller's last name for it goes.
+            earlier.close()
+        loop = self._rounds(n, progress)
+        self._loop = weakref.ref(loop)
+        return loop
+
+    def _rounds(self, n: int, progress: bool) -> Generator[dict[str, Any], None, None]:
         from tqdm.auto import tqdm
 
-        whole_number("n", n, 0)
         self._check_directory()
-        with self._lock:
+        with self.lock:
             with self._all_or_nothing():
                 session = self._open_session()
                 if session.round < n:
@@ -272,7 +286,7 @@ class Run:
         """
         from workbench.session import Session
 
-        if self._session is not None and not self._lock.taken_over:
+        if self._session is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
             return self._session
         session = Session(self)
@@ -303,9 +317,12 @@ class Run:
         """ValueError unless the directory holds this run, or nothing yet."""
         if not (self.path / "manifest.json").exists():
             refuse_other_files(self.path)
+            # A manifest that could not be read again is refused before any model is loaded.
+            manifest_text({"format": FORMAT, **self.configuration()})
             return
         asked_for = self.configuration()
         manifest = Record(self.path).manifest
+        check_resumable(manifest, self.path)
         recorded = {name: manifest.get(name) for name in asked_for}
         different = differences(asked_for, recorded)
         if different:

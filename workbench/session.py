@@ -23,8 +23,8 @@ from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
 from workbench.problems import Problem
 from workbench.records import FORMAT, RecordError, Writer
 from workbench.records.checkpoints import pack, unpack
+from workbench.records.environment import commit, hardware, versions
 from workbench.records.health import symptoms
-from workbench.records.manifest import commit, hardware, versions
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, checked_problems, play
@@ -56,12 +56,13 @@ class Session:
         self.manifest = {
             "format": FORMAT,
             **run.configuration(),
+            "held_out": len(self.lab.held_out or ()),
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
             "hardware": hardware(self.policy.device),
             "commit": commit(),
         }
-        self.writer = Writer(run.path, self.manifest)
+        self.writer = Writer(run.path, self.manifest, run.lock)
         self.checkpointed = 0  # the round of the checkpoint on disk
         self.context = Context(seed=run.seed)  # of the round at work
         self.seconds = dict.fromkeys(PHASES, 0.0)  # of the round at work, by phase

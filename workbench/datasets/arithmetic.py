@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.problems import MOST_MISSES, SPLITS, Pool, Problem, Stream, split_of
+from workbench.problems import MOST_MISSES, MOST_PROBLEMS, SPLITS, Pool, Problem, Stream, split_of
 from workbench.utils.seeding import generator
 from workbench.utils.validation import one_of, whole_number
 
@@ -55,7 +55,7 @@ def problems(
             return _chain(level, rng)
 
         return Stream(_of_split(fresh, split), config)
-    whole_number("n", n, 1)
+    whole_number("n", n, 1, MOST_PROBLEMS)
     return Pool(_distinct_chains(n, levels, seed, split), config)
 
 

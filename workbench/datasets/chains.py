@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from workbench.datasets.arithmetic import operations_of
-from workbench.problems import MOST_MISSES, SPLITS, Pool, Problem, Stream, split_of
+from workbench.problems import MOST_MISSES, MOST_PROBLEMS, SPLITS, Pool, Problem, Stream, split_of
 from workbench.utils.seeding import generator
 from workbench.utils.validation import one_of, shown, whole_number
 
@@ -210,7 +210,7 @@ def problems(
             return _drawn(levels, split, accept, rng)
 
         return Stream(fresh, config)
-    whole_number("n", n, 1)
+    whole_number("n", n, 1, MOST_PROBLEMS)
     return Pool(_distinct(n, levels, split, accepted, generator(seed, "chains", split)), config)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from workbench.problems import SPLITS, Pool, Problem, split_of
+from workbench.problems import MOST_PROBLEMS, SPLITS, Pool, Problem, split_of
 from workbench.utils.validation import one_of, whole_number
 
 
 def problems(name: str, n: int, *, seed: int, split: str, instruction: str, **options: Any) -> Pool:
     """The pool that `workbench.problems.reasoning_gym` documents."""
-    whole_number("n", n, 1)
+    whole_number("n", n, 1, MOST_PROBLEMS)
     one_of("split", split, SPLITS)
     gym = _imported()
     # Enough draws for n problems of the split, which has four fifths or one fifth of all.

@@ -1,54 +1,105 @@
-"""State as tensors and JSON, for checkpoints without pickle."""
+"""Checkpoints: everything a run has learnt, as tensors and JSON in one safetensors file.
+
+Nothing is pickled, so reading a checkpoint runs no code. safetensors has no checksum of its own, so
+one is stored with the rest.
+"""
+
+from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from workbench.records.files import cause_of
 
-def save(path, tensors, state):
-    """Writes a checkpoint: `tensors` name to torch tensor, `state` JSON-ready; OSError when the disk does not take it."""
+
+def save(path: Any, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+    """Write a checkpoint.
+
+    Parameters
+    ----------
+    path : path
+    tensors : dict
+        Tensors by name.
+    state : dict
+        JSON-ready.
+
+    Raises
+    ------
+    OSError
+        When the disk does not take it.
+    """
     text = json.dumps(state)
+    metadata = {"state": text, "crc32": checksum(tensors, text)}
     try:
-        save_file(tensors, path, metadata={"state": text, "crc32": checksum(tensors, text)})
+        save_file(dict(tensors), path, metadata=metadata)
     except SafetensorError as error:
         raise OSError(str(error)) from error
 
 
-def load(path):
-    """(tensors, state) of a checkpoint; OSError when the file is damaged."""
+def load(path: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read a checkpoint.
+
+    The tensors are views of the file, which stays mapped into memory as long as one of them lives.
+    `unpack` copies what it keeps.
+
+    Returns
+    -------
+    tensors, state
+        What `save` was given.
+
+    Raises
+    ------
+    OSError
+        When the file is damaged.
+    """
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors, metadata = (
-                {name: file.get_tensor(name) for name in file.keys()},
-                file.metadata(),
-            )
-        state = json.loads(metadata["state"])
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise OSError(f"damaged ({type(error).__name__}: {_first_line(error)})") from error
-    if metadata.get("crc32", found := checksum(tensors, metadata["state"])) != found:
+        with safe_open(Path(path), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            metadata = file.metadata()
+        text = metadata["state"]
+        expected = metadata["crc32"]
+        state = json.loads(text)
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise OSError(f"damaged ({type(error).__name__}: {cause_of(error)})") from error
+    if expected != checksum(tensors, text):
         raise OSError("damaged (its checksum does not fit)")
     return tensors, state
 
 
-def checksum(tensors, text):
-    """CRC-32 of a text and of all tensors, names, types and shapes included, as hex: safetensors itself has none."""
+def checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
+    """CRC-32 of a text and of all tensors, with their names, types and shapes, as hex."""
     value = zlib.crc32(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
         if tensor.numel():
-            value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), value)
+            value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
     return f"{value:08x}"
 
 
-def pack(policy, optimizer, method, **state):
-    """What a run has learnt, as (tensors, state) for `save`."""
-    weights = {f"policy.{name}": value for name, value in policy.state_dict().items()}
-    tensors = weights | optimizer_tensors(optimizer)
+def pack(
+    policy: Any, optimizer: torch.optim.Optimizer, method: Any, **state: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """What a run has learnt, as tensors and state for `save`.
+
+    Parameters
+    ----------
+    policy : Policy
+    optimizer : torch.optim.Optimizer
+    method : Method
+    state
+        Further entries of the state.
+    """
+    tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()}
+    tensors |= optimizer_tensors(optimizer)
     slots = {
         slot: split_arrays(f"slots.{slot}", learnt, tensors)
         for slot, learnt in method.state_dict().items()
@@ -56,8 +107,23 @@ def pack(policy, optimizer, method, **state):
     return tensors, {**state, "slots": slots}
 
 
-def unpack(tensors, state, policy, optimizer, method):
-    """Sets policy, optimizer and method to what `pack` took; ValueError when it was taken from others than these."""
+def unpack(
+    tensors: Mapping[str, torch.Tensor],
+    state: Mapping[str, Any],
+    policy: Any,
+    optimizer: torch.optim.Optimizer,
+    method: Any,
+) -> None:
+    """Set policy, optimizer and method to what `pack` took from them.
+
+    Nothing that is kept refers to `tensors` afterwards, so that the file they were read from can be
+    released.
+
+    Raises
+    ------
+    ValueError
+        When the checkpoint was taken from others than these.
+    """
     weights = {
         name.removeprefix("policy."): value
         for name, value in tensors.items()
@@ -67,67 +133,61 @@ def unpack(tensors, state, policy, optimizer, method):
         for name, value in policy.state_dict().items():
             if value.shape != weights[name].shape:
                 raise ValueError(
-                    f"{name}: shape {tuple(value.shape)}, in the checkpoint {tuple(weights[name].shape)}"
+                    f"{name}: shape {tuple(value.shape)}, in the checkpoint "
+                    f"{tuple(weights[name].shape)}"
                 )
         policy.load_state_dict(weights)
         load_optimizer(optimizer, tensors)
         slots = {slot: join_arrays(saved, tensors) for slot, saved in state["slots"].items()}
         method.load_state_dict(slots)
-    except (KeyError, AttributeError, RuntimeError, ValueError) as error:
-        cause = f"{type(error).__name__}: {_first_line(error)}"
+    except (LookupError, AttributeError, TypeError, RuntimeError, ValueError) as error:
+        cause = f"{type(error).__name__}: {cause_of(error)}"
         raise ValueError(f"the checkpoint is not of this lab and method ({cause})") from error
 
 
-def optimizer_tensors(optimizer):
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """An optimizer's state as named tensors, parameters by number: `optimizer.0.exp_avg`."""
     state = optimizer.state_dict()["state"]
     return {
-        f"optimizer.{i}.{name}": value.detach().cpu()
-        for i, entry in state.items()
-        for name, value in entry.items()
+        f"optimizer.{number}.{name}": value.detach().cpu()
+        for number, entries in state.items()
+        for name, value in entries.items()
     }
 
 
-def load_optimizer(optimizer, tensors):
-    """Sets an optimizer's state from `optimizer_tensors`; other names are passed over.
-
-    Gradients become the zeros they would be without the resume: a step on zeros moves by momentum, while a parameter
-    that has no gradient at all is passed over.
-    """
-    state = {}
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Set an optimizer's state from `optimizer_tensors`; tensors of other names are passed over."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
-            _, i, entry = name.split(".")
-            state.setdefault(int(i), {})[entry] = tensor
-    optimizer.load_state_dict(
-        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
-    )
+            _, number, entry = name.split(".")
+            # The optimizer keeps what it is given, and a view would keep the whole file mapped.
+            state.setdefault(int(number), {})[entry] = tensor.clone()
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
     for parameter in optimizer.state:
+        # Without the resume the gradients would be zeros. The difference counts: a step on zeros
+        # moves by momentum, while a parameter that has no gradient at all is passed over.
         parameter.grad = torch.zeros_like(parameter)
 
 
-def split_arrays(prefix, state, tensors):
-    """Moves the arrays of a slot's state into the dict `tensors`, leaving their names; the rest stays as JSON."""
+def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Move the arrays of a slot's state into `tensors`, leaving their names; the rest is JSON."""
     if isinstance(state, np.ndarray):
         tensors[prefix] = torch.from_numpy(np.ascontiguousarray(state))
         return {"tensor": prefix}
     if isinstance(state, dict):
-        return {
-            "dict": {
-                key: split_arrays(f"{prefix}.{key}", value, tensors) for key, value in state.items()
-            }
+        entries = {
+            key: split_arrays(f"{prefix}.{key}", value, tensors) for key, value in state.items()
         }
+        return {"dict": entries}
     return {"value": state}
 
 
-def join_arrays(state, tensors):
-    """The slot's state that `split_arrays` took apart."""
+def join_arrays(state: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The slot's state that `split_arrays` took apart, with arrays of its own."""
     if "tensor" in state:
-        return tensors[state["tensor"]].numpy()
+        return tensors[state["tensor"]].numpy().copy()
     if "dict" in state:
         return {key: join_arrays(value, tensors) for key, value in state["dict"].items()}
     return state["value"]
-
-
-def _first_line(error):
-    return next(iter(str(error).splitlines()), "")

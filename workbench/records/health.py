@@ -1,112 +1,176 @@
-"""Is the training sick? Pure functions of a run's rows: what is wrong, in one line with its numbers, or None.
+"""Warnings about training that has gone wrong.
 
-Every check reads the last rows of the rounds table (a list of dicts, oldest first) and nothing else, so a resumed run
-says the same at the same round. `symptoms` says each cause once a run: what was said stands in the rows' column
-`warnings`. What is not finite needs no check here: a reward, loss or gradient that is not stops its round at once
-(`grpo.NonFinite`).
+Each check is a pure function of the last rows of the table of rounds (a list of dicts, the oldest
+first). It returns a line of text with the numbers, or None when nothing is wrong. Because nothing
+else is read, a resumed run says the same at the same round as one that was never interrupted.
+
+`symptoms` runs all checks and reports each cause once in a run; what was reported stands in the
+column `warnings` of the rows. Numbers that are not finite need no check here: a reward, loss or
+gradient that is not finite stops its round at once (see `grpo.NonFinite`).
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+Row = Mapping[str, Any]
+
+# The statuses of responses that no verifier judged.
 FAILURES = ("timeout", "crash")
+# Groups of one kind above this share are named as a cause of nothing being learnt.
+LARGE_SHARE = 0.25
 
 
 class TrainingWarning(UserWarning):
-    """A run goes on, but its training looks sick."""
+    """A run goes on, but something about its training looks wrong."""
 
 
-def symptoms(rows):
-    """What is wrong as of the last row and was not said in an earlier one: a list of texts "cause: numbers"."""
-    said = {cause for row in rows[:-1] for cause in _causes(row)}
-    found = {
-        check.__name__.replace("_", " "): check(rows)
-        for check in (nothing_learnt, entropy_collapse, verifier_failures)
-    }
-    return [
-        f"{cause}: {text}"
-        for cause, text in found.items()
-        if text is not None and cause not in said
-    ]
+def symptoms(rows: Sequence[Row]) -> list[str]:
+    """What is wrong as of the last row and was not reported in an earlier one.
+
+    Parameters
+    ----------
+    rows : list of dict
+        All rounds so far, the oldest first.
+
+    Returns
+    -------
+    list of str
+        "cause: numbers" for each cause.
+    """
+    reported = {cause for row in rows[:-1] for cause in _reported_causes(row)}
+    texts = []
+    for check in (nothing_learnt, entropy_collapse, verifier_failures):
+        cause = check.__name__.replace("_", " ")
+        text = None if cause in reported else check(rows)
+        if text is not None:
+            texts.append(f"{cause}: {text}")
+    return texts
 
 
-def nothing_learnt(rows, rounds=10):
-    """No rollout had an advantage in each of the last `rounds` rounds: no reward was learnt from, and why.
+def nothing_learnt(rows: Sequence[Row], rounds: int = 10) -> str | None:
+    """No rollout had an advantage other than zero in any of the last `rounds` rounds.
 
-    Ten: where even one problem in eight gives a mixed group, ten rounds of two problems without one are rarer than one
-    in ten, of 32 problems rarer than 1e-18; so of a usual round size it is no bad luck.
+    The text says why. Bad luck looks different: suppose that only one problem in eight gets a group
+    with both right and wrong answers. Ten rounds of 32 problems without a single such group then
+    have a probability of (7/8)^320, below 1e-18. With two problems a round it is (7/8)^20, or 7 %.
+
+    Parameters
+    ----------
+    rows : list of dict
+    rounds : int
+        Fewer rows than this are never reported.
     """
     last = rows[-rounds:]
     if len(last) < rounds or any(row["trained"] for row in last):
         return None
-    right, wrong = (
-        float(np.mean([row[name] for row in last])) for name in ("all_positive", "all_negative")
+    all_right = float(np.mean([row["all_positive"] for row in last]))
+    all_wrong = float(np.mean([row["all_negative"] for row in last]))
+    # The shares are fractions, so what is left of 1 may be a rounding error.
+    mixed = max(0.0, round(1 - all_right - all_wrong, 9))
+    return (
+        f"every advantage was 0 in rounds {last[0]['round']} to {last[-1]['round']} (groups all "
+        f"right {all_right:.0%}, all wrong {all_wrong:.0%}, mixed {mixed:.0%}): "
+        f"{_likely_reason(last, all_right, all_wrong, mixed)}"
     )
-    mixed = max(
-        0.0, round(1 - right - wrong, 9)
-    )  # shares are fractions: what is left of 1 may be a rounding error
-    shares = f"groups all right {right:.0%}, all wrong {wrong:.0%}, mixed {mixed:.0%}"
-    since = f"rounds {last[0]['round']} to {last[-1]['round']}"
-    return f"every advantage was 0 in {since} ({shares}): {_why(last, right, wrong, mixed)}"
 
 
-def entropy_collapse(rows, window=10, share=0.1, least=0.1):
-    """The policy's mean entropy fell below `share` of where it began, and below `least` nats: it hardly explores.
+def entropy_collapse(
+    rows: Sequence[Row], window: int = 10, share: float = 0.1, least: float = 0.1
+) -> str | None:
+    """The policy's entropy fell to a small part of its first value: it hardly explores any more.
 
-    Means over the first and the last `window` rounds, against the noise of single rounds. A tenth: healthy runs of the
-    tiny lab keep two thirds of theirs over 200 rounds. 0.1 nats: below it CBS no longer charges entropy (table 4, GRPO);
-    a policy that began lower, as after supervised training on short answers, may have its place there.
+    Parameters
+    ----------
+    rows : list of dict
+    window : int
+        The means over the first and over the last `window` rounds are compared, since single rounds
+        are noisy. With fewer than two windows of rows nothing is reported.
+    share : float
+        Report entropies below this share of the first ones. Healthy runs of the tiny lab keep two
+        thirds of theirs over 200 rounds, so a tenth leaves a wide margin.
+    least : float
+        And only entropies below this, in nats: a policy may well go from 5 nats to 0.4 and still
+        explore. 0.1 nats is where CBS stops to charge entropy growth (arXiv 2602.08499, table 4,
+        GRPO). A policy that began below it, as after supervised training on short answers, is left
+        alone.
     """
     if len(rows) < 2 * window:
         return None
-    first, last = rows[:window], rows[-window:]
-    before, now = (float(np.mean([row["entropy"] for row in part])) for part in (first, last))
-    if not (now < share * before and now < least):
+    first = rows[:window]
+    last = rows[-window:]
+    before = float(np.mean([row["entropy"] for row in first]))
+    now = float(np.mean([row["entropy"] for row in last]))
+    # Written so that a policy that does not know its entropy (NaN) is not reported.
+    has_collapsed = now < share * before and now < least
+    if not has_collapsed:
         return None
-    rewards = (float(np.mean([row["reward"] for row in part])) for part in (first, last))
+    reward_before = np.mean([row["reward"] for row in first])
+    reward_now = np.mean([row["reward"] for row in last])
     return (
-        f"mean entropy fell from {before:.3g} to {now:.3g} nats (first and last {window} rounds; reward "
-        + " to ".join(f"{reward:.3f}" for reward in rewards)
-        + "): responses to a problem are nearly all alike"
+        f"mean entropy fell from {before:.3g} to {now:.3g} nats (first and last {window} rounds; "
+        f"reward {reward_before:.3f} to {reward_now:.3f}): responses to a problem are nearly all "
+        "alike"
     )
 
 
-def verifier_failures(rows, window=10, share=0.05, least=5):
-    """More than `share` of the last rounds' rollouts, and at least `least`, were never judged (timeout or crash).
+def verifier_failures(
+    rows: Sequence[Row], window: int = 10, share: float = 0.05, least: int = 5
+) -> str | None:
+    """Too many of the last rollouts were never judged, because their check timed out or crashed.
 
-    Each of them counts as wrong. 5%: the methods differ from their baselines by as little; fewer than five may be the
-    same odd answer drawn by one group.
+    Each of them earns nothing, as a wrong answer does.
+
+    Parameters
+    ----------
+    rows : list of dict
+    window : int
+        Rounds that are looked at; fewer at the beginning of a run.
+    share : float
+        Report more than this share of the rollouts. Methods differ from their baselines by about
+        5 %, so more failures than that could decide a comparison.
+    least : int
+        And at least this many of them: fewer may be one odd answer that a group repeated.
     """
     last = rows[-window:]
     counts = {name: sum(row[f"status_{name}"] for row in last) for name in FAILURES}
-    failed, rollouts = sum(counts.values()), sum(row["rollouts"] for row in last)
+    failed = sum(counts.values())
+    rollouts = sum(row["rollouts"] for row in last)
     if failed < least or failed <= share * rollouts:
         return None
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
     return (
-        f"{failed / rollouts:.0%} of the {rollouts} rollouts of rounds {last[0]['round']} to {last[-1]['round']} were not "
-        f"judged ({shown}) and count as wrong: see the responses with these statuses, and the verifier's limits"
+        f"{failed / rollouts:.0%} of the {rollouts} rollouts of rounds {last[0]['round']} to "
+        f"{last[-1]['round']} were not judged ({kinds}) and count as wrong: look at the responses "
+        "with these statuses, and at the verifier's limits"
     )
 
 
-def _why(last, right, wrong, mixed):
-    """The likely reason for groups without advantages."""
+def _likely_reason(last: Sequence[Row], all_right: float, all_wrong: float, mixed: float) -> str:
+    """Why no rollout had an advantage."""
     if mixed > 0 and not any(row["selected"] for row in last):
         return "no rollout was selected for training"
     if mixed > 0:
-        return "the selector or the allocator kept uniform groups only, or right and wrong earn the same reward"
-    if min(right, wrong) > 0.25:
+        return (
+            "the selector or the allocator kept uniform groups only, or right and wrong answers "
+            "earn the same reward"
+        )
+    if min(all_right, all_wrong) > LARGE_SHARE:
         return "the problems are either too easy or too hard for this policy"
-    if right > wrong:
+    if all_right > all_wrong:
         return "the problems are too easy for this policy, or the verifier accepts anything"
-    seen = sum(row["rollouts"] for row in last)
-    unread = sum(row["status_unparsed"] for row in last) / seen
-    cut = sum(row["truncated"] * row["rollouts"] for row in last) / seen
+    rollouts = sum(row["rollouts"] for row in last)
+    unparsed = sum(row["status_unparsed"] for row in last) / rollouts
+    truncated = sum(row["truncated"] * row["rollouts"] for row in last) / rollouts
     return (
         "the problems are too hard for this policy, or no answer can be read "
-        f"({unread:.0%} of responses unparsed, {cut:.0%} truncated)"
+        f"({unparsed:.0%} of responses unparsed, {truncated:.0%} truncated)"
     )
 
 
-def _causes(row):
-    """Causes named in a row's column `warnings`, which records of earlier versions do not have."""
-    return [text.partition(":")[0] for text in (row.get("warnings") or "").splitlines()]
+def _reported_causes(row: Row) -> list[str]:
+    """The causes in a row's column `warnings`, which records of early versions do not have."""
+    return [line.partition(":")[0] for line in (row.get("warnings") or "").splitlines()]

@@ -1,15 +1,20 @@
 """One writer a record: a lock that ends with the process that holds it.
 
-flock(2) on the record's `lock.json`, which names the holder. The kernel drops the lock when the process ends, however it
-ends: a crashed run blocks nobody, and nothing has to be deleted. Reading a record takes no lock and waits for none.
+The lock is flock(2) on the record's `lock.json`, by the package filelock; the file names the
+holder. The kernel drops the lock when the process ends, however it ends: a crashed run blocks
+nobody, and nothing has to be deleted. Reading a record takes no lock and waits for none.
 
-Covered: processes and threads of one machine, two `Run` objects of one process, and machines that share a file system
-with locks (NFS among Linux machines). Not covered: a file system without locks (some network and FUSE mounts): a warning
-says so, and the run goes on unprotected. A child that the holder forks without exec shares the lock until it ends too.
+Covered: processes and threads of one machine, two `Run` objects of one process, and machines that
+share a file system with locks (NFS among Linux machines). Somebody who deletes or replaces the file
+lets a second writer in; the first one notices at its next write, and stops.
+
+Not covered: a file system without locks (some network and FUSE mounts). A warning says so, and the
+run goes on unprotected.
 """
 
+from __future__ import annotations
+
 import errno
-import fcntl
 import json
 import os
 import platform
@@ -17,85 +22,136 @@ import uuid
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from workbench.records.record import LOCK, RecordError, RecordWarning
+from filelock import FileLock, Timeout
+
+from workbench.records.errors import RecordError, RecordWarning
+from workbench.records.files import cause_of, make_directory
+from workbench.records.parts import LOCK, refuse_links
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+LONGEST_ENTRY = 100  # characters of what the file says of its holder that a message shows
 
 
 class RecordLock:
     """The right to write the record in a directory, held within a `with` block.
 
-    taken_over: whether another holder may have written since this object last held it; True the first time.
-    RecordError when another holder has it (the message names it), or when the directory cannot be written to.
+    Attributes
+    ----------
+    taken_over : bool
+        Whether another holder may have written since this object last held the lock; True the first
+        time.
+
+    Raises
+    ------
+    RecordError
+        On entering, when another holder has the lock (the message names it), or when the directory
+        cannot be written to.
     """
 
-    def __init__(self, directory):
+    def __init__(self, directory: Any) -> None:
         self.path = Path(directory) / LOCK
-        self.taken_over, self._id, self._file = True, uuid.uuid4().hex, None
+        self.taken_over = True
+        self._id = uuid.uuid4().hex
+        self._lock: FileLock | None = None
+        self._inode: tuple[int, int] | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> RecordLock:
+        lock = FileLock(
+            self.path,
+            blocking=False,
+            thread_local=False,
+            # Without these two, filelock would fall back to a file whose presence is the lock. Such
+            # a lock outlives a killed process.
+            fallback_to_soft=False,
+            preserve_lock_file=True,
+            on_acquired=self._sign,
+        )
+        refuse_links(self.path.parent)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
-        except OSError as error:
-            raise RecordError(f"{self.path}: cannot be written: {error.strerror}") from None
-        try:
-            self._lock(file)
-            self.taken_over = _holder(file).get("id") != self._id
-            self._sign(file)
-        except BaseException:
-            file.close()
-            raise
-        self._file = file
-        return self
-
-    def __exit__(self, *exception):
-        self._file.close()  # which ends the lock
-
-    def _lock(self, file):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            make_directory(self.path.parent)
+            lock.acquire()
+        except Timeout:
             raise RecordError(
-                f"{self.path.parent}: {_named(_holder(file))} writes this record; wait for it or end it, or name "
-                "another directory"
+                f"{self.path.parent}: {self._holder()} writes this record; wait for it or end it, "
+                "or name another directory"
             ) from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
-                raise RecordError(f"{self.path}: cannot be locked: {error.strerror}") from None
+                raise RecordError(f"{self.path}: cannot be written: {cause_of(error)}") from None
             warnings.warn(
-                f"{self.path}: the file system has no locks ({error.strerror}); see to it that one process at a time "
-                "writes this record",
+                f"{self.path}: the file system has no locks ({cause_of(error)}); make sure that "
+                "only one process at a time writes this record",
                 RecordWarning,
-                stacklevel=6,
+                stacklevel=4,
+            )
+        self._lock = lock
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._lock is not None
+        self._lock.release()
+        self._lock = None
+        self._inode = None
+
+    def check(self) -> None:
+        """Raise RecordError when the lock file is not the one any more that is locked.
+
+        Somebody deleted or replaced it, so another process may hold a lock on a new file of the
+        same name.
+        """
+        if self._inode is None:  # a file system without locks
+            return
+        try:
+            status = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self._inode:
+            raise RecordError(
+                f"{self.path}: the file was deleted or replaced while this run was writing, so "
+                "another process may write this record now; end that one, and run again"
             )
 
-    def _sign(self, file):
-        """Writes who holds the lock."""
+    def _sign(self, descriptor: int) -> None:
+        """Write into the locked file who holds it."""
+        status = os.fstat(descriptor)
+        self.taken_over = _content(os.pread(descriptor, status.st_size, 0)).get("id") != self._id
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": platform.node(), "since": now, "id": self._id}
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+        self._inode = (status.st_dev, status.st_ino)
+
+    def _holder(self) -> str:
+        """Who holds the lock, as far as the file says it."""
         try:
-            file.truncate(0)
-            file.seek(0)
-            file.write(json.dumps(holder).encode() + b"\n")
-        except OSError as error:
-            raise RecordError(f"{self.path}: cannot be written: {error.strerror}") from None
+            holder = _content(self.path.read_bytes())
+        except OSError:
+            holder = {}
+        if not {"pid", "host", "since"} <= holder.keys():
+            return "another process"
+        pid, host, since = (_shown(holder[name]) for name in ("pid", "host", "since"))
+        is_this_one = (holder["pid"], holder["host"]) == (os.getpid(), platform.node())
+        hint = ""
+        if is_this_one:
+            hint = (
+                "; this very process: a loop over `rounds` that was left before its end holds the "
+                "record until its generator is closed or deleted"
+            )
+        return f"process {pid} on {host} (since {since}{hint})"
 
 
-def _holder(file):
-    """What the lock file says of its holder; empty when it says nothing yet."""
+def _content(text: bytes) -> dict[str, Any]:
+    """What a lock file says; empty when it says nothing yet, or nothing that can be read."""
     try:
-        file.seek(0)
-        holder = json.load(file)
-    except ValueError:
+        holder = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) else {}
 
 
-def _named(holder):
-    if not holder:
-        return "another process"
-    pid, host = holder.get("pid"), holder.get("host")
-    here = ", this very process" if (pid, host) == (os.getpid(), platform.node()) else ""
-    return f"process {pid} on {host} (since {holder.get('since')}{here})"
+def _shown(entry: Any) -> str:
+    """An entry of a lock file, which anybody may have written, as a message can show it."""
+    text = ascii(entry)[:LONGEST_ENTRY]
+    return text.strip("'")

@@ -1,72 +1,233 @@
-"""What a manifest says of the machine and the software a run was made with."""
+"""A record's manifest: how it is read, and what it may say.
 
-import os
-import platform
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
+A manifest may come from a stranger. So everything in it is checked when it is read: its size and
+depth, the type of every entry, and every text. What passes can be shown on a terminal and in a
+report, compared, and handed to the functions that make a lab and a method again. These check in
+turn that nothing but a part of this package is made (`labs.from_config`,
+`utils.descriptions.rebuild`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from workbench import __version__
-from workbench.utils.descriptions import differences
+from workbench.records.errors import RecordError
+from workbench.records.files import cause_of
+from workbench.records.parts import FORMAT, MANIFEST, READABLE_FORMATS
+from workbench.utils.validation import LARGEST_INTEGER, shown
+
+MOST_BYTES = 4 * 2**20  # of a manifest; those of real runs have a few thousand
+DEEPEST = 64  # levels of lists and objects in each other; real ones have about eight
+LONGEST_NAME = 1000  # characters of the name of a method or a lab
+# Control characters, except the ends of lines and tabs of a prompt template, and half surrogate
+# pairs. The first could steer the terminal of whoever looks at the record, the second cannot be
+# written to a report.
+NOT_TO_BE_SHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+# What a manifest leaves out where it was written by hand or by an early version.
+DEFAULTS: dict[str, Any] = {
+    "lab": {"lab": "unknown"},
+    "arguments": {},
+    "versions": {},
+    "hardware": {},
+}
 
 
-def versions():
-    """Versions of this package, Python and the packages that results depend on."""
-    names = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "unsloth", "vllm")
-    found = {"workbench": __version__, "python": platform.python_version()}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a record.
 
-
-def hardware(device):
-    """Machine, cores, threads and, on a GPU, its name and memory in bytes."""
-    import torch
-
-    found = {
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": str(device),
-    }
-    if device.type == "cuda":
-        found |= {
-            "gpu": torch.cuda.get_device_name(device),
-            "gpu_bytes": torch.cuda.get_device_properties(device).total_memory,
-        }
-    return found
-
-
-def commit():
-    """Commit of the checkout this package runs from, None outside one."""
-    here = Path(__file__).parent
+    Raises
+    ------
+    RecordError
+        Where there is none, where it cannot be read or holds what no manifest may hold, and for a
+        format that this version cannot read.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise RecordError(f"{directory}: no record here ({MANIFEST} is missing)")
     try:
-        done = subprocess.run(
-            ["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(manifest, dict) and "format" in manifest:
+            _check_format(manifest, path)
+        return checked_manifest(manifest)
+    except RecordError:
+        raise
+    except RecursionError:
+        raise RecordError(f"{path}: cannot be read: it is nested too deeply") from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read: {cause_of(error)}") from None
+
+
+def checked_manifest(manifest: Any) -> dict[str, Any]:
+    """The manifest with what it leaves out filled in; ValueError where it is not one."""
+    if not isinstance(manifest, dict):
+        raise ValueError(f"a JSON object is needed, not {shown(manifest)}")
+    _check_texts(manifest)
+    manifest = {**DEFAULTS, **manifest}
+    _check_entry(manifest, "format", "a whole number", _is_whole)
+    _check_entry(manifest, "seed", "a whole number of at least 0", _is_whole)
+    for name in ("method", "lab", "arguments", "versions", "hardware"):
+        _check_entry(manifest, name, "an object", lambda value: isinstance(value, dict))
+    _check_name("method.name", manifest["method"].get("name"))
+    _check_name("lab.lab", manifest["lab"].get("lab"))
+    for name in ("started", "commit"):
+        if manifest.get(name) is not None:
+            _check_entry(manifest, name, "a text", lambda value: isinstance(value, str))
+    if "held_out" in manifest:
+        _check_entry(manifest, "held_out", "a whole number of at least 0", _is_whole)
+    if "thinned" in manifest:
+        _check_thinned(manifest["thinned"])
+    return manifest
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """The content of `manifest.json`; ValueError for a manifest that could not be read again."""
+    checked_manifest(dict(manifest))
+    text = json.dumps(manifest, indent=1) + "\n"
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"manifest: it takes {len(text)} bytes; {MOST_BYTES} are allowed")
+    return text
+
+
+def check_resumable(manifest: Mapping[str, Any], directory: Path) -> None:
+    """Raise ValueError for a record that can be read only: one of an old format, or a thinned one.
+
+    See `workbench.records.thin`.
+    """
+    if manifest["format"] != FORMAT:
+        raise ValueError(
+            f"{directory}: format {manifest['format']}, written by workbench {_version(manifest)}, "
+            f"can be read but not resumed; runs of format {FORMAT} can: name another directory to "
+            "start this run again"
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    if "thinned" in manifest:
+        raise ValueError(
+            f"{directory}: the record was thinned, so its checkpoint is gone; it can be read but "
+            "not resumed: name another directory to start this run again"
+        )
 
 
-def changes(ours, theirs):
-    """Where versions and hardware differ from those of another manifest, a line each; what it does not name is left out."""
-    known = {name: theirs.get(name, {}) for name in ("versions", "hardware")}
-    return differences(
-        {name: {key: ours[name].get(key) for key in known[name]} for name in known}, known
+def digest(directory: Path) -> str:
+    """A digest of a record's manifest, which tells this run from every other.
+
+    The manifest holds method, lab, seed and arguments, and also when and where the run was started.
+    """
+    content = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def made_again(
+    make: Callable[[Any], Any], manifest: Mapping[str, Any], what: str, directory: Any
+) -> Any:
+    """What `make` makes of the manifest's description of "lab" or "method".
+
+    Raises
+    ------
+    ValueError
+        Where the description names anything but parts of this version of the package, or holds
+        arguments that they do not take.
+    RecordError
+        Where the machine lacks something, such as a package, a model or a data set.
+    """
+    try:
+        return make(manifest[what])
+    except (OSError, ImportError) as error:
+        raise RecordError(
+            f"{directory}: the {what} of this record cannot be made on this machine: {error}"
+        ) from error
+    except Exception as error:
+        # The arguments come from a file that anybody may have written. Whatever a constructor makes
+        # of a wrong one, the cause is the file.
+        cause = cause_of(error)
+        if not isinstance(error, ValueError):
+            cause = f"{type(error).__name__}: {cause}"
+        raise ValueError(
+            f"{directory}: the manifest cannot make this {what} again ({cause}); pass it: "
+            f"Run.resume(path, {what}=...)"
+        ) from error
+
+
+def _check_format(manifest: Mapping[str, Any], path: Path) -> None:
+    """Raise RecordError for a record of a format that this version does not know."""
+    found = manifest["format"]
+    if _is_whole(found) and found in READABLE_FORMATS:
+        return
+    readable = " and ".join(map(str, READABLE_FORMATS))
+    raise RecordError(
+        f"{path}: format {shown(found)}, written by workbench {_version(manifest)}; this is "
+        f"workbench {__version__}, which reads format {readable}: use the version that wrote it"
     )
 
 
-def made_again(make, manifest, what, path):
-    """`make` of the manifest's description of "lab" or "method"; ValueError when this version cannot."""
-    try:
-        return make(manifest[what])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{path}: the manifest cannot make this {what} again ({error}); "
-            f"pass it: Run.resume(path, {what}=...)"
-        ) from error
+def _version(manifest: Mapping[str, Any]) -> str:
+    """The version of this package that wrote a manifest, which may not have been checked yet."""
+    versions = manifest.get("versions")
+    version = versions.get("workbench") if isinstance(versions, dict) else None
+    if isinstance(version, str) and version.isprintable():
+        return version[:40]
+    return "of unknown version"
+
+
+def _check_texts(manifest: Any) -> None:
+    """ValueError for a manifest that is nested too deeply or holds text that cannot be shown."""
+    to_look_at = [(manifest, 1)]
+    while to_look_at:
+        value, depth = to_look_at.pop()
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        if isinstance(value, str):
+            _check_text(value)
+        elif isinstance(value, dict):
+            to_look_at += [(key, depth) for key in value]
+            to_look_at += [(inner, depth + 1) for inner in value.values()]
+        elif isinstance(value, list):
+            to_look_at += [(inner, depth + 1) for inner in value]
+
+
+def _check_text(text: str) -> None:
+    found = NOT_TO_BE_SHOWN.search(text)
+    if found is not None:
+        raise ValueError(f"the text {shown(text)} holds {found[0]!a}, which cannot be shown")
+
+
+def _check_name(entry: str, name: Any) -> None:
+    """ValueError unless a name is a single line that can be shown anywhere."""
+    is_name = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    if not is_name:
+        raise ValueError(f"`{entry}` is {shown(name)}: a text of one line is needed")
+
+
+def _check_entry(
+    manifest: Mapping[str, Any], name: str, needed: str, is_right: Callable[[Any], bool]
+) -> None:
+    if name not in manifest:
+        raise ValueError(f"`{name}` is missing")
+    if not is_right(manifest[name]):
+        raise ValueError(f"`{name}` is {shown(manifest[name])}: {needed} is needed")
+
+
+def _check_thinned(thinned: Any) -> None:
+    """ValueError unless the mark names the columns and the rounds that `thin` kept."""
+    if not isinstance(thinned, dict) or set(thinned) != {"columns", "rounds"}:
+        raise ValueError(f"`thinned` is {shown(thinned)}: an object with columns and rounds needed")
+    kinds: dict[str, type] = {"columns": str, "rounds": int}
+    for name, kind in kinds.items():
+        kept = thinned[name]
+        if kept is None:
+            continue
+        if not isinstance(kept, list) or not all(isinstance(item, kind) for item in kept):
+            raise ValueError(f"`thinned.{name}` is {shown(kept)}: a list or null is needed")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number from 0 to the largest of 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INTEGER

@@ -1,147 +1,210 @@
-"""Who watches a run: TensorBoard, wandb and trackio by name, or any object of the same three methods.
-
-A tracker is an object with
+"""Who watches a run: TensorBoard, wandb and trackio by name, or any object with three methods.
 
     def start(self, manifest):    # the run's manifest, a dict; again after a pause or a resume
     def log(self, row, round):    # the numbers of a round, name to number
     def finish(self):             # the rounds asked for are done, or something stopped them
 
-An evaluation is logged as a row of its own, `evaluation/accuracy`. A run does not depend on who watches it: a tracker
-that raises is left out from then on, with one warning. The packages are loaded when they are named.
+An evaluation is logged as a row of its own, with `evaluation/accuracy`. The run does not depend on
+its trackers: one that raises is dropped with one warning, and the run goes on. A package is loaded
+when it is named.
+
+The trackers of the package accelerate were tried in place of these. They log the same numbers, but
+they neither hide the rounds that a resumed run repeats nor go on in the same run of a dashboard
+unless they are given what `TensorBoard` and `Dashboard` hold anyway, and they would need
+accelerate, which a CPU run does without.
 """
+
+from __future__ import annotations
 
 import hashlib
 import importlib
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
+from workbench.records.parts import TENSORBOARD
+from workbench.utils.validation import shown
+
 NAMES = ("tensorboard", "wandb", "trackio")
+METHODS = ("start", "log", "finish")
+
+
+class Tracker(Protocol):
+    """What every tracker offers."""
+
+    def start(self, manifest: Mapping[str, Any]) -> None:
+        """Called before the first round, and again after a pause or a resume."""
+        ...
+
+    def log(self, row: Mapping[str, Any], round: int) -> None:
+        """Called with the numbers of each round or evaluation."""
+        ...
+
+    def finish(self) -> None:
+        """Called when the rounds asked for are done, or when something stopped them."""
+        ...
 
 
 class TensorBoard:
-    """Event files in a directory, `tensorboard` beside the record: `tensorboard --logdir runs` shows all runs under it."""
+    """Event files in a directory: `tensorboard --logdir runs` shows all runs under it.
 
-    def __init__(self, path):
+    Parameters
+    ----------
+    path : path
+        The directory of the event files.
+    """
+
+    def __init__(self, path: Any) -> None:
         _load("tensorboard")
-        self.path, self.writer = Path(path), None
+        self.path = Path(path)
+        self.manifest: Mapping[str, Any] = {}
+        self.writer: Any = None
 
-    def start(self, manifest):
-        """Keeps the manifest; the file is made by the first row."""
+    def start(self, manifest: Mapping[str, Any]) -> None:
+        """Keep the manifest; the file is made by the first row."""
         self.manifest = manifest
 
-    def log(self, row, round):
-        """Writes every number as a scalar at step `round`; what an earlier run wrote from that step on is hidden."""
+    def log(self, row: Mapping[str, Any], round: int) -> None:
+        """Write every number as a scalar at step `round`.
+
+        What an earlier process wrote from that step on is hidden: those rounds are repeated.
+        """
         from torch.utils.tensorboard import SummaryWriter
 
         if self.writer is None:
             self.writer = SummaryWriter(self.path, purge_step=round)
-            self.writer.add_text(
-                "manifest",
-                f"    {json.dumps(self.manifest, indent=1)}".replace("\n", "\n    "),
-                round,
-            )
+            # An indented text is shown as code, with its line breaks.
+            text = json.dumps(self.manifest, indent=1).replace("\n", "\n    ")
+            self.writer.add_text("manifest", f"    {text}", round)
         for name, value in _numbers(row).items():
             self.writer.add_scalar(name, value, round)
         self.writer.flush()
 
-    def finish(self):
-        """Closes the file."""
+    def finish(self) -> None:
+        """Close the file."""
         if self.writer is not None:
             self.writer.close()
             self.writer = None
 
 
 class Dashboard:
-    """wandb or trackio, which share their functions: one run there for each record, in the project `workbench`.
+    """wandb or trackio, which share their functions: one run there for each record.
 
-    A resumed run goes on in the same run there, which its record's manifest identifies. Both keep everything on this
-    machine if told so: WANDB_MODE=offline; trackio does unless a space is named.
+    The runs are in the project `workbench`. A resumed run goes on in the same run there, which the
+    record's manifest identifies. Both keep everything on this machine if they are told so: wandb by
+    WANDB_MODE=offline, trackio unless a space is named.
+
+    Parameters
+    ----------
+    package : {"wandb", "trackio"}
     """
 
-    def __init__(self, package):
-        self.name, self.package = package, _load(package)
+    def __init__(self, package: str) -> None:
+        self.name = package
+        self.package = _load(package)
 
-    def start(self, manifest):
-        """Opens the run, named by method, seed and a key of the record; its configuration is the manifest."""
-        key = hashlib.blake2b(
-            json.dumps(manifest, sort_keys=True).encode(), digest_size=4
-        ).hexdigest()
+    def start(self, manifest: Mapping[str, Any]) -> None:
+        """Open the run, named by method, seed and a key of the record; its configuration is the
+        manifest.
+        """
+        content = json.dumps(manifest, sort_keys=True)
+        key = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
         name = f"{manifest['method']['name']}-{manifest['seed']}-{key}"
         identity = {"id": name} if self.name == "wandb" else {}  # trackio resumes by name
         self.package.init(
             project="workbench", name=name, config=manifest, resume="allow", **identity
         )
 
-    def log(self, row, round):
-        """Sends the numbers at step `round`; wandb leaves out steps that it has already."""
+    def log(self, row: Mapping[str, Any], round: int) -> None:
+        """Send the numbers at step `round`; wandb leaves out steps that it has already."""
         self.package.log(_numbers(row), step=round)
 
-    def finish(self):
-        """Closes the run."""
+    def finish(self) -> None:
+        """Close the run."""
         self.package.finish()
 
 
 class Trackers:
-    """Several trackers as one that never raises. Those asked for: names in `NAMES` or objects; path: the record's."""
+    """Combines several trackers; one that fails is dropped with a warning.
 
-    def __init__(self, asked, path):
-        asked = asked if isinstance(asked, (list, tuple)) else (asked,)
-        self.members = [_tracker(one, Path(path)) for one in asked]
+    Parameters
+    ----------
+    asked : name, object, or several of them
+        Names in `NAMES` or objects with start, log and finish.
+    path : path
+        Directory of the record; TensorBoard's files go beside it.
 
-    def start(self, manifest):
-        """Starts all."""
-        self._all("start", manifest)
+    Raises
+    ------
+    ValueError
+        For an unknown name, or an object without the three methods.
+    ImportError
+        For a package that is not installed, with the command that installs it.
+    """
 
-    def log(self, row, round):
-        """Logs to all."""
-        self._all("log", row, round)
+    def __init__(self, asked: Any, path: Any) -> None:
+        several = asked if isinstance(asked, list | tuple) else (asked,)
+        self.members: list[Tracker] = [_tracker(each, Path(path)) for each in several]
 
-    def finish(self):
-        """Finishes all."""
-        self._all("finish")
+    def start(self, manifest: Mapping[str, Any]) -> None:
+        """Start all."""
+        self._call_all("start", manifest)
 
-    def _all(self, name, *arguments):
+    def log(self, row: Mapping[str, Any], round: int) -> None:
+        """Log to all."""
+        self._call_all("log", row, round)
+
+    def finish(self) -> None:
+        """Finish all."""
+        self._call_all("finish")
+
+    def _call_all(self, name: str, *arguments: Any) -> None:
         for member in list(self.members):
             try:
                 getattr(member, name)(*arguments)
             except Exception as error:
                 self.members.remove(member)
                 warnings.warn(
-                    f"tracker {type(member).__name__}: {name} raised {type(error).__name__}: {error}; the run goes "
-                    "on without it",
+                    f"tracker {type(member).__name__}: {name} raised {type(error).__name__}: "
+                    f"{error}; the run goes on without it",
                     RuntimeWarning,
                     stacklevel=3,
                 )
 
 
-def _tracker(asked, path):
+def _tracker(asked: Any, path: Path) -> Tracker:
+    """The tracker of a name, or the object itself."""
     if asked == "tensorboard":
-        return TensorBoard(path / "tensorboard")
+        return TensorBoard(path / TENSORBOARD)
     if isinstance(asked, str) and asked in NAMES:
         return Dashboard(asked)
-    if isinstance(asked, str) or not all(
-        callable(getattr(asked, name, None)) for name in ("start", "log", "finish")
-    ):
+    # An object of the user's own, so its methods are looked for by name.
+    is_tracker = all(callable(getattr(asked, name, None)) for name in METHODS)
+    if isinstance(asked, str) or not is_tracker:
         raise ValueError(
-            f"trackers: {asked!r}; allowed are {', '.join(map(repr, NAMES))} and objects with start, log and finish"
+            f"trackers: {shown(asked)}; allowed are {', '.join(map(repr, NAMES))} and objects with "
+            "start, log and finish"
         )
     return asked
 
 
-def _load(package):
+def _load(package: str) -> ModuleType:
+    """The package; ImportError with the command that installs it."""
     try:
         return importlib.import_module(package)
     except ImportError:
         raise ImportError(f"trackers={package!r} needs a package: pip install {package}") from None
 
 
-def _numbers(row):
-    """The row without what is no finite number."""
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The row without anything that is not a finite number."""
     return {
         name: float(value)
         for name, value in row.items()
-        if isinstance(value, (int, float)) and np.isfinite(value)
+        if isinstance(value, int | float) and np.isfinite(value)
     }

@@ -15,7 +15,10 @@ from typing import Any
 
 import numpy as np
 
-# The modules whose public classes a description may name, see `_find`.
+from workbench.utils.validation import shown
+
+# The modules whose public classes a description may name, see `_find`: all slot values in them, and
+# the few other classes that a method consists of.
 BUILDABLE = (
     "advantages",
     "allocators",
@@ -28,6 +31,8 @@ BUILDABLE = (
     "selectors",
     "success_rates",
 )
+BUILDABLE_CLASSES = ("methods.Method", "objectives.Objective", "success_rates.SuccessRates")
+DEEPEST = 64  # levels of a description that is made again
 
 
 def parameters(value: Any) -> dict[str, Any]:
@@ -104,18 +109,19 @@ def describe(value: Any) -> Any:
 
 
 def rebuild(description: Any) -> Any:
-    """The value that `describe` described; ValueError for names outside this package."""
-    if isinstance(description, list):
-        return tuple(rebuild(item) for item in description)
-    if not isinstance(description, dict):
-        return description
-    options = {name: rebuild(item) for name, item in description.items() if name != "is"}
-    if "is" not in description:
-        return options
-    target = _find(description["is"])
-    if isinstance(target, type):
-        return target(**options)
-    return partial(target, **options) if options else target
+    """The value that `describe` described.
+
+    A description may come from a stranger's record. So all of it is checked before any part is
+    made: every name must be one of a slot value of this package, and every option an argument of
+    what is named.
+
+    Raises
+    ------
+    ValueError
+        For any other name, for options that do not fit, and for what a constructor refuses.
+    """
+    _check_description(description)
+    return _made(description)
 
 
 def compose(value: Any) -> str:
@@ -160,22 +166,75 @@ def _name(target: Callable) -> str:
     return f"{target.__module__}.{target.__qualname__}".removeprefix("workbench.")
 
 
+def _check_description(description: Any, depth: int = 1) -> None:
+    """Raise ValueError unless every part of a description can be made."""
+    if depth > DEEPEST:
+        raise ValueError(f"description: it is nested more than {DEEPEST} levels deep")
+    if isinstance(description, list):
+        for item in description:
+            _check_description(item, depth + 1)
+    if isinstance(description, dict):
+        for item in description.values():
+            _check_description(item, depth + 1)
+        if "is" in description:
+            _check_options(_find(description["is"]), description)
+
+
+def _check_options(target: Callable, description: dict[str, Any]) -> None:
+    """Raise ValueError unless the entries of a description are arguments of what it names."""
+    options = {name: None for name in description if name != "is"}
+    signature = inspect.signature(target)
+    try:
+        if isinstance(target, type):
+            signature.bind(**options)
+        else:
+            signature.bind_partial(**options)
+    except TypeError as error:
+        raise ValueError(f"{description['is']}: {error}") from None
+
+
+def _made(description: Any) -> Any:
+    """The value of a description that has been checked."""
+    if isinstance(description, list):
+        return tuple(_made(item) for item in description)
+    if not isinstance(description, dict):
+        return description
+    options = {name: _made(item) for name, item in description.items() if name != "is"}
+    if "is" not in description:
+        return options
+    target = _find(description["is"])
+    if isinstance(target, type):
+        return target(**options)
+    return partial(target, **options) if options else target
+
+
 def _find(name: Any) -> Any:
     """The class or function that a description names, from the modules of the slots alone.
 
-    A description may come from a stranger's record, so it must not be able to name anything that
-    does more than configure a method.
+    Nothing can be named that does more than configure a method: a class must be a slot value, a
+    part of the reward, or one of `BUILDABLE_CLASSES`; a function must be one of advantages.
     """
     module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
     if module in BUILDABLE and not attribute.startswith("_"):
-        target = getattr(importlib.import_module(f"workbench.{module}"), attribute, None)
-        kinds = (type, types.FunctionType) if module == "advantages" else (type,)
-        if isinstance(target, kinds) and target.__module__ == f"workbench.{module}":
+        target = vars(importlib.import_module(f"workbench.{module}")).get(attribute)
+        is_own = getattr(target, "__module__", None) == f"workbench.{module}"
+        if is_own and _is_buildable(target, module, name):
             return target
     raise ValueError(
-        f"{name!r} is not a slot value of this package, so it cannot be built from the manifest; "
-        "pass the object"
+        f"{shown(name)} is not a slot value of this package, so it cannot be built from the "
+        "manifest; pass the object"
     )
+
+
+def _is_buildable(target: Any, module: str, name: str) -> bool:
+    """Whether a class or function of one of the modules configures a method."""
+    from workbench.slots import Slot  # imports this module
+
+    if isinstance(target, types.FunctionType):
+        return module == "advantages"
+    if not isinstance(target, type):
+        return False
+    return issubclass(target, Slot) or module == "rewards" or name in BUILDABLE_CLASSES
 
 
 def _is_default(argument: Any, default: Any, kind: type, name: str) -> bool:

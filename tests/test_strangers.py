@@ -1,0 +1,582 @@
+"""Records of strangers: whatever a manifest says, it runs no code and writes nothing.
+
+Reading, comparing and resuming a record ends well or in an error of its own, within a second. An
+audit hook of the interpreter watches meanwhile what Python does.
+"""
+
+import contextlib
+import copy
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from conftest import small_lab
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import workbench as wb
+from workbench.analysis import comparisons
+from workbench.labs import from_config
+from workbench.policies import Sampling
+from workbench.problems import check_config
+from workbench.records import RecordError
+from workbench.utils.descriptions import rebuild
+from workbench.verifiers import Math
+
+SMALL = dict(problems_per_round=2, evaluate_every=1, checkpoint_every=2)
+SECONDS = 1.0  # of this process's time, so that a busy machine is no failure
+PATIENCE = 60  # seconds on the clock, for what waits and computes nothing
+
+
+# What Python does meanwhile
+
+
+class Watch:
+    """Notes what the interpreter is asked to do that a manifest must never lead to."""
+
+    FORBIDDEN = (
+        "subprocess.Popen",
+        "os.system",
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.kill",
+        "pty.spawn",
+        "socket.connect",
+        "socket.bind",
+        "ctypes.dlopen",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.mkdir",
+        "os.link",
+        "os.symlink",
+        "os.chmod",
+        "os.truncate",
+        "shutil.rmtree",
+    )
+    WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    # Modules from here may be loaded at their first use.
+    TRUSTED = (sys.prefix, sys.base_prefix, str(Path(wb.__file__).parent))
+
+    def __init__(self):
+        self.active = False
+        self.seen = []
+        sys.addaudithook(self.hook)  # there is no way to remove it
+
+    def hook(self, event, arguments):
+        if not self.active:
+            return
+        if event == "open":
+            is_forbidden = bool(arguments[2] & self.WRITING)
+        elif event == "exec":
+            is_forbidden = not self.is_import(arguments[0])
+        else:
+            is_forbidden = event in self.FORBIDDEN
+        if is_forbidden:
+            self.seen.append((event, *map(str, arguments)))
+
+    def is_import(self, code):
+        """Whether code is run because a module of ours or of a library is loaded."""
+        if code.co_filename.startswith(self.TRUSTED):
+            return True
+        frame = sys._getframe(2)
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        return frame is not None
+
+    @contextlib.contextmanager
+    def __call__(self):
+        self.seen = []
+        self.active = True
+        writes_bytecode = sys.dont_write_bytecode
+        sys.dont_write_bytecode = True
+        try:
+            yield
+        finally:
+            self.active = False
+            sys.dont_write_bytecode = writes_bytecode
+        assert self.seen == []
+
+
+watch = Watch()
+
+
+@contextlib.contextmanager
+def in_time():
+    """Within a second of work, and without waiting for anything."""
+
+    def late(*_):
+        raise AssertionError(f"still waiting after {PATIENCE} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    started = time.process_time()
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.process_time() - started < SECONDS
+
+
+def outcome(function):
+    """What came of it: "ok", or the name of the error that says what is wrong in one line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            function()
+            return "ok"
+        except (ValueError, RecordError) as error:
+            said = error
+    # A UnicodeError is a ValueError too, but names nothing that a user knows.
+    assert not isinstance(said, UnicodeError | json.JSONDecodeError), repr(said)
+    assert len(str(said).splitlines()) == 1, repr(said)
+    assert not any(character in str(said) for character in "\x1b\x07\x08\r")
+    str(said).encode()
+    return type(said).__name__
+
+
+def look_at(path):
+    """What somebody does who looks at a record."""
+    record = wb.load(path)
+    texts = [repr(record), record._repr_html_(), record.label]
+    texts += [str(record.accuracy()), str(record.warnings), str(len(record.rollouts()))]
+    "".join(texts).encode()
+
+
+def compare(path, other):
+    """The record beside one of our own, as `workbench compare` does it."""
+    groups = comparisons.find([str(path), str(other)])
+    comparisons.comparable(groups)
+    "".join(groups).encode()
+    comparisons.spent(next(iter(groups.values()))[0], "rollouts")
+
+
+# Records to put manifests into
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory):
+    """Records of two rounds, with a learning, a replaying and a wrapped slot."""
+    folder = tmp_path_factory.mktemp("strangers")
+    methods = {
+        "grpo": wb.methods.grpo(n=2),
+        "ar3po": wb.methods.ar3po(k=2),
+        "dapo": wb.methods.dapo(n=2),
+        "cbs": wb.methods.cbs(n=2, scope="buffer"),
+        "knapsack": wb.methods.knapsack(n=2),
+    }
+    lab = small_lab(pool=8, held_out=2, samples=1)
+    for name, method in methods.items():
+        run = wb.Run(lab, method, out=folder / name, **SMALL)
+        list(run.rounds(2 if name == "grpo" else 1, progress=False))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def manifests(records):
+    """Real manifests, and one of a lab on a model of one's own."""
+    found = [json.loads(path.read_text()) for path in sorted(records.glob("*/manifest.json"))]
+    gym = {"family": "reasoning_gym", "name": "chain_sum", "n": 4, "seed": 0, "split": "train"}
+    gym["instruction"] = "\nGive the answer in \\boxed{{}}."
+    hub = {"family": "hub", "name": "gsm8k", "split": "train", "n": 4, "seed": 0}
+    hub |= {"template": "{prompt}", "levels": None, "left_out": {}, "path": "nowhere.jsonl"}
+    for problems in (gym, hub):
+        lab = {
+            "lab": "transformers",
+            "model": str(wb.labs.shipped("models/tiny")),
+            "revision": None,
+            "lora": {"r": 4, "target_modules": "all-linear"},
+            "dtype": "float32",
+            "device": "cpu",
+            "template": "{prompt}",
+            "engine": "transformers",
+            "max_length": None,
+            "gpu_memory_utilization": 0.4,
+            "learning_rate": 1e-4,
+            "sampling": {**vars(Sampling()), "stop": ["\n"]},
+            "samples": 1,
+            "micro_tokens": 1000,
+            "problems": problems,
+            "held_out": None,
+            "verifier": Math().config,
+        }
+        found.append({**found[0], "lab": lab, "arguments": {**found[0]["arguments"]}})
+    return found
+
+
+@pytest.fixture(scope="session")
+def place(records, manifests, tmp_path_factory):
+    """A record whose manifest is replaced again and again."""
+    path = tmp_path_factory.mktemp("place") / "record"
+    shutil.copytree(records / "grpo", path)
+    # What is imported at its first use is imported now: some packages take more than a second.
+    for manifest in manifests:
+        with contextlib.suppress(OSError):
+            from_config(manifest["lab"])
+    wb.Run.resume(path)
+    compare(path, records / "ar3po")
+    look_at(path)
+    return path
+
+
+def try_all(path, other, text):
+    """Look at, compare and resume a record with this manifest; the outcomes."""
+    (path / "manifest.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    before = sorted(path.rglob("*"))
+    outcomes = []
+    for job in (
+        lambda: look_at(path),
+        lambda: compare(path, other),
+        lambda: wb.Run.resume(path),
+    ):
+        with watch(), in_time():
+            outcomes.append(outcome(job))
+    assert sorted(path.rglob("*")) == before
+    return outcomes
+
+
+# Names that would run code, write or read elsewhere if they were made
+
+ATTACKS = [
+    {"is": "verifiers.pool.Worker", "command": ["sh", "-c", "touch pwned"]},
+    {"is": "verifiers.pool.Pool", "function": "os:system"},
+    {"is": "records.Writer", "path": "elsewhere", "manifest": {"format": 2}},
+    {"is": "records.writer.Writer", "path": "elsewhere", "manifest": {"format": 2}},
+    {"is": "records.thin", "path": "elsewhere"},
+    {"is": "records.locks.RecordLock", "directory": "elsewhere"},
+    {"is": "records.trackers.TensorBoard", "path": "elsewhere"},
+    {"is": "os.system"},
+    {"is": "builtins.eval"},
+    {"is": "subprocess.Popen", "args": ["sh"]},
+    {"is": "methods.grpo", "n": 2},
+    {"is": "advantages.np.load"},
+    {"is": "advantages.__class__"},
+    {"is": "advantages._scaled"},
+    {"is": "labs.tiny"},
+    {"is": "scheduler.Learner", "width": 10},
+    {"is": "success_rates.Predictor", "config": None},
+    {"is": "selectors.dataclass"},
+    {"is": "selectors.derive"},
+    {"is": "rewards.total"},
+    {"is": "objectives.policy_loss"},
+    {"is": "selectors."},
+    {"is": ".selectors.All"},
+    {"is": "..selectors.All"},
+    {"is": "selectors.All.select"},
+    {"is": "workbench.selectors.All"},
+    {"is": 5},
+    {"is": None},
+    {"is": ["selectors.All"]},
+    {"is": {"is": "selectors.All"}},
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: str(attack["is"]))
+def test_a_description_names_slot_values_and_nothing_else(attack, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for description in (
+        attack,
+        [attack],
+        {"is": "selectors.MaxVariance", "m": attack},
+        {"is": "advantages.OfRewards", "function": attack},
+        {"is": "allocators.DynamicSampling", "within": {"is": "allocators.Uniform", "n": attack}},
+        {"name": [{"deep": [attack]}]},
+    ):
+        with watch(), pytest.raises(ValueError, match="is not a slot value of this package"):
+            rebuild(description)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_of_a_description_is_checked_before_any_part_is_made(monkeypatch):
+    made = []
+    monkeypatch.setattr(wb.selectors.MaxVariance, "__post_init__", lambda self: made.append(self))
+    good = {"is": "selectors.MaxVariance", "m": 2}
+    for bad in (
+        ATTACKS[0],
+        {"is": "selectors.MaxVariance", "m": 2, "path": "x"},
+        {"is": "selectors.MaxVariance"},
+        {"is": "advantages.group_normalized", "command": "x"},
+    ):
+        with pytest.raises(ValueError, match=r"slot value|argument"):
+            rebuild([good, {"first": good, "then": bad}])
+    assert made == []
+    assert rebuild([good])[0].m == 2
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("slot", ["allocator", "curriculum", "replay", "selector", "advantage"])
+@pytest.mark.parametrize("attack", ATTACKS[:4], ids=lambda attack: str(attack["is"]))
+def test_a_stranger_cannot_run_a_command_or_write(slot, attack, place, records, manifests):
+    manifest = copy.deepcopy(manifests[0])
+    manifest["method"][slot] = attack
+    elsewhere = place.parent / "elsewhere"
+    text = json.dumps(manifest).replace("elsewhere", str(elsewhere))
+    looks = try_all(place, records / "ar3po", text.replace("touch pwned", f"touch {elsewhere}"))
+    assert looks == ["ok", "ok", "ValueError"]
+    assert not elsewhere.exists()
+
+
+LAB_ATTACKS = [
+    ({"lab": "os.system"}, "cannot make this lab"),
+    ({"lab": "shipped", "name": "x"}, "cannot make this lab"),
+    ({"lab": "tiny", "command": "x"}, "unexpected keyword argument 'command'"),
+    ({"lab": "tiny", "base": "clean", "pool": 10**12}, "n=1000000000000: a whole number from 1 to"),
+    ({"lab": "tiny", "threads": 10**9}, "threads=1000000000"),
+]
+
+
+@pytest.mark.parametrize("lab, message", LAB_ATTACKS, ids=str)
+def test_a_manifest_makes_labs_of_known_parts_only(lab, message):
+    with watch(), in_time(), pytest.raises(ValueError, match=message):
+        from_config(lab)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (("problems", "family", "os.system"), "family='os.system': allowed are"),
+        (("problems", "family", None), "family=None"),
+        (("problems", "name", "codeio"), "cannot be made from a manifest"),
+        (("problems", "name", "composite"), "cannot be made from a manifest"),
+        (("problems", "operators", ["__import__('os').system('sh')"]), "letters, digits and signs"),
+        (("problems", "datasets", [{"name": "codeio"}]), "numbers, texts and lists"),
+        (("held_out", None, {"family": "hub", "verifier": "x"}), "cannot name one"),
+        (("problems", None, ["hub"]), "an object with a family"),
+        (("lora", "megatron_core", "antigravity"), "lora='megatron_core': allowed are"),
+        (("lora", None, "x"), "an object is needed"),
+        (("verifier", "command", "x"), "unexpected keyword argument"),
+        (("verifier", None, "verifiers.pool.Worker"), "an object is needed"),
+        (("sampling", "seed", 1), "unexpected keyword argument"),
+        (("sampling", "stop", None), "must be a list"),
+        (("model", None, {"is": "os.system"}), "a path or a hub name"),
+        (("trust_remote_code", None, True), "trust_remote_code"),
+    ],
+    ids=str,
+)
+def test_a_lab_of_a_model_is_made_of_known_parts_only(change, message, manifests):
+    lab = copy.deepcopy(manifests[-2]["lab"])
+    part, entry, value = change
+    if entry is None:
+        lab[part] = value
+    else:
+        lab[part] = {**lab[part], entry: value}
+    with watch(), in_time(), pytest.raises(ValueError, match=message):
+        from_config(lab)
+    if part == "problems" and not isinstance(value, list):
+        with pytest.raises(ValueError, match=message):
+            check_config(lab[part])
+
+
+# Malformed manifests, one by one
+
+
+def changed(manifest, path, value):
+    """A manifest with another value at a path of keys."""
+    manifest = copy.deepcopy(manifest)
+    inner = manifest
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return manifest
+
+
+@pytest.mark.parametrize(
+    "path, value, message",
+    [
+        (["method"], None, "`method` is None: an object is needed"),
+        (["method"], "grpo", "`method` is 'grpo'"),
+        (["method", "name"], None, "`method.name` is None: a text of one line"),
+        (["method", "name"], "", "`method.name` is ''"),
+        (["method", "name"], "a\nb", "`method.name`"),
+        (["method", "name"], "\x1b[2J\x1b[31mowned", "which cannot be shown"),
+        (["method", "name"], "\ud800", "which cannot be shown"),
+        (["method", "name"], "\u202eevil", "`method.name`"),
+        (["method", "\x1b]0;x\x07"], 1, "which cannot be shown"),
+        (["lab"], [], "`lab` is \\[\\]"),
+        (["lab", "lab"], 7, "`lab.lab` is 7"),
+        (["lab", "model"], "a\x00b", "which cannot be shown"),
+        (["seed"], "0", "`seed` is '0': a whole number"),
+        (["seed"], True, "`seed` is True"),
+        (["seed"], -1, "`seed` is -1"),
+        (["seed"], 2**70, "`seed` is 1180591620717411303424"),
+        (["arguments"], None, "`arguments` is None"),
+        (["versions"], 3, "`versions` is 3"),
+        (["started"], 3, "`started` is 3"),
+        (["held_out"], "x", "`held_out` is 'x'"),
+        (["thinned"], True, "`thinned` is True"),
+        (["thinned"], {"columns": [1], "rounds": None}, "`thinned.columns`"),
+        (["format"], "2", "format '2'"),
+        (["format"], None, "format None"),
+        (["format"], [2], "format \\[2\\]"),
+    ],
+)
+def test_a_manifest_with_a_wrong_entry_is_refused_by_its_name(
+    path, value, message, place, manifests
+):
+    text = json.dumps(changed(manifests[0], path, value))
+    (place / "manifest.json").write_text(text)
+    with pytest.raises(RecordError, match=message) as error:
+        wb.load(place)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 200_000,
+        '{"a":' * 100_000 + "1" + "}" * 100_000,
+        '{"format": 2, "seed": 0, "method": {"name": "x", "deep": ' + "[" * 500 + "]" * 500 + "}}",
+        '{"format": 2, "seed": ' + "9" * 5000 + "}",
+        "\ud800",
+        "nul",
+        '{"format": 2, "x": "' + "a" * 5_000_000 + '"}',
+        "",
+    ],
+    ids=["lists", "objects", "deep", "digits", "surrogate", "text", "large", "empty"],
+)
+def test_a_manifest_that_is_hardly_json_is_refused(text, place, records):
+    assert try_all(place, records / "ar3po", text) == ["RecordError"] * 3
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (["arguments", "out"], "elsewhere"),
+        (["arguments", "lab"], None),
+        (["arguments", "trackers"], ["wandb"]),
+        (["arguments", "seed"], 3),
+        (["arguments", "learning_rate"], "fast"),
+        (["arguments", "problems_per_round"], 10**9),
+        (["arguments", "problems_per_round"], []),
+        (["method", "objective"], None),
+        (["method", "reward"], []),
+        (["method", "is"], "selectors.All"),
+        (["method", "allocator", "n"], 2.5),
+        (["method", "selector"], {"is": "selectors.MaxVariance", "m": {"is": "selectors.All"}}),
+        (["lab", "levels"], {"a": 1}),
+        (["lab", "seed"], None),
+        (["lab", "model"], 5),
+        (["lab", "held_out"], 10**7),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_asks_for_what_cannot_be_is_not_resumed(
+    path, value, place, records, manifests
+):
+    text = json.dumps(changed(manifests[0], path, value))
+    looks = try_all(place, records / "ar3po", text)
+    assert looks == ["ok", "ok", "ValueError"]
+
+
+def test_a_mutated_manifest_that_can_be_resumed_is_not_trained_from_its_checkpoint(
+    place, manifests
+):
+    """It passes every check of a single entry, but it is not the run that the checkpoint is of."""
+    changes = changed(manifests[0], ["seed"], 5)
+    changes["arguments"]["seed"] = 5
+    (place / "manifest.json").write_text(json.dumps(changes))
+    with pytest.raises(RecordError, match="this checkpoint is of another run"):
+        list(wb.Run.resume(place).rounds(3, progress=False))
+
+
+# Any manifest
+
+# Numbers of problems between these are legal and take seconds to make.
+INTEGERS = st.one_of(st.integers(-3, 60), st.integers(min_value=2**31), st.integers(max_value=-99))
+NAMES = st.sampled_from(
+    ["is", "name", "lab", "family", "n", "seed", "out", "path", "model", "method", "format"]
+)
+TEXTS = st.one_of(
+    NAMES,
+    st.sampled_from([attack["is"] for attack in ATTACKS if isinstance(attack["is"], str)]),
+    st.sampled_from(["tiny", "transformers", "unsloth", "chain_sum", "codeio", "hub", "cuda"]),
+    st.text(max_size=12),
+    st.text(st.characters(categories=["Cc", "Cs", "Cf"]), max_size=4),
+)
+SCALARS = st.one_of(st.none(), st.booleans(), INTEGERS, st.floats(), TEXTS)
+JSON = st.recursive(
+    st.one_of(SCALARS, st.sampled_from(ATTACKS)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(NAMES, TEXTS), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+FUZZ = settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def places_in(value, path=()):
+    """The path of every entry of a manifest."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in entries:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from places_in(inner, (*path, key))
+
+
+def mutated(manifest, rng, value):
+    """A manifest with one entry replaced, removed, added, renamed or exchanged for another."""
+    path = rng.choice(list(places_in(manifest)))
+    manifest = copy.deepcopy(manifest)
+    inner = manifest
+    for key in path[:-1]:
+        inner = inner[key]
+    key = path[-1]
+    how = rng.choice(["replace", "replace", "remove", "add", "rename", "exchange"])
+    if how == "replace":
+        inner[key] = value
+    elif how == "remove":
+        del inner[key]
+    elif how == "add" and isinstance(inner, dict):
+        inner[value if isinstance(value, str) else "is"] = value
+    elif how == "rename" and isinstance(inner, dict) and isinstance(value, str):
+        inner[value] = inner.pop(key)
+    else:
+        other = manifest
+        for step in rng.choice(list(places_in(manifest))):
+            other = other[step]
+        inner[key] = copy.deepcopy(other)
+    return manifest
+
+
+@FUZZ
+@given(value=JSON)
+@example(value={})
+@example(value={"format": 2, "method": {"name": "x"}, "seed": 0})
+def test_any_json_is_a_manifest_or_named(value, place, records):
+    assert set(try_all(place, records / "ar3po", json.dumps(value))) <= OUTCOMES
+
+
+@FUZZ
+@given(
+    which=st.integers(0, 6),
+    seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=4),
+    values=st.lists(JSON, min_size=4, max_size=4),
+)
+def test_any_mutation_of_a_manifest_is_one_or_named(
+    which, seeds, values, place, records, manifests
+):
+    manifest = manifests[which]
+    for seed, value in zip(seeds, values):
+        manifest = mutated(manifest, random.Random(seed), value)
+        if not manifest:
+            break
+    assert set(try_all(place, records / "ar3po", json.dumps(manifest))) <= OUTCOMES
+
+
+OUTCOMES = {"ok", "ValueError", "RecordError"}

@@ -1,0 +1,89 @@
+"""Files that are complete or not there, whatever happens while they are written.
+
+A file is written beside its place, brought to the disk (fsync), renamed into its place, and then
+the directory is brought to the disk as well. A reader therefore never meets half a file. A killed
+process loses only the file that it was writing, and so does a machine that loses its power: what
+this module wrote before is on the disk in the order in which it was written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from workbench.records.parts import WRITING
+
+# What some network file systems answer when a directory is to be brought to the disk. There is
+# nothing more that a program can do there.
+NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+LONGEST_CAUSE = 300  # characters of another library's message that are passed on
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, which takes its place when the block ends well.
+
+    It is removed when the block does not end well.
+    """
+    temporary = path.with_name(path.name + WRITING)
+    # Whatever lies there is removed rather than opened: it could be a link to another place.
+    temporary.unlink(missing_ok=True)
+    try:
+        yield temporary
+        _sync_file(temporary)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, and bring their names to the disk."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Bring the names of a directory's files to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def cause_of(error: BaseException) -> str:
+    """The first line of an error's message, without characters that would steer a terminal.
+
+    Messages of other libraries quote what is in the file, which a stranger may have written.
+    """
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        message = error.strerror
+    line = next(iter(message.splitlines()), "") or type(error).__name__
+    plain = "".join("?" if _is_control(character) else character for character in line)
+    return plain if len(plain) <= LONGEST_CAUSE else plain[: LONGEST_CAUSE - 3] + "..."
+
+
+def _is_control(character: str) -> bool:
+    """Whether a character is a control character or half of a surrogate pair."""
+    return unicodedata.category(character) in ("Cc", "Cs")
+
+
+def _sync_file(path: Path) -> None:
+    """Bring a file's content to the disk. Some file systems report a full disk only now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
