@@ -56,7 +56,7 @@ import numpy as np
 from workbench.verifiers import STATUSES, Scores
 from workbench.verifiers.checks import check_number, check_texts, check_type
 from workbench.verifiers.inside import CANDIDATE_GONE, OUT_OF_MEMORY, is_test
-from workbench.verifiers.pool import ForkSafeLock
+from workbench.verifiers.base import ForkSafeLock
 from workbench.verifiers.sandbox import Limits, Process, Sandbox
 
 FENCE = re.compile(
