@@ -93,6 +93,13 @@ CASES = [
         ("0.0000001x + 1", "0.0000002x + 1", False),
         (r"\begin{pmatrix} 0 & 1 \end{pmatrix}", r"\begin{pmatrix} 10^{-9} & 1 \end{pmatrix}", False),
         ("0.0", r"10^{-7}\%", False),
+        (r"3\times10^{-4}", "0.0003", True),
+        ("0.0003", r"3\times10^{-4}", True),
+        (r"3.0001\times10^{-4}", r"3\times10^{-4}", False),
+        (r"2\times 10^{-5}\text{ m}", "0.00002", True),
+        (r"0.00002\%", "0.0000002", True),
+        (r"[10^{-9}, 1]", "[0, 1]", False),
+        (r"\{10^{-9}, 1\}", r"\{10^{-9}, 1\}", True),
     ),
     *boxed(
         "fractions",
@@ -120,6 +127,10 @@ CASES = [
         ("0.3", r"\frac{1}{3}", False),
         (r"0.\overline{3}", r"\frac{1}{3}", True),
         (r"0.\overline{3}", r"\frac{1}{2}", False),
+        (r"0.1\overline{6}", r"\frac{1}{6}", True),
+        (r"\frac{1}{3}", r"0.\overline{3}", True),
+        (r"-2.\overline{45}", r"-\frac{27}{11}", True),
+        (r"0.\overline{9}", "1", True),
     ),
     *boxed(
         "decimals",
@@ -135,7 +146,7 @@ CASES = [
         ("2.5", "2.50000", True),
         ("-0.25", r"-\frac{1}{4}", True),
         ("99.99", "100", False),
-        ("1.0000001", "1", True),
+        ("1.0000001", "1", False),
         ("1.001", "1", False),
         ("1e5", "100000", True),
         ("1.5e3", "1500", True),
@@ -171,6 +182,8 @@ CASES = [
         ("12,345.67", "12345.67", True),
         ("1,234", "1235", False),
         ("1000", "1,000", True),
+        (r"1,\!000", "1000", True),
+        ("1 234 567.5", "1234567.5", True),
     ),
     *boxed(
         "units",
@@ -255,7 +268,7 @@ CASES = [
         ("2+2=4", "4", True),
         ("2+2=5", "5", False),
         (r"x=\frac{1}{2}=0.5", "0.5", True),
-        (r"\frac{2}{3}=0.667", r"\frac{2}{3}", False),
+        (r"\frac{2}{3}=0.667", r"\frac{2}{3}", True),
         (r"x=\frac{2}{3}=0.667", "0.667", True),
         (r"\frac{10}{4}=\frac{5}{2}", "2.5", True),
         (r"\frac{10}{4}=\frac{5}{2}=3", "3", False),
@@ -264,6 +277,14 @@ CASES = [
         ("42=42=42", "42", True),
         ("41=42=43", "42", False),
         ("1=2, 3", r"\{2,3\}", False),
+        ("6=x=5", "5", False),
+        ("5=x=5", "5", True),
+        (r"x=\pi=3.14", "3.14", True),
+        (r"x=\pi=3.24", "3.24", False),
+        (r"\sin(30^\circ) = 0.5", "0.5", True),
+        (r"7 \equiv 2 \pmod{5}", "2", True),
+        (r"50\% = 0.5", "0.5", True),
+        ("x=1, y=2", "x=1, y=2", True),
     ),
     *boxed(
         "sets and lists",
@@ -392,6 +413,7 @@ CASES = [
         ("The answer is 50%.", "0.5", True),
         ("The answer is 1/2 or 0.5.", "0.5", True),
         ("The answer is 42 because 42 or more fit.", "42", True),
+        ("The answer is 1.6e-19.", "1.6", False),
     ),
     *said(
         "hedges",
@@ -407,8 +429,24 @@ CASES = [
         ("The answer is 42, or 43.", "43", False),
         ("The answer is 42 apples or 43 apples.", "42", False),
         ("It is 42 or 43.", "42", False),
+        ("It is 42 or 43.", "43", False),
+        ("The answer is 42, 43 or 44.", "44", False),
+        ("The answer is 42, 43.", "42", False),
+        ("The answer is 1,000 or 1000.", "1000", True),
+        ("The answer is 10% or 0.1.", "0.1", True),
+        ("Adding 42 and 0 gives 42", "42", True),
         ("$42$ or $43$", "42", False),
     ),
 ]  # fmt: skip
 
-LIMITS: dict[tuple[str, str], str] = {}
+# (response, gold answer): why Math-Verify judges it otherwise. Where the text has no box, and for two
+# boxes, this concerns the mode without boxes alone.
+LIMITS: dict[tuple[str, str], str] = {
+    (box(r"e^{i\pi}"), "-1"): "i is a variable for Math-Verify unless it stands alone or in braces",
+    (
+        box(r"\frac{2}{3}=0.667"),
+        r"\frac{2}{3}",
+    ): "of a chain the last side counts, here a rounded one",
+    (r"\boxed{41}, no: \boxed{42}", "42"): "boxes within 70 characters of each other are one list",
+    ("The answer is 1.6e-19.", "1.6"): "of scientific notation in running text the digits are read",
+}

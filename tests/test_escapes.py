@@ -89,9 +89,7 @@ def outcomes(kind: str, filtered: bool, target: dict) -> dict[str, bool]:
 
 def promised(*parts: str) -> set[str]:
     """The attacks that one of these parts holds alone."""
-    return {
-        f"{attack.kind}: {attack.name}" for attack in ATTACKS if attack.holds & {*parts}
-    }
+    return {f"{attack.kind}: {attack.name}" for attack in ATTACKS if attack.holds & {*parts}}
 
 
 def test_there_are_66_attacks_and_each_is_held_by_something():
@@ -159,7 +157,9 @@ except OSError: print("held")
     expected = "True False False True\nheld"
     if filtered:
         # The filter answers EPERM whether or not there is such a process.
-        look = look.replace("alone = os.getpid() == 1 or not any(map(alive, range(3, 200)))", "alone = True")
+        look = look.replace(
+            "alone = os.getpid() == 1 or not any(map(alive, range(3, 200)))", "alone = True"
+        )
     with verifier(kind, filtered) as code:
         assert code.score([look], [io(["", expected])]).correct.all()
 
@@ -541,9 +541,7 @@ def decided(program: bytes, machine: int, number: int, arguments=()) -> int:
     data = np.zeros(16, np.uint32)
     data[0], data[1] = number, machine
     data[4 : 4 + 2 * len(arguments) : 2] = arguments
-    code = np.frombuffer(
-        program, dtype=[("code", "<u2"), ("jt", "u1"), ("jf", "u1"), ("k", "<u4")]
-    )
+    code = np.frombuffer(program, dtype=[("code", "<u2"), ("jt", "u1"), ("jf", "u1"), ("k", "<u4")])
     place = loaded = 0
     while True:
         operation, jump_true, jump_false, k = (int(part) for part in code[place])

@@ -18,6 +18,7 @@ datasets = pytest.importorskip(
 
 from workbench import problems as wb_problems  # noqa: E402
 from workbench.datasets import hub  # noqa: E402
+from workbench.datasets.entries import boxed_answer  # noqa: E402
 from workbench.verifiers import Choice, Math  # noqa: E402
 
 SAMPLES = Path(__file__).parent / "data" / "hub"
@@ -157,7 +158,7 @@ def test_answers_of_math_are_the_last_box():
     ],
 )
 def test_last_box(text, held):
-    assert hub.last_box(text) == held
+    assert boxed_answer(text) == held
 
 
 BALANCED = st.recursive(
@@ -167,7 +168,7 @@ BALANCED = st.recursive(
 
 @given(BALANCED)
 def test_last_box_holds_any_balanced_text(content):
-    assert hub.last_box(rf"first \boxed{{0}}, then $\boxed{{{content}}}$ and }} more") == content
+    assert boxed_answer(rf"first \boxed{{0}}, then $\boxed{{{content}}}$ and }} more") == content
 
 
 def test_answers_of_competitions():
@@ -461,7 +462,7 @@ def test_missing_columns(caches):
         (lambda: wb_problems.hub("gsm9k"), "name='gsm9k': no such data set; there are gsm8k, math"),
         (lambda: wb_problems.hub("aime24"), "split='train': aime24 has test"),
         (lambda: wb_problems.hub("gsm8k", "valid"), "split='valid': gsm8k has train, test"),
-        (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a positive whole number"),
+        (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a whole number of at least 1"),
         (lambda: sample("gsm8k", n=21), "n=21: gsm8k train has 20 problems"),
         (
             lambda: wb_problems.hub("gsm8k", template="question"),
@@ -469,7 +470,7 @@ def test_missing_columns(caches):
         ),
         (
             lambda: wb_problems.hub("gsm8k", levels=(3,)),
-            "levels=.*gsm8k have no levels; math and math-500 have",
+            "levels=.*gsm8k have no levels; those of math, math-500, apps, taco have",
         ),
         (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): several of 1 to 5"),
         (lambda: wb_problems.hub("math", levels=3), r"levels=3: several of 1 to 5"),

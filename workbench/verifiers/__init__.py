@@ -4,8 +4,8 @@
     Choice    letters of multiple choice
     Code      programs, judged by running tests on them in a sandbox
 
-A verifier has one method, `score(responses, answers) -> Scores`. It never raises for anything that a
-model wrote: what cannot be judged has reward 0 and a status that says why.
+A verifier has one method, `score(responses, answers) -> Scores`. It never raises for anything that
+a model wrote: what cannot be judged has reward 0 and a status that says why.
 """
 
 from __future__ import annotations

@@ -62,10 +62,11 @@ class Scores:
 
 
 class Verifier:
-    """Base class of the verifiers: checks what it is given, keeps counts, and ends in a `with` block.
+    """Base class of the verifiers: checks what it is given, keeps counts, and ends in a `with`
+    block.
 
-    A verifier of your own derives from it and writes `judge`. Its constructor keeps the arguments as
-    attributes of the same names, so that `config` can report them.
+    A verifier of your own derives from it and writes `judge`. Its constructor keeps the arguments
+    as attributes of the same names, so that `config` can report them.
 
     Attributes
     ----------

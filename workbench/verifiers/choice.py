@@ -9,15 +9,16 @@ The letter is looked for in this order, and the first rule that finds one decide
 1. The last complete box that holds a letter: `\\boxed{C}`, `\\boxed{\\text{(C)}}`,
    `\\boxed{C. 12 m}`.
 2. The last statement such as "answer is C", "Answer: (C)", "the correct option is C", "choice = C".
-3. The last line that is not blank, if it is one letter, "C." or "**(c)**", or if it ends in "(C)" or
+3. The last line that is not blank, if it is one letter, "C." or "**(c)**", or if it ends in "(C)"
+or
    "\\text{C}".
 
 Where several different letters stand together, as in `\\boxed{A, C}`, "the answer is A or C", or a
 last line with "(A)" and "(C)", the response has not settled on one and is `wrong`.
 
-A letter is one character between boundaries, so neither "B12" nor "C-terminal" holds one. Lower case
-counts wherever a letter is expected. "A", "I" and all lower-case letters could be words: in running
-text they count only before punctuation, at the end, or before a word such as "because".
+A letter is one character between boundaries, so neither "B12" nor "C-terminal" holds one. Lower
+case counts wherever a letter is expected. "A", "I" and all lower-case letters could be words: in
+running text they count only before punctuation, at the end, or before a word such as "because".
 """
 
 from __future__ import annotations

@@ -12,15 +12,16 @@ An answer is the JSON text of one object, in one of these forms:
   `{"inputs": [...], "outputs": [...]}` (APPS, TACO) and `{"input": [...], "output": [...]}`
   (CodeContests) say the same. Outputs agree word by word; a word with a decimal point may differ by
   1e-6, relative or absolute.
-- `{"function": name, "calls": [[arguments, value], ...]}`: the function, or the method of that name of
-  a class `Solution`, is called. `{"fn_name": name, "inputs": [...], "outputs": [...]}` says the same;
-  as there, `[value]` may stand for `value`. Tuples count as lists; floats may differ by 1e-6.
+- `{"function": name, "calls": [[arguments, value], ...]}`: the function, or the method of that
+  name of a class `Solution`, is called. `{"fn_name": name, "inputs": [...], "outputs": [...]}` says
+  the same; as there, `[value]` may stand for `value`. Tuples count as lists; floats may differ by
+  1e-6.
 - `{"asserts": text}`: Python (MBPP; HumanEval with `check(name)` at the end) in which names that it
-  does not define are the answer's functions and classes. Each statement but definitions, imports and
-  assignments is a test. Numbers, texts, bytes, lists, tuples, sets, dicts and None are compared. Of
-  anything else that the answer returns, also a Fraction or a Decimal, the tests may use attributes,
-  calls, items, `len`, `str` and iteration, and `==` is false. Tests cannot hand functions of their own
-  to the answer. They have the standard library and no other package.
+  does not define are the answer's functions and classes. Each statement but definitions, imports
+  and assignments is a test. Numbers, texts, bytes, lists, tuples, sets, dicts and None are
+  compared. Of anything else that the answer returns, also a Fraction or a Decimal, the tests may
+  use attributes, calls, items, `len`, `str` and iteration, and `==` is false. Tests cannot hand
+  functions of their own to the answer. They have the standard library and no other package.
 
 What a program can do
 ---------------------
@@ -29,11 +30,11 @@ other package, no file of the user or of this project, no /proc, no network and 
 cannot write any file or start processes, and limits hold its processor time, memory, output and
 threads. It ends with its test, with the deadline, or with the program that asked.
 
-Its verdict is not its own. The expected outputs stay in the caller's process. For calls and asserts a
-second process, confined in the same way, holds the tests, asks the first to call its functions, and
-gets plain data back. What a program prints instead, how it exits, what it raises and what its objects
-say they equal changes nothing: data that is not plain is an object whose `==` is the tester's own. A
-program may still return any constant that it was trained to.
+Its verdict is not its own. The expected outputs stay in the caller's process. For calls and asserts
+a second process, confined in the same way, holds the tests, asks the first to call its functions,
+and gets plain data back. What a program prints instead, how it exits, what it raises and what its
+objects say they equal changes nothing: data that is not plain is an object whose `==` is the
+tester's own. A program may still return any constant that it was trained to.
 
 `docs/guides/verifiers.md` has the table of what holds each kind of attack, and what is not covered.
 
@@ -97,8 +98,8 @@ class Code(Verifier):
     sandbox : {"bwrap", "weak"}
         The latter warns (UserWarning) of what it leaves open.
     fenced : bool
-        True: the program is the last complete block of Python between lines of ```. False: it is the
-        whole response.
+        True: the program is the last complete block of Python between lines of ```. False: it is
+        the whole response.
     partial : bool
         True: the reward is the share of the tests passed. False: it is 1 for all of them and 0 for
         fewer. The status is `ok` for all of them either way.
@@ -119,9 +120,9 @@ class Code(Verifier):
     Notes
     -----
     The statuses are `ok`: all tests passed; `wrong`: one failed, or the program raised or ended
-    early; `unparsed`: no program in the response; `timeout`: killed at the deadline; `crash`: out of
-    memory, too much output, or ended by a signal. Where the tests of one response end differently,
-    the first that failed gives the status.
+    early; `unparsed`: no program in the response; `timeout`: killed at the deadline; `crash`: out
+    of memory, too much output, or ended by a signal. Where the tests of one response end
+    differently, the first that failed gives the status.
     """
 
     def __init__(
@@ -249,12 +250,13 @@ class Code(Verifier):
 
 
 def program(response: str) -> str | None:
-    """The last complete block between lines of ``` that is Python or names no language; None without
-    one.
+    """The last complete block between lines of ``` that is Python or names no language; None
+    without one.
 
     Examples
     --------
-    >>> program("First\\n```python\\nprint(1)\\n```\\nor\\n```\\nprint(2)\\n```\\n```python\\nprint(3")
+    >>>
+    program("First\\n```python\\nprint(1)\\n```\\nor\\n```\\nprint(2)\\n```\\n```python\\nprint(3")
     'print(2)\\n'
     """
     block = None
@@ -313,7 +315,8 @@ def read_tests(answer: str, name: str) -> Tests:
         tests = _parsed_tests(answer)
     except (ValueError, TypeError, KeyError, SyntaxError) as error:
         raise ValueError(
-            f"{name}={shown(answer)}: tests in a form of workbench.verifiers.code are needed ({error})"
+            f"{name}={shown(answer)}: tests in a form of workbench.verifiers.code are needed "
+            f"({error})"
         ) from None
     if not tests.count:
         raise ValueError(f"{name}={shown(answer)}: at least one test is needed")

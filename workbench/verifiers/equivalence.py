@@ -65,9 +65,9 @@ LONGEST_STATEMENT = 300  # characters behind the last "answer" that are read
 def equivalence() -> Judge:
     """The judge, made in the worker: loads Math-Verify and warms its LaTeX parser up.
 
-    Running out of memory is a `crash` even where Math-Verify would carry on. Nesting too deep for the
-    interpreter (RecursionError) and other failures count as Math-Verify counts them: as not read
-    (`unparsed`) while parsing, as not equivalent (`wrong`) while comparing.
+    Running out of memory is a `crash` even where Math-Verify would carry on. Nesting too deep for
+    the interpreter (RecursionError) and other failures count as Math-Verify counts them: as not
+    read (`unparsed`) while parsing, as not equivalent (`wrong`) while comparing.
     """
     logging.disable(logging.CRITICAL)
     shortages: list[MemoryError] = []
@@ -251,8 +251,8 @@ def _last_decimal(number: Any) -> float:
 def _is_hedged(response: str, gold: list, parsed: Callable[[str], list]) -> bool:
     """Whether the response offers several numbers of which one is right and another is not.
 
-    Only running text is looked at: several answers in a box, or several formulas joined by "or", are
-    a set for Math-Verify.
+    Only running text is looked at: several answers in a box, or several formulas joined by "or",
+    are a set for Math-Verify.
     """
     if "\\boxed" in response:
         return False

@@ -3,17 +3,17 @@ every program.
 
     python -s -S -P -B inside.py < SIZE HEADER REST
 
-Standard input opens with eight digits and as many bytes of JSON: the role, its material, and what to
-give up. First the process gives that up (`confine`), then it writes `READY`, and only then does it
-touch a program:
+Standard input opens with eight digits and as many bytes of JSON: the role, its material, and what
+to give up. First the process gives that up (`confine`), then it writes `READY`, and only then does
+it touch a program:
 
-- `script` executes a program as `__main__`. REST is the program's standard input, and what it prints
-  is read outside.
+- `script` executes a program as `__main__`. REST is the program's standard input, and what it
+  prints is read outside.
 - `candidate` executes a program and then calls its functions as the lines of REST ask, answering in
   JSON.
 - `checker` never sees the program. It runs the tests; a name that they do not define is a `Remote`,
-  whose calls go to the candidate through two pipes and come back as plain data. It writes 1 or 0 for
-  every test, where the candidate cannot.
+  whose calls go to the candidate through two pipes and come back as plain data. It writes 1 or 0
+  for every test, where the candidate cannot.
 """
 
 import ast
@@ -74,7 +74,8 @@ def read_exactly(size):
 
 
 def confine(what):
-    """Give up what the header names; any error ends the process, since nothing may run less confined.
+    """Give up what the header names; any error ends the process, since nothing may run less
+    confined.
 
     In this order: another user, capabilities, life after the caller's, resources, new privileges,
     files, system calls.
@@ -267,7 +268,7 @@ OPERATIONS = {
 
 
 def answered(request, namespace, objects):
-    """The reply to one request: the value of an operation, or the name of the exception it raised."""
+    """The reply to one request: the value of an operation, or the name of its exception."""
 
     def resolve(kind, key):
         return objects[key] if kind == "object" else named(key, namespace)
@@ -302,8 +303,8 @@ def named(name, namespace):
 class Link:
     """The two pipes to the candidate.
 
-    `longest` is how many bytes a reply may have, `first` what the candidate's process reads before it
-    is ready. `gone` once the pipes have ended or brought what no `candidate` would write.
+    `longest` is how many bytes a reply may have, `first` what the candidate's process reads before
+    it is ready. `gone` once the pipes have ended or brought what no `candidate` would write.
     """
 
     def __init__(self, to_candidate, from_candidate, longest, first):
@@ -368,8 +369,8 @@ class Remote:
 
 
 def reference(value):
-    """Where a `Remote` lies in the candidate's process; TypeError for any other value that is no plain
-    data.
+    """Where a `Remote` lies in the candidate's process; TypeError for any other value that is no
+    plain data.
     """
     if isinstance(value, Remote):
         return value.__dict__["_place"]

@@ -15,8 +15,8 @@ not asking twice, none of which changes a verdict:
   otherwise one hostile answer would cost the deadline every time it is drawn. A `timeout` is kept
   only if the answer really computed that long, not if its worker was paused or starved.
 
-The time and memory of reading a gold answer count as its first item's, so a gold answer that hangs is
-a `timeout`.
+The time and memory of reading a gold answer count as its first item's, so a gold answer that hangs
+is a `timeout`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ class Math(Verifier):
 
     Notes
     -----
-    Processes start at the first `score` that needs one. They end with `close`, the `with` block, the
-    object or the program. `score` may be called from any thread; calls take turns at the workers.
+    Processes start at the first `score` that needs one. They end with `close`, the `with` block,
+    the object or the program. `score` may be called from any thread; calls take turns at the
+    workers.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class Math(Verifier):
         return Scores.of(self._box_then_whole(tails, answers))
 
     def _box_then_whole(self, texts: list[str], answers: list[str]) -> list[str]:
-        """A status for every pair. Boxes stand for their texts where that is safe, unless they cannot
-        be read.
+        """A status for every pair. Boxes stand for their texts where that is safe, unless they
+        cannot be read.
         """
         asked = [only_box(text) or text for text in texts]
         verdicts = self._verdicts(asked, answers)
@@ -142,9 +143,7 @@ class Math(Verifier):
         """The workers' verdicts, kept for the next time; ValueError for an unusable gold answer."""
         replies = dict(zip(items, self.pool.run(list(items.values()))))
         unusable = [key for key, reply in replies.items() if reply["status"] == "unusable gold"]
-        verdicts = {
-            key: reply["status"] for key, reply in replies.items() if key not in unusable
-        }
+        verdicts = {key: reply["status"] for key, reply in replies.items() if key not in unusable}
         self._keep({key: verdicts[key] for key in verdicts if replies[key].get("certain", True)})
         if unusable:
             raise ValueError(

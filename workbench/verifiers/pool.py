@@ -1,14 +1,15 @@
 """Killable worker processes that answer items one by one.
 
-Why not `multiprocessing`, or a timeout in a thread: a computation inside C code, such as a huge power
-or a factorial, cannot be interrupted from within its process, and spawned pools import `__main__`
-again. Here every worker is `python -m workbench.verifiers.worker` in a process group of its own,
-spoken to by JSON lines, and killed from outside.
+Why not `multiprocessing`, or a timeout in a thread: a computation inside C code, such as a huge
+power or a factorial, cannot be interrupted from within its process, and spawned pools import
+`__main__` again. Here every worker is `python -m workbench.verifiers.worker` in a process group of
+its own, spoken to by JSON lines, and killed from outside.
 
-- An item's clock starts when its worker has nothing else before it; start-up and earlier items do not
-  count. The worker keeps the deadline itself (see `worker`). A worker that has not answered `GRACE`
-  seconds later is killed with its group and replaced, its item is a `timeout` that is not certain,
-  since a worker that runs would have answered, and the items behind go to the next free worker.
+- An item's clock starts when its worker has nothing else before it; start-up and earlier items do
+  not count. The worker keeps the deadline itself (see `worker`). A worker that has not answered
+  `GRACE` seconds later is killed with its group and replaced, its item is a `timeout` that is not
+  certain, since a worker that runs would have answered, and the items behind go to the next free
+  worker.
 - A worker that dies costs its current item a `crash`. A death by a signal that the outside world
   sends, such as SIGKILL or SIGTERM, is not held against the item the first time: it is tried once
   more.
@@ -45,7 +46,8 @@ GRACE = 0.3  # seconds past the deadline after which a worker no longer keeps it
 
 
 class Worker:
-    """One process, its pipes, the items in its hands (`jobs`), and since when it works on the first.
+    """One process, its pipes, the items in its hands (`jobs`), and since when it works on the
+    first.
 
     Attributes
     ----------
@@ -122,7 +124,7 @@ class Worker:
         return self.since + deadline + GRACE - now
 
     def kill(self) -> int:
-        """Kill the whole group and wait. Returns the exit code, minus the signal if one ended it."""
+        """Kill the whole group and wait. The exit code is minus the signal where one ended it."""
         if self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -152,7 +154,8 @@ class Worker:
 
 
 class Pool:
-    """Up to `workers` processes around one judge, started when first needed and again after `close`.
+    """Up to `workers` processes around one judge, started when first needed and again after
+    `close`.
 
     Parameters
     ----------
@@ -291,7 +294,7 @@ class _Batch:
             self.selector.unregister(worker.stdin)
 
     def _feed(self, worker: Worker) -> None:
-        """Fill the worker's window, and have the selector watch its input only while it is behind."""
+        """Fill the worker's window, and have its input watched only while it is behind."""
         while worker.ready and self.waiting and len(worker.jobs) < WINDOW and not worker.behind:
             index = self.waiting.popleft()
             worker.send(index, as_line({"id": index, **self.items[index]}))

@@ -1,17 +1,19 @@
 """Where the programs of `Code` run: a process with nothing of the user's in reach.
 
-`Sandbox("bwrap")` starts `inside.py` under bubblewrap (https://github.com/containers/bubblewrap). It
-has namespaces of its own for processes, network, IPC, host name and, unless started as root, users;
-a file system that holds the interpreter, the system's libraries and /dev, all of it read-only, and no
-/proc; and no environment. Started as a user, the program is the only process of its namespace. Started
-as root, it changes to a user that owns nothing, and bubblewrap's own process, which stays root, is
-beyond its reach.
+`Sandbox("bwrap")` starts `inside.py` under bubblewrap (https://github.com/containers/bubblewrap).
+It has namespaces of its own for processes, network, IPC, host name and, unless started as root,
+users; a file system that holds the interpreter, the system's libraries and /dev, all of it
+read-only, and no /proc; and no environment. Started as a user, the program is the only process of
+its namespace. Started as root, it changes to a user that owns nothing, and bubblewrap's own
+process, which stays root, is beyond its reach.
 
-`Sandbox("weak")` starts the same script directly, where bubblewrap cannot run. It has no namespaces.
+`Sandbox("weak")` starts the same script directly, where bubblewrap cannot run. It has no
+namespaces.
 
 In both, `inside.py` limits processor time, memory, file sizes, descriptors and, with bubblewrap,
-threads. On Linux on x86-64 and ARM64 it gives up the system calls of `seccomp`. In the weak sandbox it
-also gives up writing and, where the kernel has Landlock, reading anything but the interpreter's files.
+threads. On Linux on x86-64 and ARM64 it gives up the system calls of `seccomp`. In the weak sandbox
+it also gives up writing and, where the kernel has Landlock, reading anything but the interpreter's
+files.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ from workbench.verifiers.inside import LANDLOCK_CREATE_RULESET, READY
 INSIDE = Path(__file__).with_name("inside.py")
 NO_NESTING = (0, 8)  # the first bubblewrap with --disable-userns
 INSTALL = (
-    "install it (on Debian and Ubuntu: apt install bubblewrap), or pass sandbox='weak' after reading "
-    "what that leaves open"
+    "install it (on Debian and Ubuntu: apt install bubblewrap), or pass sandbox='weak' after "
+    "reading what that leaves open"
 )
 # Users that systemd leaves to services made on the fly, so no account has files there.
 FREE_USERS = (61184, 65519)
@@ -138,8 +140,8 @@ class Sandbox:
         self.start({"role": "script", "source": ""}).finish()
 
     def start(self, header: dict[str, Any], rest: bytes = b"", fds: Sequence[int] = ()) -> Process:
-        """A process in the role that the header says; `rest` is what its program reads from standard
-        input.
+        """A process in the role that the header says; `rest` is what its program reads from
+        standard input.
         """
         return Process(self.command, self.limits, self.opening(header) + rest, fds=fds)
 
@@ -387,8 +389,8 @@ def _user(program: str) -> list[str]:
     the same user and not confined, which the program could take over.
 
     As root: resource limits would not hold root in a user namespace, so the program may change its
-    user (see `inside.confine`). Process 1 stays bubblewrap's, since only root may end the program when
-    the caller dies.
+    user (see `inside.confine`). Process 1 stays bubblewrap's, since only root may end the program
+    when the caller dies.
     """
     if os.geteuid() == 0:
         return ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -426,9 +428,7 @@ def _mounts() -> list[str]:
     """The file system: libraries and the interpreter, without anything installed besides."""
     links = [path for path in LIBRARIES if os.path.islink(path)]
     mounted = [
-        path
-        for path in interpreter_files()
-        if path not in links and not path.startswith("/dev/")
+        path for path in interpreter_files() if path not in links and not path.startswith("/dev/")
     ]
     arguments = []
     # Made here, or bubblewrap would make them unreadable for others than the user it starts as.

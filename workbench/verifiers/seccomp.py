@@ -1,4 +1,5 @@
-"""The filter of system calls that a program of `Code` runs under (seccomp, Linux on x86-64 and ARM64).
+"""The filter of system calls that a program of `Code` runs under (seccomp, Linux on x86-64 and
+ARM64).
 
 A program computes, reads files, prints and starts threads. What it has no use for is refused: the
 tables below name each system call with its numbers on the two machines. A refused call fails with

@@ -2,25 +2,25 @@
 
     python -m workbench.verifiers.worker MODULE:FUNCTION MEMORY_MB DEADLINE PARENT_PID
 
-FUNCTION takes nothing, loads what judging needs, and returns the judge: a function from an item to a
-reply, both dicts. The first line out is `{"ready": true}`. Then every `{"id": ..., ...}` is answered
-by one line with a "status", in the order received.
+FUNCTION takes nothing, loads what judging needs, and returns the judge: a function from an item to
+a reply, both dicts. The first line out is `{"ready": true}`. Then every `{"id": ..., ...}` is
+answered by one line with a "status", in the order received.
 
 The judging is done by a fork of this process, which has loaded everything already. To kill it and
 fork again takes milliseconds, so an item that hangs costs its deadline and no start. A fork is
 replaced
 
 - at the deadline. The item is a `timeout`; it is marked as not certain if the fork had computed for
-  less than half of that time, because then something had paused or starved it;
-- when it ran out of memory or died. The item is a `crash`. If a signal from outside killed the fork,
-  this process dies too, and its parent asks once more;
+  less than a tenth of that time, because then something had paused or starved it;
+- when it ran out of memory or died. The item is a `crash`. If a signal from outside killed the
+  fork, this process dies too, and its parent asks once more;
 - when what its items left behind takes a quarter of its memory, so that no item pays for the ones
   before it.
 
 Covered are time, memory (RLIMIT_AS on Linux, counted from what the loaded libraries already take),
 what libraries print on stdout, a parent that dies (on Linux the kernel kills this process at once,
-elsewhere it ends at the next read), and processes that a judge leaves behind (on Linux). Hostile code
-is not covered: a judge that runs code needs a sandbox of its own.
+elsewhere it ends at the next read), and processes that a judge leaves behind (on Linux). Hostile
+code is not covered: a judge that runs code needs a sandbox of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PR_SET_CHILD_SUBREAPER = 36
 OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 
 WORN = 0.25  # share of its memory that a fork may keep between two items
-COMPUTED = 0.5  # share of the deadline that a fork must have computed for a certain timeout
+COMPUTED = 0.1  # share of the deadline that a fork must have computed for a certain timeout
 CHUNK = 65_536  # bytes that a read or write moves at most
 
 
@@ -76,8 +76,8 @@ class Fork:
         self.ended = False
 
     def ask(self, line: bytes, deadline: float) -> bytes:
-        """The reply to a line: the fork's own, a `timeout` after `deadline` seconds, or a `crash` if
-        it has died instead.
+        """The reply to a line: the fork's own, a `timeout` after `deadline` seconds, or a `crash`
+        if it has died instead.
         """
         began = self._computed()
         end = time.monotonic() + deadline
@@ -100,7 +100,7 @@ class Fork:
         return reply
 
     def _computed(self) -> float:
-        """Seconds of processor time so far; without a clock, those of the wall count as computed."""
+        """Seconds of processor time so far; of the wall where there is no such clock."""
         return time.monotonic() if self.clock is None else time.clock_gettime(self.clock)
 
     def _died(self) -> bytes:
@@ -143,8 +143,8 @@ def serve(judge: Judge, memory_mb: int, parent: int, items: int, replies: int) -
 
 
 def children() -> Iterator[int]:
-    """The pids of this process's children, until there are none. On Linux those of a killed fork have
-    become its own.
+    """The pids of this process's children, until there are none. On Linux those of a killed fork
+    have become its own.
     """
     listing = f"/proc/self/task/{os.getpid()}/children"
     while os.path.exists(listing):
@@ -156,8 +156,8 @@ def children() -> Iterator[int]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the thread that started this process ends, and leave if it has
-    ended already.
+    """Ask the kernel for SIGKILL when the thread that started this process ends, and leave if it
+    has ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -172,7 +172,7 @@ def adopt_orphans() -> None:
 
 
 def cpu_clock(pid: int) -> int | None:
-    """The clock of a process's processor time, for `time.clock_gettime`; None where there is none."""
+    """The clock of a process's processor time, for `time.clock_gettime`; None without one."""
     if sys.platform != "linux":
         return None
     clock = ctypes.c_int()
@@ -182,7 +182,7 @@ def cpu_clock(pid: int) -> int | None:
 
 
 def private_stdout() -> BinaryIO:
-    """The pipe to the parent under a new descriptor. What libraries print goes to stderr instead."""
+    """The pipe to the parent under a new descriptor. What libraries print goes to stderr."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return replies
@@ -207,8 +207,8 @@ def limit_memory(megabytes: int) -> None:
 
 
 def silence_outputs() -> None:
-    """From here on both standard outputs lead nowhere. The errors of the start were for the parent to
-    read.
+    """From here on both standard outputs lead nowhere. The errors of the start were for the parent
+    to read.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
