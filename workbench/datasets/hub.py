@@ -415,9 +415,9 @@ def rows(
         size = len(found)
         found = _verified(key, found, verifier)
         left_out["gold answer not verified"] = size - len(found)
-    left_out = {reason: count for reason, count in left_out.items() if count}
-    if left_out:
-        told = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+    reasons = {reason: count for reason, count in left_out.items() if count}
+    if reasons:
+        told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         warnings.warn(f"{key}: rows left out: {told}", stacklevel=3)
 
     found = _subset(key, split, found, n, seed)
@@ -429,7 +429,7 @@ def rows(
         "seed": seed,
         "template": template,
         "levels": None if levels is None else list(levels),
-        "left_out": left_out,
+        "left_out": reasons,
     }
     if path is not None:
         config["path"] = str(path)

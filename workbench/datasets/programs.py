@@ -208,9 +208,9 @@ def _definitions(prompt: str, entry_point: str) -> str:
     except SyntaxError:
         return ""
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
-    kept = [
-        node
-        for node in body
-        if isinstance(node, kinds) and getattr(node, "name", None) != entry_point
-    ]
+    kept: list[ast.stmt] = []
+    for node in body:
+        asked_for = isinstance(node, ast.FunctionDef) and node.name == entry_point
+        if isinstance(node, kinds) and not asked_for:
+            kept.append(node)
     return ast.unparse(ast.Module(kept, []))
