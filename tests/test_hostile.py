@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.problems import LEVELS, solution
+from workbench.datasets.arithmetic import LEVELS, solution
 from workbench.verifiers import STATUSES, Math
-from workbench.verifiers.math import BOX, _closings, _is_usual_end, last_box, only_box
+from workbench.verifiers.boxes import BOX, _closings, _is_usual_ending, last_box, only_box
 from workbench.verifiers.pool import Pool
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,7 +84,7 @@ def test_the_corpus():
     assert len(FAMILIES) >= 20
 
 
-# --- what the worker does about it
+# What the worker does about it
 
 
 JUDGE = """
@@ -122,7 +122,7 @@ def test_what_earlier_items_leave_behind_costs_later_ones_nothing(judge):
 def test_a_fork_past_its_deadline_is_gone_and_its_worker_goes_on(judge):
     with Pool(judge, workers=1, deadline=0.5) as pool:
         before = pool.run([{}])[0]
-        assert pool.run([{"sleep": 600}]) == [{"status": "timeout"}]
+        assert pool.run([{"sleep": 600}])[0]["status"] == "timeout"
         after = pool.run([{}])[0]
         listing = Path(f"/proc/{after['parent']}/task/{after['parent']}/children")
         assert after["parent"] == before["parent"] == pool.processes[0].pid
@@ -140,7 +140,7 @@ def test_memory_of_a_fork_is_bounded_by_the_kernel(judge):
     assert size < limit <= size + 100 * 2**20
 
 
-# --- what is read in the caller's own process, where nothing could stop it
+# What is read in the caller's own process, where nothing could stop it
 
 
 @pytest.mark.parametrize("n", [2_000, 200_000])
@@ -170,7 +170,7 @@ def test_the_usual_end_is_what_a_slow_pattern_would_say(before, after):
         and before.lower().count("final answer") == 1
         and USUAL_AFTER.match(after)
     )
-    assert _is_usual_end(before, after) == bool(slow)
+    assert _is_usual_ending(before, after) == bool(slow)
 
 
 @given(st.text("{}a\\", max_size=30))
@@ -189,7 +189,7 @@ def test_closings_are_found_as_by_counting(text):
     }
 
 
-# --- gold answers
+# Gold answers
 
 
 def test_gold_answers_of_the_arithmetic_family_score_1():

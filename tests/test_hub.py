@@ -1,4 +1,5 @@
-"""Data sets of the hub: every schema read by the real loader, gold answers against themselves, and what is refused.
+"""Data sets of the hub: every schema read by the real loader, gold answers against themselves, and
+what is refused.
 
 The samples in tests/data/hub have the columns of the data sets and problems of our own.
 """
@@ -18,11 +19,26 @@ datasets = pytest.importorskip(
 
 from workbench import problems as wb_problems  # noqa: E402
 from workbench.datasets import hub  # noqa: E402
-from workbench.verifiers import Choice, Math  # noqa: E402
+from workbench.datasets.entries import boxed_answer  # noqa: E402
+from workbench.datasets.programs import MOST_TESTS  # noqa: E402
+from workbench.verifiers import Choice, Code, Math  # noqa: E402
 
 SAMPLES = Path(__file__).parent / "data" / "hub"
 SPLIT = {name: next(iter(entry.splits)) for name, entry in hub.DATA_SETS.items()}
-EXPECTED = {"dapo-math-17k": 16}  # of 20 rows, as there rows are repeated
+SPLIT["code-contests"] = "test"
+# Problems of a sample; 20 of the others. In that of dapo-math-17k rows are repeated.
+SIZES = {
+    "dapo-math-17k": 16,
+    "mbpp": 8,
+    "mbpp+": 8,
+    "humaneval": 9,
+    "humaneval+": 9,
+    "apps": 10,
+    "taco": 10,
+    "code-contests": 6,
+}
+OF_CODE = [name for name, entry in hub.DATA_SETS.items() if entry.verifier == "Code"]
+OF_TEXT = [name for name in hub.DATA_SETS if name not in OF_CODE]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +71,7 @@ def written(folder, rows, name="own.jsonl"):
     return path
 
 
-# --- every data set
+# Every data set
 
 
 def test_there_is_a_sample_of_every_data_set():
@@ -74,10 +90,10 @@ def test_there_is_a_sample_of_every_data_set():
     } <= set(hub.DATA_SETS)
 
 
-@pytest.mark.parametrize("name", hub.DATA_SETS)
+@pytest.mark.parametrize("name", OF_TEXT)
 def test_gold_answers_score_one_and_others_zero(name, math):
     pool = sample(name)
-    assert len(pool) == EXPECTED.get(name, 20)
+    assert len(pool) == SIZES.get(name, 20)
     verifier = Choice() if name == "gpqa" else math
     golds = [problem.answer for problem in pool]
     right = verifier.score([f"We get \\boxed{{{gold}}}." for gold in golds], golds)
@@ -92,10 +108,9 @@ def test_prompts_are_the_question_and_the_instruction(name):
     bare, full = sample(name, template="{prompt}"), sample(name)
     instruction = hub.DATA_SETS[name].template
     assert [p.prompt for p in full] == [instruction.replace("{prompt}", p.prompt) for p in bare]
-    assert all(
-        "\\boxed{}" in p.prompt and "####" not in p.prompt and "Remember to put" not in p.prompt
-        for p in full
-    )
+    asked_for = "```" if name in OF_CODE else "\\boxed{}"
+    assert all(asked_for in p.prompt for p in full)
+    assert not any("####" in p.prompt or "Remember to put" in p.prompt for p in full)
     assert [p.id for p in full] == [p.id for p in bare], "the template is no part of the id"
 
 
@@ -116,7 +131,142 @@ def test_pools_train(math):
     )
 
 
-# --- answers
+# Code: real programs in the sandbox, with bubblewrap where it can run
+
+
+@pytest.fixture(scope="module")
+def code():
+    try:
+        verifier = Code(workers=3, deadline=20)
+    except RuntimeError:
+        with pytest.warns(UserWarning, match="weak"):
+            verifier = Code(sandbox="weak", workers=3, deadline=20)
+    with verifier:
+        yield verifier
+
+
+def fenced(program):
+    return f"First I think.\n```python\n{program}\n```"
+
+
+@pytest.mark.parametrize("name", OF_CODE)
+def test_reference_programs_pass_their_tests_and_are_in_no_prompt(name, code):
+    pool = sample(name, verifier=code)
+    assert len(pool) == SIZES[name], "a reference program that fails is left out, with a warning"
+    rows = [json.loads(line) for line in (SAMPLES / f"{name}.jsonl").read_text().splitlines()]
+    solutions = [row.get("code") or row.get("canonical_solution") for row in rows]
+    for problem, solution in zip(pool, solutions):
+        assert solution is None or solution.strip() not in problem.prompt
+
+
+DISHONEST = {
+    "does nothing": "pass",
+    "prints": "print(1)\nprint('ok')",
+    "exits": "import os\nos._exit(0)",
+    "returns what equals everything": "class E:\n    def __eq__(s, o): return True\ndef NAME(*a): return E()",
+    "ends the tests' iteration": "def NAME(*a): raise StopIteration",
+    "returns its input": "def NAME(*a): return a[0]",
+    "replaces the comparison": "def assertion(*a): pass\ndef check(*a): pass\ndef NAME(*a): return 0",
+}
+
+
+@pytest.mark.parametrize("name", OF_CODE)
+def test_dishonest_programs_pass_no_tests(name, code):
+    pool = sample(name)
+    functions = [re.search(r"(?:def|assert(?: not)?) (\w+)\(", p.prompt) for p in pool]
+    pairs = [
+        (fenced(text.replace("NAME", function[1] if function else "main")), problem.answer)
+        for problem, function in zip(pool, functions)
+        for text in DISHONEST.values()
+    ]
+    scores = code.score(*zip(*pairs))
+    assert scores.reward.sum() == 0
+    assert set(scores.status) <= {"wrong", "crash"}
+
+
+def test_more_tests_than_are_shown_decide_mbpp_plus(code):
+    problem = sample("mbpp+")[0]
+    shown = problem.prompt.partition("such as:\n")[2].splitlines()[0]
+    assert shown == "assert count_vowels('Orange') == 3"
+    memorised = fenced("def count_vowels(text): return 3")
+    assert code.score([memorised], [problem.answer]).reward[0] == 0
+
+
+@pytest.mark.parametrize("name", ["humaneval", "humaneval+"])
+def test_helpers_of_the_prompt_are_the_tests_own(name, code):
+    """Otherwise a decoder and an encoder that do nothing would pass."""
+    problem = sample(name)[-1]
+    lazy = fenced("def encoded(text): return text\ndef decoded(text): return text")
+    assert code.score([lazy], [problem.answer]).status.tolist() == ["wrong"]
+
+
+def test_floats_of_evalplus_are_met_nearly_and_other_values_exactly(code):
+    problem = next(p for p in sample("mbpp+") if "average_of" in p.prompt)
+    body = "def average_of(x): return sum(x) / len(x) {} if x else 0.0"
+    programs = [fenced(body.format(error)) for error in ("+ 1e-8", "+ 1e-4")]
+    assert code.score(programs, [problem.answer] * 2).status.tolist() == ["ok", "wrong"]
+
+
+def test_tests_that_need_numpy_elsewhere_are_left_out(caches):
+    rows = [json.loads(line) for line in (SAMPLES / "mbpp+.jsonl").read_text().splitlines()]
+    rows[0]["test"] += "\nassert np.array([1]).sum() == 1"
+    rows[1]["test"] = "assert ("
+    with pytest.warns(UserWarning, match="2 without question or answer"):
+        pool = wb_problems.hub("mbpp+", "test", path=written(caches, rows))
+    assert len(pool) == 6
+    assert not any("np." in p.answer or "numpy" in p.answer for p in pool)
+
+
+def test_a_reference_program_that_fails_leaves_its_row_out(caches, code):
+    rows = [json.loads(line) for line in (SAMPLES / "mbpp.jsonl").read_text().splitlines()]
+    rows[0]["code"] = "def count_vowels(text): return 0"
+    del rows[1]["code"]
+    with pytest.warns(UserWarning, match="1 gold answer not verified"):
+        pool = wb_problems.hub("mbpp", path=written(caches, rows), verifier=code)
+    assert len(pool) == 7
+
+
+def test_levels_of_code():
+    assert [p.level for p in sample("apps")] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
+    assert [p.level for p in sample("taco")] == [1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
+    assert {p.level for p in sample("apps", levels=(3,))} == {3}
+
+
+def test_many_tests_are_cut_to_the_first(caches):
+    rows = [json.loads(line) for line in (SAMPLES / "code-contests.jsonl").read_text().splitlines()]
+    rows[0]["generated_tests"] = {"input": ["1 1\n"] * 50, "output": ["2\n"] * 50}
+    path = written(caches, rows)
+    form = json.loads(wb_problems.hub("code-contests", "test", path=path)[0].answer)
+    assert len(form["input"]) == len(form["output"]) == MOST_TESTS
+    assert form["input"][:2] == ["1 2\n", "-5 5\n"], "public tests, then private ones"
+
+
+def test_one_question_with_two_sets_of_tests_is_one_problem(caches):
+    rows = [json.loads(line) for line in (SAMPLES / "apps.jsonl").read_text().splitlines()[:2]]
+    again = {**rows[0], "input_output": json.dumps({"inputs": ["9 9\n"], "outputs": ["18\n"]})}
+    assert len(wb_problems.hub("apps", path=written(caches, [*rows, again]))) == 2
+
+
+def test_the_hub_is_asked_for_the_files_of_a_repository_with_a_script(monkeypatch):
+    asked = []
+
+    def load_dataset(*args, **kwargs):
+        asked.append((args, kwargs))
+        rows = [json.loads(line) for line in (SAMPLES / "apps.jsonl").read_text().splitlines()]
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert len(wb_problems.hub("apps", "test")) == len(wb_problems.hub("taco", "train")) == 10
+    revisions = [hub.DATA_SETS[name].revision for name in ("apps", "taco")]
+    assert asked == [
+        (("json",), {"data_files": f"hf://datasets/codeparrot/apps@{revisions[0]}/test.jsonl",
+                     "split": "train"}),
+        (("parquet",), {"data_files": f"hf://datasets/BAAI/TACO@{revisions[1]}/ALL/train-*",
+                        "split": "train"}),
+    ]  # fmt: skip
+
+
+# Answers
 
 
 def answers(name, **options):
@@ -157,7 +307,7 @@ def test_answers_of_math_are_the_last_box():
     ],
 )
 def test_last_box(text, held):
-    assert hub.last_box(text) == held
+    assert boxed_answer(text) == held
 
 
 BALANCED = st.recursive(
@@ -167,7 +317,7 @@ BALANCED = st.recursive(
 
 @given(BALANCED)
 def test_last_box_holds_any_balanced_text(content):
-    assert hub.last_box(rf"first \boxed{{0}}, then $\boxed{{{content}}}$ and }} more") == content
+    assert boxed_answer(rf"first \boxed{{0}}, then $\boxed{{{content}}}$ and }} more") == content
 
 
 def test_answers_of_competitions():
@@ -241,7 +391,7 @@ def test_answers_that_cannot_be_verified_can_be_left_out(caches, math):
         ]
 
 
-# --- multiple choice
+# Multiple choice
 
 
 def test_choices_are_shuffled_by_content_alone(caches):
@@ -259,7 +409,7 @@ def test_choices_are_shuffled_by_content_alone(caches):
     assert {p.id: p for p in turned} == {p.id: p for p in pool}
 
 
-# --- ids, subsets, levels
+# Ids, subsets, levels
 
 
 def test_ids_do_not_depend_on_positions(caches):
@@ -288,7 +438,7 @@ def test_levels(caches):
     )
 
 
-# --- where the data comes from
+# Where the data comes from
 
 
 @pytest.mark.parametrize("kind", ["json", "parquet", "csv"])
@@ -386,7 +536,7 @@ def test_offline_another_revision_in_the_cache_is_not_taken(caches, cached, size
             wb_problems.hub("gsm8k")
 
 
-# --- what is refused
+# What is refused
 
 
 @pytest.mark.parametrize("name", hub.DATA_SETS)
@@ -461,7 +611,7 @@ def test_missing_columns(caches):
         (lambda: wb_problems.hub("gsm9k"), "name='gsm9k': no such data set; there are gsm8k, math"),
         (lambda: wb_problems.hub("aime24"), "split='train': aime24 has test"),
         (lambda: wb_problems.hub("gsm8k", "valid"), "split='valid': gsm8k has train, test"),
-        (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a positive whole number"),
+        (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a whole number of at least 1"),
         (lambda: sample("gsm8k", n=21), "n=21: gsm8k train has 20 problems"),
         (
             lambda: wb_problems.hub("gsm8k", template="question"),
@@ -469,7 +619,7 @@ def test_missing_columns(caches):
         ),
         (
             lambda: wb_problems.hub("gsm8k", levels=(3,)),
-            "levels=.*gsm8k have no levels; math and math-500 have",
+            "levels=.*gsm8k have no levels; those of math, math-500, apps, taco have",
         ),
         (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): several of 1 to 5"),
         (lambda: wb_problems.hub("math", levels=3), r"levels=3: several of 1 to 5"),

@@ -87,6 +87,54 @@ def test_statuses_are_charged_to_the_exact_item(judge):
     ]
 
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processor clocks and /proc are Linux's")
+
+
+@LINUX
+def test_a_timeout_says_whether_the_item_computed_that_long(judge):
+    stops = "import signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    with Pool(judge, workers=1, deadline=1.5) as pool:
+        replies = pool.run([{"do": "time.sleep(60)"}, {"do": stops}, {}])
+        assert replies[:2] == [{"status": "timeout", "certain": False}] * 2
+        assert replies[2]["status"] == "ok"
+        # How much of the processor an endless loop gets depends on what else runs here.
+        for _ in range(20):
+            reply = pool.run([{"do": "while True: pass"}])[0]
+            if reply["certain"]:
+                break
+        assert reply == {"status": "timeout", "certain": True}
+
+
+def only_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+
+@LINUX
+@pytest.mark.parametrize("victim", ["worker", "fork"])
+def test_a_paused_worker_s_timeout_is_not_kept(victim):
+    with Math(workers=1, deadline=1.0) as math:
+        assert math.score([r"\boxed{0.5}"], ["1/2"]).correct.all()
+        pid = math.pool.processes[0].pid
+        os.kill(pid if victim == "worker" else only_child(pid), signal.SIGSTOP)
+        paused = math.score([r"\boxed{0.25}"], ["1/4"])
+        assert paused.status.tolist() == ["timeout"]
+        math.pool.deadline = 20.0
+        math.pool.close()
+        assert math.score([r"\boxed{0.25}"], ["1/4"]).status.tolist() == ["ok"]
+
+
+@LINUX
+def test_an_answer_that_hangs_is_asked_about_once(monkeypatch):
+    with Math(workers=1, deadline=1.5) as math:
+        asked = []
+        run = math.pool.run
+        monkeypatch.setattr(math.pool, "run", lambda items: asked.extend(items) or run(items))
+        for _ in range(20):
+            assert math.score([HANGING], ["5"]).status.tolist() == ["timeout"]
+        # Under load a timeout may be uncertain a few times, and then it is kept.
+        assert len(asked) < 20
+
+
 def test_each_item_has_the_whole_deadline(judge):
     with Pool(judge, workers=1, deadline=0.6) as pool:
         assert {reply["status"] for reply in pool.run([{"do": "time.sleep(0.3)"}] * 4)} == {"ok"}
@@ -103,7 +151,7 @@ def test_grandchildren_die_with_a_killed_worker(judge, tmp_path):
     note = tmp_path / "pid"
     deed = f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(60)"
     with Pool(judge, workers=1, deadline=0.5) as pool:
-        assert pool.run([{"do": deed}]) == [{"status": "timeout"}]
+        assert pool.run([{"do": deed}])[0]["status"] == "timeout"
         wait_for(lambda: not alive(int(note.read_text())))
 
 

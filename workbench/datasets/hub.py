@@ -1,34 +1,59 @@
-"""Public data sets by short name, at a pinned revision: `rows("gsm8k", "train")`. `workbench.problems.hub` makes a pool of them.
+r"""Public data sets by short name, at a pinned revision: `rows("gsm8k", "train")`.
 
-A data set is a line of `DATA_SETS`: repository, commit, splits, and how a row becomes question, answer and level. Ids are
-hashes of the content, never positions. Rows that come twice are one problem; rows without an answer, and questions with
-two different answers, are left out, counted and warned about. Data is read by the package `datasets`: from the hub, from
-a copy of the pinned revision in the local cache, or from `path`. The commits were taken from public code that pins them
-(each in several independent repositories); they have not been fetched by this project.
+`workbench.problems.hub` makes a pool of them. A data set is an entry of `DATA_SETS`: repository,
+commit, splits, and how a row becomes a question and its answer. Ids are hashes of the content,
+never positions. Rows that come twice are one problem. Rows without an answer, and questions of
+mathematics with two different answers, are left out, counted and warned about.
+
+Data is read by the package `datasets`: from the hub, from a copy of the pinned revision in the
+local cache, or from `path`. The commits were taken from public code that pins them, each in several
+independent repositories; this project has not fetched them.
+
+Answers of mathematics are for `verifiers.Math`, letters for `verifiers.Choice`. Answers of code are
+tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 """
+
+from __future__ import annotations
 
 import hashlib
 import re
 import shlex
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from workbench.datasets import programs
+from workbench.datasets.entries import Entry, boxed_answer, level_of, text_of, without_dollars
 from workbench.utils.seeding import generator
+from workbench.utils.validation import shown, whole_number
+
+Row = Mapping[str, Any]
 
 BOXED = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}."
-"""The instruction of the Qwen maths models (model card of Qwen2.5-Math-7B-Instruct); CBS appendix D uses it."""
+"""The instruction of the Qwen maths models (model card of Qwen2.5-Math-7B-Instruct), which CBS uses
+too (appendix D).
+"""
 
 TAGS = (
-    "{prompt}\nThink first, and check your own steps; then give the answer alone. Use exactly this form:\n"
+    "{prompt}\nThink first, and check your own steps; then give the answer alone. "
+    "Use exactly this form:\n"
     "<think>\nyour reasoning\n</think>\n<answer>\nyour answer\n</answer>"
 )
-"""The tags of PODS (its released code, utils/data.py), which `rewards.Tags` rewards; the wording is ours."""
+"""The tags of PODS (its released code, utils/data.py), which `rewards.Tags` rewards; the wording is
+ours.
+"""
 
 CHOICE = "{prompt}\nPlease reason step by step, and put the letter of your choice within \\boxed{}."
 """Multiple choice, worded like `BOXED`, for `verifiers.Choice`."""
+
+CODE = (
+    "{prompt}\nPlease reason step by step, and end with the whole program in Python, in one block "
+    "between lines of ```."
+)
+"""Programs, worded like `BOXED`, for `verifiers.Code`."""
 
 LETTERS = "ABCD"
 GPQA = (
@@ -45,96 +70,117 @@ FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "cs
 class DataSet:
     """Where a data set is and how it is read.
 
-    repository, revision, config: of the hub; revision is a commit. splits: our name -> the repository's. columns: those
-    `read` needs, optional: those it uses if there; read: row -> (question, answer, level), where question or answer may
-    be None. template: around the question unless told otherwise. levels: whether problems have one. gated: whether the
-    hub asks who downloads it. files: pattern of the files to download, where the repository has much else.
+    Attributes
+    ----------
+    repository : str
+        Of the hub.
+    revision : str
+        A commit.
+    columns : tuple of str
+        Those that `read` needs.
+    read : function
+        Of a row; returns an `Entry`, whose question or answer is empty where the row has none.
+    splits : dict
+        Our name of a split -> the repository's.
+    config : str, optional
+        Of the repository.
+    template : str
+        Around the question unless told otherwise.
+    levels : bool
+        Whether problems have one.
+    gated : bool
+        Whether the hub asks who downloads it.
+    optional : tuple of str
+        Columns that `read` uses if they are there.
+    files : str, optional
+        Pattern of the files to download, where the repository has much else; "{split}" stands for
+        the split.
+    scripted : bool
+        Whether the repository has a loading script. `datasets` runs none any more, so the files are
+        read themselves.
+    verifier : {"Math", "Choice", "Code"}
+        What judges the answers.
     """
 
     repository: str
     revision: str
-    columns: tuple
-    read: Callable
-    splits: dict = field(default_factory=lambda: {"test": "test"})
+    columns: tuple[str, ...]
+    read: Callable[[Row], Entry]
+    splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
     config: str | None = None
     template: str = BOXED
     levels: bool = False
     gated: bool = False
-    optional: tuple = ()
+    optional: tuple[str, ...] = ()
     files: str | None = None
+    scripted: bool = False
+    verifier: str = "Math"
 
 
-def last_box(text):
-    r"""What the last `\boxed{...}` (or `\fbox{...}`, or `\boxed 7`) of a solution holds, nested braces included; else None.
-
-    >>> last_box(r"\boxed{1}, hence \boxed{\frac{1}{2}}.")
-    '\\frac{1}{2}'
-    """
-    boxes = list(re.finditer(r"\\(?:boxed|fbox)(?:\s*\{|\s+([^$\n]+))", text))
-    if not boxes:
-        return None
-    if boxes[-1][1]:
-        return boxes[-1][1].strip(" .")
-    rest, depth = text[boxes[-1].end() :], 1
-    for brace in re.finditer(r"\\.|[{}]", rest):  # an escaped brace is no brace
-        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
-        if depth == 0:
-            return rest[: brace.start()]
-    return None
+# How rows are read
 
 
-def _columns(question, answer, level=None):
+def _columns(question: str, answer: str, level: str | None = None) -> Callable[[Row], Entry]:
     """Reads rows whose answer stands in a column of its own."""
-    return lambda row: (row[question], row[answer], 0 if level is None else _level(row[level]))
+
+    def read(row: Row) -> Entry:
+        return Entry(
+            text_of(row[question]),
+            without_dollars(row[answer]),
+            0 if level is None else level_of(row[level]),
+        )
+
+    return read
 
 
-def _gsm8k(row):
-    _, mark, answer = _text(row["answer"]).rpartition("####")
-    return row["question"], answer.replace(",", "") if mark else None, 0
+def _gsm8k(row: Row) -> Entry:
+    _, mark, answer = text_of(row["answer"]).rpartition("####")
+    return Entry(text_of(row["question"]), without_dollars(answer.replace(",", "")) if mark else "")
 
 
-def _solved(row):
+def _solved(row: Row) -> Entry:
     """MATH and AIME24: the answer is the last box of the solution."""
-    return row["problem"], last_box(_text(row["solution"])), _level(row.get("level", 0))
+    answer = boxed_answer(text_of(row["solution"]))
+    return Entry(text_of(row["problem"]), without_dollars(answer), level_of(row.get("level", 0)))
 
 
-def _olympiad(row):
+def _olympiad(row: Row) -> Entry:
     """Several entries of `final_answer` are one answer; a context stands before the question."""
-    question = "\n".join(filter(None, [_text(row.get("context")), _text(row["question"])]))
+    question = "\n".join(filter(None, [text_of(row.get("context")), text_of(row["question"])]))
     answer = row["final_answer"]
-    return question, answer if isinstance(answer, str) else ", ".join(answer or ()), 0
+    if not isinstance(answer, str):
+        answer = ", ".join(answer or ())
+    return Entry(question, without_dollars(answer))
 
 
-def _dapo(row):
-    """The question without the prompt around it: one paragraph before, one behind, and an answer asked for as "Answer:"."""
-    prompt, reward = row["prompt"], row["reward_model"] or {}
-    text = _text(prompt[-1]["content"] if isinstance(prompt, list) and prompt else prompt)
+def _dapo(row: Row) -> Entry:
+    """The question without the prompt around it: one paragraph before it, and one behind it that
+    asks for the answer as "Answer:".
+    """
+    prompt = row["prompt"]
+    text = text_of(prompt[-1]["content"] if isinstance(prompt, list) and prompt else prompt)
     text = re.sub(r"\ASolve the following math problem step by step\.[^\n]*\n\n", "", text)
-    return (
-        re.sub(r"\n\nRemember to put your answer on its own line[^\n]*\Z", "", text),
-        reward.get("ground_truth"),
-        0,
-    )
+    text = re.sub(r"\n\nRemember to put your answer on its own line[^\n]*\Z", "", text)
+    reward = row["reward_model"] or {}
+    return Entry(text, without_dollars(reward.get("ground_truth")))
 
 
-def _gpqa(row):
-    """Four choices in an order drawn from the content alone, so the same in every run; the answer is a letter."""
-    question, *choices = [_text(row[name]) for name in GPQA]
+def _gpqa(row: Row) -> Entry:
+    """Four choices in an order drawn from the content alone, so that it is the same in every run;
+    the answer is a letter.
+    """
+    question, *choices = [text_of(row[name]) for name in GPQA]
     if not all((question, *choices)):
-        return question, None, 0
+        return Entry(question, "")
     order = generator("gpqa", question, *choices).permutation(len(choices))
     lines = [f"({letter}) {choices[i]}" for letter, i in zip(LETTERS, order)]
-    return "\n".join([question, *lines]), LETTERS[list(order).index(0)], 0
+    return Entry("\n".join([question, *lines]), LETTERS[list(order).index(0)])
 
 
-def _level(value):
-    """ "Level 5" and 5 are 5; "Level ?" (a few rows of MATH) is 0."""
-    digits = re.search(r"\d+", str(value))
-    return int(digits.group()) if digits else 0
-
-
-TRAIN_AND_TEST = {"train": "train", "test": "test"}
+TEST = {"test": "test"}
 TRAIN = {"train": "train"}
+TRAIN_AND_TEST = {"train": "train", "test": "test"}
+
 DATA_SETS = {
     # 7,473 + 1,319 rows
     "gsm8k": DataSet(
@@ -204,7 +250,8 @@ DATA_SETS = {
         ("question", "answer"),
         _columns("question", "answer"),
     ),
-    # open-ended, text only, English, competitions: 674 rows, an evaluation set whose only split is called train
+    # open-ended, text only, English, competitions: 674 rows, an evaluation set whose only split is
+    # called train
     "olympiadbench": DataSet(
         "Hothan/OlympiadBench",
         "91184b52131e7fc9455fef848035173aea8cc01a",
@@ -225,8 +272,10 @@ DATA_SETS = {
         "gpqa_diamond",
         CHOICE,
         gated=True,
+        verifier="Choice",
     ),
-    # 93,733 rows, several GB because of the solutions that come along; AERO trains on 40k of its problems
+    # 93,733 rows, several GB because of the solutions that come along; AERO trains on 40k of its
+    # problems
     "openr1-math": DataSet(
         "open-r1/OpenR1-Math-220k",
         "e4e141ec9dea9f8326f4d347be56105859b2bd68",
@@ -244,27 +293,114 @@ DATA_SETS = {
         _columns("problem", "answer"),
         TRAIN,
     ),
+    # 374 + 500 rows. MBPP+ holds rows of both splits, so it is no test of what was trained on
+    # these.
+    "mbpp": DataSet(
+        "google-research-datasets/mbpp",
+        "4bb6404fdc6cacfda99d4ac4205087b89d32030c",
+        ("text", "test_list"),
+        programs.mbpp,
+        TRAIN_AND_TEST,
+        "full",
+        CODE,
+        optional=("test_setup_code", "code"),
+        verifier="Code",
+    ),
+    # 378 rows
+    "mbpp+": DataSet(
+        "evalplus/mbppplus",
+        "b2d74c91837c3f2a20c1299ae98133cbe7cfa077",
+        ("prompt", "test_list", "test"),
+        programs.mbpp_plus,
+        template=CODE,
+        optional=("test_imports", "code"),
+        verifier="Code",
+    ),
+    # 164 and 164 rows
+    "humaneval": DataSet(
+        "openai/openai_humaneval",
+        "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
+        ("prompt", "test", "entry_point"),
+        programs.human_eval,
+        template=CODE,
+        optional=("canonical_solution",),
+        verifier="Code",
+    ),
+    "humaneval+": DataSet(
+        "evalplus/humanevalplus",
+        "d32357cf319e50e9c8d8dab5ea876c72b0fd321b",
+        ("prompt", "test", "entry_point"),
+        programs.human_eval,
+        template=CODE,
+        optional=("canonical_solution",),
+        verifier="Code",
+    ),
+    # 5,000 + 5,000 rows; levels 1 to 3 are introductory, interview and competition
+    "apps": DataSet(
+        "codeparrot/apps",
+        "21e74ddf8de1a21436da12e3e653065c5213e9d1",
+        ("question", "input_output"),
+        programs.apps,
+        TRAIN_AND_TEST,
+        template=CODE,
+        levels=True,
+        optional=("starter_code", "solutions", "difficulty"),
+        files="{split}.jsonl",
+        scripted=True,
+        verifier="Code",
+    ),
+    # 25,443 + 1,000 rows, 2.4 GB; levels 1 to 5 are easy to very hard
+    "taco": DataSet(
+        "BAAI/TACO",
+        "d593ed0a2becbbc952230bb89be09189bf1056dc",
+        ("question", "input_output"),
+        programs.apps,
+        TRAIN_AND_TEST,
+        template=CODE,
+        levels=True,
+        optional=("starter_code", "solutions", "difficulty"),
+        files="ALL/{split}-*",
+        scripted=True,
+        verifier="Code",
+    ),
+    # 13,328 + 117 + 165 rows, several GB because of the solutions that come along
+    "code-contests": DataSet(
+        "deepmind/code_contests",
+        "802411c3010cb00d1b05bad57ca77365a3c699d6",
+        ("description", "public_tests", "private_tests"),
+        programs.code_contests,
+        {"train": "train", "valid": "valid", "test": "test"},
+        template=CODE,
+        optional=("generated_tests", "solutions"),
+        files="data/{split}-*",
+        verifier="Code",
+    ),
 }
 
 
 def rows(
-    name,
-    split="train",
-    n=None,
+    name: str,
+    split: str = "train",
+    n: int | None = None,
     *,
-    seed=0,
-    template=None,
-    levels=None,
-    path=None,
-    revision=None,
-    verifier=None,
-):
-    """Problems as dictionaries with id, prompt, answer, level, and a configuration to record; see `workbench.problems.hub`."""
+    seed: int = 0,
+    template: str | None = None,
+    levels: Sequence[int] | None = None,
+    path: Any = None,
+    revision: str | None = None,
+    verifier: Any = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Problems as dictionaries with id, prompt, answer and level, and a configuration to record.
+
+    The arguments are those of `workbench.problems.hub`.
+    """
     key = str(name).lower().replace("_", "-")
     _check(key, name, split, n, template, levels, revision)
     entry = DATA_SETS[key]
-    revision, template = revision or entry.revision, template or entry.template
-    table = _local(key, Path(path), split) if path is not None else _from_hub(key, split, revision)
+    revision = revision or entry.revision
+    template = template or entry.template
+    table = _from_hub(key, split, revision) if path is None else _local(key, Path(path), split)
+
     missing = [column for column in entry.columns if column not in table.column_names]
     if missing:
         there = ", ".join(table.column_names)
@@ -273,13 +409,17 @@ def rows(
         )
     used = [column for column in entry.columns + entry.optional if column in table.column_names]
     found, left_out = _distinct(key, table.select_columns(used))
-    found = [row for row in found if levels is None or row["level"] in levels]
+    if levels is not None:
+        found = {id: each for id, each in found.items() if each.level in levels}
     if verifier is not None:
-        found, left_out["gold answer not verified"] = _verified(found, verifier)
-    left_out = {reason: count for reason, count in left_out.items() if count}
-    if left_out:
-        told = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        size = len(found)
+        found = _verified(key, found, verifier)
+        left_out["gold answer not verified"] = size - len(found)
+    reasons = {reason: count for reason, count in left_out.items() if count}
+    if reasons:
+        told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         warnings.warn(f"{key}: rows left out: {told}", stacklevel=3)
+
     found = _subset(key, split, found, n, seed)
     config = {
         "family": "hub",
@@ -289,110 +429,149 @@ def rows(
         "seed": seed,
         "template": template,
         "levels": None if levels is None else list(levels),
-        "left_out": left_out,
+        "left_out": reasons,
     }
-    config |= (
-        {"path": str(path)}
-        if path is not None
-        else {"repository": entry.repository, "revision": revision}
-    )
-    return [row | {"prompt": template.replace("{prompt}", row["prompt"])} for row in found], config
+    if path is not None:
+        config["path"] = str(path)
+    else:
+        config["repository"] = entry.repository
+        config["revision"] = revision
+    problems = [
+        {
+            "id": id,
+            "prompt": template.replace("{prompt}", each.question),
+            "answer": each.answer,
+            "level": each.level,
+        }
+        for id, each in found.items()
+    ]
+    return problems, config
 
 
-def command(name, revision=None):
+def command(name: str, revision: str | None = None) -> str:
     """The command that fetches a data set, to be run where there is a network."""
     entry = DATA_SETS[name]
-    files = f" --include {shlex.quote(entry.files)}" if entry.files else ""
-    return f"hf download {entry.repository} --repo-type dataset --revision {revision or entry.revision}{files}"
+    files = ""
+    if entry.files:
+        files = f" --include {shlex.quote(entry.files.replace('{split}', '*'))}"
+    revision = revision or entry.revision
+    return f"hf download {entry.repository} --repo-type dataset --revision {revision}{files}"
 
 
-def _check(key, name, split, n, template, levels, revision):
+def _check(
+    key: str,
+    name: Any,
+    split: Any,
+    n: Any,
+    template: Any,
+    levels: Any,
+    revision: Any,
+) -> None:
     if key not in DATA_SETS:
         raise ValueError(f"name={name!r}: no such data set; there are {', '.join(DATA_SETS)}")
     if split not in DATA_SETS[key].splits:
         raise ValueError(f"split={split!r}: {key} has {', '.join(DATA_SETS[key].splits)}")
-    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-        raise ValueError(f"n={n!r}: a positive whole number is needed, or None for all")
+    if n is not None:
+        whole_number("n", n, 1)
     if template is not None and (not isinstance(template, str) or "{prompt}" not in template):
         raise ValueError(
-            f"template={template!r}: text with {{prompt}} in it is needed, such as workbench.datasets.hub.BOXED"
+            f"template={shown(template)}: text with {{prompt}} in it is needed, such as "
+            "workbench.datasets.hub.BOXED"
         )
     if levels is not None and not DATA_SETS[key].levels:
+        with_levels = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)
         raise ValueError(
-            f"levels={levels!r}: problems of {key} have no levels; math and math-500 have"
+            f"levels={levels!r}: problems of {key} have no levels; those of {with_levels} have"
         )
-    if levels is not None and (isinstance(levels, (int, str)) or not set(levels) <= set(range(6))):
+    if levels is not None and (isinstance(levels, int | str) or not set(levels) <= set(range(6))):
         raise ValueError(
-            f"levels={levels!r}: several of 1 to 5, and 0 for unknown, are needed, such as (3, 4, 5)"
+            f"levels={levels!r}: several of 1 to 5, and 0 for unknown, are needed, such as "
+            "(3, 4, 5)"
         )
     if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
         raise ValueError(f"revision={revision!r}: a commit, tag or branch is needed")
 
 
-def _distinct(key, table):
-    """Different problems in the order of the table, and how many rows were left out for which reason."""
-    found, answers, left_out = {}, {}, Counter()
+# From rows to problems
+
+
+def _distinct(key: str, table: Any) -> tuple[dict[str, Entry], Counter]:
+    """Different problems by id, in the order of the table, and how many rows were left out for
+    which reason.
+    """
+    read = DATA_SETS[key].read
+    found: dict[str, Entry] = {}
+    answers: dict[str, set[str]] = {}
+    left_out: Counter = Counter()
     for row in _rows(table):
-        question, answer, level = DATA_SETS[key].read(row)
-        question, answer = _text(question), _plain(_text(answer))
-        if not question or not answer:
+        entry = read(row)
+        if not entry.question or not entry.answer:
             left_out["without question or answer"] += 1
             continue
-        identity = f"{key}/{hashlib.blake2b(question.encode(), digest_size=8).hexdigest()}"
-        found.setdefault(
-            identity, {"id": identity, "prompt": question, "answer": answer, "level": level}
-        )
-        answers.setdefault(identity, set()).add(answer)
-    disputed = {identity for identity, several in answers.items() if len(several) > 1}
-    left_out["with several answers"] = len(disputed)
-    return [row for identity, row in found.items() if identity not in disputed], left_out
+        digest = hashlib.blake2b(entry.question.encode(), digest_size=8).hexdigest()
+        id = f"{key}/{digest}"
+        found.setdefault(id, entry)
+        answers.setdefault(id, set()).add(entry.answer)
+    if DATA_SETS[key].verifier != "Code":
+        # Two collections of tests need not contradict each other; two answers do.
+        disputed = [id for id, several in answers.items() if len(several) > 1]
+        left_out["with several answers"] = len(disputed)
+        for id in disputed:
+            del found[id]
+    return found, left_out
 
 
-def _rows(table):
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
     """Rows as dictionaries, read in batches: DAPO-Math-17k has 1.8 million."""
     for batch in table.iter(1000):
         for values in zip(*batch.values()):
             yield dict(zip(batch, values))
 
 
-def _text(value):
-    return "" if value is None else str(value).strip()
+def _verified(key: str, found: dict[str, Entry], verifier: Any) -> dict[str, Entry]:
+    """Those whose own right response scores 1. Tests without a known solution are kept.
 
+    One at a time, since a gold answer that cannot be read raises.
+    """
 
-def _plain(answer):
-    """An answer without dollar signs around mathematics; 27.0, a whole number that went through a float, is 27."""
-    answer = re.sub(r"(?<!\\)\$", "", answer).strip()
-    return re.sub(r"\A(-?\d+)\.0\Z", r"\1", answer)
-
-
-def _verified(found, verifier):
-    """Rows whose gold answer scores 1 against itself in a box, and how many do not. One at a time: some cannot be read."""
-
-    def holds(row):
+    def holds(entry: Entry) -> bool:
+        response = entry.response
+        if response is None:
+            if DATA_SETS[key].verifier == "Code":
+                return True
+            response = f"\\boxed{{{entry.answer}}}"
         try:
-            return verifier.score([f"\\boxed{{{row['answer']}}}"], [row["answer"]]).reward[0] == 1.0
+            return verifier.score([response], [entry.answer]).reward[0] == 1.0
         except ValueError:
             return False
 
-    kept = [row for row in found if holds(row)]
-    return kept, len(found) - len(kept)
+    return {id: entry for id, entry in found.items() if holds(entry)}
 
 
-def _subset(key, split, found, n, seed):
-    """n of the rows, in their order; which ones depends on the seed and the ids, not on the order."""
+def _subset(
+    key: str, split: str, found: dict[str, Entry], n: int | None, seed: int
+) -> dict[str, Entry]:
+    """n of them, in their order. Which ones depends on the seed and the ids, not on the order."""
     if (n is not None and n > len(found)) or not found:
         raise ValueError(f"n={n}: {key} {split} has {len(found)} problems that fit")
     if n is None:
         return found
-    ids = sorted(row["id"] for row in found)
-    chosen = {ids[i] for i in generator(seed, "hub", key, split).permutation(len(ids))[:n]}
-    return [row for row in found if row["id"] in chosen]
+    ids = sorted(found)
+    order = generator(seed, "hub", key, split).permutation(len(ids))
+    chosen = {ids[i] for i in order[:n]}
+    return {id: entry for id, entry in found.items() if id in chosen}
 
 
-def _from_hub(key, split, revision):
+# Where the data comes from
+
+
+def _from_hub(key: str, split: str, revision: str) -> Any:
     """The split at exactly this revision, from the hub or from a copy in the cache."""
-    datasets, entry = _import_datasets(), DATA_SETS[key]
+    datasets = _import_datasets()
+    entry = DATA_SETS[key]
     try:
+        if entry.scripted:
+            return _scripted(key, split, revision)
         table = datasets.load_dataset(
             entry.repository, entry.config, split=entry.splits[split], revision=revision
         )
@@ -400,20 +579,32 @@ def _from_hub(key, split, revision):
         raise _not_found(key, revision, str(error)) from None
     except (ConnectionError, FileNotFoundError):
         return _downloaded(key, split, revision)
-    except ValueError as error:  # offline, and another configuration than this is in the cache
+    except ValueError as error:
+        # Offline, where another configuration than this one is in the cache.
         if "in the cache" not in str(error):
             raise
         return _downloaded(key, split, revision)
     files = [file["filename"] for file in table.cache_files]
     if re.fullmatch("[0-9a-f]{40}", revision) and not all(revision in file for file in files):
-        return _downloaded(
-            key, split, revision
-        )  # offline, `datasets` gives whatever revision it has
+        # Offline, `datasets` gives whatever revision it has.
+        return _downloaded(key, split, revision)
     return table
 
 
-def _downloaded(key, split, revision):
-    """The split from what `hf download` left in the cache; ConnectionError with the command where there is nothing."""
+def _scripted(key: str, split: str, revision: str) -> Any:
+    """The split of a repository with a loading script, from its files on the hub."""
+    entry = DATA_SETS[key]
+    assert entry.files is not None
+    files = entry.files.format(split=entry.splits[split])
+    kind = "json" if files.endswith(".jsonl") else "parquet"
+    address = f"hf://datasets/{entry.repository}@{revision}/{files}"
+    return _import_datasets().load_dataset(kind, data_files=address, split="train")
+
+
+def _downloaded(key: str, split: str, revision: str) -> Any:
+    """The split from what `hf download` left in the cache; ConnectionError with the command where
+    there is nothing.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -424,18 +615,17 @@ def _downloaded(key, split, revision):
         )
         return _directory(key, Path(folder), split)
     except (LocalEntryNotFoundError, FileNotFoundError, ValueError):
-        gate = (
-            ", after accepting its terms on its page and `hf auth login` (it is gated)"
-            if entry.gated
-            else ""
-        )
+        gate = ""
+        if entry.gated:
+            gate = ", after accepting its terms on its page and `hf auth login` (it is gated)"
         raise ConnectionError(
-            f"{key}: {entry.repository} is not on this machine and the hub cannot be reached; run `{command(key, revision)}` "
-            f"where there is a network{gate}, bring the cache (HF_HOME) here and set HF_HUB_OFFLINE=1, or give path="
+            f"{key}: {entry.repository} is not on this machine and the hub cannot be reached; run "
+            f"`{command(key, revision)}` where there is a network{gate}, bring the cache (HF_HOME) "
+            "here and set HF_HUB_OFFLINE=1, or give path="
         ) from None
 
 
-def _not_found(key, revision, message):
+def _not_found(key: str, revision: str, message: str) -> Exception:
     """The one-line error for what the hub refused."""
     entry = DATA_SETS[key]
     if "gated" in message:
@@ -445,12 +635,13 @@ def _not_found(key, revision, message):
         )
     if "Revision" in message:
         return ValueError(
-            f"revision={revision!r}: {entry.repository} has no such revision; the pinned one is {entry.revision}"
+            f"revision={revision!r}: {entry.repository} has no such revision; the pinned one is "
+            f"{entry.revision}"
         )
     return FileNotFoundError(f"{key}: {entry.repository}: {message}")
 
 
-def _local(key, path, split):
+def _local(key: str, path: Path, split: str) -> Any:
     """The split from a file, or from a directory such as a copy of the repository."""
     if path.is_dir():
         return _directory(key, path, split)
@@ -468,14 +659,18 @@ def _local(key, path, split):
     )
 
 
-def _directory(key, folder, split):
-    """The split from a directory: the files of `DataSet.files`, else what its card or the names of its files say."""
-    datasets, entry = _import_datasets(), DATA_SETS[key]
-    files = sorted(map(str, folder.glob(entry.files))) if entry.files else []
-    if files:
-        return datasets.load_dataset(
-            FORMATS[Path(files[0]).suffix], data_files=files, split="train"
-        )
+def _directory(key: str, folder: Path, split: str) -> Any:
+    """The split from a directory: the files of `DataSet.files`, else what its card or the names of
+    its files say.
+    """
+    datasets = _import_datasets()
+    entry = DATA_SETS[key]
+    if entry.files:
+        pattern = entry.files.format(split=entry.splits[split])
+        files = sorted(map(str, folder.glob(pattern)))
+        if files:
+            kind = FORMATS[Path(files[0]).suffix]
+            return datasets.load_dataset(kind, data_files=files, split="train")
     configs = datasets.get_dataset_config_names(str(folder))
     config = entry.config if entry.config in configs else configs[0]
     there = datasets.get_dataset_split_names(str(folder), config)
@@ -485,7 +680,7 @@ def _directory(key, folder, split):
     return datasets.load_dataset(str(folder), config, split=chosen[0])
 
 
-def _import_datasets():
+def _import_datasets() -> Any:
     try:
         import datasets
     except ImportError:

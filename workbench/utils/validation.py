@@ -135,3 +135,20 @@ def booleans(name: str, values: Any) -> np.ndarray:
         row = int(np.argmin(good))
         raise ValueError(f"{name}: row {row} is {values[row]}; True or False is needed")
     return values.astype(bool)
+
+
+def boolean(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={shown(value)}: True or False is needed")
+
+
+def texts(name: str, values: Any) -> list[str]:
+    """A sequence of strings as a list; ValueError for one string alone and for anything else."""
+    if isinstance(values, str):
+        raise ValueError(f"{name}={shown(values)}: a sequence of strings is needed, not one string")
+    values = list(values)
+    for i, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ValueError(f"{name}[{i}]={shown(value)}: a string is needed")
+    return values

@@ -1,60 +1,33 @@
 """What is right: verifiers turn responses and gold answers into rewards, each with a status.
 
-A verifier has one method, `score(responses, answers) -> Scores`. It never raises for anything a model wrote: what
-cannot be judged has reward 0 and a status that says why. Importing this package loads NumPy and nothing heavier.
+    Math      mathematical answers, compared by Math-Verify in killable worker processes
+    Choice    letters of multiple choice
+    Code      programs, judged by running tests on them in a sandbox
+
+A verifier has one method, `score(responses, answers) -> Scores`. It never raises for anything that
+a model wrote: what cannot be judged has reward 0 and a status that says why.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from workbench.verifiers.base import STATUSES, Scores, Verifier
 
-__all__ = ["STATUSES", "Choice", "Code", "Math", "Scores"]
+if TYPE_CHECKING:
+    from workbench.verifiers.choice import Choice
+    from workbench.verifiers.code import Code
+    from workbench.verifiers.math import Math
 
-STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
-"""`ok`: equivalent to the gold answer, or all its tests passed; `wrong`: read, but not that; `unparsed`: no answer could be read;
-`timeout`: killed at the deadline; `crash`: the worker or the program ran out of memory or died."""
+__all__ = ["STATUSES", "Choice", "Code", "Math", "Scores", "Verifier"]
 
-_ROOMS = {"Choice": "choice", "Code": "code", "Math": "math"}
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Rewards of R responses.
-
-    reward: float64 (R,), 1.0 where the status is `ok`, otherwise 0.0 (`Code(partial=True)`: the share of tests passed).
-    status: str (R,), values of `STATUSES`.
-    """
-
-    reward: np.ndarray
-    status: np.ndarray
-
-    @classmethod
-    def of(cls, statuses: Sequence[str]) -> Scores:
-        """Scores in which `ok` earns 1 and everything else 0."""
-        status = np.array(statuses, dtype=f"<U{max(map(len, STATUSES))}")
-        return cls((status == "ok").astype(np.float64), status)
-
-    @property
-    def correct(self) -> np.ndarray:
-        """bool (R,): equivalent to the gold answer."""
-        return self.status == "ok"
-
-    def counts(self) -> dict[str, int]:
-        """How many responses have each status, all of `STATUSES` in order.
-
-        >>> Scores.of(["ok", "wrong", "ok"]).counts()
-        {'ok': 2, 'wrong': 1, 'unparsed': 0, 'timeout': 0, 'crash': 0}
-        """
-        found = Counter(self.status.tolist())
-        return {status: found[status] for status in STATUSES}
+_MODULES = {"Choice": "choice", "Code": "code", "Math": "math"}
 
 
-def __getattr__(name: str):
-    if name not in _ROOMS:
+def __getattr__(name: str) -> Any:
+    # Each verifier is loaded when it is first asked for, so that a worker process of one does not
+    # load the others.
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,14 +1,19 @@
-"""What runs inside the sandbox of `Code`: a script of the standard library alone, started anew for every program.
+"""What runs inside the sandbox of `Code`: a script of the standard library alone, started anew for
+every program.
 
     python -s -S -P -B inside.py < SIZE HEADER REST
 
-Standard input opens with eight digits and as many bytes of JSON: the role, its material and the limits. First the
-process gives up what it does not need (`confine`), then it writes `READY`, and only then does it touch a program:
+Standard input opens with eight digits and as many bytes of JSON: the role, its material, and what
+to give up. First the process gives that up (`confine`), then it writes `READY`, and only then does
+it touch a program:
 
-- `script` executes a program as `__main__`; REST is the program's standard input, what it prints is read outside.
-- `candidate` executes a program and then calls its functions as the lines of REST ask, answering in JSON.
-- `checker` never sees the program. It runs the tests; a name that they do not define is a `Remote`, whose calls go to the
-  candidate through two pipes and come back as plain data. It writes 1 or 0 for every test, where the candidate cannot.
+- `script` executes a program as `__main__`. REST is the program's standard input, and what it
+  prints is read outside.
+- `candidate` executes a program and then calls its functions as the lines of REST ask, answering in
+  JSON.
+- `checker` never sees the program. It runs the tests; a name that they do not define is a `Remote`,
+  whose calls go to the candidate through two pipes and come back as plain data. It writes 1 or 0
+  for every test, where the candidate cannot.
 """
 
 import ast
@@ -18,42 +23,40 @@ import json
 import math
 import operator
 import os
-import platform
 import resource
 import struct
 import sys
 
 READY = b"R"
-OUT_OF_MEMORY, CANDIDATE_GONE = 77, 78  # exit codes
-SYSTEM_CALLS = {  # name: (x86-64, ARM64); None where there is none. All are refused with EPERM.
-    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281), "kill": (62, 129),
-    "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "prlimit64": (302, 261), "setpriority": (141, 140),
-    "sched_setscheduler": (144, 119), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
-    "socket": (41, 198), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
-    "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsmount": (432, 432), "mount_setattr": (442, 442), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "keyctl": (250, 219),
-    "add_key": (248, 217), "request_key": (249, 218), "bpf": (321, 280), "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
-}  # fmt: skip
-CLONE, CLONE3 = (56, 220), (435, 435)
-MACHINES = {
-    "x86_64": (0, 0xC000003E),
-    "aarch64": (1, 0xC00000B7),
-}  # column above, the kernel's name of the machine
-ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
-CLONE_THREAD = 0x10000
+
+# Exit codes.
+OUT_OF_MEMORY = 77
+CANDIDATE_GONE = 78
+
+# Options of prctl(2), and other constants of Linux.
+PR_SET_PDEATHSIG = 1
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+SIGKILL = 9
+CAPABILITY_VERSION_3 = 0x20080522
+LANDLOCK_CREATE_RULESET = 444  # system calls, with the same numbers on every machine
+LANDLOCK_ADD_RULE = 445
+LANDLOCK_RESTRICT_SELF = 446
+LANDLOCK_RULE_PATH_BENEATH = 1
+READ_FILE = 4
+READ_DIRECTORY = 8
+EXECUTE = 1
 
 
 def main():
-    """Reads the header, confines this process, and plays its role: script, candidate or checker."""
+    """Read the header, confine this process, and play its role."""
     header = json.loads(read_exactly(int(read_exactly(8))))
-    confine(header)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    confine(header["confine"])
     sys.set_int_max_str_digits(0)  # what long numbers may cost, the deadline says
-    {"script": script, "candidate": candidate, "checker": checker}[header["role"]](header)
+    roles = {"script": script, "candidate": candidate, "checker": checker}
+    roles[header["role"]](header, nowhere)
 
 
 def read_exactly(size):
@@ -67,110 +70,122 @@ def read_exactly(size):
     return data
 
 
-# --- giving things up
+# Giving things up
 
 
-def confine(header):
-    """Another user if asked, resource limits, no new privileges, a filter of system calls; errors end the process."""
-    if header["uid"]:
+def confine(what):
+    """Give up what the header names; any error ends the process, since nothing may run less
+    confined.
+
+    In this order: another user, capabilities, life after the caller's, resources, new privileges,
+    files, system calls.
+    """
+    if what["user"]:
         os.setgroups([])
-        os.setresgid(*[header["uid"]] * 3)
-        os.setresuid(*[header["uid"]] * 3)
-    if sys.platform == "linux" and header["parent"]:
-        prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-        if os.getppid() != header["parent"]:
+        os.setresgid(*[what["user"]] * 3)
+        os.setresuid(*[what["user"]] * 3)
+    if what["capabilities"]:
+        drop_capabilities()
+    if what["parent"]:
+        prctl(PR_SET_PDEATHSIG, SIGKILL)
+        if os.getppid() != what["parent"]:
             sys.exit("the parent is gone")
-    for name, limit in header["limits"].items():
-        if name == "AS":
-            limit += address_space()
+    for name, limit in what["limits"].items():
         if hasattr(resource, f"RLIMIT_{name}"):
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
-    if header["filter"]:
-        refuse_system_calls()
+    if what["files"] is not None or what["filter"] is not None:
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if what["files"] is not None:
+        read_only_beneath(what["files"])
+    if what["filter"] is not None:
+        filter_system_calls(bytes.fromhex(what["filter"]))
 
 
-def address_space():
-    """Bytes this process takes already; 0 where /proc does not tell."""
-    if not os.path.exists("/proc/self/statm"):
-        return 0
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()
+def drop_capabilities():
+    """Be root in name only (capset(2))."""
+    header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
+    checked(library().capset(header, bytes(24)), "capset")
 
 
-def refuse_system_calls():
-    """Install the filter (seccomp(2)): no processes but threads, no signals, sockets, mounts, shared memory, ..."""
-    program = filter_program(platform.machine())
+def read_only_beneath(paths):
+    """Open no file and list no directory but those beneath the paths, for reading (landlock(7))."""
+    call = library().syscall
+    rights = struct.pack("=Q", READ_FILE | READ_DIRECTORY | EXECUTE)
+    ruleset = checked(call(LANDLOCK_CREATE_RULESET, rights, 8, 0), "landlock_create_ruleset")
+    for path in paths:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        allowed = READ_FILE | EXECUTE
+        if os.path.isdir(path):
+            allowed |= READ_DIRECTORY
+        rule = struct.pack("=Qi", allowed, place)
+        checked(
+            call(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, rule, 0),
+            "landlock_add_rule",
+        )
+        os.close(place)
+    checked(call(LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
+
+
+def filter_system_calls(program):
+    """Install a filter (seccomp(2)), made by `workbench.verifiers.seccomp`."""
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
-    prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-    prctl(
-        22, 2, ctypes.byref(Program(len(program) // 8, program))
-    )  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-
-
-def filter_program(machine):
-    """The filter as classic BPF: a load, a comparison, a return are (0x20, ., ., k), (0x15, jt, jf, k), (0x06, ., ., k)."""
-    column, audit = MACHINES[machine]
-    code = [(0x20, 0, 0, 4), (0x15, 1, 0, audit), (0x06, 0, 0, KILL), (0x20, 0, 0, 0)]
-    if column == 0:
-        code += [(0x35, 0, 1, 0x40000000), (0x06, 0, 0, KILL)]  # the x32 calls have other numbers
-    for numbers in SYSTEM_CALLS.values():
-        if numbers[column] is not None:
-            code += [(0x15, 0, 1, numbers[column]), (0x06, 0, 0, EPERM)]
-    code += [
-        (0x15, 0, 1, CLONE3[column]),
-        (0x06, 0, 0, ENOSYS),
-    ]  # its flags cannot be read here; libraries fall back to clone
-    code += [
-        (0x15, 0, 3, CLONE[column]),
-        (0x20, 0, 0, 16),
-        (0x45, 1, 0, CLONE_THREAD),
-        (0x06, 0, 0, EPERM),
-    ]
-    code += [(0x06, 0, 0, ALLOW)]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    described = Program(len(program) // 8, program)
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described))
 
 
 def prctl(option, value, pointer=None):
-    """The system call of that name; ends the process when it is refused, since nothing may run less confined."""
-    libc = ctypes.CDLL(None, use_errno=True)
     zero = ctypes.c_ulong(0)
-    if libc.prctl(option, ctypes.c_ulong(value), pointer or zero, zero, zero):
-        sys.exit(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
+    result = library().prctl(option, ctypes.c_ulong(value), pointer or zero, zero, zero)
+    checked(result, f"prctl {option}")
 
 
-# --- the roles
+def library():
+    return ctypes.CDLL(None, use_errno=True)
 
 
-def script(header):
-    """The program as `__main__`: its output is its own business, its errors are nobody's."""
+def checked(result, name):
+    """The result of a call to the C library; when it is an error, the process ends."""
+    if result < 0:
+        sys.exit(f"{name}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+# The roles
+
+
+def script(header, nowhere):
+    """The program as `__main__`. Its output is its own business, and its errors are nobody's."""
     os.write(1, READY)
-    silence(2)
+    silence(nowhere, 2)
     execute(header["source"], "__main__")
 
 
-def candidate(header):
+def candidate(header, nowhere):
     """The program as a module, then its functions as they are asked for."""
     out = os.dup(1)
     requests = os.fdopen(os.dup(0), "rb")
     os.write(out, READY)
-    silence(0, 1, 2)
-    namespace, objects = execute(header["source"], "answer"), {}
+    silence(nowhere, 0, 1, 2)
+    namespace = execute(header["source"], "answer")
+    objects = {}
     for line in requests:
         reply = json.dumps(answered(json.loads(line), namespace, objects)).encode() + b"\n"
         while reply:
             reply = reply[os.write(out, reply) :]
 
 
-def checker(header):
+def checker(header, nowhere):
     """The tests, one after another; whatever goes wrong in one fails that one."""
     out = os.dup(1)
     link = Link(*header["link"], header["first"])
     os.write(out, READY)
-    silence(0, 1, 2)
-    for passed in (called if "calls" in header else asserted)(header, link):
+    silence(nowhere, 0, 1, 2)
+    results = called(header, link) if "calls" in header else asserted(header, link)
+    for passed in results:
         os.write(out, b"1" if passed else b"0")
         if link.gone:
             os._exit(CANDIDATE_GONE)
@@ -178,16 +193,15 @@ def checker(header):
             break
 
 
-def silence(*descriptors):
-    """Points file descriptors at /dev/null."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
+def silence(nowhere, *descriptors):
+    """Point file descriptors at /dev/null."""
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 def execute(source, name):
-    """Run the program in a module of its own; out of memory has an exit code."""
+    """Run the program in a module of its own. Running out of memory has an exit code."""
     module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = ["answer.py"]
@@ -198,21 +212,24 @@ def execute(source, name):
     return module.__dict__
 
 
-# --- plain data between candidate and checker
+# Plain data between candidate and checker
 
 
 SHAPES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def encode(value, refer):
-    """Plain data as JSON: scalars as they are, the rest as [kind, ...]; anything else as what `refer` makes of it."""
+    """Plain data as JSON: scalars as they are, the rest as [kind, ...], and anything else as what
+    `refer` makes of it.
+    """
     if value is None or isinstance(value, (int, float, str)):
         return value
     for kind, base in SHAPES.items():
         if isinstance(value, base):
             return [kind, *(encode(item, refer) for item in value)]
     if isinstance(value, dict):
-        return ["dict", *([encode(key, refer), encode(item, refer)] for key, item in value.items())]
+        items = ([encode(key, refer), encode(item, refer)] for key, item in value.items())
+        return ["dict", *items]
     if isinstance(value, (bytes, bytearray)):
         return ["bytes", value.hex()]
     if isinstance(value, complex):
@@ -236,15 +253,22 @@ def decode(data, resolve):
     return resolve(kind, rest[0])
 
 
-# --- the candidate's side
+# The candidate's side
 
 
-OPERATIONS = {"call": lambda value, *args, **named: value(*args, **named), "get": getattr, "iterate": lambda value: list(value),
-              "len": len, "str": str, "item": operator.getitem}  # fmt: skip
+OPERATIONS = {
+    "call": lambda value, *arguments, **named: value(*arguments, **named),
+    "get": getattr,
+    "set": setattr,
+    "iterate": list,
+    "len": len,
+    "str": str,
+    "item": operator.getitem,
+}
 
 
 def answered(request, namespace, objects):
-    """The reply to one request: the value of an operation, or the name of the exception it raised."""
+    """The reply to one request: the value of an operation, or the name of its exception."""
 
     def resolve(kind, key):
         return objects[key] if kind == "object" else named(key, namespace)
@@ -254,8 +278,8 @@ def answered(request, namespace, objects):
         return ["object", id(value)]
 
     try:
-        target, args, named_args = (decode(part, resolve) for part in request["operands"])
-        return {"value": encode(OPERATIONS[request["do"]](target, *args, **named_args), refer)}
+        target, arguments, keywords = (decode(part, resolve) for part in request["operands"])
+        return {"value": encode(OPERATIONS[request["do"]](target, *arguments, **keywords), refer)}
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except BaseException as error:
@@ -263,7 +287,9 @@ def answered(request, namespace, objects):
 
 
 def named(name, namespace):
-    """A global of the program, or a method of its `Solution`, where LeetCode's problems want their functions."""
+    """A global of the program, or a method of its `Solution`, where LeetCode's problems want their
+    functions.
+    """
     if name not in namespace and hasattr(namespace.get("Solution"), name):
         return getattr(namespace["Solution"](), name)
     if name not in namespace:
@@ -271,22 +297,21 @@ def named(name, namespace):
     return namespace[name]
 
 
-# --- the checker's side
+# The checker's side
 
 
 class Link:
-    """The two pipes to the candidate; `gone` once they have ended or brought what no `candidate` would write.
+    """The two pipes to the candidate.
 
-    longest: bytes a reply may have; first: what the candidate's process reads before it is ready.
+    `longest` is how many bytes a reply may have, `first` what the candidate's process reads before
+    it is ready. `gone` once the pipes have ended or brought what no `candidate` would write.
     """
 
     def __init__(self, to_candidate, from_candidate, longest, first):
-        self.requests, self.replies, self.longest, self.gone = (
-            to_candidate,
-            os.fdopen(from_candidate, "rb"),
-            longest,
-            False,
-        )
+        self.requests = to_candidate
+        self.replies = os.fdopen(from_candidate, "rb")
+        self.longest = longest
+        self.gone = False
         self.send(first.encode())
         if self.replies.read(1) != READY:
             sys.exit("the answer's side did not start")
@@ -295,14 +320,16 @@ class Link:
         while data:
             data = data[os.write(self.requests, data) :]
 
-    def ask(self, operation, target, *args, **named_args):
-        """The value of an operation in the candidate; its exception, if it raised one of Python's own."""
-        operands = [encode(part, reference) for part in (target, args, named_args)]
+    def ask(self, operation, target, *arguments, **keywords):
+        """The value of an operation in the candidate. Raises its exception, if it raised one of
+        Python's own.
+        """
+        operands = [encode(part, reference) for part in (target, arguments, keywords)]
         try:
             self.send(json.dumps({"do": operation, "operands": operands}).encode() + b"\n")
-            reply = self.replies.readline(self.longest)
-            self.gone = not reply.endswith(b"\n")
-            reply = json.loads(reply)
+            line = self.replies.readline(self.longest)
+            self.gone = not line.endswith(b"\n")
+            reply = json.loads(line)
         except (OSError, ValueError, RecursionError):
             self.gone = True
             raise
@@ -312,16 +339,21 @@ class Link:
 
 
 class Remote:
-    """A function, class or object in the candidate. Equal to nothing but itself, whatever the candidate says."""
+    """A function, class or object in the candidate. It equals nothing but itself, whatever the
+    candidate says.
+    """
 
     def __init__(self, link, place):
         self.__dict__.update(_link=link, _place=place)
 
-    def __call__(self, *args, **named_args):
-        return self._link.ask("call", self, *args, **named_args)
+    def __call__(self, *arguments, **keywords):
+        return self._link.ask("call", self, *arguments, **keywords)
 
     def __getattr__(self, name):
         return self._link.ask("get", self, name)
+
+    def __setattr__(self, name, value):
+        self._link.ask("set", self, name, value)
 
     def __iter__(self):
         return iter(self._link.ask("iterate", self))
@@ -337,41 +369,54 @@ class Remote:
 
 
 def reference(value):
-    """Where a `Remote` lies in the candidate's process; TypeError for any other value that is no plain data."""
+    """Where a `Remote` lies in the candidate's process; TypeError for any other value that is no
+    plain data.
+    """
     if isinstance(value, Remote):
         return value.__dict__["_place"]
     raise TypeError(f"a {type(value).__name__} cannot be handed to the answer")
 
 
 def exception_of(name):
-    """The exception of Python's own by that name, else RuntimeError."""
-    found = getattr(builtins, str(name), None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
+    """The exception of Python's own by that name, else RuntimeError.
+
+    StopIteration is RuntimeError too, as it is in a generator. Raised inside the tests' `map` or
+    `all`, it would end them early, as if every case had passed.
+    """
+    kind = getattr(builtins, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return RuntimeError
+    if issubclass(kind, (StopIteration, StopAsyncIteration)):
+        return RuntimeError
+    return kind
 
 
 def called(header, link):
     """Whether each call returns what is expected."""
     function = Remote(link, ["name", header["function"]])
-    for args, expected in header["calls"]:
+    for arguments, expected in header["calls"]:
         try:
-            value = function(*args)
-            yield same(value, expected) or (
-                isinstance(expected, list) and len(expected) == 1 and same(value, expected[0])
-            )
+            value = function(*arguments)
+            yield same(value, expected) or in_a_list(value, expected)
         except Exception:
             yield False
 
 
+def in_a_list(value, expected):
+    """Whether the value is the one element of what is expected, as some data sets write it."""
+    return isinstance(expected, list) and len(expected) == 1 and same(value, expected[0])
+
+
 def same(value, expected):
-    """Equality in which tuples are lists and an expected float is met within 1e-6, relative or absolute."""
+    """Equality in which tuples are lists and an expected float is met within 1e-6, relative or
+    absolute.
+    """
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(expected, list):
-        return (
-            isinstance(value, list)
-            and len(value) == len(expected)
-            and all(map(same, value, expected))
-        )
+        if not isinstance(value, list) or len(value) != len(expected):
+            return False
+        return all(map(same, value, expected))
     if isinstance(expected, float) and isinstance(value, (int, float)):
         return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-6)
     return value == expected
@@ -391,38 +436,39 @@ def asserted(header, link):
             yield passed
 
 
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
 def free_names(tree):
-    """The names that the tests read and do not define, except Python's own: they must come from the answer."""
-    nodes = list(ast.walk(tree))
-    read = {
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    bound = {
-        node.id
-        for node in nodes
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-    }
-    bound |= {
-        node.name
-        for node in nodes
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    }
-    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    bound |= {
-        (node.asname or node.name).partition(".")[0]
-        for node in nodes
-        if isinstance(node, ast.alias)
-    }
-    bound |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
-    return read - bound - set(dir(builtins))
+    """The names that the tests read and do not define, except Python's own: they must come from the
+    answer.
+    """
+    read = set()
+    bound = set(dir(builtins))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, DEFINITIONS):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+    return read - bound
 
 
 def is_test(statement):
-    """Whether a statement of the tests is a test: not a definition, an import, an assignment or a bare text."""
-    prepares = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign,
-                ast.AugAssign, ast.Pass)  # fmt: skip
-    text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return not (text or isinstance(statement, prepares))
+    """Whether a statement of the tests is a test: not a definition, an import, an assignment or a
+    bare text.
+    """
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return False
+    assignments = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+    return not isinstance(
+        statement, (*DEFINITIONS, *assignments, ast.Import, ast.ImportFrom, ast.Pass)
+    )
 
 
 if __name__ == "__main__":

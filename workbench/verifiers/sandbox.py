@@ -1,17 +1,24 @@
 """Where the programs of `Code` run: a process with nothing of the user's in reach.
 
-`Sandbox("bwrap")` starts `inside.py` under bubblewrap (https://github.com/containers/bubblewrap): namespaces of its own
-for processes, network, IPC, host name and (unless started as root) users; a file system that holds the interpreter, the
-system's libraries, /proc, /dev and one small /tmp, all but the last read-only; no environment. Started as root, which
-resource limits do not hold, it becomes a user that owns nothing. `Sandbox("weak")` starts the same script directly, in a
-temporary directory with an empty environment: the file system stays open to it.
+`Sandbox("bwrap")` starts `inside.py` under bubblewrap (https://github.com/containers/bubblewrap).
+It has namespaces of its own for processes, network, IPC, host name and, unless started as root,
+users; a file system that holds the interpreter, the system's libraries and /dev, all of it
+read-only, and no /proc; and no environment. Started as a user, the program is the only process of
+its namespace. Started as root, it changes to a user that owns nothing, and bubblewrap's own
+process, which stays root, is beyond its reach.
 
-In both, `inside.py` limits processor time, memory, file sizes, descriptors and threads, and on Linux (x86-64, ARM64) gives
-up the system calls that start processes, send signals, open sockets or mount anything.
+`Sandbox("weak")` starts the same script directly, where bubblewrap cannot run. It has no
+namespaces.
+
+In both, `inside.py` limits processor time, memory, file sizes, descriptors and, with bubblewrap,
+threads. On Linux on x86-64 and ARM64 it gives up the system calls of `seccomp`. In the weak sandbox
+it also gives up writing and, where the kernel has Landlock, reading anything but the interpreter's
+files.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -25,26 +32,36 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import Any
 
-from workbench.verifiers.inside import MACHINES, READY
+from workbench.verifiers import seccomp
+from workbench.verifiers.inside import LANDLOCK_CREATE_RULESET, READY
 
 INSIDE = Path(__file__).with_name("inside.py")
-OLDEST = (0, 7)  # bubblewrap with --size
-NO_NESTING = (0, 8)  # bubblewrap with --disable-userns
-INSTALL = "install it (on Debian and Ubuntu: apt install bubblewrap), or pass sandbox='weak' after reading what that leaves open"
-FREE_UIDS = (
-    61184,
-    65519,
-)  # users that systemd leaves to services made on the fly: no account has files there
+NO_NESTING = (0, 8)  # the first bubblewrap with --disable-userns
+INSTALL = (
+    "install it (on Debian and Ubuntu: apt install bubblewrap), or pass sandbox='weak' after "
+    "reading what that leaves open"
+)
+# Users that systemd leaves to services made on the fly, so no account has files there.
+FREE_USERS = (61184, 65519)
 START_SECONDS = 60.0  # a start that takes longer has failed
-CHUNK = 65_536  # bytes a read or write moves at most
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0",
-               "MALLOC_ARENA_MAX": "1"}  # fmt: skip  # otherwise each thread reserves a quarter of the memory allowed
-SYSTEM = (
+CHUNK = 65_536  # bytes that a read or write moves at most
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/",
+    "LANG": "C.UTF-8",
+    "PYTHONUTF8": "1",
+    "PYTHONHASHSEED": "0",
+    "MALLOC_ARENA_MAX": "1",  # otherwise each thread reserves a quarter of the memory allowed
+}
+# Where systems keep shared libraries.
+LIBRARIES = (
     "/lib",
     "/lib64",
     "/lib32",
@@ -54,67 +71,126 @@ SYSTEM = (
     "/nix/store",
     "/gnu/store",
 )
+LANDLOCK_CREATE_RULESET_VERSION = 1
 
 
 @dataclass
 class Limits:
-    """What a program may use: seconds (its deadline), MiB of memory, MiB of files, threads, KiB of output."""
+    """What a program may use.
+
+    Attributes
+    ----------
+    deadline : float
+        Seconds.
+    memory_mb : int
+        MiB of address space, the interpreter's own included.
+    threads : int
+        Counted with bubblewrap only, since otherwise all threads of the user would count.
+    output_kb : int
+        KiB.
+    """
 
     deadline: float
     memory_mb: int
-    files_mb: int = 16
     threads: int = 64
     output_kb: int = 1024
 
     def resources(self, kind: str) -> dict[str, int]:
-        """As resource limits; those on threads count a whole user's in the weak kind, so that one leaves them out."""
-        limits = {"CPU": ceil(self.deadline) + 1, "AS": self.memory_mb * 2**20, "FSIZE": self.files_mb * 2**20,
-                  "NOFILE": 64, "CORE": 0, "MEMLOCK": 0, "MSGQUEUE": 0}  # fmt: skip
-        return limits | ({"NPROC": self.threads} if kind == "bwrap" else {})
+        """As resource limits of a sandbox of that kind."""
+        limits = {
+            "CPU": ceil(self.deadline) + 1,
+            "AS": self.memory_mb * 2**20,
+            "FSIZE": 2**20,
+            "NOFILE": 64,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+        }
+        if kind == "bwrap":
+            limits["NPROC"] = self.threads
+        return limits
 
 
 class Sandbox:
-    """Starts confined processes; `kind` is "bwrap" or "weak".
+    """Starts confined processes.
 
-    Raises RuntimeError in one line when bubblewrap is missing, too old or not allowed to make namespaces.
+    Parameters
+    ----------
+    kind : {"bwrap", "weak"}
+    limits : Limits
+
+    Raises
+    ------
+    RuntimeError
+        In one line, when bubblewrap is missing or is not allowed to make namespaces.
     """
 
     def __init__(self, kind: str, limits: Limits) -> None:
-        self.kind, self.limits = kind, limits
-        self.command = bubblewrap(limits) if kind == "bwrap" else [sys.executable]
-        self.command += ["-s", "-S", "-P", "-B", "/inside.py" if kind == "bwrap" else str(INSIDE)]
-        self.start(
-            {"role": "script", "source": ""}
-        ).finish()  # a sandbox that cannot start says so now
+        self.kind = kind
+        self.limits = limits
+        self.filtered = seccomp.available()
+        if kind == "bwrap":
+            self.command = [*bubblewrap(), str(Path(sys.executable).resolve())]
+            script = "/inside.py"
+        else:
+            self.command = [sys.executable]
+            script = str(INSIDE)
+        self.command += ["-s", "-S", "-P", "-B", script]
+        # A sandbox that cannot start says so now.
+        self.start({"role": "script", "source": ""}).finish()
 
-    def start(self, header: dict, rest: bytes = b"", **options) -> Process:
-        """A process in the role that the header says, `rest` being what its program reads from standard input."""
-        return self._process(self.opening(header) + rest, **options)
+    def start(self, header: dict[str, Any], rest: bytes = b"", fds: Sequence[int] = ()) -> Process:
+        """A process in the role that the header says; `rest` is what its program reads from
+        standard input.
+        """
+        return Process(self.command, self.limits, self.opening(header) + rest, fds=fds)
 
     def begin(self, stdin: int, stdout: int) -> Process:
-        """A process that is told by someone else, over `stdin`, what to be."""
-        return self._process(b"", stdin=stdin, stdout=stdout)
+        """A process that is told by somebody else, over `stdin`, what to be."""
+        return Process(self.command, self.limits, b"", stdin=stdin, stdout=stdout)
 
-    def _process(self, data: bytes, **options) -> Process:
-        folder = tempfile.mkdtemp(prefix="workbench-") if self.kind == "weak" else "/"
-        return Process(self.command, self.limits, data, folder=folder, **options)
-
-    def opening(self, header: dict) -> bytes:
-        """What the process's standard input begins with: the header and how to confine it."""
-        as_root = self.kind == "bwrap" and os.geteuid() == 0
-        text = json.dumps(header | {
-            "limits": self.limits.resources(self.kind), "filter": platform.system() == "Linux" and platform.machine() in MACHINES,
-            "uid": FREE_UIDS[0] + secrets.randbelow(FREE_UIDS[1] - FREE_UIDS[0] + 1) if as_root else None,
-            "parent": os.getpid() if self.kind == "weak" else None,
-        }).encode()  # fmt: skip
+    def opening(self, header: dict[str, Any]) -> bytes:
+        """What the process's standard input begins with: the header, and what to give up."""
+        text = json.dumps(header | {"confine": self._confinement()}).encode()
         return b"%08d" % len(text) + text
+
+    def _confinement(self) -> dict[str, Any]:
+        root = os.geteuid() == 0
+        weak = self.kind == "weak"
+        linux = sys.platform == "linux"
+        system_calls = None
+        if self.filtered:
+            system_calls = seccomp.program(platform.machine(), writing=not weak).hex()
+        return {
+            "user": _free_user() if root and not weak else None,
+            "capabilities": root and linux,
+            "parent": os.getpid() if weak and linux else None,
+            "limits": self.limits.resources(self.kind),
+            "files": [*interpreter_files(), str(INSIDE)] if weak and has_landlock() else None,
+            "filter": system_calls,
+        }
 
 
 class Process:
-    """A confined process; `how` it ended: "ended" by itself, "timeout", or "output", of which it wrote too much.
+    """A confined process.
 
-    folder: where it starts, removed with it unless it is /. stdin, stdout: descriptors instead of pipes to this process;
-    fds: those it inherits besides. `seconds`: how long its program ran.
+    Parameters
+    ----------
+    command : list of str
+    limits : Limits
+    data : bytes
+        What it reads from standard input.
+    stdin, stdout : int, optional
+        Descriptors in place of pipes to this process.
+    fds : sequence of int
+        Descriptors that it inherits besides.
+
+    Attributes
+    ----------
+    how : {"ended", "timeout", "output"}
+        How it ended: by itself, at the deadline, or because it wrote too much.
+    seconds : float
+        How long its program ran.
     """
 
     def __init__(
@@ -123,28 +199,45 @@ class Process:
         limits: Limits,
         data: bytes,
         *,
-        folder: str = "/",
-        stdin=None,
-        stdout=None,
-        fds=(),
+        stdin: int | None = None,
+        stdout: int | None = None,
+        fds: Sequence[int] = (),
     ) -> None:
-        self.limits, self.data, self.output, self.how = (
-            limits,
-            memoryview(data),
-            bytearray(),
-            "ended",
-        )
+        self.limits = limits
+        self.data = memoryview(data)
+        self.output = bytearray()
+        self.how = "ended"
         self.seconds = 0.0
-        self.folder, self.complaints = folder, tempfile.TemporaryFile()
+        self.complaints = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            command, bufsize=0, stdin=stdin or subprocess.PIPE, stdout=stdout or subprocess.PIPE, stderr=self.complaints,
-            start_new_session=True, env=ENVIRONMENT, cwd=folder, pass_fds=fds,
-        )  # fmt: skip
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE if stdin is None else stdin,
+            stdout=subprocess.PIPE if stdout is None else stdout,
+            stderr=self.complaints,
+            start_new_session=True,
+            env=ENVIRONMENT,
+            cwd="/",
+            pass_fds=fds,
+        )
 
     def finish(self, seconds: float | None = None) -> tuple[bytes, int]:
-        """Feed and read it to its end, the deadline or too much output; what it wrote, and its exit code (see `stop`).
+        """Feed and read it to its end, the deadline or too much output.
 
-        seconds: default the deadline. They count from `READY`, when its program starts; RuntimeError when it does not.
+        Parameters
+        ----------
+        seconds : float, optional
+            From `READY` on, when its program starts. Default: the deadline.
+
+        Returns
+        -------
+        output, code
+            What it wrote, and its exit code (see `stop`).
+
+        Raises
+        ------
+        RuntimeError
+            When its program does not start.
         """
         try:
             self._converse(self.limits.deadline if seconds is None else seconds)
@@ -158,29 +251,36 @@ class Process:
         return bytes(self.output[len(READY) :]), code
 
     def _converse(self, seconds: float) -> None:
-        began, until = None, time.monotonic() + START_SECONDS
-        os.set_blocking(self.process.stdin.fileno(), False)
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        os.set_blocking(stdin.fileno(), False)
+        began = None
+        until = time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdin, selectors.EVENT_WRITE, self._feed)
-            reading = selector.register(self.process.stdout, selectors.EVENT_READ, self._read)
-            while (
-                reading
-                and time.monotonic() < until
-                and len(self.output) <= self.limits.output_kb * 1024
-            ):
+            selector.register(stdin, selectors.EVENT_WRITE)
+            selector.register(stdout, selectors.EVENT_READ)
+            reading = True
+            while reading and time.monotonic() < until and not self._too_much():
                 for key, _ in selector.select(until - time.monotonic()):
-                    if not key.data():
-                        selector.unregister(key.fileobj)
-                        key.fileobj.close()
-                        reading = reading and key.data != self._read
+                    if key.fileobj is stdin and not self._feed():
+                        selector.unregister(stdin)
+                        stdin.close()
+                    elif key.fileobj is stdout and not self._read():
+                        selector.unregister(stdout)
+                        reading = False
                 if self.output and began is None:
                     began = time.monotonic()
                     until = began + seconds
         self.how = self._ending(until)
-        self.seconds = time.monotonic() - (began or time.monotonic())
+        if began is not None:
+            self.seconds = time.monotonic() - began
+
+    def _too_much(self) -> bool:
+        return len(self.output) > self.limits.output_kb * 1024
 
     def _ending(self, until: float) -> str:
-        if len(self.output) > self.limits.output_kb * 1024:
+        if self._too_much():
             return "output"
         try:
             self.process.wait(max(0.0, until - time.monotonic()))
@@ -190,14 +290,17 @@ class Process:
 
     def _feed(self) -> bool:
         """Write what the pipe takes; False when all is written or nobody reads."""
+        assert self.process.stdin is not None
         try:
-            self.data = self.data[os.write(self.process.stdin.fileno(), self.data[:CHUNK]) :]
+            written = os.write(self.process.stdin.fileno(), self.data[:CHUNK])
         except BrokenPipeError:
             return False
+        self.data = self.data[written:]
         return bool(self.data)
 
     def _read(self) -> bool:
         """Take what has been written; False when it is closed."""
+        assert self.process.stdout is not None
         chunk = os.read(self.process.stdout.fileno(), CHUNK)
         self.output += chunk
         return bool(chunk)
@@ -208,21 +311,15 @@ class Process:
         return self.stop()
 
     def stop(self) -> int:
-        """Kill what still runs and leave nothing; the exit code, 128 + n where signal n ended it."""
+        """Kill what still runs. Returns the exit code, 128 + n where signal n ended it."""
         if self.process.poll() is None:
-            with suppress(
-                ProcessLookupError, PermissionError
-            ):  # ended since; macOS calls it a matter of permission
+            # It may have ended since, which macOS calls a matter of permission.
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
-        if self.folder != "/":
-            subprocess.run(
-                ["rm", "-rf", "--", self.folder], stderr=subprocess.DEVNULL
-            )  # at any depth, whatever is in it
-            self.folder = "/"
         return 128 - code if code < 0 else code
 
     def close(self) -> None:
@@ -237,61 +334,113 @@ class Process:
         return lines[-1] if lines else "no message"
 
 
-def bubblewrap(limits: Limits) -> list[str]:
-    """The command up to the interpreter. RuntimeError when there is no bubblewrap or too old a one."""
-    found = shutil.which("bwrap")
-    if found is None:
+def left_open() -> str:
+    """What `sandbox="weak"` leaves open on this machine, in a sentence for a warning."""
+    gaps = ["see which files exist"]
+    if not has_landlock():
+        gaps = [
+            "read every file that you can read, and the memory of your processes through /proc, by "
+            "which it can learn what a test expects"
+        ]
+    if not seccomp.available():
+        gaps = [
+            "read, change and delete what you can",
+            "reach the network",
+            "signal and kill your processes",
+            "outlive its deadline and your program",
+            "forge its verdict by any of these",
+        ]
+    return f"sandbox='weak' has no namespaces: a program can {', '.join(gaps)}"
+
+
+def has_landlock() -> bool:
+    """Whether the kernel can restrict which files a process reads (Linux 5.13)."""
+    if sys.platform != "linux":
+        return False
+    version = ctypes.CDLL(None).syscall(
+        LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION
+    )
+    return version > 0
+
+
+def bubblewrap() -> list[str]:
+    """The command up to the interpreter; RuntimeError when there is no bubblewrap."""
+    program = shutil.which("bwrap")
+    if program is None:
         raise RuntimeError(f"sandbox='bwrap' needs bubblewrap, and there is no `bwrap`: {INSTALL}")
-    text = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
-    version = tuple(map(int, re.findall(r"\d+", text)[:2]))
-    if version < OLDEST:
-        raise RuntimeError(
-            f"sandbox='bwrap' needs bubblewrap {'.'.join(map(str, OLDEST))} or later, not {text.strip()}"
-        )
-    return [
-        found, "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
-        "--unshare-cgroup-try", "--hostname", "sandbox", "--cap-drop", "ALL", *_user(version),
-        "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--perms", "1777", "--size", str(limits.files_mb * 2**20),
-        "--tmpfs", "/tmp", "--chdir", "/tmp", *_files(), "--ro-bind", str(INSIDE), "/inside.py", "--remount-ro", "/", "--",
-        str(Path(sys.executable).resolve()),
-    ]  # fmt: skip
+    namespaces = [
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--hostname",
+        "sandbox",
+    ]
+    life = ["--die-with-parent", "--new-session"]
+    files = [*_mounts(), "--ro-bind", str(INSIDE), "/inside.py", "--remount-ro", "/"]
+    return [program, *life, *namespaces, "--cap-drop", "ALL", *_user(program), *files, "--"]
 
 
-def _user(version: tuple[int, ...]) -> list[str]:
-    """A user namespace; root, whom limits do not hold in one, may change its user instead (`inside.confine`)."""
+def _user(program: str) -> list[str]:
+    """As whom the program runs.
+
+    As a user: in a user namespace, and as process 1. Otherwise process 1 is one of bubblewrap's, of
+    the same user and not confined, which the program could take over.
+
+    As root: resource limits would not hold root in a user namespace, so the program may change its
+    user (see `inside.confine`). Process 1 stays bubblewrap's, since only root may end the program
+    when the caller dies.
+    """
     if os.geteuid() == 0:
         return ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    nesting = ["--disable-userns"] if version >= NO_NESTING else []
-    return ["--unshare-user", "--uid", "65534", "--gid", "65534", *nesting]
-
-
-def _files() -> list[str]:
-    """The system's libraries and the interpreter's own files, without anything installed besides."""
-    program, own = (
-        os.path.realpath(sys.executable),
-        sysconfig.get_paths(vars={"platbase": sys.base_exec_prefix}),
-    )
-    folders = {
-        os.path.realpath(path)
-        for path in (own["stdlib"], own["platstdlib"], sysconfig.get_config_var("LIBDIR"))
-        if path
-    }
-    mounts = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
-    mounts += [program, *sorted(folders), "/etc/ld.so.cache"]
-    arguments = []
-    for parent in sorted({str(parent) for path in mounts for parent in Path(path).parents} - {"/"}):
-        arguments += [
-            "--dir",
-            parent,
-        ]  # otherwise made unreadable for others than the user it starts as
-    for path in filter(os.path.islink, SYSTEM):
-        arguments += ["--symlink", os.readlink(path), path]
-    for path in mounts:
-        arguments += ["--ro-bind-try", path, path]
-    for folder in sorted(folders | {"/usr/lib", "/usr/local/lib"}):
-        for installed in [
-            *Path(folder).glob("*-packages"),
-            *Path(folder).glob("python3*/*-packages"),
-        ]:
-            arguments += ["--tmpfs", str(installed), "--remount-ro", str(installed)]
+    arguments = ["--unshare-user", "--uid", "65534", "--gid", "65534", "--as-pid-1"]
+    if _version(program) >= NO_NESTING:
+        arguments.append("--disable-userns")
     return arguments
+
+
+def _version(program: str) -> tuple[int, ...]:
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return tuple(map(int, re.findall(r"\d+", shown.stdout)[:2]))
+
+
+def _free_user() -> int:
+    first, last = FREE_USERS
+    return first + secrets.randbelow(last - first + 1)
+
+
+def interpreter_files() -> list[str]:
+    """The system's libraries, the interpreter's own files, and the harmless devices."""
+    paths = [path for path in LIBRARIES if os.path.isdir(path)]
+    paths += [os.path.realpath(sys.executable), *_standard_library(), "/etc/ld.so.cache"]
+    paths += ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"]
+    return [path for path in paths if os.path.exists(path)]
+
+
+def _standard_library() -> list[str]:
+    own = sysconfig.get_paths(vars={"platbase": sys.base_exec_prefix})
+    folders = (own["stdlib"], own["platstdlib"], sysconfig.get_config_var("LIBDIR"))
+    return sorted({os.path.realpath(folder) for folder in folders if folder})
+
+
+def _mounts() -> list[str]:
+    """The file system: libraries and the interpreter, without anything installed besides."""
+    links = [path for path in LIBRARIES if os.path.islink(path)]
+    mounted = [
+        path for path in interpreter_files() if path not in links and not path.startswith("/dev/")
+    ]
+    arguments = []
+    # Made here, or bubblewrap would make them unreadable for others than the user it starts as.
+    parents = {str(parent) for path in mounted for parent in Path(path).parents} - {"/"}
+    for parent in sorted(parents):
+        arguments += ["--dir", parent]
+    for path in links:
+        arguments += ["--symlink", os.readlink(path), path]
+    for path in mounted:
+        arguments += ["--ro-bind", path, path]
+    for folder in sorted({*_standard_library(), "/usr/lib"}):
+        for pattern in ("*-packages", "python3*/*-packages"):
+            for installed in sorted(Path(folder).glob(pattern)):
+                arguments += ["--tmpfs", str(installed), "--remount-ro", str(installed)]
+    return [*arguments, "--dev", "/dev", "--remount-ro", "/dev"]

@@ -2,20 +2,25 @@
 
     python -m workbench.verifiers.worker MODULE:FUNCTION MEMORY_MB DEADLINE PARENT_PID
 
-FUNCTION takes nothing, loads what judging needs and returns the judge: item -> reply, both dicts. The first line out is
-`{"ready": true}`; then every `{"id": ..., ...}` is answered by one line with a "status", in the order received.
+FUNCTION takes nothing, loads what judging needs, and returns the judge: a function from an item to
+a reply, both dicts. The first line out is `{"ready": true}`. Then every `{"id": ..., ...}` is
+answered by one line with a "status", in the order received.
 
-The judging is done by a fork of this process, which has loaded everything already: to kill it and fork again takes
-milliseconds, so an item that hangs costs its deadline and no start. A fork is replaced
+The judging is done by a fork of this process, which has loaded everything already. To kill it and
+fork again takes milliseconds, so an item that hangs costs its deadline and no start. A fork is
+replaced
 
-- at the deadline (the item is a `timeout`),
-- when it ran out of memory or died (a `crash`; if a signal from outside killed it, this process dies too, and its
-  parent asks once more), and
-- when what its items left behind takes a quarter of its memory, so that no item pays for the ones before it.
+- at the deadline. The item is a `timeout`; it is marked as not certain if the fork had computed for
+  less than a tenth of that time, because then something had paused or starved it;
+- when it ran out of memory or died. The item is a `crash`. If a signal from outside killed the
+  fork, this process dies too, and its parent asks once more;
+- when what its items left behind takes a quarter of its memory, so that no item pays for the ones
+  before it.
 
-Covered: time, memory (RLIMIT_AS, Linux only, counted from what the loaded libraries already take), output of libraries
-on stdout, a parent that dies (Linux: killed by the kernel at once; elsewhere: ends at the next read), processes that a
-judge leaves behind (Linux). Not covered: hostile code: a judge that runs code needs its own sandbox.
+Covered are time, memory (RLIMIT_AS on Linux, counted from what the loaded libraries already take),
+what libraries print on stdout, a parent that dies (on Linux the kernel kills this process at once,
+elsewhere it ends at the next read), and processes that a judge leaves behind (on Linux). Hostile
+code is not covered: a judge that runs code needs a sandbox of its own.
 """
 
 from __future__ import annotations
@@ -35,15 +40,22 @@ from typing import BinaryIO
 
 Judge = Callable[[dict], dict]
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# Options of prctl(2).
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+# Signals by which a process ends through its own fault.
 OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+
 WORN = 0.25  # share of its memory that a fork may keep between two items
-CHUNK = 65_536  # bytes a read or write moves at most
-TIMEOUT, CRASH = b'{"status": "timeout"}\n', b'{"status": "crash"}\n'
+COMPUTED = 0.1  # share of the deadline that a fork must have computed for a certain timeout
+CHUNK = 65_536  # bytes that a read or write moves at most
 
 
 class Fork:
-    """A forked copy of this process that judges line by line; `spent` when another must take its place."""
+    """A forked copy of this process that judges line by line. When `spent`, another must take its
+    place.
+    """
 
     def __init__(self, judge: Judge, memory_mb: int) -> None:
         items, self.items = os.pipe()
@@ -57,36 +69,53 @@ class Fork:
                 os._exit(1)
         os.close(items)
         os.close(replies)
-        self.room, self.first_size = memory_mb * 2**20, address_space(self.pid)
-        self.spent, self.ended = False, False
+        self.clock = cpu_clock(self.pid)
+        self.memory = memory_mb * 2**20
+        self.first_size = address_space(self.pid)
+        self.spent = False
+        self.ended = False
 
     def ask(self, line: bytes, deadline: float) -> bytes:
-        """The reply to a line: the fork's own, a `timeout` after `deadline` seconds, a `crash` if it has died instead."""
-        end, reply = time.monotonic() + deadline, b""
+        """The reply to a line: the fork's own, a `timeout` after `deadline` seconds, or a `crash`
+        if it has died instead.
+        """
+        began = self._computed()
+        end = time.monotonic() + deadline
+        reply = b""
         try:
             send(self.items, line)
             while not reply.endswith(b"\n"):
-                if not select.select([self.replies], [], [], max(0.0, end - time.monotonic()))[0]:
+                patience = max(0.0, end - time.monotonic())
+                if not select.select([self.replies], [], [], patience)[0]:
                     self.spent = True
-                    return TIMEOUT
-                if not (chunk := os.read(self.replies, CHUNK)):
+                    certain = self._computed() - began >= COMPUTED * deadline
+                    return as_line({"status": "timeout", "certain": certain})
+                chunk = os.read(self.replies, CHUNK)
+                if not chunk:
                     return self._died()
                 reply += chunk
         except BrokenPipeError:
             return self._died()
-        self.spent = address_space(self.pid) - self.first_size > self.room * WORN
+        self.spent = address_space(self.pid) - self.first_size > self.memory * WORN
         return reply
 
+    def _computed(self) -> float:
+        """Seconds of processor time so far; of the wall where there is no such clock."""
+        return time.monotonic() if self.clock is None else time.clock_gettime(self.clock)
+
     def _died(self) -> bytes:
-        """Of a fault of its own: a crash. Of a signal from outside: this process dies with it, for the parent to see."""
+        """A crash, if the fork died of a fault of its own. If a signal from outside killed it, this
+        process dies in the same way, for the parent to see.
+        """
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         if code < 0 and -code not in OWN_FAULTS:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.spent = self.ended = True
-        return CRASH
+        self.ended = True
+        self.spent = True
+        return as_line({"status": "crash"})
 
     def kill(self) -> None:
-        """End it and (on Linux) every process it has started."""
+        """End it and, on Linux, every process that it has started."""
         if not self.ended:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -98,7 +127,9 @@ class Fork:
 
 
 def serve(judge: Judge, memory_mb: int, parent: int, items: int, replies: int) -> None:
-    """The life of a fork: lines from descriptor `items`, replies to `replies`; out of memory, it ends without one."""
+    """The life of a fork: lines from descriptor `items`, replies to `replies`. It ends without a
+    reply when it runs out of memory.
+    """
     die_with_parent(parent)
     os.dup2(items, 0)
     os.dup2(replies, 3)
@@ -107,22 +138,27 @@ def serve(judge: Judge, memory_mb: int, parent: int, items: int, replies: int) -
     with os.fdopen(0, "rb") as lines, os.fdopen(3, "wb") as out:
         for line in lines:
             item = json.loads(line)
-            write(out, {"id": item["id"], **judge(item)})
+            out.write(as_line({"id": item["id"], **judge(item)}))
+            out.flush()
 
 
 def children() -> Iterator[int]:
-    """The pids of this process's children, until there are none: those of a killed fork become its own (Linux)."""
+    """The pids of this process's children, until there are none. On Linux those of a killed fork
+    have become its own.
+    """
     listing = f"/proc/self/task/{os.getpid()}/children"
     while os.path.exists(listing):
-        with open(listing) as pids:
-            found = pids.read().split()
-        if not found:
+        with open(listing) as file:
+            pids = file.read().split()
+        if not pids:
             return
-        yield from map(int, found)
+        yield from map(int, pids)
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the thread that started this process ends (prctl(2)); leave if it has already."""
+    """Ask the kernel for SIGKILL when the thread that started this process ends, and leave if it
+    has ended already.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -130,13 +166,23 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of what its forks leave behind (prctl(2), Linux)."""
+    """Have the kernel make this process the parent of what its forks leave behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def cpu_clock(pid: int) -> int | None:
+    """The clock of a process's processor time, for `time.clock_gettime`; None without one."""
+    if sys.platform != "linux":
+        return None
+    clock = ctypes.c_int()
+    if ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
+        return None
+    return clock.value
+
+
 def private_stdout() -> BinaryIO:
-    """The pipe to the parent under a new descriptor; what libraries print goes to stderr instead."""
+    """The pipe to the parent under a new descriptor. What libraries print goes to stderr."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return replies
@@ -154,13 +200,16 @@ def address_space(pid: int) -> int:
 def limit_memory(megabytes: int) -> None:
     """Let the address space grow by `megabytes` MiB from here, and write no core files."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if used := address_space(os.getpid()):
+    used = address_space(os.getpid())
+    if used:
         limit = used + megabytes * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def silence_stderr() -> None:
-    """From here on both standard outputs lead nowhere; the start's errors were for the parent to read."""
+def silence_outputs() -> None:
+    """From here on both standard outputs lead nowhere. The errors of the start were for the parent
+    to read.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
@@ -180,22 +229,24 @@ def send(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest[:CHUNK]) :]
 
 
-def write(replies: BinaryIO, message: dict) -> None:
-    """One message as a line of JSON, sent at once."""
-    replies.write(json.dumps(message).encode() + b"\n")
-    replies.flush()
+def as_line(message: dict) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 def main(name: str, memory_mb: str, deadline: str, parent: str) -> None:
-    """Judges items from standard input until it ends: `name` is "module:function", `parent` the pid to die with."""
+    """Judge items from standard input until it ends.
+
+    `name` is "module:function", `parent` the pid of the process to die with.
+    """
     die_with_parent(int(parent))
     adopt_orphans()
     replies = private_stdout()
     judge = load(name)
-    silence_stderr()
-    gc.freeze()  # the collector need not touch, and so copy, what forks share
+    silence_outputs()
+    gc.freeze()  # so that the collector does not touch, and thereby copy, what forks share
     fork = Fork(judge, int(memory_mb))
-    write(replies, {"ready": True})
+    replies.write(as_line({"ready": True}))
+    replies.flush()
     for line in sys.stdin.buffer:
         replies.write(fork.ask(line, float(deadline)))
         replies.flush()

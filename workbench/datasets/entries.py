@@ -1,0 +1,71 @@
+r"""What a row of a data set says, and how its texts are read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    r"""One question.
+
+    Attributes
+    ----------
+    question : str
+        Without an instruction; empty where the row has none.
+    answer : str
+        The gold answer; empty where the row has none.
+    level : int
+        0 for unknown.
+    response : str, optional
+        A response that must be judged right. None: of mathematics the answer in a box, of tests not
+        known.
+    """
+
+    question: str
+    answer: str
+    level: int = 0
+    response: str | None = None
+
+
+def text_of(value: Any) -> str:
+    """A text without space around it; empty for None."""
+    return "" if value is None else str(value).strip()
+
+
+def without_dollars(answer: Any) -> str:
+    """An answer without dollar signs around mathematics. A whole number that went through a float,
+    as 27.0, is 27.
+    """
+    answer = re.sub(r"(?<!\\)\$", "", text_of(answer)).strip()
+    return re.sub(r"\A(-?\d+)\.0\Z", r"\1", answer)
+
+
+def level_of(value: Any) -> int:
+    """The number in "Level 5" or 5; 0 where there is none, as in a few rows of MATH."""
+    digits = re.search(r"\d+", str(value))
+    return int(digits.group()) if digits else 0
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""What the last `\boxed{...}` of a solution holds, also of `\fbox{...}` and `\boxed 7`.
+
+    Examples
+    --------
+    >>> boxed_answer(r"\boxed{1}, hence \boxed{\frac{1}{2}}.")
+    '\\frac{1}{2}'
+    """
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)(?:\s*\{|\s+([^$\n]+))", text))
+    if not boxes:
+        return None
+    if boxes[-1][1]:
+        return boxes[-1][1].strip(" .")
+    rest = text[boxes[-1].end() :]
+    depth = 1
+    for brace in re.finditer(r"\\.|[{}]", rest):  # an escaped brace is no brace
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return rest[: brace.start()]
+    return None

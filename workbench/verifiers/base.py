@@ -1,0 +1,153 @@
+"""What every verifier has: statuses, scores, counts, and the checks of what is handed to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from workbench.utils.descriptions import compose, parameters
+from workbench.utils.validation import texts
+
+STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
+"""What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
+read, but not that. `unparsed`: no answer could be read. `timeout`: killed at the deadline. `crash`:
+the worker or the program ran out of memory or died.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a verifier found about R responses.
+
+    Attributes
+    ----------
+    reward : (R,) float64
+        1 where the status is `ok`, otherwise 0. With `Code(partial=True)`, the share of the tests
+        that passed.
+    status : (R,) str
+        Values of `STATUSES`.
+    """
+
+    reward: np.ndarray
+    status: np.ndarray
+
+    @classmethod
+    def of(cls, statuses: Sequence[str]) -> Scores:
+        """Scores in which `ok` earns 1 and everything else 0."""
+        width = max(map(len, STATUSES))
+        status = np.array(statuses, dtype=f"<U{width}")
+        return cls((status == "ok").astype(np.float64), status)
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Which responses are right, (R,) bool."""
+        return self.status == "ok"
+
+    def counts(self) -> dict[str, int]:
+        """How many responses have each status.
+
+        Examples
+        --------
+        >>> Scores.of(["ok", "wrong", "ok"]).counts()
+        {'ok': 2, 'wrong': 1, 'unparsed': 0, 'timeout': 0, 'crash': 0}
+        """
+        seen = Counter(self.status.tolist())
+        return {status: seen[status] for status in STATUSES}
+
+
+class Verifier:
+    """Base class of the verifiers: checks what it is given, keeps counts, and ends in a `with`
+    block.
+
+    A verifier of your own derives from it and writes `judge`. Its constructor keeps the arguments
+    as attributes of the same names, so that `config` can report them.
+
+    Attributes
+    ----------
+    counts : dict of str to int
+        How many responses had each status, over everything scored so far.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(STATUSES, 0)
+        self._counting = ForkSafeLock()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The arguments of the constructor, name to value, for a manifest."""
+        return parameters(self)
+
+    def score(self, responses: Sequence[str], answers: Sequence[str]) -> Scores:
+        """Judge responses against gold answers. Nothing that a model writes makes it raise.
+
+        Parameters
+        ----------
+        responses : sequence of R str
+        answers : sequence of R str
+            The gold answer of each response, not blank.
+
+        Returns
+        -------
+        Scores
+
+        Raises
+        ------
+        ValueError
+            When the lengths differ, something is not a string, or a gold answer is of no use.
+        RuntimeError
+            When no process can be started to judge in.
+        """
+        responses = texts("responses", responses)
+        answers = texts("answers", answers)
+        if len(responses) != len(answers):
+            raise ValueError(
+                f"answers has length {len(answers)}: one for each of the {len(responses)} "
+                "responses is needed"
+            )
+        for i, answer in enumerate(answers):
+            if not answer.strip():
+                raise ValueError(f"answers[{i}]={answer!r}: an answer that is not blank is needed")
+        scores = self.judge(responses, answers)
+        with self._counting:
+            for status, count in scores.counts().items():
+                self.counts[status] += count
+        return scores
+
+    def judge(self, responses: list[str], answers: list[str]) -> Scores:
+        """Scores of responses and answers that `score` has checked."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what runs. A verifier without processes has nothing to end."""
+
+    def __repr__(self) -> str:
+        return compose(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class ForkSafeLock:
+    """A lock that a forked child finds open, whoever held it in the parent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()
+            self._pid = os.getpid()
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
