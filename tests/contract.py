@@ -51,7 +51,7 @@ def step(policy, rollouts, advantages, rate=1e-3):
     return grpo_step(
         policy,
         optimizer,
-        rollouts.assign(logprobs=behaviour),
+        rollouts.assign(old_logprobs=behaviour),
         advantages,
         Objective(),
         micro_tokens=1024,
@@ -97,8 +97,8 @@ class Contract:
             and (rollouts.lengths >= 1).all()
             and np.isfinite(rollouts.entropy).all()
         )
-        assert (rollouts.logprobs.lengths == rollouts.lengths).all() and (
-            rollouts.logprobs.values <= 0
+        assert (rollouts.old_logprobs.lengths == rollouts.lengths).all() and (
+            rollouts.old_logprobs.values <= 0
         ).all()
         none = policy.generate(PROBLEMS, [0] * 6, SAMPLING, seed=3)
         assert len(none) == 0 and {name for name, _ in none.items()} == {
@@ -110,7 +110,7 @@ class Contract:
         with torch.no_grad():
             logprobs, entropy = policy.logprobs(rollouts, entropy=True)
         assert (
-            np.abs(logprobs.float().cpu().numpy() - rollouts.logprobs.padded()).max()
+            np.abs(logprobs.float().cpu().numpy() - rollouts.old_logprobs.padded()).max()
             < self.tolerance
         )
         assert (
@@ -124,7 +124,7 @@ class Contract:
             PROMPTS, [2] * 6, Sampling(temperature=temperature, max_new_tokens=16), seed=1
         )
         assert (
-            np.abs(fresh(policy, rollouts, temperature) - rollouts.logprobs.padded()).max()
+            np.abs(fresh(policy, rollouts, temperature) - rollouts.old_logprobs.padded()).max()
             < self.tolerance
         )
 
@@ -138,7 +138,7 @@ class Contract:
         rollouts = policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)
         again = policy.generate(PROMPTS, [1] * 6, GREEDY, seed=1)
         assert responses(rollouts) == responses(again) or not self.exact
-        assert np.median(rollouts.logprobs.values) > np.log(0.5)
+        assert np.median(rollouts.old_logprobs.values) > np.log(0.5)
         if self.exact:
             policy.model.eval()
             batch = policy.tokenizer(
@@ -188,10 +188,10 @@ class Contract:
 
     def test_top_k_and_top_p_keep_the_head(self, policy):
         narrow = policy.generate(PROMPTS, [2] * 6, replace(SAMPLING, top_k=1), seed=9)
-        assert narrow.logprobs.values.min() > np.log(1 / len(policy.tokenizer))
+        assert narrow.old_logprobs.values.min() > np.log(1 / len(policy.tokenizer))
         assert responses(narrow)[::2] == responses(narrow)[1::2] or not self.exact
         nucleus = policy.generate(PROMPTS, [2] * 6, replace(SAMPLING, top_p=0.5), seed=9)
-        assert np.abs(fresh(policy, nucleus) - nucleus.logprobs.padded()).max() < self.tolerance
+        assert np.abs(fresh(policy, nucleus) - nucleus.old_logprobs.padded()).max() < self.tolerance
 
     def test_state_round_trip(self, policy):
         before = policy.state_dict()

@@ -30,16 +30,17 @@ class Drawn:
     ----------
     tokens : (R, T) int32, 0 beyond the end of a row
     logprobs : (R, T) float32, 0 beyond the end of a row
+    entropies : (R, T) float32, 0 beyond the end of a row
+        Of the distribution that each token was drawn from, in nats; NaN where the sampler does not
+        tell.
     lengths : (R,) int64
-    entropies : (R,) float64
-        Mean over the tokens of a row, in nats; NaN where the sampler does not tell.
     truncated : (R,) bool
     """
 
     tokens: np.ndarray
     logprobs: np.ndarray
-    lengths: np.ndarray
     entropies: np.ndarray
+    lengths: np.ndarray
     truncated: np.ndarray
 
     @classmethod
@@ -48,8 +49,8 @@ class Drawn:
         return cls(
             np.zeros((rows, width), dtype=np.int32),
             np.zeros((rows, width), dtype=np.float32),
+            np.zeros((rows, width), dtype=np.float32),
             np.zeros(rows, dtype=np.int64),
-            np.zeros(rows),
             np.ones(rows, dtype=bool),
         )
 
@@ -156,7 +157,7 @@ def sample(
         alive = rows[going]
         drawn.tokens[alive, step] = tokens.cpu().numpy()[going]
         drawn.logprobs[alive, step] = logprobs.cpu().numpy()[going]
-        drawn.entropies[alive] += entropies.cpu().numpy()[going]
+        drawn.entropies[alive, step] = entropies.cpu().numpy()[going]
         drawn.lengths[alive] += 1
 
         ended = ends(drawn.tokens[alive, : step + 1])
@@ -171,7 +172,6 @@ def sample(
             going = going[left]
             tokens = tokens[torch.as_tensor(left, device=tokens.device)]
         logits = decoder.advance(tokens)
-    drawn.entropies /= drawn.lengths
     return drawn
 
 

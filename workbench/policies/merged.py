@@ -138,7 +138,9 @@ class MergedDecoder:
 
     def _used(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values at the places in use."""
-        keys = self.keys[..., : self.filled] if self.by_dimension else self.keys[..., : self.filled, :]
+        keys = (
+            self.keys[..., : self.filled] if self.by_dimension else self.keys[..., : self.filled, :]
+        )
         return keys, self.values[..., : self.filled, :]
 
     def _make_room(self, places: int, rows: torch.Tensor) -> None:
@@ -156,7 +158,6 @@ class MergedDecoder:
         cosine, sine = self.rotary(self.embedding, torch.arange(places)[None])
         half = self.head // 2
         self.angles = torch.complex(cosine[0, :, :half], sine[0, :, :half])
-
 
     def _empty(self, name: str, *shape: int) -> torch.Tensor:
         """Memory of a shape with any content.
@@ -319,9 +320,7 @@ def _folded(weight: torch.Tensor, norm: Any) -> torch.Tensor:
     return (weight * scale).t().contiguous()
 
 
-def _product(
-    inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+def _product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """inputs @ matrix + bias."""
     return torch.mm(inputs, matrix) if bias is None else torch.addmm(bias, inputs, matrix)
 

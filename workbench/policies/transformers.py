@@ -219,7 +219,9 @@ class TransformersPolicy:
         def ends(tokens: np.ndarray) -> np.ndarray:
             return self._ends(tokens, sampling.stop)
 
-        with torch.inference_mode(self.merges):
+        # An architecture that is not known may keep tensors, which must stay ordinary ones.
+        without_gradient = torch.inference_mode if self.merges else torch.no_grad
+        with without_gradient():
             # Each distinct prompt is computed once for all its responses.
             distinct, prompt_of_row = np.unique(owner, return_inverse=True)
             decoder, logits = self._prefill(prompts.take(distinct), self.merges)
@@ -276,6 +278,7 @@ class TransformersPolicy:
         drawn: Drawn,
     ) -> Rollouts:
         response = Ragged.of_padded(drawn.tokens, drawn.lengths)
+        entropy = Ragged.of_padded(drawn.entropies, drawn.lengths)
         return Rollouts(
             problem=np.array([problem.id for problem in problems], dtype=str)[owner],
             level=np.array([problem.level for problem in problems], dtype=np.int64)[owner],
@@ -286,7 +289,8 @@ class TransformersPolicy:
             text=self._texts(response),
             draw=draw,
             truncated=drawn.truncated,
-            entropy=drawn.entropies,
+            token_entropy=entropy,
+            entropy=entropy.means(),
         )
 
     def _texts(self, responses: Ragged) -> np.ndarray:
