@@ -6,6 +6,7 @@ import signal
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import settings
 
@@ -13,10 +14,10 @@ import workbench as wb
 from workbench.labs import shipped
 from workbench.rollouts import Ragged, Rollouts
 
-settings.register_profile("any", deadline=None)  # a busy machine is not a wrong result
-settings.register_profile(
-    "same", deadline=None, derandomize=True
-)  # for CI: the same examples as long as the test is the same
+# No deadlines: a busy machine is not a wrong result.
+settings.register_profile("any", deadline=None)
+# For CI: the same examples as long as the test is the same.
+settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("any")
 
 
@@ -29,7 +30,7 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def same_environment():
-    """The command line asks matplotlib for no windows; run inside the tests, that must not reach the notebooks'."""
+    """The command line asks matplotlib for no windows, which must not reach the notebooks."""
     before = os.environ.get("MPLBACKEND")
     yield
     if before is None:
@@ -48,7 +49,7 @@ def lab():
 
 
 def heed_interrupts():
-    """For `preexec_fn`: a shell's background jobs ignore an interrupt, and so would what a test starts from one."""
+    """For `preexec_fn`: what a test starts heeds an interrupt, even from a background shell."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -61,14 +62,22 @@ def tiny_policy(**options):
 def small_lab(**options):
     """The tiny lab with few and easy problems."""
     return wb.labs.tiny(
-        **{"pool": 32, "levels": (1, 2, 3), "held_out": 12, "samples": 2, **options}
+        **{
+            "pool": 32,
+            "base": "clean",
+            "levels": (1, 2, 3),
+            "held_out": 12,
+            "samples": 2,
+            **options,
+        }
     )
 
 
 def hand_made(rewards, problems, lengths=None, seed=0):
     """Rollouts with given rewards (R,) and problem ids (R,), random prompt and response tokens."""
     rng = np.random.default_rng(seed)
-    lengths = lengths or rng.integers(1, 9, len(rewards))
+    if lengths is None:
+        lengths = rng.integers(1, 9, len(rewards))
     responses = [rng.integers(4, 14, n) for n in lengths]
     return Rollouts(
         problem=problems,
@@ -76,5 +85,63 @@ def hand_made(rewards, problems, lengths=None, seed=0):
         correct=np.asarray(rewards) > 0,
         prompt=Ragged.of([rng.integers(4, 14, 5) for _ in rewards], np.int32),
         response=Ragged.of(responses, np.int32),
-        logprobs=Ragged.of([np.full(n, -2.0) for n in lengths], np.float32),
+        old_logprobs=Ragged.of([np.full(n, -2.0) for n in lengths], np.float32),
     )
+
+
+class Gradients:
+    """An optimizer that changes nothing and keeps the gradient of the latest step in `seen`."""
+
+    def __init__(self, policy):
+        self.parameters = list(policy.parameters())
+
+    def zero_grad(self, set_to_none=True):
+        import torch
+
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def step(self):
+        import torch
+
+        self.seen = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
+
+
+# Runs and their records
+
+
+def go(run, n):
+    """The rows of a run's rounds up to the n-th, without a progress bar."""
+    return list(run.rounds(n, progress=False))
+
+
+def same_record(a, b):
+    """Fail unless rounds (timings aside), rollouts and evaluations are equal, bit for bit."""
+    pd.testing.assert_frame_equal(timeless(a.rounds), timeless(b.rounds), check_exact=True)
+    pd.testing.assert_frame_equal(a.rollouts(), b.rollouts(), check_exact=True)
+    pd.testing.assert_frame_equal(a.evals, b.evals, check_exact=True)
+
+
+def timeless(rounds):
+    """The rounds of a record without their timings."""
+    return rounds[[name for name in rounds if not name.startswith("seconds")]]
+
+
+def same_weights(a, b):
+    """Whether the checkpoints of two records hold equal tensors, bit for bit."""
+    first = weights(a)
+    second = weights(b)
+    return first.keys() == second.keys() and all(
+        same_tensor(first[name], second[name]) for name in first
+    )
+
+
+def same_tensor(a, b):
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.is_floating_point())
+
+
+def weights(path):
+    """The tensors of a record's checkpoint, name to tensor."""
+    from safetensors.torch import load_file
+
+    return load_file(path / "checkpoint" / "state.safetensors")

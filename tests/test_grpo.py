@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import hand_made, tiny_policy
+from conftest import Gradients, hand_made, tiny_policy
 
 from workbench.advantages import group_normalized
 from workbench.grpo import NonFinite, grpo_step, micro_batches, mini_batches
@@ -16,23 +16,10 @@ ROLLOUTS = hand_made([1, 0, 0, 1, 1, 1, 0, 0, 1, 0], list("aaabbbcccc"))
 ADVANTAGES = group_normalized(ROLLOUTS.reward, ROLLOUTS.problem)
 
 
-class Gradients:
-    """An optimizer that only keeps what it is given."""
-
-    def __init__(self, policy):
-        self.parameters = list(policy.parameters())
-
-    def zero_grad(self, set_to_none=True):
-        for p in self.parameters:
-            p.grad = torch.zeros_like(p)
-
-    def step(self):
-        self.seen = torch.cat([p.grad.flatten() for p in self.parameters])
-
-
 def gradient(policy, objective, **options):
     keeper = Gradients(policy)
-    stats = grpo_step(policy, keeper, ROLLOUTS, ADVANTAGES, objective, max_grad_norm=1e9, **options)
+    options = {"max_grad_norm": 1e9, **options}
+    stats = grpo_step(policy, keeper, ROLLOUTS, ADVANTAGES, objective, **options)
     return keeper.seen, stats
 
 
@@ -42,13 +29,14 @@ def plain_gradient(policy, objective):
     logprobs = policy.logprobs(ROLLOUTS)
     loss = policy_loss(
         logprobs,
-        torch.as_tensor(ROLLOUTS.logprobs.padded()),
+        torch.as_tensor(ROLLOUTS.old_logprobs.padded()),
         torch.as_tensor(ADVANTAGES, dtype=torch.float32),
         mask,
         clip=objective.clip,
-        ratio=objective.ratio,
-        mean=objective.mean,
+        importance_sampling=objective.importance_sampling,
+        loss_aggregation=objective.loss_aggregation,
         length=objective.length,
+        groups=ROLLOUTS.group,
     )
     policy.model.zero_grad()
     loss.backward()
@@ -57,9 +45,10 @@ def plain_gradient(policy, objective):
 
 OBJECTIVES = [
     Objective(),
-    Objective(mean="rollout"),
-    Objective(ratio="sequence", mean="rollout", clip=(9e-1, 9.0)),
-    Objective(mean="constant", length=12),
+    Objective(loss_aggregation="rollout"),
+    Objective(importance_sampling="sequence", loss_aggregation="rollout", clip=(9e-1, 9.0)),
+    Objective(loss_aggregation="group"),
+    Objective(loss_aggregation="constant", length=12),
 ]
 
 
@@ -75,51 +64,47 @@ def test_gradient_and_loss_do_not_depend_on_the_split(policy, objective, micro_t
 
 @pytest.mark.parametrize("micro_tokens", [200, 10**6])
 def test_gradient_is_that_of_the_plain_computation(policy, micro_tokens):
-    """Of responses really sampled: no row left out, all padded on the left, logits of every position."""
-    rollouts = policy.generate(
-        [p.prompt for p in arithmetic(6, seed=2)], [4] * 6, Sampling(max_new_tokens=24), seed=1
-    )
-    advantages = group_normalized(
-        np.array([1.0, 0, 0, 1] * 3 + [0.0] * 4 + [0.0, 1, 1, 1] * 2), rollouts.problem
-    )
-    assert len(set(rollouts.prompt.lengths)) > 1 and len(set(rollouts.lengths)) > 1
-    with torch.no_grad():
+    """Of sampled responses: no row left out, all padded on the left, logits of every position."""
+    prompts = [problem.prompt for problem in arithmetic(6, seed=2)]
+    rollouts = policy.generate(prompts, [4] * 6, Sampling(max_new_tokens=24), seed=1)
+    rewards = [1.0, 0, 0, 1] * 3 + [0.0] * 4 + [0.0, 1, 1, 1] * 2
+    advantages = group_normalized(rewards, rollouts.problem)
+    assert len(set(rollouts.prompt.lengths)) > 1
+    assert len(set(rollouts.lengths)) > 1
+    with torch.no_grad():  # so that ratios are other than 1
         for p in policy.parameters():
-            p.add_(
-                0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
-            )  # ratios other than 1
+            p.add_(0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+
     whole = Ragged.of([[*rollouts.prompt[i], *rollouts.response[i]] for i in range(24)], np.int64)
-    ids, real = (
-        torch.as_tensor(a.copy()) for a in (whole.padded(side="left"), whole.mask()[:, ::-1])
-    )
+    ids = torch.as_tensor(whole.padded(side="left"))
+    real = torch.as_tensor(whole.mask()[:, ::-1].copy())
     width = rollouts.lengths.max()
-    logits = policy.model(
-        input_ids=ids, attention_mask=real.long(), position_ids=(real.cumsum(1) - 1).clamp(min=0)
-    ).logits
+    positions = (real.cumsum(1) - 1).clamp(min=0)
+    logits = policy.model(input_ids=ids, attention_mask=real.long(), position_ids=positions).logits
     logprobs = logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, -width:, 0]
     mask = torch.as_tensor(rollouts.response.mask()[:, ::-1].copy())
-    behaviour = torch.as_tensor(rollouts.logprobs.padded(side="left"))
+    old_logprobs = torch.as_tensor(rollouts.old_logprobs.padded(side="left"))
     policy_loss(
-        logprobs, behaviour, torch.as_tensor(advantages, dtype=torch.float32), mask, mean="token"
+        logprobs, old_logprobs, torch.as_tensor(advantages, dtype=torch.float32), mask
     ).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters()])
     keeper = Gradients(policy)
     stats = grpo_step(
         policy, keeper, rollouts, advantages, max_grad_norm=1e9, micro_tokens=micro_tokens
     )
-    assert stats.rollouts == 20 and np.nanmax(stats.clip_ratio) > 0
+    assert stats.rollouts == 20
+    assert np.nanmax(stats.clip_ratio) > 0
     assert (keeper.seen - expected).norm() <= 1e-5 * expected.norm()
 
 
 def test_rows_without_advantage_are_not_computed(policy):
     _, stats = gradient(policy, Objective())
     assert stats.rollouts == int((ADVANTAGES != 0).sum()) == 7
-    assert (
-        np.isnan(stats.clip_ratio[ADVANTAGES == 0]).all()
-        and np.isfinite(stats.entropy[ADVANTAGES != 0]).all()
-    )
+    assert np.isnan(stats.clip_ratio[ADVANTAGES == 0]).all()
+    assert np.isfinite(stats.entropy[ADVANTAGES != 0]).all()
     _, stats = gradient(policy, Objective(entropy=0.01))
-    assert stats.rollouts == 10 and np.isfinite(stats.entropy).all()
+    assert stats.rollouts == 10
+    assert np.isfinite(stats.entropy).all()
 
 
 def test_kl_pulls_back_to_the_reference(policy):
@@ -133,56 +118,58 @@ def test_kl_pulls_back_to_the_reference(policy):
             p.add_(0.02 * torch.randn_like(p))
     seen, stats = gradient(policy, Objective(kl=0.1), reference=reference)
     without, _ = gradient(policy, Objective())
-    assert stats.kl > 0 and not torch.allclose(seen, without)
+    assert stats.kl > 0
+    assert not torch.allclose(seen, without)
 
 
 def test_gradient_clipping():
     policy = tiny_policy()
     keeper = Gradients(policy)
     stats = grpo_step(policy, keeper, ROLLOUTS, ADVANTAGES, max_grad_norm=0.01)
-    assert keeper.seen.norm().item() == pytest.approx(0.01, rel=1e-3) and stats.gradient_norm > 0.01
+    assert keeper.seen.norm().item() == pytest.approx(0.01, rel=1e-3)
+    assert stats.gradient_norm > 0.01
 
 
 def test_a_step_makes_good_responses_likelier(policy):
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
     with torch.no_grad():
         before = policy.logprobs(ROLLOUTS)
-    rollouts = ROLLOUTS.assign(logprobs=Ragged.of_padded(before.numpy(), ROLLOUTS.lengths))
+    rollouts = ROLLOUTS.assign(old_logprobs=Ragged.of_padded(before.numpy(), ROLLOUTS.lengths))
     grpo_step(policy, optimizer, rollouts, ADVANTAGES)
     with torch.no_grad():
         gain = ((policy.logprobs(rollouts) - before).sum(1).numpy() * ADVANTAGES).sum()
     assert gain > 0
 
 
-def test_drift_and_clip_ratio_see_another_policy(policy):
+def test_logprob_diff_and_clip_ratio_see_another_policy(policy):
+    """The hand-made log-probabilities are those of no policy at all."""
     _, stats = gradient(policy, Objective())
-    assert np.nanmin(stats.drift) > 0.1 and np.nanmax(stats.clip_ratio) > 0, (
-        "the hand-made behaviour is another policy"
-    )
+    assert np.nanmin(stats.logprob_diff) > 0.1
+    assert np.nanmax(stats.clip_ratio) > 0
 
 
 def test_non_finite_leaves_the_weights_alone(policy):
     before = policy.state_dict()
-    impossible = Ragged(np.full_like(ROLLOUTS.logprobs.values, -np.inf), ROLLOUTS.logprobs.offsets)
-    broken = ROLLOUTS.assign(logprobs=impossible)
+    optimizer = torch.optim.AdamW(policy.parameters())
+    minus_infinity = np.full_like(ROLLOUTS.old_logprobs.values, -np.inf)
+    impossible = Ragged(minus_infinity, ROLLOUTS.old_logprobs.offsets)
+    broken = ROLLOUTS.assign(old_logprobs=impossible)
+    unbounded = Objective(clip=(1.0, float("inf")))
     with pytest.raises(NonFinite, match=r"the loss of .* rollouts is") as caught:
-        grpo_step(
-            policy,
-            torch.optim.AdamW(policy.parameters()),
-            broken,
-            ADVANTAGES,
-            Objective(clip=(1.0, float("inf"))),
-        )
+        grpo_step(policy, optimizer, broken, ADVANTAGES, unbounded)
     assert len(caught.value.rollouts) == 7
-    with pytest.raises(NonFinite, match="advantages are not finite"):
-        grpo_step(policy, torch.optim.AdamW(policy.parameters()), ROLLOUTS, np.full(10, np.nan))
+    with pytest.raises(NonFinite, match="advantages are not finite") as caught:
+        grpo_step(policy, optimizer, ROLLOUTS, np.where(np.arange(10) == 3, np.nan, ADVANTAGES))
+    assert len(caught.value.rollouts) == 1
     assert all(torch.equal(a, b) for a, b in zip(before.values(), policy.state_dict().values()))
 
 
 def test_no_gradient_anywhere_is_a_step_with_none(policy):
     keeper = Gradients(policy)
     stats = grpo_step(policy, keeper, ROLLOUTS, np.zeros(10))
-    assert stats.rollouts == 0 and stats.gradient_norm == 0 and not keeper.seen.any()
+    assert stats.rollouts == 0
+    assert stats.gradient_norm == 0
+    assert not keeper.seen.any()
 
 
 def test_micro_batches_stay_within_the_budget():
@@ -195,13 +182,27 @@ def test_micro_batches_stay_within_the_budget():
 def test_mini_batches_split_by_groups():
     parts = mini_batches(ROLLOUTS, 2, np.random.default_rng(0))
     groups = [set(ROLLOUTS.problem[part]) for part in parts]
-    assert not groups[0] & groups[1] and groups[0] | groups[1] == {"a", "b", "c"}
+    assert not groups[0] & groups[1]
+    assert groups[0] | groups[1] == {"a", "b", "c"}
     assert len(mini_batches(ROLLOUTS, 4, np.random.default_rng(0))) == 3, (
         "fewer groups make fewer steps"
     )
     assert mini_batches(ROLLOUTS.take([]), 2, np.random.default_rng(0)) == []
 
 
-def test_advantages_of_another_shape():
-    with pytest.raises(ValueError, match="one for each of the 10 rollouts"):
-        grpo_step(None, None, ROLLOUTS, np.zeros(3))
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"advantages": np.zeros(3)}, r"advantages has shape \(3,\): one for each of the 10"),
+        (
+            {"advantages": Ragged.of([[1.0]] * 10, np.float64)},
+            "advantages: one for each token of the rollouts' responses",
+        ),
+        ({"weights": np.ones(3)}, r"weights has shape \(3,\): one for each of the 10"),
+        ({"weights": -np.ones(10)}, "weights: finite numbers of at least 0"),
+        ({"weights": np.full(10, np.nan)}, "weights: finite numbers of at least 0"),
+    ],
+)
+def test_arrays_of_another_shape_or_range_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        grpo_step(None, None, ROLLOUTS, **{"advantages": np.zeros(10), **options})

@@ -36,6 +36,7 @@ from workbench.policies.checks import (
 )
 from workbench.policies.decoding import CachedDecoder, Decoder, Drawn, sample, uniforms_of
 from workbench.policies.merged import MergedDecoder, supports
+from workbench.policies.packing import pack
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import derive
@@ -96,6 +97,8 @@ class TransformersPolicy:
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         self._check_logits()
         self.merges = engine is None and self._can_merge()
+        self.packs = True
+        if core.config._attn_implementation == "sdpa": core.set_attn_implementation("workbench_packed")
 
     @classmethod
     def from_pretrained(
@@ -331,59 +334,77 @@ class TransformersPolicy:
             sampler_gap=gap,
         )
 
-    # training
+    # Training
 
-    def logprobs(self, rollouts, temperature=1.0, entropy=False):
-        """Log-probabilities of the response tokens by a fresh forward pass; see `Policy.logprobs`.
-
-        Rows are padded on the right, where a causal model cannot see them, so no attention mask is needed.
-        """
+    def logprobs(self, rollouts: Rollouts, temperature: float = 1.0, entropy: bool = False) -> Any:
+        """Log-probabilities of the response tokens by a forward pass; see `Policy.logprobs`."""
         mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
         targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
         chunk = max(1, LOGIT_CHUNK // self.head.weight.shape[0])
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
-            hidden = self._response_states(rollouts)
+            states = self._response_states(rollouts)
             pieces = [
                 self._token_logprobs(
-                    hidden[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk
+                    states[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk
                 )
                 for i in range(0, len(targets), chunk)
             ]
-        out = [
-            torch.zeros(mask.shape, device=self.device).masked_scatter(mask, torch.cat(p))
-            for p in zip(*pieces)
-        ]
-        return tuple(out) if entropy else out[0]
 
-    def _response_states(self, rollouts):
-        """Final hidden states at the positions that predict response tokens, (N, H), rows end to end."""
-        prompts, responses = rollouts.prompt.lengths, rollouts.response.lengths
+        def padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
+            empty = torch.zeros(mask.shape, device=self.device)
+            return empty.masked_scatter(mask, torch.cat(values))
+
+        logprobs, entropies = zip(*pieces)
+        return (padded(logprobs), padded(entropies)) if entropy else padded(logprobs)
+
+    def _response_states(self, rollouts: Rollouts) -> torch.Tensor:
+        """Final hidden states at the positions that predict response tokens, (N, H), rows end to
+        end.
+        """
+        if self.packs:
+            packing = pack(rollouts, self.device)
+            # An attention mask of four dimensions tells transformers to make none.
+            states = self.decoder(
+                input_ids=packing.ids[None],
+                position_ids=packing.positions[None],
+                attention_mask=torch.zeros(1, 1, 1, 1, device=self.device),
+                use_cache=False,
+                packing=packing,
+            ).last_hidden_state[0]
+            return states.index_select(0, packing.predicts)
+        prompts, responses = rollouts.prompt.lengths, rollouts.lengths
         rows = [
             np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))
         ]
-        ids = torch.as_tensor(Ragged.of(rows, np.int64).padded(self._pad_id), device=self.device)
-        hidden = self._states(ids)
+        # Rows are padded on the right, where a causal model cannot see them.
+        ids = Ragged.of(rows, np.int64).padded(self._pad_id)
+        states = self._states(torch.as_tensor(ids, device=self.device))
         place = np.arange(ids.shape[1])
         predicts = (place >= prompts[:, None] - 1) & (place < (prompts + responses)[:, None] - 1)
-        return hidden[torch.as_tensor(predicts, device=self.device)]
+        return states[torch.as_tensor(predicts, device=self.device)]
 
-    def _states(self, ids):
+    def _states(self, ids: torch.Tensor) -> torch.Tensor:
         """Final hidden states (R, T, H) of token ids (R, T)."""
         return self.decoder(input_ids=ids, use_cache=False).last_hidden_state
 
-    def _precision(self):
+    def _precision(self) -> AbstractContextManager:
         """The context of every forward pass of the trainer."""
         return nullcontext()
 
-    def _token_logprobs(self, hidden, targets, scale, recompute):
-        """Log-probabilities and entropies of a chunk of tokens, (N,) each; logits are recomputed in the backward pass."""
+    def _token_logprobs(
+        self, states: torch.Tensor, targets: torch.Tensor, scale: float, recompute: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies of a chunk of tokens, (N,) each; with `recompute` the
+        logits are computed again in the backward pass.
+        """
 
-        def score(states):
-            logits = torch.log_softmax(self.head(states).float() * scale, dim=-1)
-            return logits.gather(1, targets[:, None])[:, 0], -(logits.exp() * logits).sum(-1)
+        def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            logprobs = torch.log_softmax(self.head(states).float() * scale, dim=-1)
+            entropies = -(logprobs.exp() * logprobs).sum(-1)
+            return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
-        return checkpoint(score, hidden, use_reentrant=False) if recompute else score(hidden)
+        return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
 
     @torch.no_grad()
     def prompt_states(self, prompts):
