@@ -39,7 +39,7 @@ def test_batches_of_rows_change_nothing(policy):
 def test_samples_follow_the_distribution(policy):
     n = 4000
     rollouts = policy.generate(["7+5="], [n], Sampling(max_new_tokens=1), seed=11)
-    first, logprob = rollouts.response.values, rollouts.logprobs.values
+    first, logprob = rollouts.response.values, rollouts.old_logprobs.values
     for token in np.unique(first):
         p = np.exp(logprob[first == token][0])
         assert abs((first == token).mean() - p) < 4.5 * np.sqrt(p * (1 - p) / n) + 1e-3

@@ -1,51 +1,259 @@
-"""One decoding step of the sampling loop: draws, and the state that goes from token to token."""
+"""How responses are sampled, one token of every row at a time.
+
+`sample` is the loop. What computes the logits is a decoder with a batch of rows as its state:
+`CachedDecoder` here asks the model itself and serves every architecture, and
+`merged.MergedDecoder` computes the usual ones with fewer operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from workbench.policies import Sampling
+from workbench.utils.seeding import generator
 
-class State:
-    """Decoding state of a batch: key-value cache, attention mask (R, t) and next position (R,)."""
-
-    def __init__(self, cache, mask, positions):
-        self.cache, self.mask, self.positions = cache, mask, positions
-
-    def keep(self, rows):
-        """Leaves these rows, in this order, repeats allowed."""
-        self.cache.batch_select_indices(rows)
-        self.mask, self.positions = self.mask[rows], self.positions[rows]
+BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
+HEAD = 1024  # most likely tokens among which a nucleus is looked for before everything is sorted
+WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
 
 
-def draw_tokens(logits, uniforms, sampling):
-    """One token a row by inverse CDF: tokens (R,), their log-probabilities (R,), entropies (R,)."""
-    logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
+@dataclass
+class Drawn:
+    """What sampling returns for R rows of at most T tokens.
+
+    Attributes
+    ----------
+    tokens : (R, T) int32, 0 beyond the end of a row
+    logprobs : (R, T) float32, 0 beyond the end of a row
+    entropies : (R, T) float32, 0 beyond the end of a row
+        Of the distribution that each token was drawn from, in nats; NaN where the sampler does not
+        tell.
+    lengths : (R,) int64
+    truncated : (R,) bool
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    entropies: np.ndarray
+    lengths: np.ndarray
+    truncated: np.ndarray
+
+    @classmethod
+    def empty(cls, rows: int, width: int) -> Drawn:
+        """Rows of which nothing has been drawn yet."""
+        return cls(
+            np.zeros((rows, width), dtype=np.int32),
+            np.zeros((rows, width), dtype=np.float32),
+            np.zeros((rows, width), dtype=np.float32),
+            np.zeros(rows, dtype=np.int64),
+            np.ones(rows, dtype=bool),
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[Drawn]) -> Drawn:
+        """The rows of all parts, in order; all parts have the same width."""
+        columns = zip(*(vars(part).values() for part in parts))
+        return cls(*map(np.concatenate, columns))
+
+    def take(self, rows: np.ndarray) -> Drawn:
+        """The given rows, in that order."""
+        return Drawn(*(column[rows] for column in vars(self).values()))
+
+
+class Decoder(Protocol):
+    """A batch of rows in the middle of decoding.
+
+    compacts_at_once: whether ended rows are best dropped as soon as there are any.
+    """
+
+    compacts_at_once: bool
+
+    def spread(self, rows: np.ndarray) -> None:
+        """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
+        ...
+
+    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits (R, V) after one more token (R,) in every row."""
+        ...
+
+    def keep(self, going: np.ndarray) -> np.ndarray:
+        """Drop the rows that are not `going` (R,) bool; returns which of the old rows are left, in
+        their new order.
+        """
+        ...
+
+
+class CachedDecoder:
+    """Any causal language model on the public cache of transformers."""
+
+    compacts_at_once = False
+
+    def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
+        self.policy = policy
+        self.cache = cache
+        self.mask = mask  # (R, t), 0 where a prompt is padded
+        self.positions = mask.sum(1)  # of the next token of each row
+
+    def spread(self, rows: np.ndarray) -> None:
+        """See `Decoder`."""
+        index = torch.as_tensor(rows, device=self.mask.device)
+        self.cache.batch_select_indices(index)
+        self.mask = self.mask[index]
+        self.positions = self.positions[index]
+
+    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Decoder`."""
+        self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
+        states = self.policy.decoder(
+            input_ids=tokens[:, None],
+            attention_mask=self.mask,
+            position_ids=self.positions[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state
+        self.positions = self.positions + 1
+        return self.policy.head(states[:, -1])
+
+    def keep(self, going: np.ndarray) -> np.ndarray:
+        """See `Decoder`."""
+        left = np.flatnonzero(going)
+        self.spread(left)
+        return left
+
+
+def sample(
+    decoder: Decoder,
+    logits: torch.Tensor,
+    uniforms: np.ndarray,
+    sampling: Sampling,
+    ends: Callable[[np.ndarray], np.ndarray],
+) -> Drawn:
+    """Draw one response in each row of a decoder that holds the prompts.
+
+    Parameters
+    ----------
+    decoder : Decoder
+    logits : (R, V) tensor
+        Of each row's first token.
+    uniforms : (R, T)
+        One number from [0, 1) for each token that a row may draw. A row's tokens depend on its own
+        numbers only, whatever else is in the batch.
+    sampling : Sampling
+    ends : function
+        Which of the rows of tokens (r, t) end with their newest token, (r,) bool.
+    """
+    size, width = uniforms.shape
+    drawn = Drawn.empty(size, width)
+    rows = np.arange(size)  # which response stands in each row of the batch
+    going = np.ones(size, dtype=bool)  # which rows of the batch have not ended
+    for step in range(width):
+        of_step = torch.as_tensor(uniforms[rows, step], device=logits.device)
+        tokens, logprobs, entropies = draw_tokens(logits.float(), of_step, sampling)
+        alive = rows[going]
+        drawn.tokens[alive, step] = tokens.cpu().numpy()[going]
+        drawn.logprobs[alive, step] = logprobs.cpu().numpy()[going]
+        drawn.entropies[alive, step] = entropies.cpu().numpy()[going]
+        drawn.lengths[alive] += 1
+
+        ended = ends(drawn.tokens[alive, : step + 1])
+        drawn.truncated[alive[ended]] = False
+        going[going] = ~ended
+        if not going.any() or step + 1 == width:
+            break
+        worth_it = decoder.compacts_at_once or going.mean() < WORTH_COPYING
+        if worth_it and not going.all():
+            left = decoder.keep(going)
+            rows = rows[left]
+            going = going[left]
+            tokens = tokens[torch.as_tensor(left, device=tokens.device)]
+        logits = decoder.advance(tokens)
+    return drawn
+
+
+def draw_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor, sampling: Sampling
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One token a row: tokens (R,), their log-probabilities (R,) and the entropies (R,) in nats.
+
+    logits (R, V) float32, uniforms (R,) float64 from [0, 1).
+    """
+    greedy = sampling.temperature == 0
+    if not greedy and sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    logprobs = torch.log_softmax(logits, dim=-1)
     probabilities = logprobs.exp()
-    entropy = -(probabilities * logprobs).nan_to_num().sum(-1)
-    if sampling.temperature == 0:
+    # An impossible token has 0 times -inf, which counts as 0.
+    entropies = -(probabilities * logprobs).nan_to_num_(nan=0.0).sum(-1)
+    if greedy:
         tokens = logits.argmax(-1)
     else:
-        cumulative = restrict(probabilities, sampling).double().cumsum(-1)
-        threshold = uniforms * cumulative[:, -1]
-        tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)[:, 0].clamp(
-            max=logits.shape[-1] - 1
-        )
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0], entropy
+        tokens = inverse_cdf(restrict(probabilities, sampling), uniforms)
+    return tokens, logprobs.gather(1, tokens[:, None])[:, 0], entropies
 
 
-def restrict(probabilities, sampling):
-    """Zeroes what top_k and top_p exclude, (R, V); the most likely token always stays."""
+def inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """The first token (R,) whose running sum exceeds the given share of its row's total.
+
+    probabilities (R, V) need not sum to 1; uniforms (R,) float64 from [0, 1). Sums are in float64,
+    so that rare tokens of a large vocabulary keep their chance, but only those of one block of the
+    vocabulary are held for each token.
+
+    >>> inverse_cdf(torch.tensor([[0.5, 0.0, 0.25]]).repeat(3, 1), torch.tensor([0.0, 0.66, 0.67]))
+    tensor([0, 0, 2])
+    """
+    size = probabilities.shape[1]
+    if size <= BLOCK:
+        sums = probabilities.cumsum(-1, dtype=torch.float64)
+        return _first_above(sums, uniforms * sums[:, -1])
+    padded = torch.nn.functional.pad(probabilities, (0, -size % BLOCK))
+    blocks = padded.view(len(padded), -1, BLOCK)
+    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    target = uniforms * sums[:, -1]
+    block = _first_above(sums, target)
+    row = torch.arange(len(block), device=block.device)
+    before = torch.nn.functional.pad(sums, (1, 0))[row, block]
+    inside = blocks[row, block].cumsum(-1, dtype=torch.float64)
+    token = block * BLOCK + _first_above(inside, target - before)
+    return token.clamp(max=size - 1)
+
+
+def _first_above(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Column (R,) of the first of the ascending sums (R, K) above each target (R,), the last one at
+    most.
+    """
+    column = torch.searchsorted(sums, targets[:, None], right=True)[:, 0]
+    return column.clamp_(max=sums.shape[1] - 1)
+
+
+def restrict(probabilities: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Zero what top_k and top_p exclude, (R, V); the most likely token always stays."""
     if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
         floor = probabilities.topk(sampling.top_k, dim=-1).values[:, -1:]
         probabilities = probabilities.where(probabilities >= floor, 0.0)
     if sampling.top_p < 1:
-        ordered, order = probabilities.sort(dim=-1, descending=True)
+        ordered, order = _head(probabilities, sampling.top_p)
         before = ordered.cumsum(-1) - ordered
-        ordered = ordered.where(before < sampling.top_p * ordered.sum(-1, keepdim=True), 0.0)
+        total = probabilities.sum(-1, keepdim=True)
+        ordered = ordered.where(before < sampling.top_p * total, 0.0)
         probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
     return probabilities
 
 
-def no_samples():
-    """What sampling returns for no rows: tokens, log-probabilities, lengths, entropies, truncated."""
-    empty = np.empty((0, 1), dtype=np.int32)
-    return empty, empty.astype(np.float32), np.empty(0, np.int64), np.empty(0), np.empty(0, bool)
+def _head(probabilities: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The most likely tokens of each row in descending order, enough of them to hold the mass."""
+    size = probabilities.shape[-1]
+    values, order = probabilities.topk(min(HEAD, size), dim=-1)
+    if len(order) and (values.sum(-1) < mass * probabilities.sum(-1)).any():
+        return probabilities.sort(dim=-1, descending=True)
+    return values, order
+
+
+def uniforms_of(seeds: Sequence[int], counts: np.ndarray, width: int) -> np.ndarray:
+    """Uniform numbers (R, T) of all responses, from one generator for each prompt's seed."""
+    parts = [generator(seed, "tokens").random((n, width)) for seed, n in zip(seeds, counts)]
+    return np.concatenate(parts)

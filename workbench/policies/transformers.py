@@ -1,13 +1,21 @@
-"""Any Hugging Face causal language model as a policy, full-parameter or LoRA.
+"""Any causal language model of transformers as a policy, trained in full or by LoRA.
 
-Sampling is a batched loop on the public cache API: each prompt is prefilled once for all its responses, and rows that
-have ended leave the batch. It was chosen over `generate` by measurement (`tests/bench/test_bench_sampling.py`).
-Log-probabilities are computed at response positions only and, for large vocabularies, in recomputed chunks, so that
-no (R, T, V) tensor is ever held. With an engine (`policies/vllm.py`) the loop is that engine's.
+Sampling is a loop over batches: each prompt is computed once for all its responses, and rows that
+have ended leave the batch. Models of the usual architectures are sampled with merged weights
+(`merged.py`), all others through the public cache of transformers (`decoding.py`). With an engine
+(`vllm.py`) that engine samples.
+
+Log-probabilities are computed at response positions only and, for large vocabularies, in recomputed
+chunks, so that no (R, T, V) tensor is ever held.
 """
 
+from __future__ import annotations
+
 import copy
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from workbench.grpo import micro_batches
+from workbench.policies import Sampling
 from workbench.policies.checks import (
     check_length,
     check_memory,
@@ -25,72 +34,109 @@ from workbench.policies.checks import (
     offline_hint,
     quiet,
 )
-from workbench.policies.decoding import State, draw_tokens, no_samples
+from workbench.policies.decoding import CachedDecoder, Decoder, Drawn, sample, uniforms_of
+from workbench.policies.merged import MergedDecoder, supports
+from workbench.policies.packing import pack
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.seeding import derive, generator
+from workbench.utils.seeding import derive
 
 LOGIT_CHUNK = 2**24  # logits held at once: 64 MiB in float32
-KEEP_SHARE = (
-    0.85  # the sampling batch is compacted when fewer of its rows than this are still going
-)
-RESCORED = (
-    16_384  # tokens of one forward pass over what another sampler has drawn, padding included
-)
+RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
+STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class TransformersPolicy:
-    """A causal LM from transformers with its tokenizer.
+    """A causal language model of transformers with its tokenizer.
 
-    template: `str.format` pattern around the problem's text ("{prompt}"), or "chat" for the tokenizer's chat template.
-    rows: responses sampled in one batch at most (memory). engine: a `policies.vllm.Engine` that samples instead.
-    max_length: tokens that prompt and response may take together, None for the engine's limit or none.
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel or peft.PeftModel
+    tokenizer : transformers.PreTrainedTokenizerBase
+    template : str
+        A `str.format` pattern around the problem's text with "{prompt}" in it, or "chat" for the
+        tokenizer's chat template.
+    rows : int
+        Responses sampled in one batch at most; it bounds the memory of the cache.
+    name : str, optional
+        Default: the model's path.
+    engine : workbench.policies.vllm.Engine, optional
+        What samples in place of the model itself.
+    max_length : int, optional
+        Tokens that prompt and response may take together. Default: the engine's limit, or none.
     """
 
     def __init__(
         self,
-        model,
-        tokenizer,
+        model: Any,
+        tokenizer: Any,
         *,
-        template="{prompt}",
-        rows=1024,
-        name=None,
-        engine=None,
-        max_length=None,
-    ):
+        template: str = "{prompt}",
+        rows: int = 1024,
+        name: str | None = None,
+        engine: Any = None,
+        max_length: int | None = None,
+    ) -> None:
         check_template(template, tokenizer)
         check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
-        self.model, self.tokenizer = model, tokenizer
-        self.template, self.rows, self.engine = template, rows, engine
-        self.max_length = max_length or (engine.max_length if engine else None)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.template = template
+        self.rows = rows
+        self.engine = engine
+        self.max_length = max_length
+        if max_length is None and engine is not None:
+            self.max_length = engine.max_length
         self.name = name or model.config.name_or_path
         core = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.decoder, self.head = core.get_decoder(), core.get_output_embeddings()
+        self.decoder = core.get_decoder()
+        self.head = core.get_output_embeddings()
         self.parameter_count = core.num_parameters()
-        self.end_ids = sorted(
-            {tokenizer.eos_token_id, *_as_list(model.generation_config.eos_token_id)}
-        )
+        self.end_ids = _end_ids(tokenizer, model.generation_config)
+        self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         self._check_logits()
+        self.merges = engine is None and self._can_merge()
+        self.packs = True
+        if core.config._attn_implementation == "sdpa": core.set_attn_implementation("workbench_packed")
 
     @classmethod
     def from_pretrained(
-        cls, path, *, lora=None, dtype="float32", device=None, revision=None, vllm=None, **options
-    ):
-        """Loads `path`, a directory or a hub name.
+        cls,
+        path: str | Path,
+        *,
+        lora: Mapping[str, Any] | None = None,
+        dtype: str = "float32",
+        device: str | None = None,
+        revision: str | None = None,
+        vllm: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> TransformersPolicy:
+        """Load a model from a directory or from the hub.
 
-        lora: None for full-parameter training, else keyword arguments of `peft.LoraConfig`, as
-            `dict(r=64, lora_alpha=64, target_modules="all-linear")`; device: default cuda where there is one. vllm: None,
-            or keyword arguments of `policies.vllm.Engine.start` for a sampler of that kind.
+        Parameters
+        ----------
+        path : str or path
+        lora : dict, optional
+            Keyword arguments of `peft.LoraConfig`, such as
+            dict(r=64, lora_alpha=64, target_modules="all-linear"); None trains all parameters.
+        dtype : {"float32", "bfloat16", "float16"}
+        device : str, optional
+            Default: "cuda" where there is one.
+        revision : str, optional
+        vllm : dict, optional
+            Keyword arguments of `policies.vllm.Engine.start`, for a sampler of that kind.
+        options
+            Further arguments of the class.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         config, tokenizer = load_configuration(path, revision, options.get("template", "{prompt}"))
         check_quantised(config, lora)
         check_length(config, (vllm or {}).get("max_length"))
-        trainer = BYTES[dtype] * (
-            1 if lora else 4
-        )  # weights; gradient and two moments where they are trained
-        if vllm is not None:  # before the trainer: it takes its share of what is free
+        # Bytes a weight: itself, and where it is trained its gradient and Adam's two moments.
+        trainer = BYTES[dtype] * (1 if lora else 4)
+        if vllm is not None:
+            # The engine starts before the model is loaded, as it takes a share of what is free.
             from workbench.policies.vllm import Engine
 
             rank = lora.get("r", 8) if lora else None
@@ -109,170 +155,164 @@ class TransformersPolicy:
         return cls(model, tokenizer, name=str(path), **options)
 
     @property
-    def device(self):
+    def device(self) -> torch.device:
         """Where the model lies."""
         return self.head.weight.device
 
-    # sampling
+    # Sampling
 
     @torch.no_grad()
-    def generate(self, prompts, counts, sampling, seed):
+    def generate(
+        self, prompts: Sequence[Any], counts: Any, sampling: Sampling, seed: int | Sequence[int]
+    ) -> Rollouts:
         """Sample `counts[i]` responses to `prompts[i]`; see `Policy.generate`.
 
-        Every response draws one uniform number a token from a generator derived from its prompt's seed, and takes the
-        token by inverse cumulative distribution: its draws do not depend on the rest of the batch. Where another sampler
-        draws, log-probabilities and entropies are the trainer's, and the further column `sampler_gap` (R,) is the mean
-        over tokens of |sampler's log-probability - trainer's|, NaN where the two are not of the same distribution.
+        Notes
+        -----
+        Every response draws one uniform number a token from a generator derived from its prompt's
+        seed, and takes the token by inverse cumulative distribution, so its draws do not depend on
+        the rest of the batch. Where another sampler draws, log-probabilities and entropies are the
+        trainer's, and the further column `sampler_gap` (R,) is the mean over tokens of |sampler's
+        log-probability - trainer's|, NaN where the two are not of the same distribution.
         """
         problems = [
-            p if isinstance(p, Problem) else Problem(str(i), p, "") for i, p in enumerate(prompts)
+            prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
+            for i, prompt in enumerate(prompts)
         ]
-        counts = self._check_counts(counts, len(problems))
+        counts = _checked_counts(counts, len(problems))
         seeds = [derive(seed, i) for i in range(len(problems))] if np.ndim(seed) == 0 else seed
-        encoded = Ragged.of(self.encode([p.prompt for p in problems]), np.int32)
+        encoded = Ragged.of(self.encode([problem.prompt for problem in problems]), np.int32)
         self._check_lengths(problems, encoded, sampling)
         owner = np.repeat(np.arange(len(problems)), counts)
         draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+
         self.model.eval()
-        if self.engine is None:
-            columns = self._draw_all(encoded, owner, counts, seeds, sampling)
+        if not len(owner):
+            drawn = Drawn.empty(0, 1)
+        elif self.engine is None:
+            uniforms = uniforms_of(seeds, counts, sampling.max_new_tokens)
+            drawn = self._draw(encoded, owner, uniforms, sampling)
         else:
-            columns = self._ask_engine(encoded, owner, draw, seeds, sampling)
-        rollouts = self._rollouts(problems, encoded, owner, draw, *columns)
+            self.engine.update(self.model)
+            of_rows = [derive(int(seeds[i]), "response", int(j)) for i, j in zip(owner, draw)]
+            drawn = self.engine.respond(encoded.take(owner), of_rows, sampling, self.end_ids)
+        rollouts = self._rollouts(problems, encoded, owner, draw, drawn)
         return self._rescored(rollouts, sampling) if self._samples_apart else rollouts
 
     @property
-    def _samples_apart(self):
+    def _samples_apart(self) -> bool:
         """Whether what samples computes otherwise than what is trained."""
         return self.engine is not None
 
-    def _draw_all(self, encoded, owner, counts, seeds, sampling):
-        uniforms = [
-            generator(s, "tokens").random((n, sampling.max_new_tokens))
-            for s, n in zip(seeds, counts)
-        ]
-        uniforms = (
-            np.concatenate(uniforms) if len(uniforms) else np.empty((0, sampling.max_new_tokens))
-        )
-        parts = [
-            self._sample(encoded, owner[i : i + self.rows], uniforms[i : i + self.rows], sampling)
-            for i in range(0, len(owner), self.rows)
-        ]
-        return [np.concatenate(column) for column in zip(*parts)] if parts else no_samples()
+    def _draw(
+        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+    ) -> Drawn:
+        """A response to `prompts[owner[i]]` for each row i of the uniforms (R, T)."""
+        # Prompts of like length go together, so that little is padded.
+        order = np.argsort(prompts.lengths[owner], kind="stable")
+        parts = []
+        for start in range(0, len(order), self.rows):
+            rows = order[start : start + self.rows]
+            parts.append(self._draw_batch(prompts, owner[rows], uniforms[rows], sampling))
+        return Drawn.concat(parts).take(np.argsort(order))
 
-    def _ask_engine(self, encoded, owner, draw, seeds, sampling):
-        if not len(owner):
-            return no_samples()
-        self.engine.update(self.model)
-        seeds = [derive(int(seeds[i]), "response", int(j)) for i, j in zip(owner, draw)]
-        return self.engine.respond(encoded.take(owner), seeds, sampling, self.end_ids)
+    def _draw_batch(
+        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+    ) -> Drawn:
+        def ends(tokens: np.ndarray) -> np.ndarray:
+            return self._ends(tokens, sampling.stop)
 
-    def encode(self, prompts):
-        """Token ids of each prompt inside the template, a list of lists."""
-        if self.template == "chat":
-            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-            return [
-                self.tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False)
-                for c in chats
-            ]
-        return self.tokenizer([self.template.format(prompt=prompt) for prompt in prompts])[
-            "input_ids"
-        ]
+        # An architecture that is not known may keep tensors, which must stay ordinary ones.
+        without_gradient = torch.inference_mode if self.merges else torch.no_grad
+        with without_gradient():
+            # Each distinct prompt is computed once for all its responses.
+            distinct, prompt_of_row = np.unique(owner, return_inverse=True)
+            decoder, logits = self._prefill(prompts.take(distinct), self.merges)
+            decoder.spread(prompt_of_row)
+            logits = logits[torch.as_tensor(prompt_of_row, device=logits.device)]
+            return sample(decoder, logits, uniforms, sampling, ends)
 
-    def _sample(self, prompts, owner, uniforms, sampling):
-        """Tokens (R, T), their log-probabilities (R, T), lengths (R,), mean entropies (R,), truncated (R,)."""
-        rows, width = uniforms.shape
-        tokens = np.zeros((rows, width), dtype=np.int32)
-        logprobs = np.zeros((rows, width), dtype=np.float32)
-        entropies, lengths, ended = (
-            np.zeros(rows),
-            np.zeros(rows, dtype=np.int64),
-            np.zeros(rows, dtype=bool),
-        )
-        logits, state = self._prefill(prompts, owner)
-        uniforms = torch.as_tensor(uniforms, device=self.device)
-        batch = np.arange(rows)  # the rollouts still in the batch
-        for step in range(width):
-            chosen, logprob, entropy = draw_tokens(logits.float(), uniforms[batch, step], sampling)
-            going = ~ended[batch]
-            alive = batch[going]
-            tokens[alive, step], logprobs[alive, step] = (
-                chosen.cpu().numpy()[going],
-                logprob.cpu().numpy()[going],
-            )
-            entropies[alive] += entropy.cpu().numpy()[going]
-            lengths[alive] += 1
-            ended[alive] = self._ends(tokens[alive, : step + 1], sampling.stop)
-            going = ~ended[batch]
-            if not going.any() or step + 1 == width:
-                break
-            if going.mean() < KEEP_SHARE:
-                kept = torch.as_tensor(np.flatnonzero(going), device=self.device)
-                batch, chosen = batch[going], chosen[kept]
-                state.keep(kept)
-            logits = self._advance(chosen, state)
-        return tokens, logprobs, lengths, entropies / lengths, ~ended
-
-    def _prefill(self, prompts, owner):
-        """Next-token logits (R, V) and the decoding state, each distinct prompt computed once."""
-        distinct, inverse = np.unique(owner, return_inverse=True)
-        prompts = prompts.take(distinct)
+    def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Decoder, torch.Tensor]:
+        """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
         ids = torch.as_tensor(prompts.padded(self._pad_id, side="left"), device=self.device).long()
         mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache(config=self.model.config)
-        hidden = self.decoder(
+        states = self.decoder(
             input_ids=ids,
             attention_mask=mask,
-            position_ids=positions,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
             past_key_values=cache,
             use_cache=True,
-        ).last_hidden_state[:, -1]
-        state, spread = (
-            State(cache, mask, mask.sum(1)),
-            torch.as_tensor(inverse, device=self.device),
-        )
-        state.keep(spread)
-        return self.head(hidden)[spread], state
+        ).last_hidden_state
+        kind = MergedDecoder if merged else CachedDecoder
+        return kind(self, cache, mask), self.head(states[:, -1])
 
-    def _advance(self, tokens, state):
-        """Logits (R, V) after one more token in every row."""
-        state.mask = torch.nn.functional.pad(state.mask, (0, 1), value=1)
-        out = self.decoder(
-            input_ids=tokens[:, None],
-            attention_mask=state.mask,
-            position_ids=state.positions[:, None],
-            past_key_values=state.cache,
-            use_cache=True,
-        )
-        state.positions = state.positions + 1
-        return self.head(out.last_hidden_state[:, -1])
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each prompt inside the template."""
+        if self.template == "chat":
+            return [
+                self.tokenizer.apply_chat_template(
+                    [{"role": "user", "content": prompt}],
+                    add_generation_prompt=True,
+                    return_dict=False,
+                )
+                for prompt in prompts
+            ]
+        texts = [self.template.format(prompt=prompt) for prompt in prompts]
+        return self.tokenizer(texts)["input_ids"]
 
-    def _ends(self, tokens, stop):
+    def _ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
         """Which of the rows (R, t) end with their newest token, (R,) bool."""
-        ended = np.isin(tokens[:, -1], self.end_ids)
+        newest = tokens[:, -1]
+        ended = np.zeros(len(newest), dtype=bool)
+        for token in self.end_ids:
+            ended |= newest == token
         if stop:
-            tails = self.tokenizer.batch_decode(tokens[:, -32:])
-            ended |= np.array([any(s in tail for s in stop) for tail in tails], dtype=bool)
+            tails = self._decode(tokens[:, -STOP_TOKENS:].tolist(), skip_special_tokens=False)
+            ended |= np.array([any(text in tail for text in stop) for tail in tails], dtype=bool)
         return ended
 
     def _rollouts(
-        self, problems, encoded, owner, draw, tokens, logprobs, lengths, entropies, truncated
-    ):
-        response = Ragged.of_padded(tokens, lengths)
-        of = lambda name, dtype: np.array([getattr(p, name) for p in problems], dtype=dtype)[owner]  # noqa: E731
+        self,
+        problems: Sequence[Problem],
+        encoded: Ragged,
+        owner: np.ndarray,
+        draw: np.ndarray,
+        drawn: Drawn,
+    ) -> Rollouts:
+        response = Ragged.of_padded(drawn.tokens, drawn.lengths)
+        entropy = Ragged.of_padded(drawn.entropies, drawn.lengths)
         return Rollouts(
-            problem=of("id", str),
-            level=of("level", np.int64),
-            answer=of("answer", object),
+            problem=np.array([problem.id for problem in problems], dtype=str)[owner],
+            level=np.array([problem.level for problem in problems], dtype=np.int64)[owner],
+            answer=np.array([problem.answer for problem in problems], dtype=object)[owner],
             prompt=encoded.take(owner),
             response=response,
-            old_logprobs=Ragged.of_padded(logprobs, lengths),
-            text=self._decode(response),
+            old_logprobs=Ragged.of_padded(drawn.logprobs, drawn.lengths),
+            text=self._texts(response),
             draw=draw,
-            truncated=truncated,
-            entropy=entropies,
+            truncated=drawn.truncated,
+            token_entropy=entropy,
+            entropy=entropy.means(),
         )
+
+    def _texts(self, responses: Ragged) -> np.ndarray:
+        """The responses as text without special tokens, (R,) object."""
+        texts = np.full(len(responses), "", dtype=object)
+        rows = [responses[i].tolist() for i in range(len(responses))]
+        if rows:
+            texts[:] = self._decode(rows, skip_special_tokens=True)
+        return texts
+
+    def _decode(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        """Each row of token ids as text."""
+        tokenizer = self.tokenizer
+        if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
+            # What `batch_decode` asks of each row, asked of all rows at once.
+            decode = tokenizer.backend_tokenizer.decode_batch
+        else:
+            decode = tokenizer.batch_decode
+        return decode(rows, skip_special_tokens=skip_special_tokens)
 
     def _rescored(self, rollouts, sampling):
         """The rollouts with the trainer's log-probabilities and entropies, and how far the sampler's were from them."""
@@ -294,66 +334,77 @@ class TransformersPolicy:
             sampler_gap=gap,
         )
 
-    def _decode(self, response):
-        texts = np.full(len(response), "", dtype=object)
-        if len(response):
-            rows = [response[i].tolist() for i in range(len(response))]
-            texts[:] = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
-        return texts
+    # Training
 
-    # training
-
-    def logprobs(self, rollouts, temperature=1.0, entropy=False):
-        """Log-probabilities of the response tokens by a fresh forward pass; see `Policy.logprobs`.
-
-        Rows are padded on the right, where a causal model cannot see them, so no attention mask is needed.
-        """
+    def logprobs(self, rollouts: Rollouts, temperature: float = 1.0, entropy: bool = False) -> Any:
+        """Log-probabilities of the response tokens by a forward pass; see `Policy.logprobs`."""
         mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
         targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
         chunk = max(1, LOGIT_CHUNK // self.head.weight.shape[0])
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
-            hidden = self._response_states(rollouts)
+            states = self._response_states(rollouts)
             pieces = [
                 self._token_logprobs(
-                    hidden[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk
+                    states[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk
                 )
                 for i in range(0, len(targets), chunk)
             ]
-        out = [
-            torch.zeros(mask.shape, device=self.device).masked_scatter(mask, torch.cat(p))
-            for p in zip(*pieces)
-        ]
-        return tuple(out) if entropy else out[0]
 
-    def _response_states(self, rollouts):
-        """Final hidden states at the positions that predict response tokens, (N, H), rows end to end."""
-        prompts, responses = rollouts.prompt.lengths, rollouts.response.lengths
+        def padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
+            empty = torch.zeros(mask.shape, device=self.device)
+            return empty.masked_scatter(mask, torch.cat(values))
+
+        logprobs, entropies = zip(*pieces)
+        return (padded(logprobs), padded(entropies)) if entropy else padded(logprobs)
+
+    def _response_states(self, rollouts: Rollouts) -> torch.Tensor:
+        """Final hidden states at the positions that predict response tokens, (N, H), rows end to
+        end.
+        """
+        if self.packs:
+            packing = pack(rollouts, self.device)
+            # An attention mask of four dimensions tells transformers to make none.
+            states = self.decoder(
+                input_ids=packing.ids[None],
+                position_ids=packing.positions[None],
+                attention_mask=torch.zeros(1, 1, 1, 1, device=self.device),
+                use_cache=False,
+                packing=packing,
+            ).last_hidden_state[0]
+            return states.index_select(0, packing.predicts)
+        prompts, responses = rollouts.prompt.lengths, rollouts.lengths
         rows = [
             np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))
         ]
-        ids = torch.as_tensor(Ragged.of(rows, np.int64).padded(self._pad_id), device=self.device)
-        hidden = self._states(ids)
+        # Rows are padded on the right, where a causal model cannot see them.
+        ids = Ragged.of(rows, np.int64).padded(self._pad_id)
+        states = self._states(torch.as_tensor(ids, device=self.device))
         place = np.arange(ids.shape[1])
         predicts = (place >= prompts[:, None] - 1) & (place < (prompts + responses)[:, None] - 1)
-        return hidden[torch.as_tensor(predicts, device=self.device)]
+        return states[torch.as_tensor(predicts, device=self.device)]
 
-    def _states(self, ids):
+    def _states(self, ids: torch.Tensor) -> torch.Tensor:
         """Final hidden states (R, T, H) of token ids (R, T)."""
         return self.decoder(input_ids=ids, use_cache=False).last_hidden_state
 
-    def _precision(self):
+    def _precision(self) -> AbstractContextManager:
         """The context of every forward pass of the trainer."""
         return nullcontext()
 
-    def _token_logprobs(self, hidden, targets, scale, recompute):
-        """Log-probabilities and entropies of a chunk of tokens, (N,) each; logits are recomputed in the backward pass."""
+    def _token_logprobs(
+        self, states: torch.Tensor, targets: torch.Tensor, scale: float, recompute: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies of a chunk of tokens, (N,) each; with `recompute` the
+        logits are computed again in the backward pass.
+        """
 
-        def score(states):
-            logits = torch.log_softmax(self.head(states).float() * scale, dim=-1)
-            return logits.gather(1, targets[:, None])[:, 0], -(logits.exp() * logits).sum(-1)
+        def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            logprobs = torch.log_softmax(self.head(states).float() * scale, dim=-1)
+            entropies = -(logprobs.exp() * logprobs).sum(-1)
+            return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
-        return checkpoint(score, hidden, use_reentrant=False) if recompute else score(hidden)
+        return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
 
     @torch.no_grad()
     def prompt_states(self, prompts):
@@ -371,6 +422,7 @@ class TransformersPolicy:
             return _Reference(self)
         alone = copy.copy(self)
         alone.engine = None
+        alone.buffers = {}
         return copy.deepcopy(alone)
 
     def parameters(self):
@@ -418,6 +470,21 @@ class TransformersPolicy:
                 f"model: {type(self.model).__name__} changes its logits after the head, which is not supported"
             )
 
+    @torch.no_grad()
+    def _can_merge(self) -> bool:
+        """Whether merged weights compute what the model computes, tried on two short prompts."""
+        if not supports(self):
+            return False
+        token = self.end_ids[0]
+        prompts = Ragged.of([[token], [token, token, token]], np.int32)
+        newest = torch.tensor([token, token], device=self.device)
+        self.model.eval()
+        plain, _ = self._prefill(prompts, merged=False)
+        merged, _ = self._prefill(prompts, merged=True)
+        merged.spread(np.arange(2))
+        expected = plain.advance(newest)
+        return torch.allclose(merged.advance(newest), expected, atol=1e-4, rtol=1e-4)
+
     def _check_lengths(self, problems, encoded, sampling):
         lengths = encoded.lengths + sampling.max_new_tokens
         if self.max_length is not None and len(lengths) and lengths.max() > self.max_length:
@@ -426,17 +493,6 @@ class TransformersPolicy:
                 f"max_length={self.max_length}: problem {problems[i].id!r} has {encoded.lengths[i]} tokens and its "
                 f"response may have {sampling.max_new_tokens}; raise it, or lower sampling.max_new_tokens"
             )
-
-    @staticmethod
-    def _check_counts(counts, prompts):
-        counts = np.asarray(counts, dtype=np.int64)
-        if counts.shape != (prompts,):
-            raise ValueError(
-                f"counts has shape {counts.shape}: one count for each of the {prompts} prompts is needed"
-            )
-        if (counts < 0).any():
-            raise ValueError(f"counts={counts.tolist()}: counts cannot be negative")
-        return counts
 
 
 class _Reference:
@@ -460,5 +516,24 @@ def _with_lora(model, lora):
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
 
 
-def _as_list(ids):
-    return [] if ids is None else list(ids) if isinstance(ids, (list, tuple)) else [ids]
+def _end_ids(tokenizer: Any, generation_config: Any) -> list[int]:
+    """The tokens that end a response, ascending: the tokenizer's, and those the model names."""
+    named = generation_config.eos_token_id
+    if named is None:
+        named = []
+    if isinstance(named, int):
+        named = [named]
+    return sorted({tokenizer.eos_token_id, *named})
+
+
+def _checked_counts(counts: Any, prompts: int) -> np.ndarray:
+    """Counts as int64; ValueError unless there is one of at least 0 for each prompt."""
+    counts = np.asarray(counts, dtype=np.int64)
+    if counts.shape != (prompts,):
+        raise ValueError(
+            f"counts has shape {counts.shape}: one count for each of the {prompts} prompts is "
+            "needed"
+        )
+    if (counts < 0).any():
+        raise ValueError(f"counts={counts.tolist()}: counts cannot be negative")
+    return counts

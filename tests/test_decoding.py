@@ -1,0 +1,191 @@
+"""How tokens are drawn, and sampling with merged weights against the model's own computation."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_policy
+from contract import GREEDY, LORA, PROMPTS, SAMPLING, fresh, responses, shaken
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from workbench.policies import Sampling, decoding, merged
+from workbench.policies.decoding import draw_tokens, inverse_cdf, restrict
+from workbench.policies.transformers import TransformersPolicy
+
+
+def built(family, **settings):
+    """A policy on a small random model of a family, with the tiny model's tokenizer."""
+    tokenizer = tiny_policy().tokenizer
+    config = AutoConfig.for_model(
+        family,
+        **{
+            "hidden_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 80,
+            "vocab_size": len(tokenizer),
+            "max_position_embeddings": 256,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            **settings,
+        },
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    # Norms and biases start as ones and zeros, which would hide where they are left out.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return TransformersPolicy(model, tokenizer, name=family)
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+MERGED = {
+    "llama": ("llama", {}),
+    "llama with one key each": ("llama", {"num_key_value_heads": 4}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama 3 rotation": ("llama", {"rope_parameters": LLAMA3}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3 with one key for all": ("qwen3", {"head_dim": 16, "num_key_value_heads": 1}),
+}
+PLAIN = {
+    "mistral with a window": ("mistral", {"sliding_window": 8}),
+    "qwen3 with windows": (
+        "qwen3",
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 8,
+            "use_sliding_window": True,
+        },
+    ),
+    "gemma": ("gemma", {"head_dim": 16}),
+    "gpt_neox": ("gpt_neox", {}),
+}
+
+
+@pytest.mark.parametrize("kind", [*MERGED, *PLAIN])
+def test_every_architecture_samples_what_its_own_forward_pass_says(kind):
+    family, settings = {**MERGED, **PLAIN}[kind]
+    policy = built(family, **settings)
+    assert policy.merges == (kind in MERGED)
+    drawn = policy.generate(PROMPTS, [3] * 6, Sampling(max_new_tokens=90), seed=1)
+    assert drawn.lengths.max() > merged.FIRST_PLACES  # the cache has grown
+    assert np.abs(fresh(policy, drawn) - drawn.old_logprobs.padded()).max() < 1e-4
+    with torch.no_grad():
+        _, entropy = policy.logprobs(drawn, entropy=True)
+    assert np.abs(entropy.numpy() - drawn.token_entropy.padded()).max() < 1e-4
+
+    greedy = policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)
+    for i in range(6):
+        prompt = torch.tensor([greedy.prompt[i].tolist()])
+        own = policy.model.generate(prompt, do_sample=False, max_new_tokens=24, pad_token_id=0)
+        assert greedy.response[i].tolist() == own[0, prompt.shape[1] :].tolist()
+
+
+@pytest.mark.skipif(not find_spec("peft"), reason="peft is not installed (pip install peft)")
+@pytest.mark.parametrize("options", [{}, {"use_dora": True}])
+def test_adapters_are_merged_only_when_they_are_plain(options):
+    policy = shaken(tiny_policy(lora={**LORA, **options}))
+    assert policy.merges == (not options)
+    drawn = policy.generate(PROMPTS, [2] * 6, SAMPLING, seed=0)
+    assert np.abs(fresh(policy, drawn) - drawn.old_logprobs.padded()).max() < 1e-4
+
+
+def test_merged_weights_and_the_cache_of_transformers_draw_the_same():
+    policy = shaken(tiny_policy())
+    fast = policy.generate(PROMPTS, [5] * 6, SAMPLING, seed=4)
+    policy.merges = False
+    slow = policy.generate(PROMPTS, [5] * 6, SAMPLING, seed=4)
+    assert responses(fast) == responses(slow)
+    assert np.allclose(fast.old_logprobs.values, slow.old_logprobs.values, atol=1e-4)
+    assert np.allclose(fast.token_entropy.values, slow.token_entropy.values, atol=1e-4)
+
+
+def test_a_model_in_another_precision_is_not_merged():
+    assert not tiny_policy(dtype="bfloat16").merges
+
+
+def test_a_model_that_computes_otherwise_is_not_merged(monkeypatch):
+    """The structure is that of the family, and the numbers are not."""
+    normal = merged.Normalised.__call__
+    monkeypatch.setattr(merged.Normalised, "__call__", lambda self, x: 1.01 * normal(self, x))
+    assert not tiny_policy().merges
+
+
+def test_memory_is_used_again_and_rows_do_not_leak_from_call_to_call():
+    policy = tiny_policy()
+    alone = responses(policy.generate(PROMPTS[:1], [3], SAMPLING, [7]))
+    policy.generate(PROMPTS, [9] * 6, SAMPLING, seed=1)
+    kept = policy.buffers["keys"]
+    assert responses(policy.generate(PROMPTS[:1], [3], SAMPLING, [7])) == alone
+    assert policy.buffers["keys"] is kept and policy.frozen().buffers == {}
+
+
+def test_a_greedy_token_is_the_most_likely_one_and_an_impossible_one_has_no_entropy():
+    logits = torch.tensor([[0.0, 1.0, -torch.inf]])
+    tokens, logprobs, entropies = draw_tokens(logits, torch.tensor([0.9]), Sampling(temperature=0))
+    p = 1 / (1 + np.exp(-1))
+    assert tokens.tolist() == [1]
+    assert logprobs.item() == pytest.approx(np.log(p), abs=1e-6)
+    assert entropies.item() == pytest.approx(-p * np.log(p) - (1 - p) * np.log(1 - p), abs=1e-6)
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=40).filter(any),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(1, 12),
+)
+def test_the_drawn_token_is_that_of_the_whole_running_sum(weights, uniform, block):
+    """However the vocabulary is split into blocks."""
+    before, decoding.BLOCK = decoding.BLOCK, block
+    try:
+        row = torch.tensor([weights], dtype=torch.float32)
+        token = inverse_cdf(row, torch.tensor([uniform], dtype=torch.float64)).item()
+    finally:
+        decoding.BLOCK = before
+    sums = np.cumsum(weights, dtype=np.float64)
+    assert token == np.searchsorted(sums, uniform * sums[-1], side="right")
+    assert weights[token] > 0
+
+
+def test_rare_tokens_of_a_large_vocabulary_keep_their_chance():
+    """150,000 tokens of equal probability: a float32 sum would end at another total."""
+    size = 150_000
+    row = torch.full((1000, size), 1 / size)
+    uniforms = torch.linspace(0, 1, 1001, dtype=torch.float64)[:1000]
+    tokens = inverse_cdf(row, uniforms)
+    assert (tokens - (uniforms * size).long()).abs().max() <= 1
+
+
+def test_top_k_and_top_p_keep_the_most_likely_tokens(monkeypatch):
+    probabilities = torch.tensor([[0.05, 0.5, 0.15, 0.3]])
+    head = [[0, pytest.approx(0.5), 0, pytest.approx(0.3)]]
+    assert restrict(probabilities, Sampling(top_p=0.7)).tolist() == head
+    assert restrict(probabilities, Sampling(top_k=1)).tolist() == [[0, 0.5, 0, 0]]
+    # A nucleus that does not lie within the most likely tokens looked at first.
+    monkeypatch.setattr(decoding, "HEAD", 1)
+    assert restrict(probabilities, Sampling(top_p=0.7)).tolist() == head
+
+
+def test_weights_of_the_moment_are_merged():
+    """Nothing of an earlier call is kept but memory."""
+    policy = tiny_policy()
+    before = responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0))
+    state = policy.state_dict()
+    shaken(policy, 0.3)
+    assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) != before
+    policy.load_state_dict(state)
+    assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) == before

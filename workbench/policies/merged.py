@@ -1,0 +1,333 @@
+"""A decoder for sampling: few, large operations on plain tensors in place of a model's modules.
+
+At the sizes that a CPU can train, a forward pass of one token per row spends most of its time on
+launching small operations and on copying the cache. This decoder therefore
+
+- merges the query, key and value projections into one product, and gate and up into another,
+- folds the weights of the norms into the products that follow them,
+- rotates queries and keys by one complex multiplication,
+- writes keys and values into a cache that is allocated once, and
+- moves the last rows of the batch to the places of rows that have ended, so that the cache is never
+  copied as a whole.
+
+It covers the family of Llama, Mistral, Qwen2 and Qwen3 in float32 on a CPU, with or without a LoRA
+adapter. `supports` looks at a model's structure, and a policy also compares the logits with the
+model's own before it trusts them. There is no gradient here: it is used for sampling only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import embedding, silu
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+STATIC_ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length
+LARGEST_KEPT = 2**26  # numbers of a buffer that is kept between calls, 256 MiB
+FIRST_PLACES = 64  # tokens of room in the cache beyond the prompts; doubled whenever it is full
+
+
+def supports(policy: Any) -> bool:
+    """Whether a policy's model has the structure that `MergedDecoder` computes."""
+    config = policy.model.config
+    if policy.device.type != "cpu" or policy.head.weight.dtype != torch.float32:
+        return False
+    if config.model_type not in FAMILIES or config.hidden_act != "silu":
+        return False
+    if config.rope_parameters.get("rope_type") not in STATIC_ROTATIONS:
+        return False
+    # A window that slides over the context would need another mask. Llama and Mistral have no
+    # `layer_types`; Mistral says by `sliding_window` whether there is one.
+    if config.model_type == "mistral" and config.sliding_window is not None:
+        return False
+    if config.model_type in ("qwen2", "qwen3") and set(config.layer_types) != {"full_attention"}:
+        return False
+    layers = policy.decoder.layers
+    return all(_can_merge(module) for layer in layers for module in _projections(layer))
+
+
+class MergedDecoder:
+    """The merged weights of a model, and the decoding state of a batch of rows.
+
+    It copies the weights as they are when it is made, so one is made for each call of `generate`.
+
+    Parameters
+    ----------
+    policy : TransformersPolicy
+    cache : transformers.DynamicCache
+        Keys and values of the prompts, of P rows.
+    mask : (P, t) tensor
+        1 where the cache holds a token, 0 where a prompt is padded.
+    """
+
+    compacts_at_once = True  # `keep` costs little, so it is called after every token
+
+    def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
+        config = policy.model.config
+        self.buffers = policy.buffers
+        self.kv_heads = config.num_key_value_heads
+        self.group = config.num_attention_heads // self.kv_heads  # query heads that share a key
+        self.head = policy.decoder.layers[0].self_attn.head_dim
+        self.norm = Normalised(config.hidden_size, config.rms_norm_eps)
+        self.head_norm = Normalised(self.head, config.rms_norm_eps)
+        self.layers = [MergedLayer(layer, self) for layer in policy.decoder.layers]
+        self.embedding = policy.decoder.embed_tokens.weight.detach()
+        self.output = _folded(policy.head.weight.detach(), policy.decoder.norm)
+        self.rotary = policy.decoder.rotary_emb
+
+        # The product of several queries with their keys is faster when the keys are stored by
+        # dimension, that of a single query when they are stored by place, as the values are.
+        self.by_dimension = self.group > 1
+        order = _pairs(self.head)
+        # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped.
+        self.keys = torch.stack([layer.keys[..., order] for layer in cache.layers])
+        if self.by_dimension:
+            self.keys = self.keys.mT.contiguous()
+        self.values = torch.stack([layer.values for layer in cache.layers])
+        self.filled = mask.shape[1]  # places of the cache that are in use
+        # What is added to the scores of each place: (rows, places).
+        self.bias = torch.where(mask.bool(), 0.0, -torch.inf)
+        self.positions = mask.sum(1)  # of the next token of each row
+        self.angles = torch.empty(0)  # the rotation at each position, (positions, head / 2) complex
+
+    def spread(self, rows: np.ndarray) -> None:
+        """Go on with the rows (R,) in place of the P present ones; repeats are allowed."""
+        rows = torch.as_tensor(rows)
+        self._make_room(self.filled + FIRST_PLACES, rows)
+        self.positions = self.positions[rows]
+
+    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits (R, V) after one more token in every row."""
+        if self.filled == self.values.shape[3]:
+            self._make_room(2 * self.filled, torch.arange(len(tokens)))
+        self.filled += 1
+        angles = self.angles.index_select(0, self.positions)[:, None]
+        bias = self.bias[:, None, : self.filled].repeat_interleave(self.kv_heads, 0)
+        keys, values = self._used()
+        keys = (keys if self.by_dimension else keys.mT).flatten(1, 2)
+        values = values.flatten(1, 2)
+        states = embedding(tokens, self.embedding)
+        for i, layer in enumerate(self.layers):
+            states = layer.forward(states, keys[i], values[i], angles, bias)
+        self.positions = self.positions + 1
+        return torch.mm(self.norm(states), self.output)
+
+    def keep(self, going: np.ndarray) -> np.ndarray:
+        """Drop the rows that are not `going` (R,) bool; returns which of the old rows are left, in
+        their new order.
+        """
+        size = int(going.sum())
+        order = np.arange(size)
+        places = np.flatnonzero(~going[:size])
+        order[places] = size + np.flatnonzero(going[size:])
+        if len(places):
+            movers = order[places]
+            # NumPy copies a few rows of a large array several times as fast as torch does.
+            for part in self._used():
+                part.numpy()[:, places] = part.numpy()[:, movers]
+            for column in (self.bias.numpy(), self.positions.numpy()):
+                column[places] = column[movers]
+        self.keys = self.keys[:, :size]
+        self.values = self.values[:, :size]
+        self.bias = self.bias[:size]
+        self.positions = self.positions[:size]
+        return order
+
+    def _used(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values at the places in use."""
+        keys = (
+            self.keys[..., : self.filled] if self.by_dimension else self.keys[..., : self.filled, :]
+        )
+        return keys, self.values[..., : self.filled, :]
+
+    def _make_room(self, places: int, rows: torch.Tensor) -> None:
+        """A cache of so many places that holds the given rows of the present one."""
+        layers, _, heads, _, size = self.values.shape
+        present = self._used()
+        last = (size, places) if self.by_dimension else (places, size)
+        self.keys = self._empty("keys", layers, len(rows), heads, *last)
+        self.values = self._empty("values", layers, len(rows), heads, places, size)
+        for part, old in zip(self._used(), present):
+            part.copy_(old.index_select(1, rows))
+        bias = torch.zeros(len(rows), places)
+        bias[:, : self.filled] = self.bias[rows, : self.filled]
+        self.bias = bias
+        cosine, sine = self.rotary(self.embedding, torch.arange(places)[None])
+        half = self.head // 2
+        self.angles = torch.complex(cosine[0, :, :half], sine[0, :, :half])
+
+    def _empty(self, name: str, *shape: int) -> torch.Tensor:
+        """Memory of a shape with any content.
+
+        What earlier calls used is used again: fresh pages from the system take a tenth of the time
+        of sampling.
+        """
+        size = math.prod(shape)
+        kept = self.buffers.get(name)
+        if kept is None or len(kept) < size:
+            kept = torch.empty(size)
+            if size <= LARGEST_KEPT:
+                self.buffers[name] = kept
+        return kept[:size].view(shape)
+
+
+class MergedLayer:
+    """One decoder layer as four matrices (in, out), with norms and scales folded into them.
+
+    The columns of the first one stand in the order key, queries of that key, next key and so on, and
+    all values last: queries and keys are then one regular block.
+    """
+
+    def __init__(self, layer: Any, decoder: MergedDecoder) -> None:
+        self.decoder = decoder
+        attention, mlp = layer.self_attn, layer.mlp
+        kv_heads, group, head = decoder.kv_heads, decoder.group, decoder.head
+        pairs = _pairs(head)
+
+        def by_key(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            """(kv heads * (1 + group) * head, ...) from queries and keys by head."""
+            query = query.view(kv_heads, group, head, -1)
+            key = key.view(kv_heads, 1, head, -1)
+            return torch.cat([key, query], 1)[:, :, pairs].flatten(0, 2)
+
+        scale = attention.scaling
+        query, query_bias = _matrix(attention.q_proj)
+        key, key_bias = _matrix(attention.k_proj)
+        value, value_bias = _matrix(attention.v_proj)
+        self.head_scale = None
+        if hasattr(attention, "q_norm"):
+            # The norm of each head comes between the product and the rotation.
+            root = math.sqrt(head)  # see `Normalised`
+            query_scale = scale * root * attention.q_norm.weight.detach().repeat(kv_heads * group)
+            key_scale = root * attention.k_norm.weight.detach().repeat(kv_heads)
+            self.head_scale = by_key(query_scale, key_scale).view(-1, head)
+        else:
+            query = query * scale
+            query_bias = None if query_bias is None else query_bias * scale
+
+        self.qkv = _folded(torch.cat([by_key(query, key), value]), layer.input_layernorm)
+        self.qkv_bias = None
+        if query_bias is not None:
+            self.qkv_bias = torch.cat([by_key(query_bias, key_bias).flatten(), value_bias])
+        out, self.out_bias = _matrix(attention.o_proj)
+        self.out = out.t().contiguous()
+
+        gate, gate_bias = _matrix(mlp.gate_proj)
+        up, up_bias = _matrix(mlp.up_proj)
+        self.gate_up = _folded(torch.cat([gate, up]), layer.post_attention_layernorm)
+        self.gate_up_bias = None if gate_bias is None else torch.cat([gate_bias, up_bias])
+        down, self.down_bias = _matrix(mlp.down_proj)
+        self.down = down.t().contiguous()
+
+    def forward(
+        self,
+        states: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        angles: torch.Tensor,
+        bias: torch.Tensor,
+    ) -> torch.Tensor:
+        """Hidden states (R, H) after the layer. The new keys and values enter the last of t places.
+
+        keys (R * kv heads, head, t), values (R * kv heads, t, head), angles (R, 1, head / 2)
+        complex, bias (R * kv heads, 1, t).
+        """
+        decoder = self.decoder
+        heads = decoder.kv_heads * (1 + decoder.group)  # of keys and queries
+
+        projected = _product(decoder.norm(states), self.qkv, self.qkv_bias)
+        projected = projected.view(len(states), -1, decoder.head)
+        turned = projected[:, :heads]
+        if self.head_scale is not None:
+            turned = decoder.head_norm(turned).mul_(self.head_scale)
+        turned = torch.view_as_complex(turned.unflatten(2, (-1, 2))) * angles
+        turned = torch.view_as_real(turned).view(len(keys), -1, decoder.head)
+
+        keys[:, :, -1] = turned[:, 0]
+        values[:, -1] = projected[:, heads:].reshape(len(values), -1)
+        scores = torch.bmm(turned[:, 1:], keys).add_(bias)
+        mixed = torch.bmm(scores.softmax(-1), values).view(len(states), -1)
+
+        states = _plus_product(states, mixed, self.out, self.out_bias)
+        both = _product(decoder.norm(states), self.gate_up, self.gate_up_bias)
+        gate, up = both.chunk(2, dim=1)
+        return _plus_product(states, silu(gate).mul_(up), self.down, self.down_bias)
+
+
+class Normalised:
+    """x / sqrt(sum(x^2) + size * eps) over the last dimension, in three operations.
+
+    This is RMSNorm divided by sqrt(size), which `_folded` puts into the weights that follow.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        self.least = torch.tensor(math.sqrt(size * eps))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x / length.hypot_(self.least)
+
+
+def _projections(layer: Any) -> list[torch.nn.Module]:
+    """The seven linear modules of a decoder layer."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return [
+        attention.q_proj,
+        attention.k_proj,
+        attention.v_proj,
+        attention.o_proj,
+        mlp.gate_proj,
+        mlp.up_proj,
+        mlp.down_proj,
+    ]
+
+
+def _can_merge(module: torch.nn.Module) -> bool:
+    """Whether a linear module is one matrix: a plain one, or one with plain LoRA adapters."""
+    if type(module) is torch.nn.Linear:
+        return True
+    if type(module).__module__ != "peft.tuners.lora.layer":
+        return False
+    plain = type(module.base_layer) is torch.nn.Linear and not module.lora_variant
+    return plain and not any(module.lora_bias.values())
+
+
+def _matrix(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of a linear module, with the adapters that are switched on added."""
+    base = module if type(module) is torch.nn.Linear else module.base_layer
+    weight = base.weight.detach()
+    if base is not module and not module.disable_adapters and not module.merged:
+        for name in module.active_adapters:
+            weight = weight + module.get_delta_weight(name).detach()
+    return weight, None if base.bias is None else base.bias.detach()
+
+
+def _pairs(size: int) -> torch.Tensor:
+    """An order of a head's dimensions in which the two of each rotation stand side by side.
+
+    >>> _pairs(6).tolist()
+    [0, 3, 1, 4, 2, 5]
+    """
+    return torch.arange(size).view(2, size // 2).t().flatten()
+
+
+def _folded(weight: torch.Tensor, norm: Any) -> torch.Tensor:
+    """The matrix (in, out) that does after `Normalised` what a linear weight does after RMSNorm."""
+    scale = norm.weight.detach() * math.sqrt(weight.shape[1])
+    return (weight * scale).t().contiguous()
+
+
+def _product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """inputs @ matrix + bias."""
+    return torch.mm(inputs, matrix) if bias is None else torch.addmm(bias, inputs, matrix)
+
+
+def _plus_product(
+    states: torch.Tensor, inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """states + inputs @ matrix + bias."""
+    states = torch.addmm(states, inputs, matrix)
+    return states if bias is None else states + bias

@@ -1,0 +1,254 @@
+"""Training without padding: tokens of all rows end to end, and a group's prompt computed once.
+
+A model of transformers computes everything but the attention token by token, so it can be given all
+tokens of a micro-batch as a single row. Only the attention has to know which tokens belong
+together. `attention` is registered with transformers as an attention function of its own: with a
+`Packing` it gathers the tokens of each prompt, and of each response with its prompt in front.
+Without one it is the usual `sdpa` function.
+
+A prompt is computed once for all its responses, since causal attention never lets it see them. The
+last token of a response predicts nothing and is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import embedding
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from workbench.rollouts import Ragged, Rollouts
+
+NAME = "workbench_packed"  # of the attention function, as transformers knows it
+UNDERSTOOD = {"dropout", "scaling", "position_ids"}  # what a model may hand to its attention
+SHORTEST = 0.5  # responses shorter than this share of the longest are padded apart from it
+SMALL = 2**14  # queries times keys of a row up to which plain products are the fastest on a CPU
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of tokens that attend to one another, padded to one length.
+
+    Attributes
+    ----------
+    queries : (R, T) int64
+        Places of the tokens among the N packed ones; padding repeats place 0.
+    keys : (R, S) int64
+        Places of what they may attend to.
+    bias : (R, 1, T, S) float32
+        0 where a token attends to another, -inf where it does not.
+    """
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Packing:
+    """N tokens end to end: first each distinct prompt, then each response.
+
+    Attributes
+    ----------
+    ids : (N,) int64
+    positions : (N,) int64
+        Of each token in its own text, from 0.
+    rows : list of Rows
+        The prompts, then the responses, those of like length together.
+    outputs : (N,) int64
+        Where each token stands among the queries of all rows, end to end.
+    predicts : (M,) int64
+        For each response token of all rows, end to end, the packed token that predicts it.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    rows: list[Rows]
+    outputs: torch.Tensor
+    predicts: torch.Tensor
+
+
+def pack(rollouts: Rollouts, device: Any) -> Packing:
+    """The packing of some rollouts, for a model on `device`."""
+    prompts, prompt_of_row = distinct_prompts(rollouts)
+    responses = _without_last(rollouts.response)
+    start = len(prompts.values)  # of the responses among all tokens
+    widths = prompts.lengths[prompt_of_row]
+    positions = np.concatenate(
+        [_within(prompts), _within(responses) + np.repeat(widths, responses.lengths)]
+    )
+
+    # Each row of queries with the row of keys that it may look at, -1 for padding.
+    prompt_places = _places(prompts, 0)
+    response_places = _places(responses, start)
+    pairs = [(prompt_places, prompt_places)]
+    for part in _of_like_length(responses.lengths):
+        queries = _trimmed(response_places[part])
+        before = _trimmed(prompt_places[prompt_of_row[part]])
+        pairs.append((queries, np.concatenate([before, queries], axis=1)))
+
+    places = np.concatenate([queries.ravel() for queries, _ in pairs])
+    outputs = np.empty(len(positions), dtype=np.int64)
+    outputs[places[places >= 0]] = np.flatnonzero(places >= 0)
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array, device=device)
+
+    rows = []
+    for queries, keys in pairs:
+        # Keys are of the same text as the query, so an earlier position is all that is asked for.
+        allowed = positions[keys][:, None, :] <= positions[queries][:, :, None]
+        allowed &= (keys >= 0)[:, None, :]
+        bias = torch.zeros(allowed.shape, device=device)
+        bias.masked_fill_(~tensor(allowed), -torch.inf)
+        index = tensor(queries.clip(min=0)), tensor(keys.clip(min=0))
+        rows.append(Rows(*index, bias[:, None]))
+    return Packing(
+        ids=tensor(np.concatenate([prompts.values, responses.values])).long(),
+        positions=tensor(positions),
+        rows=rows,
+        outputs=tensor(outputs),
+        predicts=tensor(_predicts(rollouts.response, prompts.offsets[1:][prompt_of_row] - 1, start)),
+    )
+
+
+def distinct_prompts(rollouts: Rollouts) -> tuple[Ragged, np.ndarray]:
+    """Each different prompt once, in order of first appearance, and for each row which it is (R,)."""
+    numbers: dict[bytes, int] = {}
+    first = []
+    prompt_of_row = np.empty(len(rollouts), dtype=np.int64)
+    for row in range(len(rollouts)):
+        number = numbers.setdefault(rollouts.prompt[row].tobytes(), len(first))
+        if number == len(first):
+            first.append(row)
+        prompt_of_row[row] = number
+    return rollouts.prompt.take(np.array(first, dtype=np.int64)), prompt_of_row
+
+
+def packed_lengths(rollouts: Rollouts) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens that each row adds to a packing (R,), and the tokens of its prompt (R,), which count
+    once for all rows that share it.
+    """
+    return rollouts.lengths - 1, rollouts.prompt.lengths
+
+
+# The attention function
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    packing: Packing | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of packed tokens: query (1, heads, N, head), result (1, N, heads, head).
+
+    The signature is that of transformers' attention functions.
+    """
+    if packing is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    given = {name for name, option in options.items() if option is not None and option is not False}
+    if given - UNDERSTOOD:
+        raise NotImplementedError(f"packed attention with {', '.join(sorted(given - UNDERSTOOD))}")
+    dropout = options.get("dropout") or 0.0
+    scaling = options.get("scaling") or query.shape[-1] ** -0.5
+    mixed = []
+    for rows in packing.rows:
+        of_rows = (
+            _gathered(query, rows.queries),
+            _gathered(key, rows.keys),
+            _gathered(value, rows.keys),
+        )
+        size = rows.bias.shape[2] * rows.bias.shape[3]
+        if query.device.type == "cpu" and size <= SMALL and not dropout:
+            result = _plain_attention(*of_rows, rows.bias, scaling)
+        else:
+            bias = rows.bias.to(query.dtype)
+            result, _ = sdpa_attention_forward(
+                module, *of_rows, bias, dropout=dropout, scaling=scaling
+            )
+        mixed.append(result.flatten(0, 1).flatten(1))
+    together = embedding(packing.outputs, torch.cat(mixed))
+    return together.view(1, len(packing.ids), query.shape[1], -1), None
+
+
+def _plain_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, scaling: float
+) -> torch.Tensor:
+    """(R, T, heads, head) from queries (R, heads, T, head); keys and values may have fewer heads."""
+    rows, heads, tokens, size = query.shape
+    kv_heads = key.shape[1]
+    # The queries that share a key are put one below the other.
+    query = query.reshape(rows, kv_heads, -1, size) * scaling
+    scores = (query @ key.mT).view(rows, kv_heads, heads // kv_heads, tokens, -1) + bias[:, :, None]
+    mixed = scores.softmax(-1).view(rows, kv_heads, -1, key.shape[2]) @ value
+    return mixed.view(rows, heads, tokens, size).transpose(1, 2)
+
+
+def _gathered(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """(R, heads, T, head) of packed states (1, heads, N, head) at places (R, T)."""
+    _, heads, size, head = states.shape
+    flat = states.transpose(1, 2).reshape(size, heads * head)
+    # `embedding` is an index whose gradient is summed row by row, which is fast on a CPU too.
+    return embedding(places, flat).view(*places.shape, heads, head).transpose(1, 2)
+
+
+# Places of tokens
+
+
+def _without_last(responses: Ragged) -> Ragged:
+    """All tokens but the last of each row."""
+    kept = np.ones(len(responses.values), dtype=bool)
+    kept[responses.offsets[1:] - 1] = False
+    return Ragged(responses.values[kept], responses.offsets - np.arange(len(responses) + 1))
+
+
+def _within(rows: Ragged) -> np.ndarray:
+    """Place of each value in its row, rows end to end."""
+    return np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+
+
+def _places(rows: Ragged, start: int) -> np.ndarray:
+    """Places of the values of each row when the first one is at `start`, (R, T), -1 for padding."""
+    return Ragged(start + np.arange(len(rows.values)), rows.offsets).padded(fill=-1)
+
+
+def _trimmed(places: np.ndarray) -> np.ndarray:
+    """Without the columns that hold padding only."""
+    return places[:, (places >= 0).any(axis=0)]
+
+
+def _of_like_length(lengths: np.ndarray) -> list[np.ndarray]:
+    """Rows in sets, such that none is shorter than half of the longest of its set."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    parts = []
+    while len(order):
+        alike = lengths[order] >= SHORTEST * lengths[order[0]]
+        parts.append(order[alike])
+        order = order[~alike]
+    return parts
+
+
+def _predicts(responses: Ragged, last_of_prompt: np.ndarray, start: int) -> np.ndarray:
+    """The packed token that predicts each response token: the prompt's last one (R,) the first, and
+    each response token the next.
+    """
+    predicts = np.empty(len(responses.values), dtype=np.int64)
+    is_first = np.zeros(len(predicts), dtype=bool)
+    is_first[responses.offsets[:-1]] = True
+    predicts[is_first] = last_of_prompt
+    predicts[~is_first] = start + np.arange(len(predicts) - len(responses))
+    return predicts
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
