@@ -110,6 +110,7 @@ def collect(
             "yields its counts"
         )
     parts: list[Rollouts] = []
+    asked = 0
     answer: Any = None
     for _ in range(MOST_REQUESTS):
         with timed():
@@ -124,13 +125,14 @@ def collect(
         else:
             counts = _checked_counts(name, request, len(problems))
             before = _counts_so_far(problems, parts)
+            asked += counts.sum()
             parts.append(sample(problems, counts, before, len(parts)))
             answer = Rollouts.concat(parts)
     else:
         raise ValueError(
             f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
         )
-    if not any(map(len, parts)):
+    if not asked:
         raise ValueError(f"allocator: {name} asked for no rollouts")
     rollouts = Rollouts.concat(parts)
     if kept is None:
