@@ -183,6 +183,18 @@ def configured(
     return config
 
 
+def check_without_method(correct: Any, rows_at_once: Any, objective_from: Any) -> None:
+    """Raise ValueError for arguments that plain TRL has no use for."""
+    given = {
+        "correct": (correct, None),
+        "rows_at_once": (rows_at_once, None),
+        "objective_from": (objective_from, "method"),
+    }
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ValueError(f"{name}={value!r}: it goes with a method; pass method= as well")
+
+
 def reward_names(reward_funcs: Any) -> list[str]:
     """The names under which TRL logs reward functions."""
     if reward_funcs is None:

@@ -154,6 +154,7 @@ class GRPOTrainer(trl.GRPOTrainer):
     ) -> None:
         self.method: Any = None  # TRL's constructor is TRL's alone
         if method is None:
+            setup.check_without_method(correct, rows_at_once, objective_from)
             super().__init__(*args, **options)
             return
 
@@ -233,6 +234,9 @@ class GRPOTrainer(trl.GRPOTrainer):
             outcome, context, measured=np.full((3, len(outcome.rollouts)), np.nan)
         )
         self._report(self._marked(steps=[]), sampler)
+        # TRL shuffles its generation batch here. Drawing as it does keeps what is sampled next the
+        # same as without a method, where a method samples as much.
+        torch.randperm(self.args.per_device_train_batch_size * self.args.steps_per_generation)
         return self._micro_batches.make(outcome, context, sampler.filler)
 
     def _epoch(self, problems: int) -> int:
