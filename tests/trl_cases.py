@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 import torch
 import transformers
 import trl
@@ -106,6 +107,13 @@ def trainer(
         **own,
         **dict(options),
     )
+
+
+def refused(out, method, match, *, reward=right, options=(), **settings):
+    """A trainer is refused, in one line, before its model is looked for."""
+    with pytest.raises(ValueError, match=match) as error:
+        trainer(out, method, model="no/such-model", reward=reward, options=options, **settings)
+    assert "\n" not in str(error.value)
 
 
 def trained(one):
