@@ -189,7 +189,7 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
     refused(tmp_path, weighing, match)
     # The modes that keep no old probabilities go with vLLM's correction.
     stop = methods.ar3po(2, 2).but(replay=CorrectResponses("stop-gradient"))
-    with pytest.raises(OSError):  # only the model is missing
+    with pytest.raises(OSError, match=r"connect|no/such-model"):  # only the model is missing
         trainer(tmp_path, stop, model="no/such-model", use_vllm=True)
 
 
