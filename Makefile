@@ -29,7 +29,7 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-browser test-unsloth test-vllm test-verl docs sweep soak lab bench lint lock clean
+.PHONY: help setup quickstart test test-browser test-unsloth test-vllm test-verl test-trl-latest docs sweep soak lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
@@ -43,6 +43,7 @@ help:
 	@echo 'make test-unsloth, make test-vllm'
 	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
 	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
+	@echo 'make test-trl-latest  the tests of the TRL trainer on TRL $(TRL_LATEST), in an environment of its own, $(TRL_VENV)'
 	@echo 'make bench       setup, then the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg'
 	@echo 'make lint        setup, then ruff'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
@@ -129,6 +130,25 @@ $(VERL_STAMP): pyproject.toml constraints-verl.txt .ci/install-torch
 	  >$(VERL)/pip.log 2>&1 || { tail -n 20 $(VERL)/pip.log >&2; exit 1; }
 	@touch $@
 
+# The TRL trainer is tested on the TRL of constraints.txt by `make test`, and here on the newest one that it works with: the
+# pins of constraints.txt, TRL's alone replaced.
+TRL_LATEST := 1.16.0
+TRL_VENV := .venv-trl-latest
+TRL_STAMP := $(TRL_VENV)/.setup-stamp
+
+test-trl-latest: $(TRL_STAMP)
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(TRL_VENV)/bin/python -m pytest -p no:benchmark -n 0 tests/test_trl*.py $(PYTEST_ARGS)
+
+$(TRL_STAMP): pyproject.toml constraints.txt .ci/install-torch
+	@$(TRL_VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(TRL_VENV)
+	@echo '[1/2] $(TRL_VENV): PyTorch'
+	@.ci/install-torch $(TRL_VENV)/bin/python
+	@echo '[2/2] TRL $(TRL_LATEST) and what the tests need (progress in $(TRL_VENV)/pip.log)'
+	@sed 's/^trl==.*/trl==$(TRL_LATEST)/' constraints.txt >$(TRL_VENV)/constraints.txt
+	@$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --no-input -c $(TRL_VENV)/constraints.txt \
+	  -e '.[trl,lora,tests]' >$(TRL_VENV)/pip.log 2>&1 || { tail -n 20 $(TRL_VENV)/pip.log >&2; exit 1; }
+	@touch $@
+
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
@@ -159,6 +179,6 @@ lock:
 	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
 
 clean:
-	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) $(TRL_VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

@@ -1,12 +1,13 @@
-"""What the tests of the TRL trainer share: the tiny model, arithmetic problems, small configurations, a hand-made round."""
+"""What the tests of the TRL trainer share: problems, small configurations, a hand-made round."""
+
+import functools
 
 import numpy as np
+import pytest
 import torch
 import transformers
 import trl
-from conftest import hand_made
 from datasets import Dataset
-from trl.trainer.utils import split_tensor_dict
 
 from workbench import methods
 from workbench import trl as workbench_trl
@@ -14,42 +15,73 @@ from workbench.labs import shipped
 from workbench.objectives import policy_loss
 from workbench.policies.transformers import TransformersPolicy
 from workbench.problems import arithmetic
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import Round
+from workbench.trl.setup import trained_per_problem
+from workbench.trl.trainer import RoundAtWork
 from workbench.verifiers import Math
 
 MODEL = str(shipped("models/tiny"))
 transformers.utils.logging.disable_progress_bar()
 
-# every paper's method, small; four problems a round
+# Methods at a small size. Those that are not here run at their defaults.
 SMALL = {
-    "grpo": methods.grpo(4), "dapo": methods.dapo(4), "gspo": methods.gspo(4), "dr_grpo": methods.dr_grpo(4),
-    "pods": methods.pods(8, 4), "ar3po": methods.ar3po(2, 2), "knapsack": methods.knapsack(4),
-    "aero": methods.aero(explore=4, total=8, n_max=8), "cbs": methods.cbs(n=4),
-}  # fmt: skip
+    "grpo": methods.grpo(4),
+    "dapo": methods.dapo(4),
+    "gspo": methods.gspo(4),
+    "dr_grpo": methods.dr_grpo(4),
+    "pods": methods.pods(8, 4),
+    "ar3po": methods.ar3po(2, 2),
+    "knapsack": methods.knapsack(4),
+    "aero": methods.aero(explore=4, total=8, n_max=8),
+    "cbs": methods.cbs(n=4, p=50),
+}
 
 
+def small(name):
+    """A method of `methods.PAPERS`, small where it has a small form."""
+    return SMALL[name] if name in SMALL else getattr(methods, name)()
+
+
+@functools.cache
 def verifier():
-    if not hasattr(verifier, "one"):
-        verifier.one = Math(boxed=True)
-    return verifier.one
+    return Math(boxed=True)
 
 
 def right(completions, answer, **_):
-    """TRL's reward function of the tiny lab."""
+    """TRL's reward function of the tiny lab: 1 for a right answer, else 0."""
     return verifier().score(list(completions), list(answer)).reward.tolist()
 
 
+def boxed(completions, **_):
+    """A format reward: 1 where the response has a box, else 0."""
+    return [float("\\boxed{" in text) for text in completions]
+
+
 def dataset(n=32, levels=(1, 2, 3, 4), **options):
-    return Dataset.from_list(
-        [{"prompt": p.prompt, "answer": p.answer} for p in arithmetic(n, levels=levels, **options)]
-    )
+    problems = arithmetic(n, levels=levels, **options)
+    return Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in problems])
 
 
 def config(out, **options):
     """Sixteen rows a generation, in two micro-batches of one step."""
-    small = dict(use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], disable_tqdm=True, logging_steps=1,
-                 num_generations=4, per_device_train_batch_size=8, gradient_accumulation_steps=2, max_completion_length=24,
-                 max_steps=2, learning_rate=1e-3, lr_scheduler_type="constant", save_strategy="no")  # fmt: skip
-    return trl.GRPOConfig(str(out), **{**small, **options})
+    settings = {
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": [],
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "max_completion_length": 24,
+        "max_steps": 2,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        "save_strategy": "no",
+    }
+    return trl.GRPOConfig(str(out), **{**settings, **options})
 
 
 def trainer(
@@ -57,66 +89,125 @@ def trainer(
     method=None,
     *,
     make=workbench_trl.GRPOTrainer,
+    model=MODEL,
     data=None,
     reward=right,
     options=(),
     **settings,
 ):
+    """A trainer on the tiny model; `options` are the trainer's, `settings` the configuration's."""
     own = {} if make is trl.GRPOTrainer else {"method": method}
-    kind = {} if method is None else workbench_trl.arguments(method)
+    if method is not None and "num_generations" not in settings:
+        settings["num_generations"] = trained_per_problem(method) or 4
     return make(
-        MODEL,
+        model,
         reward,
-        args=config(out, **{**kind, **settings}),
-        train_dataset=data or dataset(),
+        args=config(out, **settings),
+        train_dataset=dataset() if data is None else data,
         **own,
         **dict(options),
     )
 
 
-def weights(trainer):
-    return {
-        name: value.detach().clone()
-        for name, value in trainer.accelerator.unwrap_model(trainer.model).state_dict().items()
-    }
+def refused(out, method, match, *, reward=right, options=(), **settings):
+    """A trainer is refused, in one line, before its model is looked for."""
+    with pytest.raises(ValueError, match=match) as error:
+        trainer(out, method, model="no/such-model", reward=reward, options=options, **settings)
+    assert "\n" not in str(error.value)
 
 
-def hand_made_round(trainer):
-    """A round of 7 rollouts of which 5 were chosen: one of advantage zero, one without gradient."""
-    rollouts = hand_made(np.arange(7.0), list("aaabbbb"), [3, 1, 5, 2, 7, 4, 6])
-    rollouts = rollouts.assign(
-        gradient=np.arange(7) != 3,
-        uses=np.zeros(7, dtype=np.int64),
+def trained(one):
+    """The same trainer after training."""
+    one.train()
+    return one
+
+
+def logged(one, *names):
+    """The values of each name in the log, one list a name."""
+    return [[row[name] for row in one.state.log_history if name in row] for name in names]
+
+
+def weights(one):
+    model = one.accelerator.unwrap_model(one.model)
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def shaken(one, size=0.01):
+    """The trainer with other weights than the reference model has."""
+    one.model.train()
+    with torch.no_grad():
+        for parameter in one.model.parameters():
+            parameter.add_(size)
+    return one
+
+
+# A hand-made round
+
+
+def hand_made_round(row_weights=None, advantages=None, seed=0):
+    """7 rollouts of which 5 were chosen: one of advantage zero, one without gradient."""
+    rng = np.random.default_rng(seed)
+    lengths = [3, 1, 5, 2, 7, 4, 6]
+    rollouts = Rollouts(
+        problem=np.array(list("aaabbbb")),
+        reward=np.arange(7.0),
+        prompt=Ragged.of([rng.integers(4, 14, 5) for _ in lengths], np.int32),
+        response=Ragged.of([rng.integers(4, 14, n) for n in lengths], np.int32),
+        old_logprobs=Ragged.of([np.full(n, -2.0) for n in lengths], np.float32),
         round=np.ones(7, dtype=np.int64),
+        columns={"gradient": np.arange(7) != 3, "uses": np.zeros(7, dtype=np.int64)},
     )
-    trainer._round, trainer._measured = 1, np.full((3, 7), np.nan)
-    return rollouts, np.array([0, 2, 3, 4, 6]), np.array([1.0, -0.5, 2.0, 0.0, -1.5])
+    if advantages is None:
+        advantages = np.array([1.0, -0.5, 2.0, 0.0, -1.5])
+    return Round(rollouts, np.array([0, 2, 3, 4, 6]), advantages, row_weights)
 
 
-def gradient(trainer, steps):
-    """Gradient of the hand-made round dealt to so many micro-batches, this process's part; its rows, flat."""
-    trainer.args.steps_per_generation = trainer.current_gradient_accumulation_steps = steps
-    batch = trainer._batch(*hand_made_round(trainer))
-    model = trainer.accelerator.unwrap_model(trainer.model)
+def dealt(one, steps, outcome):
+    """The micro-batches of a round dealt to so many of them in one optimizer step."""
+    one.args.steps_per_generation = steps
+    one.args.gradient_accumulation_steps = steps
+    one.current_gradient_accumulation_steps = steps
+    context = Context(seed=0, round=1)
+    measured = np.full((3, len(outcome.rollouts)), np.nan)
+    one._at_work = RoundAtWork(outcome, context, measured)
+    return one._micro_batches.make(outcome, context, outcome.rollouts.take([1]))
+
+
+def gradient(one, steps, outcome=None):
+    """The gradient of a round's loss, of this process's micro-batches, flat."""
+    batches = dealt(one, steps, hand_made_round() if outcome is None else outcome)
+    model = one.accelerator.unwrap_model(one.model)
     model.zero_grad()
-    for part in split_tensor_dict(batch, steps):
-        trainer._compute_loss(model, part).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    for batch in batches:
+        one._compute_loss(model, batch).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def own_gradient(trainer, mean):
-    """The same by this package's objective on all chosen rows at once."""
-    rollouts, chosen, advantages = hand_made_round(trainer)
-    rows, model = rollouts.take(chosen), trainer.accelerator.unwrap_model(trainer.model)
+def own_gradient(one, loss_aggregation, outcome=None, length=None):
+    """The same by this package's objective, on all chosen rows at once."""
+    outcome = hand_made_round() if outcome is None else outcome
+    rows = outcome.rollouts.take(outcome.rows)
+    model = one.accelerator.unwrap_model(one.model)
     model.zero_grad()
-    logprobs = TransformersPolicy(model, trainer.processing_class).logprobs(rows)
-    advantages = torch.as_tensor(advantages * rows["gradient"], dtype=torch.float32)
+    logprobs = TransformersPolicy(model, one.processing_class).logprobs(rows)
+    advantages = outcome.advantages
+    if isinstance(advantages, Ragged):
+        advantages = advantages.padded()
+    else:
+        advantages = np.repeat(advantages[:, None], logprobs.shape[1], axis=1)
+    factors = rows["gradient"].astype(float)
+    if outcome.weights is not None:
+        factors = factors * outcome.weights
     policy_loss(
         logprobs,
         logprobs.detach(),
-        advantages,
+        torch.as_tensor(advantages * factors[:, None], dtype=torch.float32),
         torch.as_tensor(rows.response.mask()),
-        mean=mean,
-        length=trainer.max_completion_length,
+        loss_aggregation=loss_aggregation,
+        length=length or one.max_completion_length,
     ).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])

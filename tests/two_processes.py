@@ -1,4 +1,6 @@
-"""Run by torchrun in two processes: the methods of the TRL trainer, what they agree on, and what they say if they do not."""
+"""Run by torchrun in two processes: what the methods of the TRL trainer agree on, and what they say
+if they do not.
+"""
 
 import hashlib
 import json
@@ -11,23 +13,35 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate.utils import gather_object
-from trl_cases import SMALL, gradient, own_gradient, trainer, weights
+from trl_cases import (
+    SMALL,
+    gradient,
+    hand_made_round,
+    logged,
+    own_gradient,
+    shaken,
+    small,
+    trainer,
+    weights,
+)
 
-from workbench.methods import PAPERS
+from workbench import methods
+from workbench.slots import Slot
 
 torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
-class Rank:
+class Rank(Slot):
     """An allocator that asks for what another process does not."""
 
     def allocate(self, problems, context):
         yield np.full(len(problems), 2 + dist.get_rank())
 
 
-def alike(value):
-    return len(set(gather_object([hashlib.sha256(repr(value).encode()).hexdigest()]))) == 1
+def alike(*values):
+    digest = hashlib.sha256(repr(values).encode()).hexdigest()
+    return len(set(gather_object([digest]))) == 1
 
 
 def says(match, act):
@@ -36,44 +50,94 @@ def says(match, act):
     assert "\n" not in str(error.value)
 
 
-def main(out):
+def keep_rounds(one):
+    """Lists that fill up with the outcome of each round and the rows this process computes."""
+    outcomes = []
+    computed = []
+    make = one._micro_batches.make
+
+    def kept(outcome, *rest):
+        batches = make(outcome, *rest)
+        outcomes.append(outcome)
+        computed.append([row for batch in batches for row in batch["workbench"].rows.tolist()])
+        return batches
+
+    one._micro_batches.make = kept
+    return outcomes, computed
+
+
+def every_method(out):
+    """The methods train alike in both processes, and no row is computed twice."""
     found = {}
-    for name in PAPERS:
-        one = trainer(out / name, SMALL[name], per_device_train_batch_size=4)
+    for name in methods.PAPERS:
+        one = trainer(out / name, small(name), per_device_train_batch_size=4)
         assert one.accelerator.num_processes == 2
+        outcomes, computed = keep_rounds(one)
         one.train()
-        rollouts, chosen, advantages, _ = one._latest
         assert alike([value.sum().item() for value in weights(one).values()]), name
-        assert alike(
-            (
-                rollouts.problem.tolist(),
-                rollouts.reward.tolist(),
-                chosen.tolist(),
-                advantages.tolist(),
-            )
-        ), name
-        mine = np.flatnonzero(np.isfinite(one._measured[1])).tolist()
-        both = gather_object(mine)
-        assert sorted(both) == sorted(set(both)), f"{name}: a row was computed twice"
-        logs = [row for row in one.state.log_history if "loss" in row]
+        for outcome, mine in zip(outcomes, computed):
+            rollouts = outcome.rollouts
+            assert alike(rollouts.problem.tolist(), rollouts.reward.tolist()), name
+            assert alike(outcome.rows.tolist(), outcome.advantages.tolist()), name
+            both = gather_object(mine)
+            assert len(both) == len(set(both)), f"{name}: a row was computed twice"
+            (active,) = {int(number) for number in gather_object([len(both)])}
+            assert active <= len(outcome.rows)
+        numbers = logged(one, "loss", "workbench/computed")
+        assert numbers[1][-1] == len(both)
         found[name] = {
-            "loss": [row["loss"] for row in logs],
+            "loss": numbers[0],
             "rollouts": len(rollouts),
-            "selected": len(chosen),
+            "selected": len(outcome.rows),
         }
-    one.loss_type, one.method = "dapo", SMALL["grpo"]
-    for loss, mean in (("dapo", "token"), ("grpo", "rollout")):
-        one.loss_type = loss
-        part = gradient(one, 2)
-        dist.all_reduce(part)
-        assert torch.allclose(part / 2, own_gradient(one, mean), atol=1e-5), loss
-    odd = SMALL["grpo"].but(allocator=Rank())
+    return found
+
+
+def gradients(out):
+    """The gradient of both processes together is that of all rows at once."""
+    for method, aggregation in ((methods.grpo(4), "token"), (methods.dr_grpo(4), "constant")):
+        one = shaken(trainer(out, method, per_device_train_batch_size=4))
+        for outcome in (hand_made_round(), hand_made_round(np.arange(5.0))):
+            for steps in (2, 4):
+                mean = gradient(one, steps, outcome)
+                dist.all_reduce(mean)
+                expected = own_gradient(one, aggregation, outcome)
+                assert torch.allclose(mean / 2, expected, atol=1e-5), (aggregation, steps)
+
+
+def entropy_bonus(out):
+    """The bonus depends neither on the micro-batches nor on the processes."""
+    method = methods.grpo(4, loss_aggregation="rollout", entropy=0.5)
+    one = shaken(trainer(out, method, per_device_train_batch_size=4))
+    outcome = hand_made_round(advantages=np.zeros(5))
+    by_steps = []
+    for steps in (1, 4):
+        mean = gradient(one, steps, outcome)
+        dist.all_reduce(mean)
+        by_steps.append(mean / 2)
+    assert by_steps[0].norm() > 0.01
+    assert torch.allclose(*by_steps, atol=1e-6)
+
+
+def refusals(out):
+    """Processes that are about to do different things say so."""
+    method = SMALL["grpo"].but(allocator=Rank())
     says(
         "the counts of rollouts: the processes disagree",
-        lambda: trainer(out, odd, per_device_train_batch_size=4).train(),
+        lambda: trainer(out, method, per_device_train_batch_size=4).train(),
     )
-    odd = SMALL["pods" if dist.get_rank() else "grpo"]
-    says("method: the processes disagree", lambda: trainer(out, odd, per_device_train_batch_size=4))
+    mine = methods.grpo(4, clip=(0.2, 0.2 + 0.1 * dist.get_rank()))
+    says(
+        "method: the processes disagree",
+        lambda: trainer(out, mine, per_device_train_batch_size=4),
+    )
+
+
+def main(out):
+    found = every_method(out)
+    gradients(out)
+    entropy_bonus(out)
+    refusals(out)
     if dist.get_rank() == 0:
         (out / "found.json").write_text(json.dumps(found))
     dist.barrier()

@@ -112,6 +112,7 @@ def collect(
         )
     rollouts: Rollouts | None = None
     stage = 0
+    asked = 0
     answer: Any = None
     for _ in range(MOST_REQUESTS):
         with timed():
@@ -128,12 +129,14 @@ def collect(
             fresh = sample(problems, counts, _counts_so_far(problems, rollouts), stage)
             rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
             stage += 1
+            asked += int(counts.sum())
             answer = rollouts
     else:
         raise ValueError(
             f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
         )
-    if rollouts is None or not len(rollouts):
+    # One of several processes may have drawn none of the rollouts that were asked for.
+    if rollouts is None or not asked:
         raise ValueError(f"allocator: {name} asked for no rollouts")
     if kept is None:
         return rollouts, np.arange(len(rollouts))

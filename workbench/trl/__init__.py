@@ -1,6 +1,11 @@
-"""The methods in TRL's `GRPOTrainer`, on one process or several."""
+"""The methods in TRL's `GRPOTrainer`, on one process or several.
 
-from workbench.trl.setup import arguments, problem_id, solved
+`GRPOTrainer` is TRL's with one more argument, `method`. See `workbench.trl.trainer`.
+"""
+
+from workbench.trl import compatibility  # noqa: F401  says first what is missing
+from workbench.trl.setup import arguments
+from workbench.trl.table import problem_id
 from workbench.trl.trainer import GRPOTrainer
 
-__all__ = ["GRPOTrainer", "arguments", "problem_id", "solved"]
+__all__ = ["GRPOTrainer", "arguments", "problem_id"]

@@ -1,125 +1,363 @@
-"""What a method is in TRL's words, and which methods and arguments TRL's trainer cannot carry together."""
+"""What a method is in TRL's words, and which settings of TRL's trainer a method cannot go with.
 
-import hashlib
-import json
+Everything here happens before a model is loaded.
+"""
 
-import numpy as np
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from accelerate.logging import get_logger
+from datasets import Dataset
+from torch.nn import Module
 from trl import GRPOConfig
+from trl.trainer.utils import get_callable_name, get_config_model_id
 
-from workbench.allocators import DynamicSampling
+from workbench.advantages import BatchNormalized, GroupNormalized, Posterior
+from workbench.allocators import DynamicSampling, Knapsack, Uniform
+from workbench.curricula import ShuffledEpochs
 from workbench.methods import Method
-from workbench.scheduler import Scheduler
-from workbench.utils.validation import whole_number
+from workbench.selectors import All, MaxReward, MaxVariance, Random, Scheduler
+from workbench.trl.verdict import check_correct
+from workbench.utils.descriptions import compose
+from workbench.utils.validation import instance_of, one_of, whole_number
 
-ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL losses that divide by the number of rows
-CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL losses with a clip range
+logger = get_logger(__name__)
+
 LOSSES = {"token": "dapo", "rollout": "grpo", "constant": "dr_grpo"}
+OBJECTIVE_FROM = ("method", "args")
+DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
+
+# What slots may need (see `slots.NEEDS`) and this trainer has. It lacks "prompt_states", and
+# "mini_batch" since TRL's own settings say how large a step is.
+PROVIDES = frozenset(
+    {
+        "problem_choice",
+        "epochs",
+        "more_problems",
+        "old_responses",
+        "old_logprobs",
+        "current_logprobs",
+        "entropy",
+        "update_statistics",
+        "row_weights",
+        "token_advantages",
+        "resampling",
+    }
+)
 
 
-def arguments(method):
-    """What a method's objective is in TRL's words: keyword arguments for `trl.GRPOConfig`.
+# A method in TRL's words
 
-    TRL computes the entropy bonus as a mean over the tokens of each micro-batch. ValueError for an objective that TRL
-    does not have.
+
+def arguments(method: Method) -> dict[str, Any]:
+    """A method's objective as keyword arguments of `trl.GRPOConfig`.
+
+    `GRPOTrainer` applies them by itself; this function shows them.
+
+    Parameters
+    ----------
+    method : Method
+
+    Raises
+    ------
+    ValueError
+        For an objective that TRL does not have.
+
+    Examples
+    --------
+    >>> from workbench import methods
+    >>> arguments(methods.gspo())["importance_sampling_level"]
+    'sequence'
     """
     objective = method.objective
-    if objective.length is not None:
+    if objective.loss_aggregation not in LOSSES:
         raise ValueError(
-            f"length={objective.length}: TRL's dr_grpo divides by max_completion_length; use length=None"
+            f"loss_aggregation={objective.loss_aggregation!r}: TRL has no such average; use one of "
+            f"{', '.join(map(repr, LOSSES))}"
         )
     low, high = objective.clip
     return {
-        "loss_type": LOSSES[objective.mean],
+        "loss_type": LOSSES[objective.loss_aggregation],
         "epsilon": low,
         "epsilon_high": high,
         "beta": objective.kl,
-        "importance_sampling_level": objective.ratio,
+        "importance_sampling_level": objective.importance_sampling,
         "entropy_coef": objective.entropy,
+        "use_adaptive_entropy": False,
     }
 
 
-def solved(rewards):
-    """Which rollouts are correct, (R,) bool, by rewards (R, F), one column a reward function: the first gave 1 or more."""
-    return rewards[:, 0] >= 1
+def scale_rewards(method: Method) -> str | None:
+    """The value of TRL's `scale_rewards` that says what a method's advantage does, None where none
+    does.
+    """
+    advantage = method.advantage
+    if type(advantage) is GroupNormalized:
+        return "group" if advantage.scale else "none"
+    if type(advantage) is BatchNormalized and advantage.baseline == "group":
+        return "batch"
+    return None
 
 
-def weighted(scores, weights):
-    """Weighted sum of the rewards (R, F), NaN where no function gave one; in TRL's single precision, 0.8 + 0.2 is 1."""
-    if np.isinf(scores).any():
-        raise ValueError(
-            f"reward_funcs: a reward is {scores[np.isinf(scores)][0]}; finite numbers or None are needed"
-        )
-    return np.where(np.isnan(scores).all(axis=1), np.nan, np.nansum(scores * weights, axis=1))
+def trained_per_problem(method: Method) -> int | None:
+    """Rollouts of a problem that a method trains on, where that number does not vary from round to
+    round.
+
+    Examples
+    --------
+    >>> from workbench import methods
+    >>> trained_per_problem(methods.pods(32, 8)), trained_per_problem(methods.aero())
+    (8, None)
+    """
+    sampled = _sampled_per_problem(method.allocator)
+    selector = method.selector
+    if sampled is None or method.replay is not None:
+        return None
+    if type(selector) is All:
+        return sampled
+    if type(method.allocator) is Knapsack:
+        return None  # the average over problems is fixed, but not what is selected of each
+    if type(selector) in (MaxVariance, MaxReward, Random):
+        return min(selector.m, sampled)
+    if type(selector) is Scheduler and selector.scope == "group":
+        percent = 30 if selector.keep is None else selector.keep
+        return max(1, int(sampled * percent / 100 + 1e-9))
+    return None
 
 
-def problem_id(prompt):
-    """The stable id of a prompt, text or messages: 16 hexadecimal digits of its hash. History is kept under it."""
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def _sampled_per_problem(allocator: Any) -> int | None:
+    if type(allocator) is Uniform:
+        return allocator.n
+    if type(allocator) is Knapsack and allocator.total is None:
+        return allocator.n
+    if type(allocator) is DynamicSampling and allocator.within is None:
+        # With a number of groups of its own, the rollouts of a round do not follow its problems.
+        return allocator.n if allocator.groups is None else None
+    return None
 
 
-def replays(method):
-    """Whether old rollouts are trained on with the probabilities they were sampled with."""
-    return method.reuse is not None and getattr(method.reuse, "mode", "direct") == "direct"
+# The configuration that a method runs with
 
 
-def reads_entropy(method):
-    """Whether the selector asks how uncertain the policy was."""
-    return isinstance(method.selector, Scheduler)
+def configured(
+    method: Method, given: Mapping[str, Any], correct: Any, rows_at_once: Any, objective_from: Any
+) -> GRPOConfig:
+    """Check all arguments of the trainer, and return a copy of `args` with the method's settings.
 
+    Parameters
+    ----------
+    method, correct, rows_at_once, objective_from
+        See `GRPOTrainer`.
+    given : mapping
+        The arguments of TRL's constructor, name to value.
 
-def check(method, rows_at_once, given):
-    """ValueError for what TRL's trainer, or a combination of its arguments (name to value) and the slots, cannot carry."""
-    if not isinstance(method, Method):
-        raise ValueError(
-            f"method={method!r}: a workbench.methods.Method is needed, or None for plain TRL"
-        )
+    Raises
+    ------
+    ValueError
+        For what TRL's trainer, or the combination of its settings and the slots, cannot carry.
+    """
+    instance_of("method", method, Method, "workbench.methods.grpo(8), or None for plain TRL")
+    one_of("objective_from", objective_from, OBJECTIVE_FROM)
     if rows_at_once is not None:
         whole_number("rows_at_once", rows_at_once, 1)
-    config = given.get("args") or GRPOConfig  # the class has the defaults
-    dataset, corrected = (
-        given.get("train_dataset"),
-        config.use_vllm and config.vllm_importance_sampling_correction,
+
+    config = given.get("args")
+    if config is None:
+        config = GRPOConfig(f"{_model_name(given['model'])}-GRPO")  # as TRL does
+    config = copy.copy(config)  # one configuration may serve several trainers
+    _apply_objective(config, method, objective_from)
+    _check_scale_rewards(config, method)
+    _apply_group_size(config, method)
+
+    _check_carried(config, given)
+    _check_needs(config, method, given)
+    names = reward_names(given.get("reward_funcs"))
+    if given.get("environment_factory") is None:
+        # The reward that an environment brings has a name only once it is made.
+        check_correct(correct, names, method)
+    _check_bounds(config, method, names)
+    return config
+
+
+def check_without_method(correct: Any, rows_at_once: Any, objective_from: Any) -> None:
+    """Raise ValueError for arguments that plain TRL has no use for."""
+    given = {
+        "correct": (correct, None),
+        "rows_at_once": (rows_at_once, None),
+        "objective_from": (objective_from, "method"),
+    }
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ValueError(f"{name}={value!r}: it goes with a method; pass method= as well")
+
+
+def reward_names(reward_funcs: Any) -> list[str]:
+    """The names under which TRL logs reward functions."""
+    if reward_funcs is None:
+        return []
+    if not isinstance(reward_funcs, list):
+        reward_funcs = [reward_funcs]
+    return [_reward_name(function) for function in reward_funcs]
+
+
+def _reward_name(function: Any) -> str:
+    if isinstance(function, str | Module):
+        return _model_name(function)
+    return get_callable_name(function)
+
+
+def _model_name(model: Any) -> str:
+    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    return name.split("/")[-1]
+
+
+def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) -> None:
+    """Set the objective's settings that were left at TRL's defaults; ValueError for others."""
+    if objective_from == "args":
+        return
+    for name, value in arguments(method).items():
+        present = getattr(config, name)
+        if present == value:
+            continue
+        if present != DEFAULTS[name]:
+            raise ValueError(
+                f"{name}={present!r}: the objective of the method {method.name!r} has "
+                f"{name}={value!r}; leave {name} out of GRPOConfig, change method.objective, or "
+                "pass objective_from='args' to train with the objective of GRPOConfig"
+            )
+        logger.info(f"{name}={value!r}, from the objective of the method {method.name!r}")
+        setattr(config, name, value)
+
+
+def _check_scale_rewards(config: GRPOConfig, method: Method) -> None:
+    if config.scale_rewards in (DEFAULTS["scale_rewards"], scale_rewards(method)):
+        return
+    raise ValueError(
+        f"scale_rewards={config.scale_rewards!r}: advantages are those of the method, "
+        f"{compose(method.advantage)}; leave scale_rewards out, or change the method, as in "
+        "method.but(advantage=GroupNormalized(scale=False)) for scale_rewards='none'"
     )
-    trained = method.reuse is not None and getattr(method.reuse, "mode", "") != "stop-gradient"
-    stop = method.reuse is not None and not trained
-    refused = {
-        "tools": given.get("tools") is not None, "rollout_func": given.get("rollout_func") is not None,
-        "environment_factory": given.get("environment_factory") is not None,
-        "use_liger_kernel=True": config.use_liger_kernel,
-        "multi_objective_aggregation='normalize_then_sum'": config.multi_objective_aggregation != "sum_then_normalize",
-        "a train_dataset with images": {"image", "images"} & set(getattr(dataset, "column_names", None) or ()),
-    }  # fmt: skip
-    for name in (name for name, found in refused.items() if found):
-        raise ValueError(
-            f"{name}: a method cannot carry it; leave it out, or train with method=None"
-        )
-    if getattr(method.selector, "mini_batch", None) is not None:
-        raise ValueError(
-            f"mini_batch={method.selector.mini_batch}: TRL's steps are set by steps_per_generation and "
-            "gradient_accumulation_steps; use mini_batch=None"
-        )
-    if getattr(getattr(method.allocator, "rates", None), "kind", None) == "predictor":
-        raise ValueError(
-            "rates='predictor': it reads hidden states, which TRL's trainer does not give; use another kind"
-        )
-    if stop and config.loss_type == "bnpo":
-        raise ValueError(
-            "loss_type='bnpo': it averages within micro-batches, where a response without gradient is not; "
-            "use another loss, or another mode of CorrectResponses"
-        )
-    if trained and corrected:
-        raise ValueError(
-            "vllm_importance_sampling_correction=True: it has no ratio for old rollouts; set it to False, or "
-            "use CorrectResponses(mode='stop-gradient')"
-        )
-    if isinstance(method.allocator, DynamicSampling):
-        check_indexable(dataset)
 
 
-def check_indexable(dataset):
-    """ValueError for a stream, which has no other problems to draw from; None passes."""
-    if dataset is not None and not hasattr(dataset, "__len__"):
+def _apply_group_size(config: GRPOConfig, method: Method) -> None:
+    """Let num_generations be the rollouts of a problem that are trained on, so that TRL's batch
+    sizes, which count rollouts, stay what they say.
+    """
+    size = trained_per_problem(method)
+    if size is None or config.num_generations == size:
+        return
+    if config.num_generations != DEFAULTS["num_generations"]:
         raise ValueError(
-            "train_dataset: more problems cannot be drawn from a stream; pass a datasets.Dataset"
+            f"num_generations={config.num_generations}: the method {method.name!r} trains on "
+            f"{size} rollouts of a problem; leave num_generations out, or set it to {size}, and "
+            "TRL's batch sizes count the rollouts trained on"
+        )
+    assert config.generation_batch_size is not None  # TRL has worked it out
+    if config.generation_batch_size % size:
+        raise ValueError(
+            f"generation_batch_size={config.generation_batch_size}: the method {method.name!r} "
+            f"trains on {size} rollouts of a problem, so a multiple of {size} is needed; change "
+            "per_device_train_batch_size, steps_per_generation or gradient_accumulation_steps"
+        )
+    if config.num_generations_eval is None:
+        config.num_generations_eval = config.num_generations
+    logger.warning(
+        f"num_generations={size}, since the method {method.name!r} trains on so many rollouts of a "
+        "problem"
+    )
+    config.num_generations = size
+
+
+# What cannot be carried
+
+
+def _check_carried(config: GRPOConfig, given: Mapping[str, Any]) -> None:
+    dataset = given.get("train_dataset")
+    columns = None if dataset is None else dataset.column_names  # a stream may not know them
+    if {"image", "images"} & set(columns or ()):
+        raise ValueError(
+            "train_dataset: it has images, and a method's table of rollouts holds tokens alone; "
+            "train with method=None"
+        )
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        raise ValueError(
+            f"multi_objective_aggregation={config.multi_objective_aggregation!r}: a method reads "
+            "the weighted sum of the rewards, and its advantage normalises it; use "
+            "'sum_then_normalize', or train with method=None"
+        )
+    if config.top_entropy_quantile < 1 and (config.entropy_coef or config.use_adaptive_entropy):
+        raise ValueError(
+            f"top_entropy_quantile={config.top_entropy_quantile}: together with an entropy bonus, "
+            "which tokens get the bonus would depend on the micro-batches; use one of the two"
+        )
+
+
+def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -> None:
+    """Raise ValueError where a slot needs what this trainer, as it is configured, cannot give."""
+    method.check_provided(PROVIDES, "TRL's trainer")
+    indexable = isinstance(given.get("train_dataset"), Dataset)
+    tools = any(given.get(name) for name in ("tools", "environment_factory", "rollout_func"))
+    penalties = config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy
+    corrected = config.use_vllm and config.vllm_importance_sampling_correction
+    limits = [
+        (
+            not indexable,
+            {"problem_choice", "more_problems"},
+            "TRL's trainer without a train_dataset that can be indexed (a datasets.Dataset)",
+        ),
+        (
+            tools,
+            {"old_responses", "old_logprobs", "current_logprobs"},
+            "TRL's trainer with tools, environments or a rollout_func",
+        ),
+        (
+            corrected,
+            {"old_logprobs", "current_logprobs"},
+            "TRL's trainer with vllm_importance_sampling_correction=True, which has no ratio for "
+            "old responses,",
+        ),
+        (
+            penalties,
+            {"row_weights"},
+            "TRL's trainer with a KL penalty or an entropy bonus, which it weighs alike for all "
+            "rollouts,",
+        ),
+        (
+            config.loss_type == "bnpo",
+            {"old_responses"},
+            "TRL's trainer with loss_type='bnpo', which averages within micro-batches,",
+        ),
+    ]
+    for applies, lost, trainer in limits:
+        if applies:
+            method.check_provided(PROVIDES - lost, trainer)
+    if chooses_problems(method) and not indexable:
+        raise ValueError(
+            f"curriculum={compose(method.curriculum)}: it chooses problems from train_dataset, so "
+            "a datasets.Dataset is needed there"
+        )
+
+
+def chooses_problems(method: Method) -> bool:
+    """Whether the curriculum chooses a round's problems. Shuffled epochs are what TRL's own sampler
+    does.
+    """
+    return type(method.curriculum) is not ShuffledEpochs
+
+
+def _check_bounds(config: GRPOConfig, method: Method, names: Sequence[str]) -> None:
+    """Raise ValueError where rewards from 0 to 1 would sum to more than a posterior's success."""
+    if not isinstance(method.advantage, Posterior) or len(names) < 2:
+        return
+    weights = config.reward_weights or [1.0] * len(names)
+    most = sum(weight for weight in weights if weight > 0)
+    if most > method.advantage.bounds[1] + 1e-6:
+        raise ValueError(
+            f"reward_weights={list(weights)}: rewards of {', '.join(names)} may sum to {most:g}, "
+            f"but advantage={compose(method.advantage)} takes {method.advantage.bounds[1]:g} for "
+            "success; choose reward_weights that sum to it, or another bounds="
         )

@@ -1,555 +1,485 @@
-"""The methods in TRL's `GRPOTrainer`, and with it accelerate and DeepSpeed: several GPUs, and everything that TRL logs.
+"""The methods in TRL's `GRPOTrainer`, and with it accelerate and DeepSpeed: several GPUs, and
+everything that TRL logs.
 
     from trl import GRPOConfig
     from workbench import methods
-    from workbench.trl import trainer as trl
+    from workbench.trl import GRPOTrainer
 
-    method = methods.pods(n=64, m=16)
-    args = GRPOConfig("out", num_generations=16, per_device_train_batch_size=16, **trl.arguments(method))
-    trl.GRPOTrainer("Qwen/Qwen2.5-3B-Instruct", reward_func, args=args, train_dataset=dataset, method=method).train()
+    trainer = GRPOTrainer(
+        "Qwen/Qwen2.5-3B-Instruct",
+        accuracy,
+        args=GRPOConfig("out", per_device_train_batch_size=16),
+        train_dataset=dataset,
+        method=methods.pods(n=64, m=16),
+    )
+    trainer.train()
 
-A round is one of TRL's generations. The method decides how many rollouts of which prompt, which old ones join, which are
-trained on, and their advantages; the model, sampling, optimizer and loss are TRL's, configured by `GRPOConfig`, so that
-`method.objective` acts through `arguments(method)` alone. Every process decides from the same gathered table.
+A round is one of TRL's generations. The method decides how many rollouts of which prompt, which old
+ones join, which are trained on, and their advantages. The model, sampling, optimizer and loss are
+TRL's. Every process decides from the same gathered table.
 """
+
+from __future__ import annotations
 
 import copy
 import hashlib
 import inspect
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-
-try:
-    import trl
-except ImportError:
-    raise ImportError(
-        "workbench.trl.trainer needs a package: pip install 'trl>=1.14.2,!=1.15.0'"
-    ) from None
+import trl
 from accelerate.utils import gather_object
-from safetensors import safe_open
-from safetensors.torch import save_file
-from trl.trainer.utils import pad, use_adapter
+from datasets import Dataset
 
-from workbench import rewards
 from workbench.grpo import StepStats, marked
-from workbench.objectives import surrogate
-from workbench.policies import Sampling
-from workbench.problems import Problem
-from workbench.records.checkpoints import join_arrays, split_arrays
-from workbench.records.round_stats import round_row
+from workbench.methods import Method
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import collect, join_and_select
-from workbench.trl import setup as trl_setup
-from workbench.trl.setup import arguments, problem_id, solved
-from workbench.utils.descriptions import describe, differences
-from workbench.utils.seeding import generator
+from workbench.rounds import Round, play
+from workbench.trl import setup, state
+from workbench.trl.batches import MicroBatches, Padding
+from workbench.trl.losses import LossMetrics, row_statistics, with_bonus
+from workbench.trl.report import EmptyRounds, round_metrics
+from workbench.trl.sampling import RoundSampler, TrainingSet
+from workbench.trl.verdict import Verdict, check_correct, reads_verdict
+from workbench.utils.descriptions import describe
 
-__all__ = ["GRPOTrainer", "arguments", "problem_id", "solved"]
 
-SLOTS = ("allocator", "reuse", "selector")
-STATE = "workbench.safetensors"  # in TRL's checkpoint directory
-LOGGED = ("problems", "rollouts", "selected", "trained", "reward", "correct", "effective_gradient_ratio", "all_positive",
-          "all_negative", "unsolved", "tokens_sampled", "length", "truncated")  # fmt: skip
-PER_TOKEN = ("sampling_per_token_logps", "importance_sampling_ratio")  # what vLLM adds to a rollout
-CARRIED = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "num_items_in_batch",
-           "old_per_token_logps", "ref_per_token_logps", *PER_TOKEN}  # fmt: skip
+@dataclass(frozen=True)
+class Drawn:
+    """One rollout of this process for each row it was given.
+
+    Attributes
+    ----------
+    output : dict
+        What TRL made of them for its loss.
+    scores : (R, F)
+        NaN where a reward function gave None.
+    responses : R lists of token ids
+    texts : R texts
+    """
+
+    output: dict[str, Any]
+    scores: np.ndarray
+    responses: Sequence[Sequence[int]]
+    texts: Sequence[str]
+
+
+@dataclass
+class RoundAtWork:
+    """The round whose rows are being trained on.
+
+    Attributes
+    ----------
+    outcome : Round
+    context : Context
+    measured : (3, R) float64
+        Clip ratio, entropy and difference of log-probabilities of the rows of the table that this
+        process has computed, NaN elsewhere.
+    """
+
+    outcome: Round
+    context: Context
+    measured: np.ndarray
 
 
 class GRPOTrainer(trl.GRPOTrainer):
-    """TRL's trainer with a method of this package. Its other arguments are TRL's; without a method it is TRL's trainer.
+    """TRL's trainer with a method of this package. Without a method it is TRL's trainer.
 
-    method: a `Method`, copied. A round's problems are the generation_batch_size / num_generations prompts of TRL's
-    sampler, whatever the method then asks for; num_generations means nothing else, and the number of rollouts that a
-    method trains on for each problem keeps TRL's batch sizes. More problems (dynamic sampling) come from the training
-    set in an order of their own. A prompt that occurs twice in a round is two problems. The reward is the weighted sum
-    of TRL's reward functions, with the parts of `method.reward` on top; rollouts that no function scored are left out.
-    correct: function of the rewards (R, F), NaN for None, to (R,) bool; what allocators and reuse go by.
-    rows_at_once: rollouts that a process samples in one call at most (memory); None for all of a request.
+    Parameters
+    ----------
+    method : Method, optional
+        It is cloned, so that what it learns stays in this trainer. Its objective is applied to
+        `args` where `args` has TRL's defaults; other values are refused.
+    correct : str or function, optional
+        Which rollouts are correct: the name of a reward function, which says so by giving more than
+        0; or a function from the rewards (R, F), one column for each reward function and NaN for
+        None, to (R,) bool. Without it, the only reward function of a run judges, as long as it
+        gives nothing but 0 and 1. Allocators, replay, rejection and success rates go by it.
+    rows_at_once : int, optional
+        Rollouts that a process samples in one call at most, which bounds memory; None for all of a
+        request.
+    objective_from : {"method", "args"}
+        "args" trains with the objective of `args` whatever the method says, for losses of TRL that
+        methods do not know, such as "cispo".
+    *args, **options
+        Those of `trl.GRPOTrainer`.
 
-    A round's rows vary in number. They are dealt to the processes and to steps_per_generation micro-batches of equal
-    size, filled up with fully masked rows, and losses that divide by the number of rows are scaled so that only real
-    ones count; TRL's entropy bonus and router loss are scaled along. With bnpo, a mean over each micro-batch, the split
-    itself matters, as it does in TRL. Rows of advantage zero count in the averages but are not computed, unless a
-    penalty or the kind of loss depends on them; a round with nothing to train on makes a step of zero gradient.
-    Metrics are logged beside TRL's, with the prefix `workbench/`; those of the slots one round late. TRL's own are over
-    all that was sampled (completions, rewards), a mean over its calls, and over the rows computed (loss).
+    Raises
+    ------
+    ValueError
+        For what TRL's trainer, or the combination of its settings and the method, cannot carry,
+        before any model is loaded.
 
-    ValueError, before any model is loaded, for what TRL or the combination cannot carry.
+    Notes
+    -----
+    The problems of a round are the generation_batch_size / num_generations prompts of TRL's
+    sampler, whatever the method then asks for. num_generations is the number of rollouts of a
+    problem that are trained on, where that number is fixed, so that TRL's batch sizes count the
+    rollouts trained on. A curriculum other than `ShuffledEpochs` chooses the problems itself, from
+    train_dataset. A prompt that occurs twice in a round is two problems.
+
+    The reward is the weighted sum of TRL's reward functions, with the parts of `method.reward` on
+    top. Rollouts that no function scored are left out of the round.
+
+    Rows of advantage zero count in the averages of the loss but are not computed, unless a penalty
+    or the kind of loss depends on them. With loss_type="bnpo", a mean over each micro-batch, the
+    split into micro-batches itself matters, as it does in TRL.
+
+    Metrics of the method have the prefix `workbench/`. TRL's own are over all that was sampled
+    (completions and rewards), and over the rows computed (loss, entropy and clip ratios).
     """
 
-    def __init__(self, *args, method=None, correct=solved, rows_at_once=None, **options):
-        if method is not None:
-            trl_setup.check(
-                method,
-                rows_at_once,
-                inspect.signature(trl.GRPOTrainer).bind(*args, **options).arguments,
-            )
-        self.method = None  # TRL's constructor is TRL's alone
-        super().__init__(*args, **options)
-        self.method, self.correct, self.rows_at_once = copy.deepcopy(method), correct, rows_at_once
-        self._round = self._extra = 0  # rounds begun, extra problems looked at
-        self._latest = self._order = (
-            None  # the round whose updates go on, the order of extra problems
+    # What TRL's own annotations leave open.
+    args: Any
+    num_generations: Any
+    max_completion_length: Any
+    model: Any
+    processing_class: Any
+    _buffered_inputs: Any
+    _logs: Any
+
+    def __init__(
+        self,
+        *args: Any,
+        method: Method | None = None,
+        correct: Any = None,
+        rows_at_once: int | None = None,
+        objective_from: str = "method",
+        **options: Any,
+    ) -> None:
+        self.method: Any = None  # TRL's constructor is TRL's alone
+        if method is None:
+            setup.check_without_method(correct, rows_at_once, objective_from)
+            super().__init__(*args, **options)
+            return
+
+        bound = inspect.signature(trl.GRPOTrainer.__init__).bind(self, *args, **options)
+        bound.arguments["args"] = setup.configured(
+            method, bound.arguments, correct, rows_at_once, objective_from
         )
+        super().__init__(*bound.args[1:], **bound.kwargs)
+
+        check_correct(correct, self.reward_func_names, method)
+        self.method = method.clone()
+        self.needs = {need for value in method.learning().values() for need in value.needs}
+        self.verdict = Verdict(correct, self.reward_func_names, reads_verdict(method))
+        self.rows_at_once = rows_at_once
+        self.first_round = 1  # of this process
+        self.round = 0  # rounds begun
+        self._empty_rounds = EmptyRounds()
+        self._at_work: RoundAtWork | None = None
+        self._training_set: TrainingSet | None = None
+        length = method.objective.length if objective_from == "method" else None
+        self._micro_batches = MicroBatches(self, length)
+        self._loss_metrics = LossMetrics(self.importance_sampling_level == "sequence")
+        # What TRL has computed in the call at work, kept for us.
         self._drawing = False
-        if method is not None:
-            self._agree("method", json.dumps(describe(method)))
-
-    # a round
-
-    def _generate_and_score_completions(self, inputs):
-        """TRL's inputs of this process, in training those of a whole round; its share of the rows to train on."""
-        if self.method is None or not self.model.training:
-            return super()._generate_and_score_completions(inputs)
-        if self._latest is not None:
-            self._feedback(self.method)
-            self._log(
-                row
-                for slot in _slots(self.method)
-                if hasattr(slot, "metrics")
-                for row in slot.metrics().items()
-            )
-        prompts = gather_object(inputs)[:: self.num_generations]
-        self._round, self._prompts, self._logged_rows, self._sampled = self._round + 1, {}, [], 0
-        context = Context(self.args.seed, self._round, self._epoch(len(prompts)), _Scorer(self))
-        rollouts, candidates = collect(
-            self.method.allocator, self._named(prompts), context, self._sample, self._more
-        )
-        if not (scored := np.isfinite(rollouts.reward)).any():
-            raise ValueError(
-                f"reward_funcs: none of them scored any of the {len(rollouts)} rollouts of a round"
-            )
-        candidates = candidates[scored[candidates]]
-        rollouts, chosen, advantages, seen = join_and_select(
-            self.method, rollouts, candidates, context, self.max_completion_length
-        )
-        self._agree("the rollouts to train on", chosen, advantages)
-        rollouts = rollouts.assign(**seen)
-        self._latest = rollouts, chosen, advantages, context
-        self._measured = np.full(
-            (3, len(rollouts)), np.nan
-        )  # clip ratio, entropy, drift of rows this process computed
-        self._log_round(*self._latest)
-        return self._batch(rollouts, chosen, advantages)
-
-    def _named(self, prompts):
-        """The prompts as problems; remembers the rows of the data set that they are."""
-        problems = []
-        for row in prompts:
-            name = key = problem_id(row["prompt"])
-            while name in self._prompts:
-                name = f"{key}#{int(name.partition('#')[2] or 1) + 1}"
-            self._prompts[name] = row
-            problems.append(Problem(name, row["prompt"], ""))
-        return problems
-
-    def _more(self, n, problems):
-        """n other problems of the training set, fewer when as many looks as it has rows find no more."""
-        trl_setup.check_indexable(self.train_dataset)
-        size, found = len(self.train_dataset), []
-        for _ in range(size):
-            epoch, place = divmod(self._extra, size)
-            if place == 0 or self._order is None:
-                self._order = generator(self.args.seed, "more", epoch).permutation(size)
-            row, self._extra = self.train_dataset[int(self._order[place])], self._extra + 1
-            if problem_id(row["prompt"]) not in self._prompts:
-                found += self._named([row])
-            if len(found) == n:
-                break
-        return found
-
-    def _sample(self, problems, counts, before, stage):
-        """Scored rollouts of all processes, `counts` (P,) of the problems; every process samples an equal share."""
-        names = [problem.id for problem in problems]
-        self._agree("the counts of rollouts", *names, counts)
-        wanted = [name for name, count in zip(names, counts) for _ in range(count)]
-        if not wanted:
-            raise ValueError(
-                f"allocator: {self.method.allocator!r} asked for a stage of no rollouts"
-            )
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        share = -(-len(wanted) // world)
-        mine = (wanted + wanted[-1:] * (share * world - len(wanted)))[
-            rank * share : (rank + 1) * share
-        ]
-        size = self.rows_at_once or share
-        table = Rollouts.concat(
-            [self._scored(mine[i : i + size], stage) for i in range(0, share, size)]
-        )
-        rows = [
-            r * share + i
-            for start in range(0, share, size)
-            for r in range(world)
-            for i in range(start, min(start + size, share))
-        ]  # in the order of TRL's log of completions
-        self._logged_rows += [self._sampled + row if row < len(wanted) else -1 for row in rows]
-        self._sampled += len(wanted)
-        table = Rollouts.concat(gather_object([table])).take(np.arange(len(wanted)))
-        draw = (
-            np.arange(len(wanted))
-            - np.repeat(np.cumsum(counts) - counts, counts)
-            + np.repeat(before, counts)
-        )
-        sampling = Sampling(self.temperature, max_new_tokens=self.max_completion_length)
-        return rewards.total(table.assign(draw=draw), self.method.reward, sampling)
-
-    def _scored(self, names, stage):
-        """TRL's completions and rewards, one rollout for each of the names, as a table."""
-        rows, keys = (
-            [self._prompts[name] for name in names],
-            next(iter(self._prompts.values())).keys(),
-        )
-        generations, self.num_generations, self._drawing = self.num_generations, 1, True
-        try:
-            out = super()._generate_and_score_completions(
-                [{key: row[key] for key in keys} for row in rows]
-            )
-        finally:
-            self.num_generations, self._drawing = generations, False
-        if odd := sorted(out.keys() - CARRIED):
-            raise ValueError(
-                f"train_dataset: it makes {', '.join(odd)}, but a method carries text alone; use method=None"
-            )
-        self._metrics["train"].pop(
-            "frac_reward_zero_std", None
-        )  # of groups of one; `workbench/all_...` say it
-        scores, responses = self._answers
-        ends, old = {*self.eos_token_ids, self._pad_id}, out.get("old_per_token_logps")
-        prompts = [
-            ids[mask.bool()].cpu().numpy()
-            for ids, mask in zip(out["prompt_ids"], out["prompt_mask"])
-        ]
-        table = Rollouts(
-            problem=names, prompt=Ragged.of(prompts, np.int32), response=Ragged.of(responses, np.int32),
-            text=self.processing_class.batch_decode(responses, skip_special_tokens=True),
-            truncated=[ids[-1] not in ends for ids in responses],
-            reward=trl_setup.weighted(scores, self.reward_weights.cpu().numpy()), correct=self.correct(scores),
-            stage=np.full(len(names), stage), round=np.full(len(names), self._round),
-            columns={"gradient": np.ones(len(names), bool), "uses": np.zeros(len(names), dtype=np.int64)},
-        )  # fmt: skip
-        if old is not None:
-            table = table.assign(
-                old_logprobs=Ragged.of_padded(old.float().cpu().numpy(), table.lengths)
-            )
-        if trl_setup.reads_entropy(self.method) or trl_setup.replays(self.method):
-            table = self._with_scores(table)
-        return table.assign(
-            **{name: _objects(out[name], table.lengths) for name in PER_TOKEN if name in out}
-        )
-
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        found = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if self._drawing:
-            mine = slice(
-                self.accelerator.process_index * len(prompts),
-                (self.accelerator.process_index + 1) * len(prompts),
-            )
-            self._answers = found[mine].float().cpu().numpy(), completion_ids_list
-        return found
-
-    # the rows to train on
-
-    def _batch(self, rollouts, chosen, advantages):
-        """This process's share of the chosen rows (K,) as TRL's tensors, filled up with masked rows."""
-        config, world, rank = (
-            self.args,
-            self.accelerator.num_processes,
-            self.accelerator.process_index,
-        )
-        everything = (
-            self.beta != 0
-            or config.entropy_coef != 0
-            or config.use_adaptive_entropy
-            or self.aux_loss_enabled
-            or config.top_entropy_quantile < 1
-            or self.loss_type == "bnpo"
-        )
-        active = np.flatnonzero(rollouts["gradient"][chosen] & (everything | (advantages != 0)))
-        parts = world * config.steps_per_generation
-        total = max(1, -(-len(active) // parts)) * parts
-        fresh = np.flatnonzero(rollouts.round == self._round)
-        filler = fresh[np.argmin((rollouts.prompt.lengths + rollouts.lengths)[fresh])]
-        row, advantage = np.full(total, -1), np.zeros(total)
-        row[: len(active)], advantage[: len(active)] = chosen[active], advantages[active]
-        row, advantage = row[rank::world], advantage[rank::world]
-        table, hidden = (
-            rollouts.take(np.where(row < 0, filler, row)),
-            rollouts.truncated & self.mask_truncated_completions,
-        )
-        batch = self._tensors(table, (row >= 0) & ~hidden[row])
-        scale = (
-            total / len(chosen) if len(chosen) and self.loss_type in trl_setup.ROW_MEANS else 1.0
-        )
-        extra = {
-            "advantages": advantage.astype(np.float32),
-            "workbench_row": row,
-            "workbench_scale": np.float32(scale),
-            "num_items_in_batch": np.int64((rollouts.lengths * ~hidden)[chosen].sum()),
-        }
-        batch |= {
-            name: torch.as_tensor(value, device=self.accelerator.device)
-            for name, value in extra.items()
-        }
-        self._log({"computed": len(active)}.items())
-        return batch | self._logprobs_for(batch, table)
-
-    def _tensors(self, table, shown):
-        """Tokens and masks of a table, padded as TRL pads them; responses with shown (R,) False are masked."""
-        prompts, responses = (
-            [torch.as_tensor(rows[i]).long() for i in range(len(table))]
-            for rows in (table.prompt, table.response)
-        )
-        masks = [torch.full_like(ids, int(show)) for ids, show in zip(responses, shown)]
-        return {
-            "prompt_ids": self._padded(prompts, self._pad_id, "left"),
-            "prompt_mask": self._padded([torch.ones_like(ids) for ids in prompts], 0, "left"),
-            "completion_ids": self._padded(responses, self._pad_id),
-            "completion_mask": self._padded(masks, 0),
-        }
-
-    def _padded(self, rows, fill, side="right"):
-        rows = pad(
-            rows, padding_value=fill, padding_side=side, pad_to_multiple_of=self.pad_to_multiple_of
-        )
-        return rows.to(self.accelerator.device)
+        self._answers: tuple = ()
+        self._computed: tuple = ()
+        self.agree("method", json.dumps(describe(method)))
 
     @property
-    def _pad_id(self):
-        return getattr(self.processing_class, "tokenizer", self.processing_class).pad_token_id
-
-    def _logprobs_for(self, batch, table):
-        """What TRL's loss needs of the policy that sampled, of the reference and of vLLM."""
-        found, config = {}, self.args
-        if self._corrected or trl_setup.replays(self.method):
-            found["old_per_token_logps"] = self._padded(
-                [torch.as_tensor(table.old_logprobs[i]) for i in range(len(table))], 0.0
-            )
-        elif config.gradient_accumulation_steps % (
-            config.steps_per_generation * self.num_iterations
-        ):
-            found["old_per_token_logps"] = self._score(self.model, batch)[0]
-        if self.beta != 0 and self.ref_model is not None:
-            found["ref_per_token_logps"] = self._score(self.ref_model, batch)[0]
-        elif self.beta != 0:
-            model = self.accelerator.unwrap_model(self.model)
-            with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-                found["ref_per_token_logps"] = self._score(self.model, batch)[0]
-        for name in (name for name in PER_TOKEN if name in table.columns):
-            values = [torch.as_tensor(row) for row in table[name]]
-            whole = (
-                name == "importance_sampling_ratio"
-                and self.vllm_importance_sampling_mode.startswith("sequence")
-            )
-            found[name] = (
-                torch.stack(values).to(self.accelerator.device)
-                if whole
-                else self._padded(values, 0.0)
-            )
-        return found
+    def padding(self) -> Padding:
+        """How rows become TRL's tensors."""
+        return Padding(
+            self._tokenizer.pad_token_id, self.pad_to_multiple_of, self.accelerator.device
+        )
 
     @property
-    def _corrected(self):
+    def has_penalty(self) -> bool:
+        """Whether the loss has a KL penalty or an entropy bonus."""
+        return self.beta != 0 or self._entropy_bonus_enabled
+
+    @property
+    def corrects_sampler(self) -> bool:
+        """Whether TRL corrects for the difference between vLLM and the model."""
         return self.use_vllm and self.vllm_importance_sampling_correction
 
-    def _score(self, model, batch, entropy=False):
-        """Log-probabilities of the response tokens and, if asked for, entropies, (R, T) both, without gradient."""
-        ids, mask = (
-            torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], dim=1)
-            for name in ("ids", "mask")
+    # A round: what is sampled, and what of it is trained on
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """The next micro-batch; a new round where the last one's are used up."""
+        if self.method is None or not self.model.training:
+            return super()._prepare_inputs(generation_batch)
+        steps = self.args.steps_per_generation
+        starts_round = self._step % (steps * self.num_iterations) == 0
+        if starts_round or self._buffered_inputs is None:
+            self._buffered_inputs = self._play_round(generation_batch)
+        return self._buffered_inputs[self._step % steps]
+
+    def _play_round(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Sample a round, and let the method choose; this process's micro-batches."""
+        self.round += 1
+        size = self.args.generation_batch_size // self.num_generations
+        context = Context(
+            seed=self.args.seed,
+            round=self.round,
+            epoch=self._epoch(size),
+            policy=_Policy(self),
+            max_new_tokens=self.max_completion_length,
         )
+        sampler = RoundSampler(self, context)
+        if setup.chooses_problems(self.method):
+            problems = sampler.find_more(size, [])
+        else:
+            problems = sampler.named(gather_object(inputs)[:: self.num_generations])
+        outcome = play(self.method, problems, context, sampler.sample, sampler.find_more)
+        self.agree("the rollouts to train on", outcome.rows, *_arrays(outcome.advantages))
+        self._at_work = RoundAtWork(
+            outcome, context, measured=np.full((3, len(outcome.rollouts)), np.nan)
+        )
+        self._report(self._marked(steps=[]), sampler)
+        # TRL shuffles its generation batch here. Drawing as it does keeps what is sampled next the
+        # same as without a method, where a method samples as much.
+        torch.randperm(self.args.per_device_train_batch_size * self.args.steps_per_generation)
+        return self._micro_batches.make(outcome, context, sampler.filler)
+
+    def _epoch(self, problems: int) -> int:
+        """Passes over the training set so far; 0 for a stream."""
+        if setup.chooses_problems(self.method):
+            return self.method.curriculum.epoch
+        if not isinstance(self.train_dataset, Dataset):
+            return 0
+        rounds_an_epoch = len(self.train_dataset) // problems
+        return (self.round - 1) // rounds_an_epoch if rounds_an_epoch else 0
+
+    def training_set(self) -> TrainingSet:
+        """The training set as a pool of problems, made when it is first needed."""
+        if self._training_set is None:
+            self._training_set = TrainingSet(self.train_dataset)
+        return self._training_set
+
+    def draw(self, rows: list[dict[str, Any]]) -> Drawn:
+        """Let TRL generate and score one rollout for each of these rows of the data set."""
+        generations = self.num_generations
+        self.num_generations = 1
+        self._drawing = True
+        try:
+            output = super()._generate_and_score_completions(rows)
+        finally:
+            self.num_generations = generations
+            self._drawing = False
+        # Every rollout was a group of its own to TRL. `workbench/all_positive` and so on tell it.
+        self._metrics["train"].pop("frac_reward_zero_std", None)
+        return Drawn(output, *self._answers)
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> torch.Tensor:
+        """TRL's rewards (R, F) of all processes; those of this process are kept."""
+        scores = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self.method is not None and self._drawing:
+            start = self.accelerator.process_index * len(prompts)
+            own = scores[start : start + len(prompts)].float().cpu().numpy()
+            texts = completions
+            if not isinstance(completions[0], str):
+                texts = self.processing_class.batch_decode(
+                    completion_ids_list, skip_special_tokens=True
+                )
+            self._answers = own, completion_ids_list, texts
+        return scores
+
+    def score_tokens(
+        self, model: Any, batch: dict[str, Any], entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities of the response tokens and, if asked for, entropies, (R, T) both."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
         with torch.no_grad():
-            return super()._get_per_token_logps_and_entropies(
+            logprobs, entropies, _ = super()._get_per_token_logps_and_entropies(
                 model,
                 ids,
                 mask,
                 batch["completion_ids"].size(1),
                 batch_size=self.args.per_device_train_batch_size,
                 compute_entropy=entropy,
-            )[:2]
-
-    def _with_scores(self, table):
-        logprobs, entropy = self._score(
-            self.model, self._tensors(table, np.ones(len(table))), entropy=True
-        )
-        entropy = Ragged.of_padded(entropy.double().cpu().numpy(), table.lengths)
-        return table.assign(
-            old_logprobs=Ragged.of_padded(logprobs.float().cpu().numpy(), table.lengths),
-            entropy=np.add.reduceat(entropy.values, entropy.offsets[:-1]) / table.lengths,
-        )
-
-    # the update
-
-    def _get_per_token_logps_and_entropies(self, model, *args, **options):
-        if self._drawing and not self._corrected:
-            return (
-                None,
-                None,
-                None,
-            )  # most of what is sampled may not be trained on; `_logprobs_for` computes the rest
-        found = super()._get_per_token_logps_and_entropies(model, *args, **options)
-        self._computed = [None if values is None else values.detach() for values in found[:2]]
-        return found
-
-    def _compute_loss(self, model, inputs):
-        loss = super()._compute_loss(model, inputs)
-        if "workbench_row" not in inputs:
-            return loss
-        self._measure(
-            inputs, *(values.float() for values in self._computed), inputs["completion_mask"].bool()
-        )
-        return loss * inputs["workbench_scale"]
-
-    def _measure(self, inputs, logprobs, entropy, mask):
-        """Keeps clip ratio, entropy and drift of the rows just computed, for the slots."""
-        old, clipped = inputs.get("old_per_token_logps", logprobs), torch.zeros_like(mask)
-        if self.loss_type in trl_setup.CLIPPED:
-            _, clipped = surrogate(
-                logprobs,
-                old,
-                inputs["advantages"],
-                mask,
-                clip=(self.epsilon_low, self.epsilon_high),
-                ratio=self.importance_sampling_level,
             )
-        columns = clipped.float(), entropy, (logprobs - old).abs()
-        means = torch.stack(
-            [torch.where(mask, column, 0.0).sum(1) / mask.sum(1).clamp(min=1) for column in columns]
+        return logprobs, entropies
+
+    # The update
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **options: Any) -> Any:
+        if self.method is None:
+            return super()._get_per_token_logps_and_entropies(model, *args, **options)
+        if self._drawing and not self.corrects_sampler:
+            # Most of what is sampled may not be trained on; `MicroBatches` computes the rest.
+            return None, None, None
+        results = super()._get_per_token_logps_and_entropies(model, *args, **options)
+        self._computed = results[:2]
+        return results
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        part = inputs.get("workbench")
+        if part is None:
+            return super()._compute_loss(model, inputs)
+        coefficient = self._entropy_coefficient()
+        metrics = self._metrics["train"]
+        before = {name: len(values) for name, values in metrics.items()}
+        loss = super()._compute_loss(model, inputs)
+        self._loss_metrics.take(metrics, before, part)
+
+        logprobs, entropy = self._computed
+        self._computed = ()
+        mask = inputs["completion_mask"]
+        if "tool_mask" in inputs:
+            mask = mask * inputs["tool_mask"]
+        if "update_statistics" in self.needs and len(part.rows):
+            assert self._at_work is not None
+            self._at_work.measured[:, part.rows] = row_statistics(
+                inputs,
+                logprobs.detach().float(),
+                entropy.detach().float(),
+                mask.bool(),
+                loss_type=self.loss_type,
+                clip=(self.epsilon_low, self.epsilon_high),
+                importance_sampling=self.importance_sampling_level,
+            )
+        if not coefficient:
+            return loss * part.scale
+        bonus = coefficient * (entropy * mask).sum()
+        accumulated = self.current_gradient_accumulation_steps
+        # As in TRL's token mean: an optimizer step is a share of a round, or several rounds.
+        of_step = accumulated / self.args.steps_per_generation / self.accelerator.num_processes
+        tokens_of_step = inputs["num_items_in_batch"].clamp(min=1) * of_step
+        return with_bonus(loss, bonus, mask.sum(), tokens_of_step, accumulated, part.scale)
+
+    def _entropy_coefficient(self) -> float:
+        """The weight of TRL's entropy bonus in the step at work."""
+        if self.use_adaptive_entropy and self._last_world_entropy > self.args.entropy_target:
+            return 0.0
+        return self.entropy_coef
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        """TRL's step on a micro-batch; after the last one of a round the slots learn from it."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.method is None:
+            return loss
+        if self._step % (self.args.steps_per_generation * self.num_iterations) == 0:
+            self._learn(self.method)
+            self.log_metrics(self.method.metrics())
+            self._at_work = None
+        return loss
+
+    def _learn(self, method: Method) -> None:
+        """Hand the round at work, with what its updates measured so far, to the slots."""
+        assert self._at_work is not None
+        steps = []
+        if "update_statistics" in self.needs:
+            measured = self._at_work.measured
+            for part in gather_object([measured]):
+                measured = np.where(np.isnan(measured), part, measured)
+            rows = self._at_work.outcome.rows
+            nothing = float("nan")
+            stats = StepStats(nothing, nothing, nothing, 0, 0, *measured[:, rows])
+            steps = [(np.arange(len(rows)), stats)]
+        method.feedback(self._marked(steps), self._at_work.context)
+
+    def _marked(self, steps: list[tuple[np.ndarray, StepStats]]) -> Rollouts:
+        """The table of the round at work, with what became of each rollout."""
+        assert self._at_work is not None
+        outcome = self._at_work.outcome
+        return marked(
+            outcome.rollouts,
+            outcome.rows,
+            outcome.advantages,
+            steps,
+            self._at_work.context.round,
+            outcome.weights,
         )
-        rows = inputs["workbench_row"].cpu().numpy()
-        self._measured[:, rows[rows >= 0]] = means.cpu().numpy()[:, rows >= 0]
 
-    def _feedback(self, method):
-        """The latest round's table, with what its updates measured so far, to the slots of `method`."""
-        rollouts, chosen, advantages, context = self._latest
-        measured = np.full_like(self._measured, np.nan)
-        for part in gather_object([self._measured]):
-            measured = np.where(np.isnan(measured), part, measured)
-        stats = StepStats(np.nan, np.nan, np.nan, 0, 0, *measured[:, chosen])
-        table = marked(
-            rollouts, chosen, advantages, [(np.arange(len(chosen)), stats)], context.round
-        )
-        for slot in _slots(method):
-            if hasattr(slot, "feedback"):
-                slot.feedback(table, context)
+    # What is logged
 
-    # what is logged and kept
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log. Metrics of the loss are means over the tokens that were trained on."""
+        if self.method is not None and self.model.training:
+            metrics = self._metrics["train"]
+            for name, mean in self._loss_metrics.means().items():
+                metrics[name].append(mean)
+            # TRL would log an empty list as None.
+            for name in [name for name, values in metrics.items() if not values]:
+                del metrics[name]
+        super().log(logs, start_time)
 
-    def _log(self, items):
-        for name, value in items:
-            self._metrics["train"][f"workbench/{name}"].append(float(value))
+    def log_metrics(self, numbers: dict[str, float]) -> None:
+        """Log numbers with the prefix `workbench/`; those that are not finite are left out."""
+        for name, value in numbers.items():
+            if np.isfinite(value):
+                self._metrics["train"][f"workbench/{name}"].append(float(value))
 
-    def _log_round(self, rollouts, chosen, advantages, context):
-        table = marked(rollouts, chosen, advantages, [], context.round)
-        row = round_row(context.round, table.take(np.isfinite(table.reward)), [], 0, 0)
-        self._log((name, row[name]) for name in LOGGED)
+    def _report(self, rollouts: Rollouts, sampler: RoundSampler) -> None:
+        """Log what was sampled and selected, and warn where nothing can be learnt from it."""
+        known = self.verdict.known
+        unscored = sampler.sampled - sum(map(len, sampler.scored))
+        self.log_metrics(round_metrics(self.round, rollouts, sampler.sampled, unscored, known))
+        self._empty_rounds.check(self.round, rollouts, known)
         if self.log_completions:
-            shown = np.append(table["advantage"], np.nan)[self._logged_rows].tolist()
+            # TRL has logged advantages of its own.
             log = self._logs["advantages"]
-            for _ in range(min(len(log), len(shown))):
+            shown = sampler.logged_advantages(rollouts["advantage"])[-len(log) :]
+            for _ in shown:
                 log.pop()
             log.extend(shown)
 
-    def _epoch(self, problems):
-        """Passes of TRL's sampler over the training set so far; a stream has one."""
-        size = len(self.train_dataset) if hasattr(self.train_dataset, "__len__") else 0
-        return (self._round - 1) // (size // problems) if size >= problems else 0
-
-    def _agree(self, what, *values):
-        """ValueError, in every process, where processes are about to do different things."""
-        if self.accelerator.num_processes > 1:
-            text = "".join(
-                value.tobytes().hex() if isinstance(value, np.ndarray) else value
-                for value in values
+    def agree(self, what: str, *values: str | np.ndarray) -> None:
+        """Raise ValueError, in every process, where processes are about to do different things."""
+        if self.accelerator.num_processes == 1:
+            return
+        digest = hashlib.sha256()
+        for value in values:
+            digest.update(value.tobytes() if isinstance(value, np.ndarray) else value.encode())
+        if len(set(gather_object([digest.hexdigest()]))) > 1:
+            raise ValueError(
+                f"{what}: the processes disagree; a slot may depend on the round's table and on "
+                "context.rng alone, and every process needs the same method and seed"
             )
-            if len(set(gather_object([hashlib.sha256(text.encode()).hexdigest()]))) > 1:
-                raise ValueError(
-                    f"{what}: the processes disagree; a slot may depend on the round's table and on "
-                    "context.rng alone, and every process needs the same method and seed"
-                )
 
-    def _save_checkpoint(self, model, trial):
+    # Checkpoints
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.method is None:
             return
-        method, tensors = (
-            copy.deepcopy(self.method),
-            {},
-        )  # saving leaves no trace in the run, even amid a round's updates
-        if self._latest is not None:
-            self._feedback(method)
-        state = {
-            "round": self._round,
-            "extra": self._extra,
-            "method": describe(self.method),
-            "slots": {},
-        }
-        for name in SLOTS:
-            if hasattr(slot := getattr(method, name), "state_dict"):
-                state["slots"][name] = split_arrays(f"slots.{name}", slot.state_dict(), tensors)
+        method = self.method
+        if self._at_work is not None:
+            # Amid a round's updates a copy learns what they measured so far, since saving must
+            # leave no trace in the run. `clone` would forget what the round itself left.
+            method = copy.deepcopy(method)
+            self._learn(method)
         if self.args.should_save:
-            folder = os.path.join(
-                self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}"
-            )
-            save_file(tensors, os.path.join(folder, STATE), metadata={"state": json.dumps(state)})
+            name = f"checkpoint-{self.state.global_step}"
+            folder = os.path.join(self._get_output_dir(trial=trial), name)
+            empty = self._empty_rounds.in_a_row
+            state.save(folder, method, round=self.round, empty_rounds=empty)
 
-    def _load_optimizer_and_scheduler(self, checkpoint):
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            self._restore(os.path.join(checkpoint, STATE))
+            numbers = state.load(checkpoint, self.method)
+            if self.method is not None:
+                self.round = numbers["round"]
+                self.first_round = self.round + 1
+                self._empty_rounds.in_a_row = numbers["empty_rounds"]
+                self._at_work = None
         super()._load_optimizer_and_scheduler(checkpoint)
 
-    def _restore(self, path):
-        if not os.path.exists(path):
-            if self.method is not None:
-                raise ValueError(
-                    f"resume_from_checkpoint: {path} is missing, so this was made without a method; use method=None"
-                )
-            return
-        with safe_open(path, framework="pt") as file:
-            tensors, state = (
-                {name: file.get_tensor(name) for name in file.keys()},
-                json.loads(file.metadata()["state"]),
-            )
-        odd = differences(
-            None if self.method is None else json.loads(json.dumps(describe(self.method))),
-            state["method"],
-        )
-        if odd:
-            raise ValueError(
-                f"resume_from_checkpoint: {path} is of another method (ours, theirs): {'; '.join(odd[:3])}"
-            )
-        for name, value in state["slots"].items():
-            getattr(self.method, name).load_state_dict(join_arrays(value, tensors))
-        self._round, self._extra, self._order, self._latest = (
-            state["round"],
-            state["extra"],
-            None,
-            None,
-        )
 
-
-class _Scorer:
+class _Policy:
     """The trainer's model as a slot knows a policy."""
 
-    def __init__(self, trainer):
+    def __init__(self, trainer: GRPOTrainer) -> None:
         self.trainer = trainer
 
-    def logprobs(self, rollouts):
+    def logprobs(self, rollouts: Rollouts) -> torch.Tensor:
         """Log-probabilities of the responses under the current weights, (R, T)."""
-        return self.trainer._score(
-            self.trainer.model, self.trainer._tensors(rollouts, np.ones(len(rollouts)))
-        )[0].float()
+        inputs = self.trainer.padding.tokens(rollouts)
+        return self.trainer.score_tokens(self.trainer.model, inputs)[0].float()
 
 
-def _slots(method):
-    return [getattr(method, name) for name in SLOTS]
-
-
-def _objects(values, lengths):
-    """Rows of different lengths as a column, (R,) object."""
-    column = np.empty(len(lengths), dtype=object)
-    for i, row in enumerate(values.float().cpu().numpy()):
-        column[i] = row[: lengths[i]]
-    return column
+def _arrays(advantages: np.ndarray | Ragged) -> tuple[np.ndarray, ...]:
+    if isinstance(advantages, Ragged):
+        return advantages.values, advantages.offsets
+    return (advantages,)

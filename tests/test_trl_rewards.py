@@ -1,0 +1,273 @@
+"""Reward functions in the TRL trainer: what is correct, None, and rounds with nothing to learn."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
+
+import trl_cases
+from trl_cases import (
+    SMALL,
+    boxed,
+    dataset,
+    logged,
+    refused,
+    right,
+    same,
+    small,
+    trained,
+    trainer,
+    weights,
+)
+
+from workbench import methods
+from workbench.advantages import Posterior
+from workbench.trl import report
+from workbench.trl.table import weighted_sum
+from workbench.trl.verdict import Verdict, reads_verdict
+
+READING_VERDICTS = [name for name in methods.PAPERS if reads_verdict(small(name))]
+
+
+# What is correct
+
+
+@pytest.mark.parametrize("order", ["format first", "accuracy first"])
+@pytest.mark.parametrize("name", methods.PAPERS)
+def test_every_method_trains_on_format_and_accuracy_in_any_order(name, order, tmp_path):
+    functions = [boxed, right] if order == "format first" else [right, boxed]
+    shares = [0.2, 0.8] if order == "format first" else [0.8, 0.2]
+    # With two rollouts of each problem one round may well have no mixed group.
+    steps = 2 if name == "ar3po" else 1
+    settings = {"reward": functions, "reward_weights": shares, "max_steps": steps}
+    one = trainer(tmp_path, small(name), options={"correct": "right"}, **settings)
+    before = weights(one)
+    trained(one)
+    assert not same(before, weights(one))
+    names = ("workbench/correct", "rewards/right/mean")
+    correct, accuracy = logged(one, *names)
+    if name in ("ar3po", "aero", "dapo"):  # TRL's mean is one of means, of several calls
+        assert all(0 <= share <= 1 for share in correct)
+    else:
+        assert correct == pytest.approx(accuracy)
+    assert max(logged(one, "workbench/trained")[0]) > 0
+
+
+@pytest.mark.parametrize("name", methods.PAPERS)
+def test_a_method_that_asks_what_is_correct_must_be_told(name, tmp_path):
+    settings = {"reward": [boxed, right], "reward_weights": [0.2, 0.8]}
+    if name in READING_VERDICTS:
+        match = (
+            r"^correct=None: the method '\w+' asks which rollouts are correct, and there are 2 "
+            r"reward functions; pass correct='boxed' or correct='right' \(correct where it gives"
+        )
+        refused(tmp_path, small(name), match, **settings)
+        return
+    one = trained(trainer(tmp_path, small(name), max_steps=1, **settings))
+    assert logged(one, "workbench/reward")[0]
+    assert logged(one, "workbench/correct", "workbench/all_positive") == [[], []]
+
+
+def half(completions, answer, **_):
+    """A reward function that gives 0.5 for a right answer."""
+    return [value / 2 for value in right(completions, answer)]
+
+
+def short(completions, **_):
+    """A length reward."""
+    return [-float(len(text)) for text in completions]
+
+
+@pytest.mark.parametrize("function, given", [(half, "0.5"), (short, "-")])
+@pytest.mark.parametrize("name", READING_VERDICTS)
+def test_rewards_other_than_0_and_1_do_not_say_what_is_correct(name, function, given, tmp_path):
+    method = small(name)
+    one = trainer(tmp_path, method, reward=function)
+    before = weights(one)
+    match = rf"^correct=None: the reward function {function.__name__} gave {given}.* Only 0 and 1"
+    with pytest.raises(ValueError, match=match):
+        one.train()
+    assert same(before, weights(one))  # nothing has been trained on
+
+
+def test_a_named_reward_function_judges_by_more_than_0(tmp_path):
+    options = {"correct": "half"}
+    one = trainer(tmp_path, SMALL["dapo"], reward=half, options=options)
+    before = weights(one)
+    trained(one)
+    assert not same(before, weights(one))
+    assert logged(one, "workbench/correct")[0] == pytest.approx(
+        [2 * value for value in logged(one, "rewards/half/mean")[0]]
+    )
+
+
+def test_a_function_judges_by_all_rewards(tmp_path):
+    options = {"correct": lambda rewards: rewards[:, 1] >= 0.5}
+    one = trained(trainer(tmp_path, SMALL["ar3po"], reward=[boxed, half], options=options))
+    assert max(logged(one, "workbench/correct")[0]) > 0
+
+
+def test_a_verdict_by_each_rule(caplog):
+    nan = math.nan
+    one = Verdict(None, ["only"], needed=True)
+    assert one(np.array([[0.0], [1.0], [nan]]), first=True).tolist() == [False, True, False]
+    with pytest.raises(ValueError, match=r"the reward function only gave 0\.2\. Only 0 and 1 say"):
+        one(np.array([[0.2], [1.0]]), first=True)
+    # Later on an error would cost all that was learnt, so it is a warning, once.
+    for _ in range(2):
+        assert one(np.array([[0.2], [1.5]]), first=False).tolist() == [False, True]
+    assert caplog.text.count("So far 1 was correct, and from now on 1 or more is.") == 1
+
+    unread = Verdict(None, ["only"], needed=False)
+    assert unread(np.array([[0.2]]), first=True).tolist() == [False]
+    assert not unread.known
+    assert not Verdict(None, ["a", "b"], needed=False).known
+
+    named = Verdict("b", ["a", "b"], needed=True)
+    scores = np.array([[1.0, -1.0], [0.0, 0.5], [0.0, nan]])
+    assert named(scores, first=True).tolist() == [False, True, False]
+    assert "either counts as correct" not in caplog.text
+    named(np.array([[0.0, 0.1], [0.0, 1.0]]), first=True)
+    assert "correct='b': the reward function gave both 0.1 and 1, and either" in caplog.text
+
+    wrong = Verdict(lambda rewards: rewards[:1, 0] > 0, ["a"], needed=True)
+    with pytest.raises(ValueError, match="returned 1 values for 3 rollouts"):
+        wrong(scores, first=True)
+
+
+def test_what_correct_may_be(tmp_path):
+    method = SMALL["dapo"]
+    match = "^correct='accuracy': no reward function of that name; pass correct='right' "
+    refused(tmp_path, method, match, options={"correct": "accuracy"})
+    match = "^correct=1: the name of a reward function or a function is needed; pass"
+    refused(tmp_path, method, match, options={"correct": 1})
+
+
+def test_a_posterior_knows_which_reward_is_a_success(tmp_path):
+    match = (
+        r"^reward_weights=\[1\.0, 1\.0\]: rewards of boxed, right may sum to 2, but advantage="
+        r"Posterior\(\) takes 1 for success; choose reward_weights that sum to it"
+    )
+    functions = [boxed, right]
+    options = {"correct": "right"}
+    refused(tmp_path, small("aero"), match, reward=functions, options=options)
+    wider = small("aero").but(advantage=Posterior(bounds=(0, 2)))
+    trained(trainer(tmp_path, wider, reward=functions, options=options, max_steps=1))
+
+
+# Rounds without anything to train on
+
+
+def always(completions, **_):
+    return [1.0] * len(completions)
+
+
+def test_a_round_with_nothing_to_train_on_is_warned_of_once(tmp_path, caplog):
+    one = trainer(tmp_path, methods.dapo(4, overlong=0), reward=always, max_steps=2)
+    before = weights(one)
+    trained(one)
+    assert same(before, weights(one))
+    warnings = [record for record in caplog.records if "nothing to train on" in record.message]
+    assert [record.levelno for record in warnings] == [logging.WARNING]
+    message = warnings[0].message
+    assert "Round 1 has nothing to train on, since none of the rollouts selected has an" in message
+    assert "48 rollouts with rewards from 1 to 1, 48 of them correct, 0 selected." in message
+    assert not any(value is None for row in one.state.log_history for value in row.values())
+
+
+def test_ten_rounds_from_the_start_with_nothing_to_train_on_are_an_error(tmp_path):
+    settings = {"max_steps": 12, "max_completion_length": 4, "data": dataset(64)}
+    one = trainer(tmp_path, methods.grpo(4), reward=always, **settings)
+    match = r"^Round 10 has nothing to train on.* None of the rounds before had anything either\.$"
+    with pytest.raises(RuntimeError, match=match):
+        one.train()
+    assert one.state.global_step == 9
+
+
+def test_a_run_that_has_learnt_may_come_to_rest(caplog):
+    empty = _table(trained=False)
+    counted = report.EmptyRounds()
+    counted.check(1, _table(trained=True), known=True)
+    for number in range(2, 12):
+        counted.check(number, empty, known=True)
+    assert caplog.text.count("nothing to train on") == 2
+    assert "This is round 10 of that kind in a row." in caplog.text
+    counted.check(12, _table(trained=True), known=True)
+    assert counted.in_a_row == 0
+
+
+def _table(trained):
+    rollouts = trl_cases.hand_made_round().rollouts
+    flags = np.full(7, trained)
+    return rollouts.assign(trained=flags, selected=flags, age=np.zeros(7, dtype=np.int64))
+
+
+# Rewards of None
+
+
+def test_a_round_of_none_rewards_warns_and_goes_on(tmp_path, caplog):
+    calls = []
+
+    def absent_at_first(completions, answer, **_):
+        calls.append(len(completions))
+        if len(calls) == 1:
+            return [None] * len(completions)
+        return right(completions, answer)
+
+    one = trainer(tmp_path, methods.grpo(4), reward=absent_at_first, max_steps=3)
+    before = weights(one)
+    trained(one)
+    assert not same(before, weights(one))
+    assert "no reward function scored any rollout, all of them gave None." in caplog.text
+    names = ("workbench/unscored", "workbench/rollouts", "workbench/trained")
+    unscored, sampled, counts = logged(one, *names)
+    assert unscored == [16, 0, 0]
+    assert sampled == [16, 16, 16]
+    assert counts[0] == 0
+    assert max(counts) > 0
+
+
+@pytest.mark.parametrize("name", methods.PAPERS)
+def test_every_method_goes_on_after_a_round_of_none_rewards(name, tmp_path):
+    rounds = []
+
+    def absent(completions, answer, trainer_state, **_):
+        rounds.append(trainer_state.global_step)
+        if trainer_state.global_step == 0:
+            return [None] * len(completions)
+        return right(completions, answer)
+
+    one = trained(trainer(tmp_path, small(name), reward=absent))
+    assert set(rounds) == {0, 1}
+    assert logged(one, "workbench/trained")[0][0] == 0
+
+
+def test_rollouts_without_a_reward_are_left_out(tmp_path):
+    def some(completions, answer, **_):
+        values = right(completions, answer)
+        return [None if len(text) % 3 == 0 else v for text, v in zip(completions, values)]
+
+    one = trainer(tmp_path, methods.grpo(4), reward=some, max_steps=1)
+    seen = []
+    make = one._micro_batches.make
+    one._micro_batches.make = lambda outcome, *rest: seen.append(outcome) or make(outcome, *rest)
+    trained(one)
+    rollouts = seen[0].rollouts
+    assert not any(len(text) % 3 == 0 for text in rollouts.text)
+    assert 0 < len(rollouts) < 16
+    assert logged(one, "workbench/unscored")[0] == [16 - len(rollouts)]
+    assert np.array_equal(seen[0].rows, np.arange(len(rollouts)))
+    for problem in set(rollouts.problem):
+        draws = rollouts.draw[rollouts.problem == problem]
+        assert draws.tolist() == list(range(len(draws)))
+
+
+def test_rewards_are_summed_as_trl_sums_them():
+    parts = np.array([[1, 1], [1, np.nan], [np.nan, np.nan]], dtype=np.float32)
+    found = weighted_sum(parts, np.array([0.8, 0.2], np.float32))
+    assert np.array_equal(found, np.float32([1.0, 0.8, np.nan]), equal_nan=True)
+    with pytest.raises(ValueError, match=r"^reward_funcs: a reward is inf; finite numbers or None"):
+        weighted_sum(np.array([[np.inf]]), np.ones(1))

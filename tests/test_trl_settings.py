@@ -1,0 +1,254 @@
+"""Which settings the TRL trainer takes from the method, and which it refuses."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
+
+import trl
+import trl_cases
+from trl_cases import SMALL, dataset, refused, right, small, trainer
+
+from workbench import methods
+from workbench import trl as workbench_trl
+from workbench.advantages import BatchNormalized, GroupNormalized, LeaveOneOut
+from workbench.allocators import SuccessRates
+from workbench.objectives import Objective
+from workbench.replay import CorrectResponses
+from workbench.selectors import MaxVariance
+from workbench.slots import Selection, Slot
+from workbench.trl.setup import arguments, scale_rewards, trained_per_problem
+
+# The objective of the method
+
+
+def test_a_method_s_objective_is_applied_without_a_word(tmp_path):
+    one = trainer(tmp_path, methods.gspo(4))
+    assert one.importance_sampling_level == "sequence"
+    assert (one.loss_type, one.epsilon_low, one.epsilon_high) == ("grpo", 3e-4, 4e-4)
+    one = trainer(tmp_path, methods.aero(kl=0.1))
+    assert (one.beta, one.entropy_coef, one.loss_type) == (0.1, 1e-3, "grpo")
+    assert one.ref_model is not None
+    assert one._entropy_bonus_enabled
+
+
+def test_a_configuration_serves_several_trainers(tmp_path):
+    args = trl_cases.config(tmp_path, num_generations=8)
+    options = {"train_dataset": dataset(8), "args": args}
+    first = workbench_trl.GRPOTrainer(trl_cases.MODEL, right, method=methods.gspo(4), **options)
+    second = workbench_trl.GRPOTrainer(trl_cases.MODEL, right, method=methods.pods(8, 2), **options)
+    assert (first.loss_type, first.num_generations) == ("grpo", 4)
+    assert (second.loss_type, second.num_generations) == ("dapo", 2)
+    assert (args.loss_type, args.num_generations, args.epsilon_high) == ("dapo", 8, None)
+
+
+def test_a_contradiction_to_the_objective_is_refused(tmp_path):
+    match = r"^beta=0\.2: the objective of the method 'grpo' has beta=0\.0; leave beta out"
+    refused(tmp_path, methods.grpo(4), match, beta=0.2)
+    match = "^loss_type='bnpo': the objective of the method 'gspo' has loss_type='grpo'"
+    refused(tmp_path, methods.gspo(4), match, loss_type="bnpo")
+    match = r"^epsilon_high=0\.5: the objective of the method 'grpo' has epsilon_high=0\.28"
+    refused(tmp_path, methods.grpo(4), match, epsilon_high=0.5)
+    match = "^use_adaptive_entropy=True: the objective of the method 'aero'"
+    refused(tmp_path, small("aero"), match, use_adaptive_entropy=True)
+
+
+def test_the_objective_of_the_configuration_is_kept_when_asked_for(tmp_path):
+    options = {"objective_from": "args"}
+    one = trainer(tmp_path, methods.gspo(4), options=options, loss_type="cispo", epsilon_high=5.0)
+    assert (one.loss_type, one.epsilon_high) == ("cispo", 5.0)
+    assert one.importance_sampling_level == "token"
+    match = "^objective_from='trl': allowed are 'method', 'args'"
+    refused(tmp_path, methods.gspo(4), match, options={"objective_from": "trl"})
+
+
+def test_a_method_in_trl_s_words():
+    words = arguments(methods.aero(kl=0.01))
+    assert words == {
+        "loss_type": "grpo",
+        "epsilon": 0.2,
+        "epsilon_high": 0.2,
+        "beta": 0.01,
+        "importance_sampling_level": "token",
+        "entropy_coef": 1e-3,
+        "use_adaptive_entropy": False,
+    }
+    assert arguments(methods.dr_grpo())["loss_type"] == "dr_grpo"
+    by_group = methods.grpo().but(objective=Objective(loss_aggregation="group"))
+    with pytest.raises(ValueError, match=r"^loss_aggregation='group': TRL has no such average"):
+        arguments(by_group)
+
+
+# How rewards are scaled
+
+
+@pytest.mark.parametrize(
+    "advantage, word",
+    [
+        (GroupNormalized(), "group"),
+        (GroupNormalized(scale=False), "none"),
+        (BatchNormalized("group"), "batch"),
+        (BatchNormalized(), None),
+        (LeaveOneOut(), None),
+    ],
+)
+def test_scale_rewards_must_say_what_the_advantage_does(advantage, word, tmp_path):
+    method = methods.grpo(4).but(advantage=advantage)
+    assert scale_rewards(method) == word
+    for value in ("none", "batch"):
+        if value == word:
+            trainer(tmp_path, method, scale_rewards=value)
+        else:
+            match = f"^scale_rewards='{value}': advantages are those of the method, {advantage!r}"
+            match = match.replace("(", r"\(").replace(")", r"\)").split(r"\(")[0]
+            refused(tmp_path, method, match, scale_rewards=value)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    "method, size",
+    [
+        (methods.grpo(16), 16),
+        (methods.pods(32, 8), 8),
+        (methods.dapo(4), 4),
+        (methods.dapo(4, groups=3), None),
+        (methods.knapsack(6), 6),
+        (methods.knapsack(6).but(selector=MaxVariance(4)), None),
+        (methods.ar3po(), None),
+        (methods.aero(), None),
+        (methods.cbs(n=8), 2),
+        (methods.cbs(n=8, scope="buffer"), None),
+    ],
+)
+def test_rollouts_trained_on_for_each_problem(method, size):
+    assert trained_per_problem(method) == size
+
+
+def test_num_generations_is_the_number_trained_on(tmp_path, caplog):
+    options = {"train_dataset": dataset(8), "method": methods.pods(32, 4)}
+    args = trl_cases.config(tmp_path, num_generations=8)  # TRL's default
+    one = workbench_trl.GRPOTrainer(trl_cases.MODEL, right, args=args, **options)
+    assert one.num_generations == 4
+    assert "num_generations=4, since the method 'pods' trains on so many rollouts" in caplog.text
+    assert (one.num_generations_eval, one.args.generation_batch_size) == (8, 16)
+
+
+def test_other_numbers_of_generations_are_refused(tmp_path):
+    match = "^num_generations=32: the method 'pods' trains on 8 rollouts of a problem; leave"
+    sizes = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}
+    refused(tmp_path, methods.pods(32, 8), match, num_generations=32, **sizes)
+    match = "^num_generations=4: the method 'grpo' trains on 16 rollouts"
+    refused(tmp_path, methods.grpo(16), match, num_generations=4)
+    match = "^generation_batch_size=16: the method 'grpo' trains on 6 .*, so a multiple of 6 is"
+    refused(tmp_path, methods.grpo(6), match, num_generations=8)
+    for size in (2, 4):  # how many rollouts of a problem it trains on varies
+        assert trainer(tmp_path, methods.aero(), num_generations=size).num_generations == size
+
+
+# What is refused
+
+
+@dataclass(frozen=True)
+class Silent(Slot):
+    """An allocator that asks for a stage of nothing."""
+
+    def allocate(self, problems, context):
+        yield np.zeros(len(problems), dtype=np.int64)
+
+
+class Heavy(Slot):
+    """A selector that weighs rollouts and says so."""
+
+    needs = frozenset({"row_weights"})
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(len(rollouts)), weights=np.ones(len(rollouts)))
+
+
+def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
+    match = r"^selector=Scheduler\(.*\) needs optimizer steps of a size that the selector chooses"
+    refused(tmp_path, methods.cbs(mini_batch=4), match)
+    match = r"^allocator=Knapsack\(.*\) needs the policy's hidden states of a prompt"
+    refused(tmp_path, methods.knapsack(rates=SuccessRates("predictor")), match)
+    match = r"^allocator=DynamicSampling\(n=4\) needs further problems .* without a train_dataset "
+    refused(tmp_path, SMALL["dapo"], match, data=dataset(8).to_iterable_dataset())
+    match = "^replay=Buffer.* needs .* with vllm_importance_sampling_correction=True, which has no"
+    refused(tmp_path, methods.cbs(scope="buffer"), match, use_vllm=True)
+    match = "^replay=CorrectResponses.* needs training on responses .* with loss_type='bnpo', which"
+    options = {"objective_from": "args"}
+    refused(tmp_path, methods.ar3po(), match, loss_type="bnpo", options=options)
+    match = "^replay=CorrectResponses.* with tools, environments or a rollout_func does not provide"
+    refused(tmp_path, methods.ar3po(), match, options={"tools": [len]})
+    weighing = methods.grpo(4, kl=0.1).but(selector=Heavy())
+    match = "^selector=Heavy.* needs a weight for the loss .* with a KL penalty or an entropy bonus"
+    refused(tmp_path, weighing, match)
+    # The modes that keep no old probabilities go with vLLM's correction.
+    stop = methods.ar3po(2, 2).but(replay=CorrectResponses("stop-gradient"))
+    with pytest.raises(OSError, match=r"connect|no/such-model"):  # only the model is missing
+        trainer(tmp_path, stop, model="no/such-model", use_vllm=True)
+
+
+def test_what_cannot_be_carried_is_named_before_a_model_is_loaded(tmp_path):
+    grpo = methods.grpo(4)
+    match = "^method='pods': a Method is needed, such as workbench.methods.grpo"
+    refused(tmp_path, "pods", match, num_generations=4)
+    refused(
+        tmp_path,
+        grpo,
+        "^rows_at_once=0: a whole number of at least 1",
+        options={"rows_at_once": 0},
+    )
+    match = "^multi_objective_aggregation='normalize_then_sum': a method reads the weighted sum"
+    refused(tmp_path, grpo, match, multi_objective_aggregation="normalize_then_sum")
+    with_images = dataset(8).add_column("image", [None] * 8)
+    refused(tmp_path, grpo, "^train_dataset: it has images, and a method's table", data=with_images)
+    match = r"^top_entropy_quantile=0\.5: together with an entropy bonus"
+    refused(tmp_path, small("aero"), match, top_entropy_quantile=0.5)
+
+
+def test_arguments_of_a_method_without_a_method_are_refused(tmp_path):
+    for name, value in (("correct", "right"), ("rows_at_once", 4), ("objective_from", "args")):
+        with pytest.raises(ValueError, match=f"^{name}={value!r}: it goes with a method"):
+            trainer(tmp_path, options={name: value})
+
+
+def test_a_stage_of_nothing_is_named(tmp_path):
+    one = trainer(tmp_path, methods.grpo(4).but(allocator=Silent()))
+    with pytest.raises(ValueError, match=r"allocator: Silent\(\) asked for a stage of no rollouts"):
+        one.train()
+
+
+def test_a_reward_that_is_not_finite_is_named(tmp_path):
+    def infinite(completions, **_):
+        return [math.inf] * len(completions)
+
+    match = "reward_funcs: a reward is inf; finite numbers or None are needed"
+    with pytest.raises(ValueError, match=match):
+        trainer(tmp_path, methods.grpo(4), reward=infinite).train()
+
+
+def test_without_arguments_trl_s_own_name_of_the_run_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = trl_cases.config(tmp_path)
+    monkeypatch.setattr("workbench.trl.setup.GRPOConfig", lambda name: _named(args, name))
+    one = workbench_trl.GRPOTrainer(
+        trl_cases.MODEL, right, train_dataset=dataset(8), method=methods.grpo(4)
+    )
+    assert one.args.output_dir == "tiny-GRPO"
+
+
+def _named(args, name):
+    args.output_dir = name
+    return args
+
+
+def test_trl_s_defaults_are_read_from_its_configuration():
+    from workbench.trl.setup import DEFAULTS
+
+    assert DEFAULTS["num_generations"] == trl.GRPOConfig.num_generations == 8
+    assert DEFAULTS["loss_type"] == "dapo"

@@ -1,0 +1,301 @@
+"""From the rows that a method chose to the micro-batches of TRL's update.
+
+A round's rows vary in number, so they are dealt to the processes and micro-batches in nearly equal
+numbers. Where there are fewer rows than that, a micro-batch consists of one fully masked row, a
+filler, since every process has to take part in every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from accelerate.logging import get_logger
+from trl.trainer.utils import use_adapter
+
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import Round
+from workbench.trl import table
+
+if TYPE_CHECKING:
+    from workbench.trl.trainer import GRPOTrainer
+
+logger = get_logger(__name__)
+
+ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL's losses that divide by a number of rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a micro-batch is of its round. It travels in TRL's inputs under the key "workbench".
+
+    Attributes
+    ----------
+    rows : (n,) int64
+        Its rows in the round's table; none for a filler.
+    scale : float
+        What TRL's loss is multiplied with, so that every selected row of the round counts alike.
+    tokens : float
+        Response tokens that all processes together train on at this micro-step.
+    sequences : int
+        Rows that all processes together train on at this micro-step.
+    fillers : int
+        Processes that have a filler at this micro-step.
+    """
+
+    rows: np.ndarray
+    scale: float
+    tokens: float
+    sequences: int
+    fillers: int
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How rows of different lengths become TRL's tensors.
+
+    Attributes
+    ----------
+    token : int
+        The padding token.
+    multiple : int, optional
+        Widths are multiples of it.
+    device : torch.device
+    """
+
+    token: int
+    multiple: int | None
+    device: torch.device
+
+    def tensor(self, rows: Ragged, fill: float = 0, side: str = "right") -> torch.Tensor:
+        """The rows as (R, T), filled up on one side."""
+        padded = rows.padded(fill, side)
+        missing = -padded.shape[1] % (self.multiple or 1)
+        if missing:
+            width = (missing, 0) if side == "left" else (0, missing)
+            padded = np.pad(padded, ((0, 0), width), constant_values=fill)
+        return torch.as_tensor(padded, device=self.device)
+
+    def tokens(self, rollouts: Rollouts, shown: np.ndarray | None = None) -> dict[str, Any]:
+        """Tokens and masks under TRL's names; responses with shown (R,) False are masked."""
+        if shown is None:
+            shown = np.ones(len(rollouts), dtype=bool)
+        ones = np.ones(len(rollouts.prompt.values), dtype=np.int64)
+        visible = np.repeat(shown.astype(np.int64), rollouts.lengths)
+        return {
+            "prompt_ids": self.tensor(rollouts.prompt, self.token, "left").long(),
+            "prompt_mask": self.tensor(Ragged(ones, rollouts.prompt.offsets), 0, "left"),
+            "completion_ids": self.tensor(rollouts.response, self.token).long(),
+            "completion_mask": self.tensor(Ragged(visible, rollouts.response.offsets)),
+        }
+
+    def column(self, values: np.ndarray, fill: float = 0) -> torch.Tensor:
+        """A column of arrays, (R,) object, as (R, T)."""
+        return self.tensor(Ragged.of(values, np.float32), fill)
+
+
+def deal(
+    lengths: np.ndarray, steps: int, processes: int, rng: np.random.Generator | None
+) -> list[list[np.ndarray]]:
+    """Deal rows to micro-steps and processes.
+
+    Parameters
+    ----------
+    lengths : (K,)
+        Tokens of each row.
+    steps, processes : int
+    rng : numpy.random.Generator, optional
+        Deals at random. Without one, rows of similar length come together, which saves padding and
+        evens out the work of the processes. Only to be used where all micro-steps of a round belong
+        to one optimizer step.
+
+    Returns
+    -------
+    list of lists of int64 arrays
+        Positions from 0 to K - 1, by micro-step and process. The arrays differ by at most one in
+        length, and may be empty.
+
+    Examples
+    --------
+    >>> deal(np.array([5, 1, 4, 2, 3]), steps=2, processes=2, rng=None)
+    [[array([1, 3]), array([4])], [array([2]), array([0])]]
+    """
+    order = np.argsort(lengths, kind="stable") if rng is None else rng.permutation(len(lengths))
+    parts = np.array_split(order, steps * processes)
+    return [parts[i * processes : (i + 1) * processes] for i in range(steps)]
+
+
+class MicroBatches:
+    """Makes a process's micro-batches of a round.
+
+    Parameters
+    ----------
+    trainer : GRPOTrainer
+    length : int, optional
+        The constant of the loss "constant" (TRL's dr_grpo), in tokens; None for TRL's own, which is
+        max_completion_length.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, length: int | None) -> None:
+        self.trainer = trainer
+        self.length = length
+        self.warned = False
+
+    def make(self, outcome: Round, context: Context, filler: Rollouts) -> list[dict[str, Any]]:
+        """Inputs of TRL's loss, one for each of its steps_per_generation.
+
+        Parameters
+        ----------
+        outcome : Round
+        context : Context
+        filler : Rollouts (1 row)
+            What a micro-batch without rows computes, fully masked.
+        """
+        trainer = self.trainer
+        processes = trainer.accelerator.num_processes
+        chosen = outcome.rollouts.take(outcome.rows)
+        advantages = self._weighted_advantages(outcome, chosen)
+        active = self._rows_to_compute(chosen, advantages)
+        trainer.log_metrics({"computed": len(active)})
+
+        lengths = (chosen.prompt.lengths + chosen.lengths)[active]
+        shares = deal(lengths, trainer.args.steps_per_generation, processes, self._rng(context))
+        self._check_size(max(len(rows) for parts in shares for rows in parts), context)
+
+        is_hidden = chosen.truncated & trainer.mask_truncated_completions
+        tokens = table.trained_tokens(chosen) * ~is_hidden
+        total = torch.as_tensor(int(tokens.sum()), device=trainer.accelerator.device)
+        batches = []
+        for parts in shares:
+            mine = active[parts[trainer.accelerator.process_index]]
+            everyone = active[np.concatenate(parts)]
+            part = Part(
+                rows=outcome.rows[mine],
+                scale=self._scale(len(mine), len(chosen)),
+                tokens=float(tokens[everyone].sum()),
+                sequences=len(everyone),
+                fillers=sum(len(rows) == 0 for rows in parts),
+            )
+            rows = chosen.take(mine) if len(mine) else filler
+            shown = ~is_hidden[mine] if len(mine) else np.zeros(1, dtype=bool)
+            batch = trainer.padding.tokens(rows, shown)
+            batch["advantages"] = self._advantage_tensor(advantages, mine)
+            batch |= self._logprobs(batch, rows)
+            batches.append({**batch, "num_items_in_batch": total, "workbench": part})
+        return batches
+
+    def _weighted_advantages(self, outcome: Round, chosen: Rollouts) -> np.ndarray | Ragged:
+        """The advantages of the chosen rows, times their weights.
+
+        TRL has no weight of a row. Its clipped objective is positively homogeneous in the
+        advantage: a weight w >= 0 outside of min(r A, clip(r) A) is the same as one inside, and so
+        it is for TRL's other losses, which are linear in A given its sign. Only the KL penalty and
+        the entropy bonus have no advantage to put it in, so the two are refused together.
+        """
+        if outcome.mini_batch is not None:
+            raise ValueError(
+                f"selector: mini_batch={outcome.mini_batch}, but TRL's settings say how large a "
+                "step is; use mini_batch=None"
+            )
+        if outcome.weights is None:
+            return outcome.advantages
+        if self.trainer.has_penalty:
+            raise ValueError(
+                "selector: it weighs rollouts, but TRL weighs its KL penalty and its entropy bonus "
+                "alike for all of them; leave these two out"
+            )
+        if isinstance(outcome.advantages, Ragged):
+            weights = np.repeat(outcome.weights, chosen.lengths)
+            return Ragged(outcome.advantages.values * weights, outcome.advantages.offsets)
+        return outcome.advantages * outcome.weights
+
+    def _rows_to_compute(self, chosen: Rollouts, advantages: np.ndarray | Ragged) -> np.ndarray:
+        """Which of the chosen rows the gradient depends on."""
+        trainer = self.trainer
+        carries_gradient = chosen["gradient"]
+        has_other_terms = (
+            trainer.has_penalty
+            or trainer.aux_loss_enabled
+            or trainer.args.top_entropy_quantile < 1
+            or trainer.loss_type == "bnpo"
+        )
+        if has_other_terms:
+            return np.flatnonzero(carries_gradient)
+        if isinstance(advantages, Ragged):
+            size = np.abs(advantages.padded()).sum(axis=1)
+        else:
+            size = np.abs(advantages)
+        return np.flatnonzero(carries_gradient & (size > 0))
+
+    def _rng(self, context: Context) -> np.random.Generator | None:
+        """With several optimizer steps a round, each gets rows at random."""
+        config = self.trainer.args
+        if config.gradient_accumulation_steps % config.steps_per_generation == 0:
+            return None
+        return context.rng("micro-batches")
+
+    def _check_size(self, rows: int, context: Context) -> None:
+        limit = self.trainer.args.per_device_train_batch_size
+        if rows <= limit or self.warned:
+            return
+        self.warned = True
+        logger.warning(
+            f"Round {context.round}: micro-batches of {rows} rollouts, with "
+            f"per_device_train_batch_size={limit}, since the method trains on more rollouts than a "
+            "generation batch has. Raise num_generations if memory is short, so that a round has "
+            "fewer problems."
+        )
+
+    def _scale(self, rows: int, chosen: int) -> float:
+        """What TRL's loss of a micro-batch is multiplied with.
+
+        Losses that divide by the micro-batch's rows are to divide by the round's chosen ones.
+        """
+        trainer = self.trainer
+        if trainer.loss_type not in ROW_MEANS or not rows:
+            return 1.0
+        parts = trainer.accelerator.num_processes * trainer.args.steps_per_generation
+        scale = rows * parts / chosen
+        if trainer.loss_type == "dr_grpo" and self.length is not None:
+            scale *= trainer.max_completion_length / self.length
+        return scale
+
+    def _advantage_tensor(self, advantages: np.ndarray | Ragged, rows: np.ndarray) -> torch.Tensor:
+        device = self.trainer.accelerator.device
+        if not len(rows):
+            return torch.zeros(1, device=device)
+        if isinstance(advantages, Ragged):
+            return self.trainer.padding.tensor(advantages.take(rows)).float()
+        return torch.as_tensor(advantages[rows], dtype=torch.float32, device=device)
+
+    def _logprobs(self, batch: dict[str, Any], rows: Rollouts) -> dict[str, Any]:
+        """What TRL's loss needs of the policy that sampled, of the reference and of vLLM."""
+        trainer = self.trainer
+        config = trainer.args
+        further = {}
+        several_steps = config.gradient_accumulation_steps % (
+            config.steps_per_generation * trainer.num_iterations
+        )
+        if trainer.corrects_sampler or "old_logprobs" in trainer.needs:
+            # Old rows keep the probabilities that they were sampled with.
+            further["old_per_token_logps"] = trainer.padding.tensor(rows.old_logprobs)
+        elif several_steps:
+            further["old_per_token_logps"] = trainer.score_tokens(trainer.model, batch)[0]
+        if trainer.beta != 0:
+            further["ref_per_token_logps"] = self._reference_logprobs(batch)
+        for name in table.FOR_THE_LOSS:
+            if name in rows:
+                fill = 1.0 if name == "tool_mask" else 0.0  # as TRL fills them
+                further[name] = trainer.padding.column(rows[name], fill)
+        return further
+
+    def _reference_logprobs(self, batch: dict[str, Any]) -> torch.Tensor:
+        trainer = self.trainer
+        if trainer.ref_model is not None:
+            return trainer.score_tokens(trainer.ref_model, batch)[0]
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        adapter = "ref" if "ref" in model.peft_config else None
+        with use_adapter(model, adapter_name=adapter):
+            return trainer.score_tokens(trainer.model, batch)[0]

@@ -1,0 +1,116 @@
+"""What TRL's loss of a micro-batch leaves to correct: the entropy bonus and the metrics.
+
+TRL takes means over each micro-batch, and averages these. Here micro-batches differ in size, and
+some are fillers, so a token must weigh the same wherever it was computed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.objectives import surrogate
+from workbench.trl.batches import Part
+
+CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
+
+
+class LossMetrics:
+    """TRL's metrics of the loss since they were logged last, with the weights of micro-batches.
+
+    Parameters
+    ----------
+    per_sequence : bool
+        Whether clip ratios are means over sequences.
+    """
+
+    def __init__(self, per_sequence: bool) -> None:
+        self.per_sequence = per_sequence
+        self.values: dict[str, list[tuple[float, float]]] = defaultdict(list)
+
+    def take(self, metrics: dict[str, list[float]], before: dict[str, int], part: Part) -> None:
+        """Move what was added to TRL's lists of metrics since they had `before` entries."""
+        for name, values in metrics.items():
+            start = before.get(name, 0)
+            weight, dilution = self._weight(name, part)
+            for value in values[start:]:
+                self.values[name].append((value * dilution, weight))
+            del values[start:]
+
+    def means(self) -> dict[str, float]:
+        """Weighted means of what was taken; metrics without any weight are left out."""
+        means = {}
+        for name, pairs in self.values.items():
+            values, weights = np.array(pairs).T
+            counted = np.isfinite(values) & (weights > 0)
+            if counted.any():
+                means[name] = float(np.average(values[counted], weights=weights[counted]))
+        self.values.clear()
+        return means
+
+    def _weight(self, name: str, part: Part) -> tuple[float, float]:
+        """The weight of a metric of a micro-batch, and what undoes its dilution by fillers."""
+        if not (self.per_sequence and name.startswith("clip_ratio/")):
+            return part.tokens, 1.0
+        if not name.endswith("_mean") or not part.sequences:
+            return part.sequences, 1.0
+        return part.sequences, (part.sequences + part.fillers) / part.sequences
+
+
+def with_bonus(
+    loss: torch.Tensor,
+    bonus: torch.Tensor,
+    tokens_here: torch.Tensor,
+    tokens_of_step: torch.Tensor,
+    accumulated: int,
+    scale: float,
+) -> torch.Tensor:
+    """TRL's loss of a micro-batch, scaled, with its entropy bonus averaged over the optimizer step.
+
+    TRL averages the bonus over the tokens of each micro-batch. A token would then weigh more where
+    a micro-batch has fewer of them, and fillers count as micro-batches without entropy.
+
+    Parameters
+    ----------
+    loss : TRL's loss
+    bonus : the sum of entropies over the micro-batch's tokens, times their coefficient
+    tokens_here : tokens of the micro-batch
+    tokens_of_step : tokens of the optimizer step, by process
+    accumulated : micro-batches of an optimizer step
+    scale : what everything but the bonus is multiplied with
+    """
+    without_bonus = loss + bonus / tokens_here.clamp(min=1) / accumulated
+    return without_bonus * scale - bonus / tokens_of_step
+
+
+def row_statistics(
+    inputs: dict[str, Any],
+    logprobs: torch.Tensor,
+    entropy: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    loss_type: str,
+    clip: tuple[float, float],
+    importance_sampling: str,
+) -> np.ndarray:
+    """Clip ratio, entropy and difference of log-probabilities of a micro-batch's rows, (3, n).
+
+    Means over the tokens of the mask (n, T) bool. Losses without a clip range have clip ratio 0.
+    """
+    old_logprobs = inputs.get("old_per_token_logps", logprobs)
+    clipped = torch.zeros_like(mask)
+    if loss_type in CLIPPED:
+        _, clipped = surrogate(
+            logprobs,
+            old_logprobs,
+            inputs["advantages"],
+            mask,
+            clip=clip,
+            importance_sampling=importance_sampling,
+        )
+    columns = torch.stack([clipped.float(), entropy, (logprobs - old_logprobs).abs()])
+    sums = torch.where(mask, columns, 0.0).sum(2)
+    return (sums / mask.sum(1).clamp(min=1)).cpu().numpy()

@@ -1,0 +1,135 @@
+"""From what TRL sampled and scored to a table of rollouts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.rollouts import Ragged, Rollouts
+
+# What a rollout may carry for TRL's loss besides its tokens: what vLLM reports, and which tokens
+# the model itself wrote where tools or environments answer it.
+FOR_THE_LOSS = ("sampling_per_token_logps", "importance_sampling_ratio", "tool_mask")
+# What TRL makes of a generation. Anything else is of another kind than text.
+CARRIED = {
+    "prompt_ids",
+    "prompt_mask",
+    "completion_ids",
+    "completion_mask",
+    "advantages",
+    "num_items_in_batch",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    *FOR_THE_LOSS,
+}
+
+
+def problem_id(prompt: Any) -> str:
+    """The stable id of a prompt, under which its history is kept: 16 digits of its hash.
+
+    Parameters
+    ----------
+    prompt : str or list of messages
+
+    Examples
+    --------
+    >>> problem_id("1+1=") == problem_id("1+1="), len(problem_id("1+1="))
+    (True, 16)
+    """
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def numbered(key: str, taken: Mapping[str, Any]) -> str:
+    """The key, or `key#2`, `key#3` and so on where it is taken already."""
+    name = key
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{key}#{number}"
+    return name
+
+
+def weighted_sum(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Rewards (R,): the weighted sum of scores (R, F), NaN where no reward function gave one.
+
+    In TRL's single precision, so that 0.8 + 0.2 is 1.
+    """
+    infinite = np.isinf(scores)
+    if infinite.any():
+        raise ValueError(
+            f"reward_funcs: a reward is {scores[infinite][0]}; finite numbers or None are needed"
+        )
+    rewards = np.nansum(scores * weights, axis=1)
+    return np.where(np.isnan(scores).all(axis=1), np.nan, rewards)
+
+
+def sampled_table(
+    names: Sequence[str],
+    output: Mapping[str, torch.Tensor],
+    responses: Sequence[Sequence[int]],
+    texts: Sequence[str],
+    ends: set[int],
+) -> Rollouts:
+    """The table of a generation, rewards left out.
+
+    Parameters
+    ----------
+    names : ids of the problems, one for each rollout (R,)
+    output : what TRL's `_generate_and_score_completions` returned
+    responses : token ids of the R responses
+    texts : the R responses as text
+    ends : tokens that end a response; one that ends with another was cut off
+    """
+    unknown = sorted(output.keys() - CARRIED)
+    if unknown:
+        raise ValueError(
+            f"train_dataset: it makes {', '.join(unknown)}, and a method's table of rollouts holds "
+            "tokens alone; train with method=None"
+        )
+    size = len(names)
+    prompts = [
+        ids[mask.bool()].cpu().numpy()
+        for ids, mask in zip(output["prompt_ids"], output["prompt_mask"])
+    ]
+    table = Rollouts(
+        problem=np.asarray(names),
+        prompt=Ragged.of(prompts, np.int32),
+        response=Ragged.of(responses, np.int32),
+        text=np.array(texts, dtype=object),
+        truncated=np.array([ids[-1] not in ends for ids in responses]),
+        columns={
+            "gradient": np.ones(size, dtype=bool),
+            "uses": np.zeros(size, dtype=np.int64),
+        },
+    )
+    old_logprobs = output.get("old_per_token_logps")
+    if old_logprobs is not None:
+        padded = old_logprobs.float().cpu().numpy()
+        table = table.assign(old_logprobs=Ragged.of_padded(padded, table.lengths))
+    further = {
+        name: _rows_as_objects(output[name], table.lengths)
+        for name in FOR_THE_LOSS
+        if name in output
+    }
+    return table.assign(**further)
+
+
+def trained_tokens(table: Rollouts) -> np.ndarray:
+    """Tokens of each response that the model itself wrote, (R,) int64."""
+    if "tool_mask" not in table:
+        return table.lengths
+    return np.array([int(mask.sum()) for mask in table["tool_mask"]], dtype=np.int64)
+
+
+def _rows_as_objects(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
+    """Padded rows as a column of arrays of their own lengths, (R,) object."""
+    column = np.empty(len(lengths), dtype=object)
+    for i, row in enumerate(values.float().cpu().numpy()):
+        column[i] = row[: lengths[i]]
+    return column
