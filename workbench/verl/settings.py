@@ -12,11 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import methods
-from workbench.allocators import DynamicSampling, Knapsack, Rescue, Staged, Uniform
+from workbench.allocators import (
+    ByDeviation,
+    DynamicSampling,
+    HitUtility,
+    InverseRoot,
+    Knapsack,
+    LeastVariance,
+    MostLearnable,
+    Rescue,
+    Screening,
+    Staged,
+    Uniform,
+)
 from workbench.curricula import ShuffledEpochs
 from workbench.methods import Method
 from workbench.replay import CorrectResponses
-from workbench.selectors import MaxReward, MaxVariance, Random, Scheduler
+from workbench.selectors import HalfRight, MaxReward, MaxVariance, Random, Scheduler
 from workbench.utils.descriptions import compose, describe, rebuild
 from workbench.utils.validation import (
     did_you_mean,
@@ -31,10 +43,10 @@ logger = logging.getLogger(__name__)
 
 # What slots may need (see `slots.NEEDS`) and verl's v1 trainer gives through `workbench.verl.v1`.
 # It lacks "problem_choice", since verl's data loader chooses, "mini_batch", since verl's own keys
-# say how large a step is, "prompt_states" and "current_logprobs". See `provided` for
-# "update_statistics".
+# say how large a step is, and "prompt_states". See `provided` for "update_statistics".
 PROVIDES = frozenset(
     {
+        "current_logprobs",
         "entropy",
         "epochs",
         "more_problems",
@@ -43,7 +55,22 @@ PROVIDES = frozenset(
         "resampling",
         "row_weights",
         "token_advantages",
+        "token_entropy",
     }
+)
+# Of these, what takes a pass of verl's training model while its inference servers are awake.
+MODEL_PASS = frozenset({"current_logprobs", "entropy", "token_entropy"})
+
+# Allocators whose n is the average over problems.
+AVERAGE_OF_N = (
+    ByDeviation,
+    DynamicSampling,
+    HitUtility,
+    InverseRoot,
+    Knapsack,
+    LeastVariance,
+    MostLearnable,
+    Uniform,
 )
 
 # loss_aggregation -> verl's loss_agg_mode. The mean over groups is the mean over rollouts, with
@@ -102,7 +129,9 @@ class Options:
     solved: float | None = None
 
 
-def configuration(method: Method, sampler: str = SAMPLER) -> dict[str, Any]:
+def configuration(
+    method: Method, sampler: str = SAMPLER, rollouts_per_problem: int | None = None
+) -> dict[str, Any]:
     """The configuration keys, dotted, that turn a method on in verl's v1 trainer, and their values.
 
     Parameters
@@ -112,18 +141,20 @@ def configuration(method: Method, sampler: str = SAMPLER) -> dict[str, Any]:
         The sampler's class as "module.Class". Of your own, derived from
         `workbench.verl.v1.ReplayBuffer` with the class attribute `method`, it is the way for a
         method with slots of your own, which a configuration cannot describe.
+    rollouts_per_problem : int, optional
+        Rollouts of a problem that are trained on, more or less: `actor_rollout_ref.rollout.n`,
+        which verl multiplies its mini-batch sizes with. How many are sampled the method says. None:
+        `trained_per_problem(method)`.
 
     Returns
     -------
     dict
-        `actor_rollout_ref.rollout.n` is what verl multiplies its mini-batch sizes with, so it is
-        the number of rollouts of a problem that are trained on. How many are sampled the method
-        says.
 
     Raises
     ------
     ValueError
-        For a method that verl cannot carry, with the slot that is the reason.
+        For a method that verl cannot carry, with the slot that is the reason, and for an allocator
+        of your own without rollouts_per_problem.
 
     Examples
     --------
@@ -132,6 +163,9 @@ def configuration(method: Method, sampler: str = SAMPLER) -> dict[str, Any]:
     (8, 'token-mean')
     """
     check(method)
+    if rollouts_per_problem is None:
+        rollouts_per_problem = trained_per_problem(method)
+    whole_number("rollouts_per_problem", rollouts_per_problem, 1)
     objective = method.objective
     actor = "actor_rollout_ref.actor"
     rollout = "actor_rollout_ref.rollout"
@@ -139,7 +173,7 @@ def configuration(method: Method, sampler: str = SAMPLER) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "algorithm.adv_estimator": "workbench",
         "actor_rollout_ref.model.external_lib": "workbench.verl.v1",
-        f"{rollout}.n": trained_per_problem(method),
+        f"{rollout}.n": rollouts_per_problem,
         f"{rollout}.agent.agent_loop_manager_class": "workbench.verl.v1.AgentLoopManager",
         f"{actor}.policy_loss.loss_mode": f"workbench_{objective.importance_sampling}",
         f"{actor}.clip_ratio_low": objective.clip[0],
@@ -164,8 +198,7 @@ def configuration(method: Method, sampler: str = SAMPLER) -> dict[str, Any]:
     needs = method_needs(method)
     if "more_problems" in needs:
         keys["data.gen_batch_size"] = 1  # so that any number of further problems can be drawn
-    if "entropy" in needs:
-        # Entropies are computed while the inference servers are still awake.
+    if needs & MODEL_PASS:
         keys[f"{rollout}.free_cache_engine"] = False
     if "old_logprobs" in needs:
         keys[f"{rollout}.calculate_log_probs"] = True
@@ -174,9 +207,15 @@ def configuration(method: Method, sampler: str = SAMPLER) -> dict[str, Any]:
 
 
 def trained_per_problem(method: Method) -> int:
-    """Rollouts of a problem that a step trains on, as far as the slots say; else 1.
+    """Rollouts of a problem that a step trains on, as far as the slots say.
 
-    Where the number varies from round to round it is that of the first request for rollouts.
+    Where the number varies it is the average over problems, that of the first request for rollouts,
+    or all that is sampled.
+
+    Raises
+    ------
+    ValueError
+        For an allocator of your own, of which nothing is known.
 
     Examples
     --------
@@ -187,6 +226,8 @@ def trained_per_problem(method: Method) -> int:
     selector = method.selector
     if isinstance(selector, MaxVariance | MaxReward | Random):
         return min(selector.m, sampled)
+    if isinstance(selector, HalfRight):
+        return min(selector.n, sampled)
     if isinstance(selector, Scheduler):
         percent = 30 if selector.keep is None else selector.keep
         return max(1, int(sampled * percent / 100 + 1e-9))
@@ -196,13 +237,18 @@ def trained_per_problem(method: Method) -> int:
 def _sampled_per_problem(allocator: Any) -> int:
     if isinstance(allocator, DynamicSampling) and allocator.within is not None:
         return _sampled_per_problem(allocator.within)
-    if isinstance(allocator, Uniform | Knapsack | DynamicSampling):
+    if isinstance(allocator, AVERAGE_OF_N):
         return allocator.n
     if isinstance(allocator, Staged):
         return allocator.k
     if isinstance(allocator, Rescue):
         return allocator.explore
-    return 1
+    if isinstance(allocator, Screening):
+        return allocator.first + allocator.further
+    raise ValueError(
+        f"rollouts_per_problem=None: how many rollouts of a problem {shown(allocator)} brings is "
+        "not known; pass the number expected, which verl multiplies its mini-batch sizes with"
+    )
 
 
 # Which methods verl carries
@@ -243,10 +289,13 @@ def check(method: Method) -> None:
             "rollouts of a mini-batch alike, padding included",
             objective.loss_aggregation,
         )
-    if {"entropy", "old_logprobs"} <= method_needs(method):
+    needs = method_needs(method)
+    computed = sorted(needs & MODEL_PASS)
+    if computed and "old_logprobs" in needs:
         raise ValueError(
-            "method: its slots need both entropy and old_logprobs; verl computes entropies only "
-            "where it does not take the log-probabilities of the inference servers"
+            f"method={method.name!r}: its slots need both old_logprobs and {computed[0]}, which "
+            "verl computes only where it does not take the log-probabilities of its inference "
+            "servers"
         )
 
 
@@ -335,14 +384,14 @@ def _named_method(options: Mapping[str, Any]) -> Method:
         if isinstance(named, Mapping):
             method = rebuild(dict(named))
         else:
-            one_of("method", named, methods.PAPERS)
+            one_of("method", named, (*methods.PAPERS, *methods.MORE_PAPERS))
             method = getattr(methods, named)(**rebuild(dict(arguments)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"sampler_kwargs: {error}") from error
     if not isinstance(method, Method):
         raise ValueError(
-            f"sampler_kwargs.method={shown(named)}: it describes no method; one of "
-            f"{', '.join(methods.PAPERS)} or what configuration(method) gives is needed"
+            f"sampler_kwargs.method={shown(named)}: it describes no method; a name such as 'pods' "
+            "or what configuration(method) gives is needed"
         )
     return method
 
@@ -358,7 +407,7 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
         verl's whole configuration as nested dicts, resolved.
     method : Method
     """
-    for key, wanted in configuration(method, sampler="own.Sampler").items():
+    for key, wanted in configuration(method, "own.Sampler", rollouts_per_problem=1).items():
         if key in NOT_COMPARED or key.startswith(SAMPLER_KEYS):
             continue
         if isinstance(wanted, str) and wanted.startswith("${"):
@@ -380,10 +429,11 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
             f"method; use a reward function, or {model}.enable_resource_pool=True"
         )
     bypass = "algorithm.rollout_correction.bypass_mode"
-    if "entropy" in method_needs(method) and _value(config, bypass):
+    computed = sorted(method_needs(method) & MODEL_PASS)
+    if computed and _value(config, bypass):
         raise ValueError(
-            f"{bypass}=True: verl then computes no entropies, which the method {method.name!r} "
-            "needs; set it to False"
+            f"{bypass}=True: verl's training model then makes no pass before the update, and the "
+            f"method {method.name!r} needs {computed[0]}; set it to False"
         )
 
 

@@ -56,8 +56,8 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5  # between two looks at the queue; a round may have many requests
 IDLE_ROUNDS = 5  # from the start without anything to train on, after which a run ends
 
-# Columns of a row that follow from its own tokens, which a replayed row cannot take from another.
-OWN_COLUMNS = ("routed_experts", "teacher_ids", "teacher_logprobs")
+# Columns that an old response would need of its own, beside its tokens.
+NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_modal_inputs")
 
 check_classes(verl.__version__, BaseBuffer, AgentLoopManagerTQ, PPOTrainer, BaseCallback)
 register()  # `model.external_lib` imports this module in the trainer and in every worker
@@ -152,14 +152,17 @@ class ReplayBuffer(BaseBuffer):
             return super().sample(global_steps, partition_id, batch_size)
         if not self.restored:
             self._restore(global_steps)
+        self.seconds = 0.0
+        epoch = self._epoch()
+        queue = QueueRound(self, global_steps)
         context = Context(
             self.options.seed,
             global_steps,
-            self._epoch(),
+            epoch,
+            policy=queue,
             max_new_tokens=self.sampling.max_new_tokens,
+            temperature=self.sampling.temperature,
         )
-        self.seconds = 0.0
-        queue = QueueRound(self, global_steps)
         outcome = play(
             self.method, queue.problems, context, queue.sample, queue.find_more, self._timed
         )
@@ -268,7 +271,8 @@ class QueueRound:
         self.problems = as_problems(_raw_prompts(self.prompts))
         self.place = {problem.id: i for i, problem in enumerate(self.problems)}
         self.keys: list[str] = []
-        self.tags: list[dict[str, Any]] = []
+        self.tags: dict[str, dict[str, Any]] = {}
+        self.old = 0  # old responses that were put into the queue
 
     def _take(self) -> TensorDict:
         """The prompts that wait for this round, and how many there were so far."""
@@ -315,7 +319,7 @@ class QueueRound:
         place = {name: i for i, name in enumerate(names)}
         keys = sorted(rows, key=lambda key: (place[_group(key)], _session(key)))
         self.keys += keys
-        self.tags += [rows[key] for key in keys]
+        self.tags |= rows
         owner = asked[[place[_group(key)] for key in keys]]
         session = np.array([_session(key) for key in keys])
         names_of_rows = np.array([problems[i].id for i in owner])
@@ -353,8 +357,10 @@ class QueueRound:
         columns = {}
         if buffer.has_logprobs:
             columns["old_logprobs"] = _ragged(data["rollout_log_probs"], np.float32)
-        if "entropy" in buffer.needs:
-            columns["entropy"] = self._entropies(keys)
+        if buffer.needs & {"entropy", "token_entropy"}:
+            entropy = self._model_pass(keys, "entropy")
+            columns["token_entropy"] = _ragged(entropy, np.float32)
+            columns["entropy"] = _means(entropy, data["response_mask"])
         rollouts = Rollouts(
             names,
             prompt=_ragged(data["prompts"], np.int32),
@@ -370,26 +376,26 @@ class QueueRound:
         )
         return totalled(rollouts, buffer.method, buffer.sampling)
 
-    def _entropies(self, keys: list[str]) -> np.ndarray:
-        """Mean entropy over each row's tokens in nats, (R,): one more pass of verl's training
-        model.
+    def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
+        """Log-probabilities of old responses under the current weights (R, T), at verl's
+        temperature: replay asks for them as of a policy.
         """
+        keys = [self._put_old(rollouts, row) for row in range(len(rollouts))]
+        values = self._model_pass(keys, "old_log_probs")
+        self._forget(keys)
+        return torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
+
+    def _model_pass(self, keys: list[str], column: str) -> list[torch.Tensor]:
+        """What one pass of verl's training model says of each row's tokens, (T,) each."""
         trainer = self.buffer.trainer
-        tags = self.tags[-len(keys) :]
+        tags = [self.tags[key] for key in keys]
         batch = KVBatchMeta(partition_id=TRAIN, keys=keys, tags=tags)
         batch = trainer._balance_batch(batch, metrics={})
         trainer._compute_old_log_prob(batch, metrics={})
         padding = sorted(set(batch.keys) - set(keys))
         if padding:
             tq.kv_clear(partition_id=TRAIN, keys=padding)
-        data = tq.kv_batch_get(
-            keys=keys, partition_id=TRAIN, select_fields=["entropy", "response_mask"]
-        )
-        means = [
-            float((row * mask).sum() / mask.sum())
-            for row, mask in zip(data["entropy"], data["response_mask"])
-        ]
-        return np.array(means)
+        return list(tq.kv_batch_get(keys, TRAIN, select_fields=[column])[column])
 
     # What goes back to verl
 
@@ -406,44 +412,47 @@ class QueueRound:
             nothing = np.zeros(outcome.rollouts.lengths[0])
             advantages = Ragged.of([nothing], np.float64)
 
-        replayed = rows[rows >= len(self.keys)]
-        for number, row in enumerate(replayed):
-            self._put_replayed(outcome.rollouts, row, number)
-        place = {row: len(self.keys) - len(replayed) + i for i, row in enumerate(replayed)}
-        positions = [place.get(row, row) for row in rows]
-        kept = [self.keys[i] for i in positions]
-
+        kept = [
+            self.keys[row] if row < len(self.keys) else self._put_old(outcome.rollouts, row)
+            for row in rows
+        ]
         prompts = list(tensordicts.get(self.prompts, "uid"))
         dropped = sorted(set(self.keys) - set(kept))
         tq.kv_clear(partition_id=TRAIN, keys=[*prompts, *dropped])
+        # With its key for a uid, a row finds its advantages again, see `functions.from_queue`.
         tq.kv_batch_put(
             keys=kept,
             partition_id=TRAIN,
             fields=tensordicts.get_tensordict({"uid": kept, ADVANTAGES: _nested(advantages)}),
         )
-        tags = [self.tags[i] for i in positions]
+        tags = [self.tags[key] for key in kept]
         return KVBatchMeta(partition_id=TRAIN, keys=kept, tags=tags)
 
-    def _put_replayed(self, rollouts: Rollouts, row: int, number: int) -> None:
-        """Put an old response into the queue.
+    # Old responses
 
-        Everything but the response itself is that of a new row of the same prompt.
+    def _put_old(self, rollouts: Rollouts, row: int) -> str:
+        """Put an old response into the queue, and return its key.
+
+        Prompt and response are its own. Everything else is that of a new row, of the same problem
+        where there is one.
         """
-        same = np.flatnonzero(rollouts.problem[: len(self.keys)] == rollouts.problem[row])
-        if not len(same):
-            raise ValueError(
-                f"replay: {self.buffer.method.replay!r} brought a response to a problem that is "
-                "not in this round; in verl only those to its problems can join"
-            )
-        template = tq.kv_batch_get(keys=[self.keys[same[0]]], partition_id=TRAIN)[0]
-        fields = {name: template[name] for name in template.keys()}
+        new = rollouts.problem[: len(self.keys)]
+        same = np.flatnonzero(new == rollouts.problem[row])
+        template = self.keys[same[0]] if len(same) else self.keys[0]
+        stored = tq.kv_batch_get(keys=[template], partition_id=TRAIN)[0]
+        fields = {name: stored[name] for name in stored.keys()}
         _check_replayable(fields)
+        if not len(same):
+            fields["reward_model"] = {}  # another problem's answer
+
+        prompt = torch.as_tensor(rollouts.prompt[row], dtype=torch.int64)
         response = torch.as_tensor(rollouts.response[row], dtype=torch.int64)
+        tokens = torch.cat([prompt, response])
         mask = torch.ones_like(response)
-        tokens = torch.cat([fields["prompts"], response])
         scores = torch.zeros(len(response))
         scores[-1] = float(rollouts.reward[row])
         fields |= {
+            "prompts": prompt,
             "responses": response,
             "response_mask": mask,
             "loss_mask": mask,
@@ -458,24 +467,28 @@ class QueueRound:
             fields["rollout_log_probs"] = torch.as_tensor(rollouts.old_logprobs[row])
 
         version = int(rollouts.round[row]) - 1  # the weights that sampled it, as verl counts them
-        prompt_length = len(fields["prompts"])
-        tag = {
-            **self.tags[same[0]],
-            "prompt_len": prompt_length,
+        self.old += 1
+        key = f"{_group(template)}-old{self.old}_0_0"
+        self.tags[key] = {
+            **self.tags[template],
+            "prompt_len": len(prompt),
             "response_len": len(response),
-            "seq_len": prompt_length + len(response),
+            "seq_len": len(tokens),
             "min_global_steps": version,
             "max_global_steps": version,
         }
-        key = f"{_group(self.keys[same[0]])}-old{number}_0_0"
         tq.kv_batch_put(
             keys=[key],
             partition_id=TRAIN,
             fields=tensordicts.list_of_dict_to_tensordict([fields]),
-            tags=[tag],
+            tags=[self.tags[key]],
         )
-        self.keys.append(key)
-        self.tags.append(tag)
+        return key
+
+    def _forget(self, keys: list[str]) -> None:
+        tq.kv_clear(partition_id=TRAIN, keys=keys)
+        for key in keys:
+            del self.tags[key]
 
 
 def _raw_prompts(prompts: TensorDict) -> list[Any]:
@@ -518,13 +531,17 @@ def _nested(rows: Ragged) -> torch.Tensor:
     return torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
 
 
+def _means(rows: Sequence[torch.Tensor], masks: Any) -> np.ndarray:
+    """Mean of each row (T,) over its mask, (R,)."""
+    return np.array([float((row * mask).sum() / mask.sum()) for row, mask in zip(rows, masks)])
+
+
 def _check_replayable(fields: dict[str, Any]) -> None:
-    """ValueError for rows whose other columns depend on the response as well."""
-    unknown = [name for name in OWN_COLUMNS if fields.get(name) is not None]
-    if fields["position_ids"].dim() > 1:
-        unknown.append("position_ids of several axes (images)")
-    if unknown:
-        raise ValueError(
-            f"replay: rows with {unknown[0]} are not carried, since an old response has none; use "
-            "replay=None"
-        )
+    """ValueError for rows with columns that an old response would need of its own."""
+    for name in NOT_REPLAYED:
+        value = fields.get(name)
+        if isinstance(value, torch.Tensor) or value:
+            raise ValueError(
+                f"replay: the rows have {name}, which old responses are carried without; use "
+                "replay=None"
+            )
