@@ -1,9 +1,13 @@
-"""verl on a CPU: a platform, its FSDP engine and a rollout server by transformers, so that a run can be tried without a GPU.
+"""verl on a CPU, so that a run can be tried without a GPU: a platform, an engine and a server.
 
-verl 0.9.1 knows GPUs and NPUs only, and samples with vLLM, SGLang or TensorRT-LLM. It has a registry for each of these
-three things, and this module fills them: set VERL_USE_EXTERNAL_MODULES=verl_cpu and VERL_PLATFORM=cpu before verl is
-imported, and `actor_rollout_ref.rollout.name=transformers`. For one process and tiny models: responses are sampled one
-request at a time, without top-k or top-p.
+verl 0.9.1 knows GPUs and NPUs only, and samples with vLLM, SGLang or TensorRT-LLM. It has a
+registry for platforms, for training engines and for rollout servers, and this module fills all
+three: the CPU as a platform, verl's own FSDP engine on it, and a server that samples with
+transformers.
+
+Set VERL_USE_EXTERNAL_MODULES=verl_cpu and VERL_PLATFORM=cpu before verl is imported, and
+`actor_rollout_ref.rollout.name=transformers`, as verl_run.py does. It is for one process and tiny
+models: responses are sampled one request at a time, without top-k or top-p.
 """
 
 import contextlib
@@ -15,12 +19,12 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
 class Memory:
-    """What verl asks of `torch.cuda`; the CPU has none of it."""
+    """What verl asks of `torch.cuda`. The CPU has no memory of its own to report or to free."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(torch.cpu, name, None) or (lambda *args, **kwargs: 0)
+        return getattr(torch.cpu, name, None) or (lambda *args, **options: 0)
 
     def mem_get_info(self, *args):
         """(free, total) bytes, unknown."""
@@ -33,9 +37,11 @@ class Memory:
 
 @PlatformRegistry.register(platform="cpu")
 class CPU(PlatformBase):
-    """The CPU as verl's accelerator; Ray counts it as one "GPU" so that placement groups work."""
+    """The CPU as verl's accelerator. Ray counts it as one "GPU", so that placement groups work."""
 
-    device_name, vendor_name, device_module = "cpu", "cpu", Memory()
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = Memory()
 
     def is_available(self):
         return True
@@ -76,14 +82,18 @@ class CPU(PlatformBase):
     def manual_seed(self, seed):
         torch.manual_seed(seed)
 
-    manual_seed_all = manual_seed
+    def manual_seed_all(self, seed):
+        torch.manual_seed(seed)
 
     def _nothing(self, *args):
-        """No memory to give back, nothing to wait for."""
+        """No memory to give back, nothing to wait for, no profiler."""
 
-    set_device = synchronize = set_allocator_settings = empty_cache = profiler_start = (
-        profiler_stop
-    ) = _nothing
+    set_device = _nothing
+    synchronize = _nothing
+    set_allocator_settings = _nothing
+    empty_cache = _nothing
+    profiler_start = _nothing
+    profiler_stop = _nothing
 
 
 class Server:
@@ -94,10 +104,11 @@ class Server:
 
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-        self.length, self.steps = length, 0
+        self.length = length
+        self.steps = 0
 
     async def generate(self, request_id, *, prompt_ids, sampling_params, **further):
-        """One response: token ids and, where asked for, their log-probabilities."""
+        """One response: token ids and their log-probabilities."""
         from verl.workers.rollout.replica import TokenOutput
 
         temperature = sampling_params.get("temperature", 1.0)
@@ -124,19 +135,25 @@ class Server:
     async def load(self, weights, steps):
         """New weights by name."""
         self.model.load_state_dict(weights, strict=False)
-        self.steps = steps if steps is not None else self.steps
+        if steps is not None:
+            self.steps = steps
 
-    async def sleep(self, *args, **kwargs):
+    async def sleep(self, *args, **options):
         """Weights stay in memory."""
 
-    wake_up = clear_kv_cache = abort_all_requests = resume_generation = sleep
+    wake_up = sleep
+    clear_kv_cache = sleep
+    abort_all_requests = sleep
+    resume_generation = sleep
 
 
-def _server_name(rank):
+def server_name(rank):
+    """The name of a server's actor."""
     return f"transformers_server_{rank}"
 
 
-from verl.workers.engine.base import EngineRegistry  # noqa: E402  these ask for the platform
+# These ask for the platform when they are imported.
+from verl.workers.engine.base import EngineRegistry  # noqa: E402
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # noqa: E402
 from verl.workers.rollout import base  # noqa: E402
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry  # noqa: E402
@@ -153,30 +170,32 @@ class Adapter(base.BaseRollout):
     async def update_weights(self, weights, global_steps=None, **further):
         """Full weights of the model, by name."""
         named = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in weights}
-        await ray.get_actor(_server_name(0)).load.remote(named, global_steps)
+        await ray.get_actor(server_name(0)).load.remote(named, global_steps)
 
 
 class Replica(RolloutReplica):
     """One server."""
 
     async def launch_servers(self):
-        """Starts the server's actor."""
-        name = _server_name(self.replica_rank)
-        server = ray.remote(num_cpus=0)(Server).options(name=name)
-        self._server_handle = server.remote(self.model_config.path, self.config.response_length)
-        self.servers, self._server_address = [self._server_handle], name
+        """Start the server's actor."""
+        name = server_name(self.replica_rank)
+        actor = ray.remote(num_cpus=0)(Server).options(name=name)
+        server = actor.remote(self.model_config.path, self.config.response_length)
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = name
 
 
-def _one_backend(init=torch.distributed.init_process_group):
-    """verl asks for "cpu:gloo,<device>:<backend>", which names the CPU twice here."""
+def one_backend(init=torch.distributed.init_process_group):
+    """verl asks for "cpu:gloo,<device>:<backend>", which would name the CPU twice here."""
 
-    def initialize(backend=None, *args, **kwargs):
-        return init("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
+    def initialize(backend=None, *args, **options):
+        return init("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **options)
 
     return initialize
 
 
-torch.distributed.init_process_group = _one_backend()
+torch.distributed.init_process_group = one_backend()
 base._ROLLOUT_REGISTRY["transformers", "async"] = f"{__name__}.Adapter"
 RolloutReplicaRegistry.register("transformers", lambda: Replica)
 EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(

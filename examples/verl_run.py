@@ -1,9 +1,10 @@
 """A method in verl's trainer on one CPU: Ray, FSDP and the tiny model, at the smallest scale.
 
-    python examples/verl_run.py --method pods --arguments '{"n": 8, "m": 4}' --steps 2 --out runs/verl
+    python examples/verl_run.py --method pods --arguments '{"n": 8, "m": 4}' --out runs/verl
 
-Needs the environment of `make test-verl`. The two lines that matter are `configuration(method)` and `run_ppo`: the rest is
-what every run of verl says of model, data and machine, here as small as it goes. On GPUs use verl_pods.yaml instead.
+It needs the environment of `make test-verl`. The two lines that matter are `configuration(method)`
+and `run_ppo`. All the rest is what every run of verl says of model, data and machine, here as small
+as it goes. On GPUs use verl_pods.yaml instead.
 """
 
 import argparse
@@ -13,63 +14,64 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# before verl is imported here and, since Ray hands the environment on, in every worker
-os.environ.update(
-    VERL_PLATFORM="cpu",
-    VERL_USE_EXTERNAL_MODULES="verl_cpu",
-    TOKENIZERS_PARALLELISM="false",
-    OMP_NUM_THREADS="1",
-)
+
+# Set before verl is imported here. Ray hands the environment on to every worker.
+os.environ["VERL_PLATFORM"] = "cpu"
+os.environ["VERL_USE_EXTERNAL_MODULES"] = "verl_cpu"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent)])
 sys.path.insert(0, str(HERE))
 
+PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
-def data(path, n):
-    """n arithmetic problems in the columns that verl reads."""
+
+def write_data(path, n):
+    """n arithmetic problems as a parquet file with the columns that verl reads."""
     import pandas as pd
 
     from workbench.problems import arithmetic
 
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": problem.prompt}],
-            "data_source": "arithmetic",
-            "reward_model": {"style": "rule", "ground_truth": problem.answer},
-            "extra_info": {"index": i},
-        }
-        for i, problem in enumerate(arithmetic(n, levels=(1, 2, 3)))
-    ]
+    rows = []
+    for i, problem in enumerate(arithmetic(n, levels=(1, 2, 3))):
+        rows.append(
+            {
+                "prompt": [{"role": "user", "content": problem.prompt}],
+                "data_source": "arithmetic",
+                "reward_model": {"style": "rule", "ground_truth": problem.answer},
+                "extra_info": {"index": i},
+            }
+        )
     pd.DataFrame(rows).to_parquet(path)
     return str(path)
 
 
-def small(out, steps, resume):
-    """Model, data, batch sizes and machine."""
+def small_run(out, steps, problems, resume):
+    """Model, data, batch sizes and machine, for the tiny model on one CPU."""
     from workbench.labs import shipped
 
-    file, actor, rollout = (
-        data(out / "train.parquet", 16),
-        "actor_rollout_ref.actor",
-        "actor_rollout_ref.rollout",
-    )
+    data = write_data(out / "train.parquet", problems)
+    model = "actor_rollout_ref.model"
+    actor = "actor_rollout_ref.actor"
+    rollout = "actor_rollout_ref.rollout"
     return {
-        "data.train_files": file,
-        "data.val_files": file,
+        "data.train_files": data,
+        "data.val_files": data,
         "data.train_batch_size": 4,
         "data.shuffle": False,
         "data.max_prompt_length": 32,
         "data.max_response_length": 24,
         "data.dataloader_num_workers": 0,
-        "actor_rollout_ref.model.path": str(shipped("models/tiny")),
-        "actor_rollout_ref.model.custom_chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
-        "actor_rollout_ref.model.override_config.attn_implementation": "eager",
-        "actor_rollout_ref.model.use_remove_padding": False,
-        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        f"{model}.path": str(shipped("models/tiny")),
+        f"{model}.custom_chat_template": PLAIN_TEMPLATE,
+        f"{model}.override_config.attn_implementation": "eager",
+        f"{model}.use_remove_padding": False,
+        f"{model}.enable_gradient_checkpointing": False,
         f"{actor}.strategy": "fsdp2",
         f"{actor}.fsdp_config.model_dtype": "fp32",
         f"{actor}.fsdp_config.dtype": "float32",
-        f"{actor}.use_torch_compile": False,
         f"{actor}.fsdp_config.use_torch_compile": False,
+        f"{actor}.use_torch_compile": False,
         f"{actor}.optim.lr": 1e-4,
         f"{actor}.ppo_mini_batch_size": 4,
         f"{actor}.ppo_micro_batch_size_per_gpu": 4,
@@ -85,7 +87,7 @@ def small(out, steps, resume):
         "trainer.n_gpus_per_node": 1,
         "trainer.nnodes": 1,
         "trainer.logger": ["console"],
-        "trainer.val_before_train": True,
+        "trainer.val_before_train": False,
         "trainer.test_freq": -1,
         "trainer.save_freq": 1,
         "trainer.total_epochs": 100,
@@ -99,32 +101,47 @@ def small(out, steps, resume):
     }
 
 
-def main():
-    """Reads the arguments and trains."""
+def composed(keys):
+    """verl's default configuration with these dotted keys set."""
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer")
+    OmegaConf.set_struct(config, False)
+    for key, value in keys.items():
+        OmegaConf.update(config, key, value)
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def name_or_json(text):
+    """A paper's name as it is, and what `configuration` describes as data."""
+    return json.loads(text) if text.startswith("{") else text
+
+
+def main():
+    """Read the arguments and train."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--method", default="pods", type=name_or_json, help="a paper's name, or JSON"
+    )
+    parser.add_argument("--arguments", type=json.loads, default={}, help="its arguments, as JSON")
+    parser.add_argument("--steps", type=int, default=2, help="training steps in all")
+    parser.add_argument("--problems", type=int, default=16, help="problems of the data set")
+    parser.add_argument("--set", type=json.loads, default={}, help="further keys of verl, as JSON")
+    parser.add_argument("--out", type=Path, required=True, help="folder of data and checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
     from workbench import verl
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--method", default="pods")
-    parser.add_argument("--arguments", type=json.loads, default={"n": 8, "m": 4})
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--resume", action="store_true")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
     method = verl.method_of({"method": given.method, "arguments": given.arguments})
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer")
-    OmegaConf.set_struct(config, False)
-    for key, value in {
-        **verl.configuration(method),
-        **small(given.out.resolve(), given.steps, given.resume),
-    }.items():
-        OmegaConf.update(config, key, value)
-    OmegaConf.set_struct(config, True)
+    machine = small_run(given.out.resolve(), given.steps, given.problems, given.resume)
+    config = composed({**machine, **verl.configuration(method), **given.set})
     run_ppo(config, task_runner_class=TaskRunnerV1)
 
 

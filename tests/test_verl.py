@@ -1,109 +1,241 @@
-"""The adapter for verl. What needs verl itself runs in verl's own environment: `make test-verl`."""
+"""The adapter for verl.
 
+The first part runs without verl. What needs it runs in verl's own environment: `make test-verl`.
+"""
+
+import importlib
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
-import pandas
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from workbench import methods, verl
-from workbench.advantages import group_normalized, leave_one_out, posterior
+from workbench.advantages import (
+    GroupNormalized,
+    Posterior,
+    batch_normalized,
+    group_normalized,
+    leave_one_out,
+    posterior,
+)
 from workbench.allocators import (
     DynamicSampling,
     Knapsack,
-    More,
     Rescue,
     Staged,
     SuccessRates,
-    Uniform,
     knapsack,
 )
-from workbench.objectives import policy_loss
-from workbench.rollouts import Rollouts
-from workbench.selectors import All, MaxReward, MaxVariance, Rejection
+from workbench.curricula import ShuffledEpochs
+from workbench.methods import Method
+from workbench.objectives import Objective, policy_loss
+from workbench.policies import Sampling
+from workbench.replay import CorrectResponses
+from workbench.rewards import Correct, Overlong
+from workbench.rollouts import Ragged, Rollouts
+from workbench.rounds import Round
+from workbench.selectors import MaxVariance, Rejection
+from workbench.slots import Selection, Slot
 from workbench.utils.descriptions import describe
+from workbench.verl import compatibility
+from workbench.verl import settings as verl_settings
+from workbench.verl import state as verl_state
+from workbench.verl import table as verl_table
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 INSTALLED = importlib.util.find_spec("verl") is not None
 needs_verl = pytest.mark.skipif(not INSTALLED, reason="verl is not installed here: make test-verl")
 
-# two groups, five and three rows, in mixed order
-UIDS = ["a", "b", "a", "a", "b", "a", "b", "a"]
-REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
-
-
-def batch(rewards=REWARDS, uids=UIDS, lengths=None, **columns):
-    """A scored DataProto; the reward lies on each row's last token, as verl puts it."""
-    from verl import DataProto
-
-    lengths = np.array(lengths if lengths is not None else [1 + i % 4 for i in range(len(rewards))])
-    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
-    scores = torch.zeros(len(rewards), 4)
-    scores[torch.arange(len(rewards)), torch.tensor(lengths) - 1] = torch.tensor(
-        rewards, dtype=torch.float32
-    )
-    return DataProto.from_dict(
-        {
-            "response_mask": mask.long(),
-            "token_level_scores": scores,
-            "token_level_rewards": scores.clone(),
-            "row": torch.arange(len(rewards)),
-        },
-        {
-            "uid": np.array(uids, dtype=object),
-            "raw_prompt": chats([f"{uid}=" for uid in uids]),
-            **columns,
-        },
-    )
-
 
 def chats(texts):
     """Prompts as verl's data sets hold them."""
-    out = np.empty(len(texts), dtype=object)
-    out[:] = [[{"role": "user", "content": text}] for text in texts]
-    return out
+    prompts = np.empty(len(texts), dtype=object)
+    prompts[:] = [[{"role": "user", "content": text}] for text in texts]
+    return prompts
 
 
-def scored(ids, correct):
-    return Rollouts(ids, reward=np.asarray(correct, dtype=float), correct=correct)
+class Shortest(Slot):
+    """A selector that is not this package's."""
+
+    def __init__(self, m):
+        self.m = m
+
+    def select(self, rollouts, context):
+        return Selection(np.argsort(rollouts.lengths, kind="stable")[: self.m])
 
 
-# what needs no verl
+# Versions
 
 
 @pytest.mark.skipif(INSTALLED, reason="verl is installed here")
-def test_without_verl_one_line_says_how_to_get_it():
-    with pytest.raises(ImportError, match=r"^verl is missing.*pip install .*verl==0\.9\.1[^\n]*$"):
-        verl.register()
+@pytest.mark.parametrize(
+    "use", [verl.register, partial(importlib.import_module, "workbench.verl.v1")]
+)
+def test_without_verl_one_line_says_how_to_get_it(use):
+    with pytest.raises(ImportError, match=r" is missing; .*pip install .*verl==0\.9\.1[^\n]*$"):
+        use()
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.9.0", "0.10.0", "1.0", "0.10.0.dev0"])
+def test_a_version_that_is_not_supported_is_named(version):
+    with pytest.raises(ImportError, match=rf"^verl {version} is installed.*verl==0\.9\.1"):
+        compatibility.check_version(version)
+
+
+def test_an_untested_version_warns_and_the_tested_one_does_not(caplog):
+    compatibility.check_version("0.9.1")
+    assert not caplog.records
+    compatibility.check_version("0.9.2")
+    assert "verl 0.9.2 is installed" in caplog.text
+
+
+def test_a_renamed_method_or_parameter_of_verl_is_an_error():
+    class CheckpointCallback:
+        def on_save(self, trainer, global_step, checkpoint_dir, **further):
+            pass
+
+    compatibility.check_classes("0.9.1", CheckpointCallback)
+    CheckpointCallback.on_save = lambda self, trainer, step, checkpoint_dir: None
+    with pytest.raises(ImportError, match="on_save has no parameter global_step; install"):
+        compatibility.check_classes("0.9.1", CheckpointCallback)
+    del CheckpointCallback.on_save
+    with pytest.raises(ImportError, match="CheckpointCallback has no method on_save"):
+        compatibility.check_classes("0.9.1", CheckpointCallback)
+
+
+# Prompts and verdicts
 
 
 def test_ids_follow_the_content_of_prompts():
-    ids = verl.problem_ids(chats(["1+1=", "1+2=", "1+1="]))
-    assert ids[0] == ids[2] != ids[1]
-    assert (
-        verl.problem_ids([[{"content": "1+1=", "role": "user"}]])[0] == ids[0]
-    )  # whatever the order of keys
-    assert (
-        verl.problem_ids([np.array([{"role": "user", "content": "1+1="}], dtype=object)])[0]
-        == ids[0]
-    )
+    first, second, again = verl.problem_ids(chats(["1+1=", "1+2=", "1+1="]))
+    assert first == again != second
+    other_order = [[{"content": "1+1=", "role": "user"}]]
+    as_array = [np.array([{"role": "user", "content": "1+1="}], dtype=object)]
+    assert verl.problem_ids(other_order) == verl.problem_ids(as_array) == [first]
     with pytest.raises(ValueError, match="raw_prompt: a object has no stable id"):
         verl.problem_ids([[{"role": "user", "content": object()}]])
 
 
-@pytest.mark.parametrize("name, function", [
-    ("workbench_grpo", group_normalized), ("workbench_rloo", leave_one_out), ("workbench_aero", posterior),
-    ("workbench_dr_grpo", partial(group_normalized, scale=False)),
-    ("workbench_knapsack", partial(group_normalized, eps=1e-6, clip=5.0)),
-])  # fmt: skip
+def test_a_prompt_that_comes_again_in_a_round_is_another_problem():
+    a, b = verl.problem_ids(["a", "b"])
+    problems = verl_table.as_problems(["a", "b", "a", "a"])
+    assert [problem.id for problem in problems] == [a, b, f"{a}#2", f"{a}#3"]
+    (further,) = verl_table.as_problems(["b"], taken=[a, b])
+    assert further.id == f"{b}#2"
+
+
+def test_acc_says_what_is_correct_and_without_it_the_reward():
+    reward = np.array([0.5, 0.5, 1.2, 0.0])
+    verdict = verl_table.Verdict(solved=0.5)
+    assert verdict(reward, [None] * 4).tolist() == [True, True, True, False]
+    assert verdict(reward, [False, 1.0, 0, np.True_]).tolist() == [False, True, False, True]
+    assert verdict(reward, [None, 0, None, 1]).tolist() == [True, False, True, True]
+
+
+def test_rewards_that_do_not_say_what_is_correct_warn_once(caplog):
+    verdict = verl_table.Verdict()
+    assert verdict(np.array([0.0, 1.0]), [None, None]).tolist() == [False, True]
+    assert verdict(np.array([0.3]), [1]).tolist() == [True]
+    assert not caplog.records
+    assert verdict(np.array([0.3, 1.2]), [None, None]).tolist() == [False, True]
+    verdict(np.array([0.3]), [None])
+    (record,) = caplog.records
+    assert "a reward is 0.3" in record.getMessage() and "`solved`" in record.getMessage()
+
+
+def test_parts_of_the_reward_come_on_top_of_verls():
+    method = methods.dapo(4).but(reward=(Correct(), Overlong(limit=10, buffer=0.5)))
+    rollouts = Rollouts(
+        ["p", "p", "p"],
+        reward=[1.0, 0.0, 1.0],
+        response=Ragged.of([range(5), range(10), range(8)], np.int32),
+    )
+    table = verl_table.totalled(rollouts, method, Sampling(max_new_tokens=10))
+    assert table.reward.tolist() == pytest.approx([1.0, -1.0, 0.4])
+    assert table["reward_correct"].tolist() == [1, 0, 1]
+    with pytest.raises(ValueError, match="rollout of problem p is nan; finite numbers"):
+        verl_table.totalled(rollouts.assign(reward=[1.0, np.nan, 0]), methods.grpo(), Sampling())
+
+
+# What verl multiplies ratios with
+
+
+def outcome(advantages, weights=None, gradient=None, lengths=(2, 1, 1, 2), groups="aabb"):
+    """A round of four rollouts, all selected."""
+    rollouts = Rollouts(
+        list(groups),
+        response=Ragged.of([np.zeros(length) for length in lengths], np.int32),
+        columns={"gradient": np.ones(4, bool) if gradient is None else np.array(gradient)},
+    )
+    return Round(rollouts, np.arange(4), advantages, weights)
+
+
+def factors(objective, multiple=1, **options):
+    """What `row_advantages` makes of advantages of 1, one number a rollout."""
+    rows = verl_table.row_advantages(outcome(np.ones(4), **options), objective, multiple)
+    return [rows[i].tolist() for i in range(4)]
+
+
+def test_advantages_are_spread_over_the_tokens_of_their_rows():
+    rows = verl_table.row_advantages(outcome(np.array([1.0, -1, 0.5, 0])), Objective(), 1)
+    assert [rows[i].tolist() for i in range(4)] == [[1, 1], [-1], [0.5], [0, 0]]
+
+
+def test_advantages_by_token_stay_by_token():
+    advantages = Ragged.of([[1, 2], [3], [4], [5, 6]], np.float64)
+    rows = verl_table.row_advantages(outcome(advantages, np.array([1, 2, 1, 0.5])), Objective(), 1)
+    assert [rows[i].tolist() for i in range(4)] == [[1, 2], [6], [4], [2.5, 3]]
+
+
+def test_weights_and_rows_without_gradient_are_factors():
+    options = {"weights": np.array([0.5, 1, 2, 1]), "gradient": [True, False, True, True]}
+    assert factors(Objective(), **options) == [[0.5, 0.5], [0], [2], [1, 1]]
+    for other in (Objective(kl=0.1), Objective(entropy=0.1)):
+        with pytest.raises(ValueError, match="do not follow the weights of rows"):
+            factors(other, **options)
+    assert factors(Objective(kl=0.1)) == [[1, 1], [1], [1], [1, 1]]
+
+
+def test_padding_is_made_up_for_where_rows_are_counted():
+    """Four rows in mini-batches of three make six: verl divides by six, and four are meant."""
+    assert factors(Objective(), multiple=3) == factors(Objective())
+    for aggregation in ("rollout", "constant"):
+        rows = factors(Objective(loss_aggregation=aggregation), multiple=3)
+        assert rows == [[1.5, 1.5], [1.5], [1.5], [1.5, 1.5]]
+
+
+def test_the_mean_over_groups_weights_rows_by_their_group():
+    """Three of four rows are of one group: each counts (4 / 2) / 3, the other one 4 / 2."""
+    rows = factors(Objective(loss_aggregation="group"), groups="aaab")
+    assert np.concatenate(rows) == pytest.approx([2 / 3] * 4 + [2, 2])
+
+
+# Estimators
+
+
+@pytest.mark.parametrize(
+    "name, function",
+    [
+        ("workbench_grpo", group_normalized),
+        ("workbench_rloo", leave_one_out),
+        ("workbench_aero", posterior),
+        ("workbench_reinforce", batch_normalized),
+        ("workbench_dr_grpo", partial(group_normalized, scale=False)),
+        ("workbench_knapsack", partial(group_normalized, eps=1e-6, clip=5.0)),
+    ],
+)
 def test_estimators_are_our_functions_at_response_tokens(name, function):
     mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]])
     scores = torch.tensor([[0, 1.0, 0], [0, 0, 0], [0.5, 0, 0.5], [0, 1.0, 0], [1.0, 0, 0]])
@@ -117,111 +249,39 @@ def test_estimators_are_our_functions_at_response_tokens(name, function):
 
 
 def test_advantages_by_hand():
-    scores, mask = torch.tensor([[1.0], [0.0], [0.0], [0.0], [1.0]]), torch.ones(5, 1)
+    scores = torch.tensor([[1.0], [0.0], [0.0], [0.0], [1.0]])
     index = np.array(["p", "p", "p", "p", "q"], dtype=object)
-    found = {
-        name: verl.ESTIMATORS[name](token_level_rewards=scores, response_mask=mask, index=index)[0][
-            :, 0
-        ].tolist()
-        for name in ("workbench_dr_grpo", "workbench_rloo")
-    }
-    assert found["workbench_dr_grpo"] == [0.75, -0.25, -0.25, -0.25, 0]
-    assert found["workbench_rloo"] == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3, 0])
+
+    def column(name):
+        advantages, _ = verl.ESTIMATORS[name](scores, torch.ones(5, 1), index)
+        return advantages[:, 0].tolist()
+
+    assert column("workbench_dr_grpo") == [0.75, -0.25, -0.25, -0.25, 0]
+    assert column("workbench_rloo") == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3, 0])
 
 
-def test_an_unknown_row_has_no_remembered_advantage():
-    rows = Rollouts(
-        ["p", "p", "q"], reward=[1.0, 0.0, 1.0], columns={"group": np.array(["u", "u", "v"])}
-    )
-    verl.remember(rows, np.array([0.5, -0.5, 0.25]))
-    scores, mask = torch.tensor([[0, 1.0], [0, 1.0], [0, 0], [0, 0]]), torch.ones(4, 2)
-    estimate = verl.ESTIMATORS["workbench"]
-    found, _ = estimate(scores, mask, np.array(["u", "v", "u", "pad12"], dtype=object))
-    assert found.tolist() == [[0.5, 0.5], [0.25, 0.25], [-0.5, -0.5], [0, 0]]
-    with pytest.raises(ValueError, match=r"uid w .*custom_sampler"):
-        estimate(scores, mask, np.array(["u", "w", "u", "v"], dtype=object))
-    with pytest.raises(ValueError, match="two values"):
-        verl.remember(rows.take([0, 0]), np.array([1.0, 2.0]))
-
-
-def test_counts_come_from_history():
-    """First uniform; then p = 1/2 takes what it can hold, since solved and never solved prompts have no value."""
-    ours = verl.Allocation(Knapsack(n=4, low=2, up=8, fallback=False))
-    ids = verl.problem_ids(chats(["a", "b", "c"]))
-    assert ours.start(ids, 1).tolist() == [4, 4, 4]
-    outcomes = {ids[0]: [1, 1, 1, 1], ids[1]: [1, 0, 1, 0], ids[2]: [0, 0, 0, 0]}
-    ours.feedback(scored(np.repeat(ids, 4), np.concatenate([outcomes[key] for key in ids]) == 1), 1)
-    counts = ours.start(ids[::-1], 2)
-    assert (
-        counts.tolist()
-        == knapsack([0, 0.5, 1], 12, low=2, up=8, fallback=False).tolist()
-        == [2, 8, 2]
-    )
-    again = verl.Allocation(Knapsack(n=4, low=2, up=8, fallback=False))
-    again.load_state_dict(ours.state_dict())
-    assert again.start(ids[::-1], 2).tolist() == [2, 8, 2]
-    with pytest.raises(ValueError, match="another allocator"):
-        verl.Allocation(Knapsack(n=4, low=2, up=16, fallback=False)).load_state_dict(
-            ours.state_dict()
-        )
-
-
-def test_a_prompt_that_occurs_twice_is_one_problem():
-    ours = verl.Allocation(Uniform(3))
-    assert ours.start(["a", "b", "a"], 1).tolist() == [3, 3, 3]
-    staged = verl.Allocation(Staged(2, 2), stages=True)
-    staged.start(["a", "b", "a"], 1)
-    assert staged.proceed(scored(["a"] * 4 + ["b"] * 2, [0, 0, 1, 0, 0, 0])).tolist() == [0, 2, 0]
-
-
-def test_stages_and_more_problems():
-    ours = verl.Allocation(DynamicSampling(2, groups=1, max_draws=2), stages=True)
-    assert ours.start(["a", "b"], 1).tolist() == [2, 2]
-    first = scored(["a", "a", "b", "b"], [1, 1, 0, 0])
-    assert ours.proceed(first) == More(2)
-    assert ours.extend(["c", "d"]).tolist() == [0, 0, 2, 2]
-    assert (
-        ours.proceed(Rollouts.concat([first, scored(["c", "c", "d", "d"], [1, 1, 0, 1])])) is None
-    )
-    assert ours.keep.tolist() == [6, 7]
-
-
-@pytest.mark.parametrize("selector", [All(), MaxVariance(2), MaxReward(2), Rejection()])
-def test_a_round_without_candidates(selector):
-    chosen, advantages = verl.choose(
-        scored([], np.zeros(0, bool)), selector, group_normalized, np.random.default_rng(0)
-    )
-    assert len(chosen) == len(advantages) == 0
-
-
-def test_misspelt_options_are_refused():
-    with pytest.raises(ValueError, match=r"sampler_kwargs\.argument: unknown"):
-        verl.method_of({"method": "pods", "argument": {}})
-    with pytest.raises(ValueError, match="method='PODS': allowed are grpo"):
-        verl.method_of({"method": "PODS"})
+# Which methods verl carries
 
 
 @pytest.mark.parametrize(
-    "allocator", [Staged(), Rescue(), DynamicSampling(), Knapsack(rates=SuccessRates("fresh"))]
+    "method, rows",
+    [
+        (methods.grpo(6), 6),
+        (methods.pods(32, 8), 8),
+        (methods.dapo(8), 8),
+        (methods.dr_grpo(), 8),
+        (methods.gspo(), 8),
+        (methods.knapsack(5), 5),
+        (methods.knapsack(5, rates="epoch"), 5),
+        (methods.knapsack(8, rates="fresh"), 8),
+        (methods.aero(), 8),
+        (methods.ar3po(k=4), 4),
+        (methods.ar3po(k=4, mode="direct"), 4),
+        (methods.cbs(n=8), 2),
+        (methods.cbs("dapo", "round", n=8), 2),
+        (methods.dapo().but(allocator=DynamicSampling(within=Knapsack(6))), 6),
+    ],
 )
-def test_one_request_cannot_carry_stages(allocator):
-    with pytest.raises(ValueError, match="asks several times a round"):
-        verl.Allocation(allocator)
-
-
-@pytest.mark.parametrize("method, reason", [
-    (methods.ar3po(), "reuse="), (methods.cbs(), "Scheduler"), (methods.dapo(), "reward="),
-    (methods.knapsack(rates="predictor"), "the policy's states"), (methods.knapsack(rates="epoch"), "the epoch"),
-])  # fmt: skip
-def test_what_cannot_be_carried_says_so(method, reason):
-    with pytest.raises(ValueError, match=reason):
-        verl.configuration(method)
-
-
-@pytest.mark.parametrize("method, rows", [
-    (methods.grpo(6), 6), (methods.pods(32, 8), 8), (methods.dr_grpo(), 8), (methods.gspo(), 8), (methods.knapsack(5), 5),
-    (methods.aero(), 8), (methods.ar3po(mode=None), 4), (methods.dapo(overlong=0), 8),
-])  # fmt: skip
 def test_configuration_brings_the_method_back(method, rows):
     keys = verl.configuration(method)
     assert keys["actor_rollout_ref.rollout.n"] == rows
@@ -229,7 +289,45 @@ def test_configuration_brings_the_method_back(method, rows):
     assert describe(found) == describe(method)
 
 
-def test_objective_in_verls_words():
+class Chosen(ShuffledEpochs):
+    pass
+
+
+@pytest.mark.parametrize(
+    "method, reason",
+    [
+        (methods.ar3po(mode="recompute"), r"replay=.*\(current_logprobs\), which verl does not"),
+        (methods.cbs(scope="buffer"), r"replay=Buffer.*\(update_statistics\)"),
+        (methods.cbs(mini_batch=128), r"selector=Scheduler.*\(mini_batch\)"),
+        (methods.knapsack(rates="predictor"), r"allocator=Knapsack.*\(prompt_states\)"),
+        (
+            methods.dapo().but(
+                allocator=DynamicSampling(within=Knapsack(rates=SuccessRates("predictor")))
+            ),
+            r"allocator=DynamicSampling.*\(prompt_states\)",
+        ),
+        (methods.grpo().but(curriculum=Chosen()), "curriculum=.*data loader chooses"),
+        (
+            methods.ar3po().but(objective=Objective(entropy=0.01)),
+            "replay=CorrectResponses.*must carry no gradient",
+        ),
+    ],
+)
+def test_what_verl_cannot_carry_is_refused_by_need(method, reason):
+    with pytest.raises(ValueError, match=reason):
+        verl.configuration(method)
+
+
+def test_update_statistics_are_missed_only_by_old_responses():
+    """Without replay every candidate of the scheduler is new, and no update has seen it."""
+    assert "update_statistics" in methods.cbs().selector.needs
+    assert "update_statistics" not in verl.PROVIDES
+    verl.check(methods.cbs())
+    with pytest.raises(ValueError, match=r"selector=Scheduler.*\(update_statistics\)"):
+        verl.check(methods.cbs().but(replay=CorrectResponses()))
+
+
+def test_the_objective_in_verls_words():
     keys = verl.configuration(methods.dr_grpo(clip=(0.1, 0.3)))
     actor = {name.rpartition(".")[2]: value for name, value in keys.items() if ".actor." in name}
     assert actor == {
@@ -242,10 +340,157 @@ def test_objective_in_verls_words():
         "use_kl_loss": False,
     }
     keys = verl.configuration(methods.aero(kl=0.02))
-    assert (
-        keys["actor_rollout_ref.actor.kl_loss_coef"] == 0.02
-        and keys["actor_rollout_ref.actor.use_kl_loss"] is True
-    )
+    assert keys["actor_rollout_ref.actor.kl_loss_coef"] == 0.02
+    assert keys["actor_rollout_ref.actor.use_kl_loss"] is True
+
+
+def test_keys_that_only_some_needs_bring():
+    rollout = "actor_rollout_ref.rollout"
+    assert verl.configuration(methods.dapo())["data.gen_batch_size"] == 1
+    assert verl.configuration(methods.cbs())[f"{rollout}.free_cache_engine"] is False
+    direct = verl.configuration(methods.ar3po(mode="direct"))
+    assert direct["algorithm.rollout_correction.bypass_mode"] is True
+    assert direct[f"{rollout}.calculate_log_probs"] is True
+    further = {
+        "data.gen_batch_size",
+        f"{rollout}.free_cache_engine",
+        f"{rollout}.calculate_log_probs",
+    }
+    assert not further & verl.configuration(methods.ar3po()).keys()
+
+
+def test_a_mean_over_rows_says_what_verl_does_with_other_terms(caplog):
+    verl.check(methods.aero(entropy=0.0))
+    assert not caplog.records
+    verl.check(methods.aero(entropy=1e-3))
+    assert "verl averages the KL penalty and the entropy bonus over all" in caplog.text
+
+
+def test_a_method_with_slots_of_its_own_needs_a_sampler_of_its_own():
+    mine = methods.grpo().but(selector=Shortest(4))
+    with pytest.raises(ValueError, match=r"describes slots of this package only .*sampler='my_mod"):
+        verl.configuration(mine)
+    keys = verl.configuration(mine, sampler="my_module.MySampler")
+    assert keys["trainer.v1.sampler.custom_sampler.path"] == "pkg://my_module"
+    assert keys["trainer.v1.sampler.custom_sampler.name"] == "MySampler"
+    assert "trainer.v1.sampler.sampler_kwargs.method" not in keys
+    options = verl_settings.read_options({"seed": 3}, mine)
+    assert options.method is mine and options.seed == 3
+    with pytest.raises(ValueError, match=r"sampler_kwargs\.method='pods': the sampler's class"):
+        verl_settings.read_options({"method": "pods"}, mine)
+
+
+# What a configuration says
+
+
+def test_a_paper_is_named_with_its_arguments():
+    found = verl.method_of({"method": "pods", "arguments": {"n": 32, "m": 8, "clip": [0.1, 0.2]}})
+    assert describe(found) == describe(methods.pods(32, 8, clip=(0.1, 0.2)))
+    rates = {"is": "success_rates.SuccessRates", "kind": "fresh"}
+    found = verl.method_of({"method": "knapsack", "arguments": {"rates": rates}})
+    assert found.allocator.rates.kind == "fresh"
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"method": "pods", "argument": {}}, r"sampler_kwargs\.argument: unknown.*'arguments'"),
+        ({"method": "pod"}, r"sampler_kwargs: method='pod': allowed are.*did you mean 'pods'"),
+        ({}, "method=None: allowed are"),
+        ({"method": "pods", "arguments": {"k": 3}}, "sampler_kwargs: .*unexpected keyword.*'k'"),
+        ({"method": "pods", "arguments": {"n": 4, "m": 8}}, r"sampler_kwargs: m=8"),
+        ({"method": "pods", "arguments": [1]}, "sampler_kwargs: "),
+        ({"method": "pods", "seed": -1}, r"sampler_kwargs\.seed=-1"),
+        ({"method": "pods", "solved": "yes"}, r"sampler_kwargs\.solved='yes': a number"),
+        ({"method": {"is": "selectors.MaxVariance", "m": 4}}, "it describes no method"),
+        ({"method": {"n": 4}}, "it describes no method"),
+    ],
+)
+def test_a_wrong_configuration_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        verl.method_of(options)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"is": "os.system", "command": "touch {}"},
+        {"is": "subprocess.run", "args": ["touch", "{}"]},
+        {"is": "verifiers.pool.Worker", "command": ["touch", "{}"]},
+        {"is": "records.record.Writer", "path": "{}"},
+        {"is": "methods.Method", "name": "x", "selector": {"is": "builtins.open", "file": "{}"}},
+        {
+            "is": "methods.Method",
+            "name": "x",
+            "allocator": {"is": "pathlib.Path.touch", "self": "{}"},
+        },
+        {"is": "advantages.OfRewards", "function": {"is": "os.mkdir", "path": "{}"}},
+        {"is": "labs.transformers", "model": "{}"},
+    ],
+)
+@pytest.mark.parametrize("where", ["method", "arguments"])
+def test_a_configuration_from_an_unknown_hand_runs_nothing(named, where, tmp_path):
+    mark = tmp_path / "ran"
+    named = json.loads(json.dumps(named).replace("{}", str(mark)))
+    options = {"method": named}
+    if where == "arguments":
+        options = {"method": "knapsack", "arguments": {"rates": named}}
+    with pytest.raises(ValueError, match="sampler_kwargs"):
+        verl.method_of(options)
+    assert not mark.exists()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def mutated(description, path, value):
+    """A description with one of its values replaced."""
+    if not path or not isinstance(description, dict) or not description:
+        return value
+    name = sorted(description)[path[0] % len(description)]
+    return {**description, name: mutated(description[name], path[1:], value)}
+
+
+@settings(max_examples=60)
+@given(
+    base=st.sampled_from([methods.pods(8, 4), methods.knapsack(), methods.ar3po(), methods.cbs()]),
+    path=st.lists(st.integers(0, 20), min_size=1, max_size=4),
+    value=JSON,
+)
+def test_any_configuration_is_a_method_or_a_named_error(base, path, value):
+    try:
+        found = verl.method_of({"method": mutated(describe(base), path, value)})
+    except ValueError:  # any other exception fails the test
+        return
+    assert isinstance(found, Method)
+
+
+@settings(max_examples=40)
+@given(arguments=st.dictionaries(st.sampled_from(["n", "m", "clip", "rule"]), JSON) | JSON)
+def test_any_arguments_make_a_method_or_a_named_error(arguments):
+    try:
+        found = verl.method_of({"method": "pods", "arguments": arguments})
+    except ValueError:  # any other exception fails the test
+        return
+    assert isinstance(found, Method)
+
+
+def nested(keys):
+    """Dotted keys as verl's configuration holds them."""
+    tree = {}
+    for key, value in keys.items():
+        *branches, leaf = key.split(".")
+        place = tree
+        for branch in branches:
+            place = place.setdefault(branch, {})
+        place[leaf] = value
+    return tree
 
 
 def flat(tree, prefix=""):
@@ -258,22 +503,111 @@ def flat(tree, prefix=""):
     }
 
 
+def configured(method, **changes):
+    """verl's configuration of a method, with some keys changed; dots are written as __."""
+    keys = {**verl.configuration(method), "data.max_response_length": 24}
+    for name, value in keys.items():
+        if value == "${data.max_response_length}":
+            keys[name] = 24
+    return nested(keys | {name.replace("__", "."): value for name, value in changes.items()})
+
+
+@pytest.mark.parametrize(
+    "method", [methods.pods(32, 8), methods.dr_grpo(), methods.dapo(), methods.aero(kl=0.1)]
+)
+def test_the_keys_of_a_method_fit_it(method):
+    verl_settings.check_configuration(configured(method), method)
+
+
+def test_sizes_and_further_libraries_are_the_users(caplog):
+    method = methods.pods(32, 8)
+    config = configured(
+        method,
+        actor_rollout_ref__rollout__n=4,
+        actor_rollout_ref__model__external_lib=["mine", "workbench.verl.v1"],
+    )
+    verl_settings.check_configuration(config, method)
+
+
+@pytest.mark.parametrize(
+    "method, changes, message",
+    [
+        (
+            methods.dapo(),
+            {"actor_rollout_ref__actor__clip_ratio_high": 0.2},
+            r"clip_ratio_high=0\.2: the method .dapo. needs 0\.28; configuration\(method\) has all",
+        ),
+        (
+            methods.gspo(),
+            {"actor_rollout_ref__actor__policy_loss__loss_mode": "vanilla"},
+            'loss_mode="vanilla": the method .gspo. needs "workbench_sequence"',
+        ),
+        (
+            methods.aero(kl=0.1),
+            {"actor_rollout_ref__actor__use_kl_loss": False},
+            "use_kl_loss=false: the method .aero. needs true",
+        ),
+        (methods.dr_grpo(), {"data__max_response_length": 99}, "loss_scale_factor=24: .* needs 99"),
+        (methods.pods(), {"algorithm__adv_estimator": "grpo"}, 'adv_estimator="grpo"'),
+        (methods.pods(), {"trainer__checkpoint_callback_class": None}, "callback_class=null"),
+        (methods.pods(), {"trainer__v1__trainer_mode": "colocate_async"}, "trainer_mode="),
+        (methods.dapo(), {"data__gen_batch_size": 4}, "gen_batch_size=4: .* needs 1"),
+        (methods.cbs(), {"actor_rollout_ref__rollout__free_cache_engine": True}, "free_cache"),
+        (
+            methods.cbs(),
+            {"algorithm__rollout_correction__bypass_mode": True},
+            "bypass_mode=True: verl then computes no entropies",
+        ),
+        (methods.pods(), {"algorithm__use_kl_in_reward": True}, r"Objective\(kl=\.\.\.\)"),
+        (methods.pods(), {"algorithm__filter_groups__enable": True}, "use DynamicSampling"),
+        (methods.pods(), {"skip__rollout_tq__enable": True}, "pass the method by"),
+        (
+            methods.pods(),
+            {"reward__reward_model__enable": True},
+            "colocated reward model scores after sampling",
+        ),
+    ],
+)
+def test_a_setting_that_is_not_the_methods_is_an_error(method, changes, message):
+    with pytest.raises(ValueError, match=message):
+        verl_settings.check_configuration(configured(method, **changes), method)
+
+
 def test_the_recipe_is_what_configuration_says():
-    recipe = flat(
-        {
-            k: v
-            for k, v in yaml.safe_load((EXAMPLES / "verl_pods.yaml").read_text()).items()
-            if k != "defaults"
-        }
-    )
+    recipe = yaml.safe_load((EXAMPLES / "verl_pods.yaml").read_text())
+    recipe = flat({name: branch for name, branch in recipe.items() if name != "defaults"})
     keys = verl.configuration(methods.pods(32, 8))
-    assert describe(verl.method_of(recipe.pop("trainer.v1.sampler.sampler_kwargs"))) == keys.pop(
-        "trainer.v1.sampler.sampler_kwargs.method"
-    )
-    assert {name: recipe.get(name, "missing") for name in keys} == keys
+    named = recipe.pop("trainer.v1.sampler.sampler_kwargs")
+    described = keys.pop("trainer.v1.sampler.sampler_kwargs.method")
+    assert describe(verl.method_of(named)) == described
+    assert recipe == keys
 
 
-# what runs in verl
+# What runs in verl: estimators and losses
+
+
+def scored(rewards, uids, lengths=None, **columns):
+    """A scored `DataProto`. The reward lies on each row's last token, as verl puts it."""
+    from verl import DataProto
+
+    size = len(rewards)
+    lengths = torch.tensor([1 + i % 4 for i in range(size)] if lengths is None else list(lengths))
+    mask = torch.arange(4) < lengths[:, None]
+    scores = torch.zeros(size, 4)
+    scores[torch.arange(size), lengths - 1] = torch.tensor(rewards, dtype=torch.float32)
+    tensors = {
+        "responses": torch.arange(size * 4).reshape(size, 4) * mask,
+        "response_mask": mask.long(),
+        "token_level_scores": scores,
+        "token_level_rewards": scores.clone(),
+        "row": torch.arange(size),
+    }
+    return DataProto.from_dict(tensors, {"uid": np.array(uids, dtype=object), **columns})
+
+
+# two groups, five and three rows, in mixed order
+UIDS = ["a", "b", "a", "a", "b", "a", "b", "a"]
+REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
 
 
 @needs_verl
@@ -282,14 +616,13 @@ def test_verl_computes_our_advantages(name):
     from verl.trainer.ppo.ray_trainer import compute_advantage
 
     verl.register()
-    verl.register()
-    data = compute_advantage(batch(), name, config={})
+    verl.register()  # once more does no harm
+    data = compute_advantage(scored(REWARDS, UIDS), name, config={})
     expected, _ = verl.ESTIMATORS[name](
         data.batch["token_level_rewards"], data.batch["response_mask"], data.non_tensor_batch["uid"]
     )
-    assert torch.equal(data.batch["advantages"], expected) and torch.equal(
-        data.batch["returns"], expected
-    )
+    assert torch.equal(data.batch["advantages"], expected)
+    assert torch.equal(data.batch["returns"], expected)
     assert (data.batch["advantages"] != 0).any()
 
 
@@ -299,221 +632,916 @@ def test_ours_with_verls_settings_is_verls_grpo():
     from verl.trainer.ppo.ray_trainer import compute_advantage
 
     verl.register(verls=partial(group_normalized, ddof=1, eps=1e-6))
-    theirs = compute_advantage(batch(), AdvantageEstimator.GRPO, config={}).batch["advantages"]
-    torch.testing.assert_close(
-        compute_advantage(batch(), "verls", config={}).batch["advantages"], theirs
-    )
+    grpo = compute_advantage(scored(REWARDS, UIDS), AdvantageEstimator.GRPO, config={})
+    ours = compute_advantage(scored(REWARDS, UIDS), "verls", config={})
+    torch.testing.assert_close(ours.batch["advantages"], grpo.batch["advantages"])
 
 
-@needs_verl
-def test_select_keeps_rows_with_everything_they_have():
-    kept = verl.select(batch(acc=np.array(REWARDS) == 1), MaxVariance(2))
-    assert kept.batch["row"].tolist() == [
-        0,
-        1,
-        2,
-        4,
-    ]  # the first right and the first wrong row of both groups
-    assert kept.non_tensor_batch["uid"].tolist() == ["a", "b", "a", "b"]
-    assert kept.batch["token_level_scores"].sum(1).tolist() == [1, 0, 0, 1]
-    assert kept.non_tensor_batch["acc"].tolist() == [True, False, False, True]
-
-
-@needs_verl
-def test_uneven_groups_and_pool_statistics():
-    """Rejection keeps all right rows and as many wrong ones; its advantages are of the pool where that is uniform."""
-    data = batch([1.0, 0, 0, 0, 0, 1, 1, 1], ["a"] * 5 + ["b"] * 3)
-    kept = verl.select(data, Rejection(uniform=2, balanced=1, statistics="mixed"), posterior)
-    assert sorted(kept.non_tensor_batch["uid"].tolist()) == ["a", "a", "b", "b"]
-    at_first = kept.batch["advantages"][:, 0].tolist()
-    # mean 1/2 of the kept pair of a; u = 4/5 for the three right rows of b
-    assert at_first == pytest.approx([1, -1, 0.5, 0.5])
-    with pytest.raises(ValueError, match="pass the advantage"):
-        verl.select(data, Rejection())
-    assert len(verl.select(data, All())) == 8
-
-
-@needs_verl
-@pytest.mark.parametrize("multiple, size", [(1, 4), (2, 4), (3, 6), (8, 8)])
-def test_padding_divides_and_adds_nothing(multiple, size):
-    from verl.trainer.ppo.core_algos import agg_loss
-    from verl.trainer.ppo.ray_trainer import compute_advantage
-
-    verl.register()
-    kept = compute_advantage(
-        verl.select(batch(), MaxVariance(2), multiple=multiple), "workbench_aero", config={}
-    )
-    assert len(kept) == size and len(kept.chunk(multiple)) == multiple
-    padding = kept.non_tensor_batch["is_padding"]
-    assert padding.tolist() == [False] * 4 + [True] * (size - 4)
-    assert (kept.batch["advantages"][padding] == 0).all() and (
-        kept.batch["response_mask"][padding] == 0
-    ).all()
-    plain = compute_advantage(verl.select(batch(), MaxVariance(2)), "workbench_aero", config={})
-    for mode in ("token-mean", "seq-mean-token-mean"):
-        losses = [
-            agg_loss(data.batch["advantages"] ** 2, data.batch["response_mask"], mode)
-            for data in (kept, plain)
-        ]
-        torch.testing.assert_close(*losses)
-
-
-@needs_verl
-def test_rows_without_scores_or_ids_are_refused():
-    data = batch()
-    data.non_tensor_batch.pop("uid")
-    with pytest.raises(ValueError, match="score the rollouts first"):
-        verl.select(data, MaxReward(2))
-    with pytest.raises(ValueError, match="multiple=0"):
-        verl.select(batch(), MaxReward(2), multiple=0)
-
-
-@needs_verl
-@pytest.mark.parametrize("ratio", ["token", "sequence"])
-@pytest.mark.parametrize("mean", ["token", "rollout", "constant"])
-def test_the_loss_in_verl_is_ours(ratio, mean):
-    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+def actor(objective, **info):
+    """verl's actor configuration of an objective; info: of the global batch."""
     from verl.workers.config import FSDPActorConfig
 
-    verl.register()
-    generator = torch.Generator().manual_seed(0)
-    old = -torch.rand(6, 5, generator=generator)
-    new = (old + 0.5 * torch.randn(6, 5, generator=generator)).requires_grad_()
-    advantages, mask = (
-        torch.randn(6, generator=generator),
-        torch.arange(5) < torch.tensor([5, 1, 3, 2, 4, 5])[:, None],
-    )
     config = FSDPActorConfig(
-        clip_ratio_low=0.1,
-        clip_ratio_high=0.3,
+        clip_ratio_low=objective.clip[0],
+        clip_ratio_high=objective.clip[1],
+        loss_agg_mode=verl_settings.LOSS_AGGREGATION[objective.loss_aggregation],
         strategy="fsdp",
         rollout_n=1,
         ppo_mini_batch_size=1,
         ppo_micro_batch_size_per_gpu=1,
     )
-    found, metrics = get_policy_loss_fn(f"workbench_{ratio}")(
-        old,
-        new,
-        advantages[:, None] * mask,
-        mask.long(),
-        loss_agg_mode=verl.MEANS[mean],
-        config=config,
-    )
-    expected = policy_loss(new, old, advantages, mask, clip=(0.1, 0.3), ratio=ratio, mean=mean)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(
-        *(torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (found, expected))
-    )
-    assert 0 < metrics["actor/pg_clipfrac"] < 1
+    config.global_batch_info.update(info)
+    return config
 
 
 @needs_verl
-def test_counts_in_verls_batches(tmp_path):
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+@pytest.mark.parametrize("aggregation", ["token", "rollout", "constant"])
+@pytest.mark.parametrize("by_token", [False, True])
+def test_the_loss_in_verl_is_ours(ratio, aggregation, by_token):
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+    verl.register()
+    generator = torch.Generator().manual_seed(0)
+    old = -torch.rand(6, 5, generator=generator)
+    new = (old + 0.5 * torch.randn(6, 5, generator=generator)).requires_grad_()
+    advantages = torch.randn(6, 5 if by_token else 1, generator=generator).expand(6, 5)
+    mask = torch.arange(5) < torch.tensor([5, 1, 3, 2, 4, 5])[:, None]
+    objective = Objective((0.1, 0.3), ratio, aggregation)
+    config = actor(objective)
+    loss, metrics = get_policy_loss_fn(f"workbench_{ratio}")(
+        old,
+        new,
+        advantages * mask,
+        mask.long(),
+        loss_agg_mode=config.loss_agg_mode,
+        config=config,
+    )
+    expected = policy_loss(
+        new,
+        old,
+        advantages,
+        mask,
+        clip=(0.1, 0.3),
+        importance_sampling=ratio,
+        loss_aggregation=aggregation,
+    )
+    torch.testing.assert_close(loss, expected)
+    gradients = [
+        torch.autograd.grad(value, new, retain_graph=True)[0] for value in (loss, expected)
+    ]
+    torch.testing.assert_close(*gradients)
+    assert 0 < metrics["actor/pg_clipfrac"] < 1
+
+
+# A round in a loop of one's own
+
+
+def prompts(texts):
+    from verl import DataProto
+
+    tensors = {"row_of_prompt": torch.arange(len(texts))}
+    return DataProto.from_dict(tensors, {"raw_prompt": chats(texts)})
+
+
+class Scripted:
+    """Generates: the next reward of each prompt comes from a list."""
+
+    def __init__(self, **rewards):
+        self.rewards = {text: list(values) for text, values in rewards.items()}
+        self.requests = []
+
+    def __call__(self, wanted):
+        texts = [chat[0]["content"] for chat in wanted.non_tensor_batch["raw_prompt"]]
+        self.requests.append("".join(texts))
+        rewards = [self.rewards[text].pop(0) for text in texts]
+        return scored(rewards, texts, text=np.array(texts, dtype=object))
+
+
+def rows_of(batch):
+    return batch.non_tensor_batch["text"].tolist(), batch.batch["token_level_scores"].sum(
+        1
+    ).tolist()
+
+
+@needs_verl
+def test_pods_keeps_rows_with_everything_they_have():
+    generate = Scripted(a=[1, 0, 0, 0, 1], b=[0, 0, 1, 0, 0])
+    batch = verl.play(methods.pods(5, 2), prompts(["a", "b"]), generate, step=1)
+    assert generate.requests == ["aaaaabbbbb"]
+    assert rows_of(batch) == (["a", "a", "b", "b"], [1, 0, 0, 1])
+    assert batch.batch["row"].tolist() == [0, 1, 5, 7]
+    assert batch.batch["advantages"][:, 0].tolist() == [1, -1, -1, 1]
+    assert torch.equal(batch.batch["advantages"] != 0, batch.batch["response_mask"] == 1)
+    first, second = verl.problem_ids(chats(["a", "b"]))
+    assert batch.non_tensor_batch["uid"].tolist() == [first, first, second, second]
+    metrics = batch.meta_info["metrics"]
+    assert metrics["workbench/rollouts"] == 10 and metrics["workbench/selected"] == 4
+    assert metrics["workbench/correct"] == 0.3 and metrics["workbench/stages"] == 1
+
+
+@needs_verl
+@pytest.mark.parametrize(
+    "allocator, requests",
+    [
+        (Staged(stages=3, k=2), ["aabb", "bb", "bb"]),
+        (Rescue(explore=2, total=4, n_max=6, extra=2), ["aabb", "bb", "bb"]),
+        (
+            Knapsack(4, low=2, up=6, fallback=False, rates=SuccessRates("fresh", probe=2)),
+            ["aabb", "aaaa"],
+        ),
+    ],
+)
+def test_allocators_that_ask_again(allocator, requests):
+    method = methods.grpo().but(allocator=allocator)
+    generate = Scripted(a=[1, 0, 0, 1, 0, 1], b=[0] * 6)
+    batch = verl.play(method, prompts(["a", "b"]), generate, step=1)
+    assert generate.requests == requests
+    assert batch.meta_info["metrics"]["workbench/stages"] == len(requests)
+
+
+@needs_verl
+def test_dynamic_sampling_draws_further_prompts():
+    generate = Scripted(a=[1, 1], b=[0, 0], c=[1, 0], d=[0, 0])
+    method = methods.dapo(2, overlong=0.0).but(allocator=DynamicSampling(2, groups=1, max_draws=2))
+    drawn = []
+
+    def more(n):
+        drawn.append(n)
+        return prompts(["c", "d"])
+
+    batch = verl.play(method, prompts(["a", "b"]), generate, step=1, more=more)
+    assert drawn == [2] and generate.requests == ["aabb", "ccdd"]
+    assert rows_of(batch) == (["c", "c"], [1, 0])
+    with pytest.raises(ValueError, match=r"\(more_problems\), which this loop does not provide"):
+        verl.play(method, prompts(["a"]), generate, step=2)
+
+
+@needs_verl
+def test_counts_come_from_what_was_learnt_and_go_through_a_state():
+    """First uniform; then p = 1/2 takes what it can hold, since the others have no value."""
+    method = methods.knapsack(4, low=2, up=8, fallback=False)
+    generate = Scripted(a=[1] * 4, b=[1, 0, 1, 0], c=[0] * 4)
+    verl.play(method, prompts(["a", "b", "c"]), generate, step=1)
+    assert generate.requests == ["aaaabbbbcccc"]
+
+    again = methods.knapsack(4, low=2, up=8, fallback=False)
+    again.load_state_dict(method.state_dict())
+    generate = Scripted(a=[1] * 2, b=[1, 0] * 4, c=[0] * 2)
+    verl.play(again, prompts(["c", "b", "a"]), generate, step=2)
+    counts = [generate.requests[0].count(text) for text in "cba"]
+    assert counts == [2, 8, 2]
+    assert counts == knapsack([0, 0.5, 1], 12, low=2, up=8, fallback=False).tolist()
+
+
+@needs_verl
+def test_uneven_groups_and_mixed_baselines():
+    """Rejection keeps right rows and as many wrong ones; a uniform group is measured as a whole."""
+    method = methods.grpo(4).but(
+        selector=Rejection(uniform=2, balanced=1), advantage=Posterior(), name="mine"
+    )
+    batch = verl.play(method, prompts(["a", "b"]), Scripted(a=[1, 0, 0, 0], b=[1] * 4), step=1)
+    texts, _ = rows_of(batch)
+    assert texts == ["a", "a", "b", "b"]
+    # The kept pair of a has mean 1/2. All four of b are right: u = 5/6.
+    at_first = batch.batch["advantages"][:, 0].tolist()
+    u = 5 / 6
+    assert at_first == pytest.approx([1, -1] + [(1 - u) / (u * (1 - u)) ** 0.5] * 2)
+
+
+@needs_verl
+@pytest.mark.parametrize("multiple, size", [(1, 3), (2, 4), (8, 8)])
+@pytest.mark.parametrize("aggregation", ["token", "rollout", "group", "constant"])
+def test_padding_divides_and_the_loss_is_that_of_the_real_rows(multiple, size, aggregation):
+    """verl's loss over the padded mini-batch, whose size is its divisor, is ours over the rows."""
+    verl.register()
+    objective = Objective((0.1, 0.3), loss_aggregation=aggregation)
+    method = methods.pods(4, 2).but(objective=objective, advantage=GroupNormalized(scale=False))
+    generate = Scripted(a=[1, 0, 0.5, 1], b=[0.25])
+    method = method.but(allocator=Uneven([4, 1]), selector=MaxVariance(2, "group"))
+    batch = verl.play(method, prompts(["a", "b"]), generate, step=1, multiple=multiple)
+    assert len(batch) == size and len(batch.chunk(multiple)) == multiple
+    padding = torch.tensor(batch.non_tensor_batch["is_padding"].astype(bool))
+    assert padding.tolist() == [False] * 3 + [True] * (size - 3)
+    assert not batch.batch["advantages"][padding].any()
+    assert not batch.batch["response_mask"][padding].any()
+
+    generator = torch.Generator().manual_seed(0)
+    old = -torch.rand(size, 4, generator=generator)
+    new = old + 0.5 * torch.randn(size, 4, generator=generator)
+    mask = batch.batch["response_mask"]
+    config = actor(objective, global_batch_size=size, batch_num_tokens=int(mask.sum()), dp_size=1)
+    config.global_batch_info["loss_scale_factor"] = 4
+    loss, _ = verl.LOSSES["workbench_token"](
+        old, new, batch.batch["advantages"], mask, config.loss_agg_mode, config
+    )
+    real = ~padding
+    rewards = batch.batch["token_level_scores"].sum(1)[real].numpy()
+    groups = batch.non_tensor_batch["uid"][real.numpy()].astype(str)
+    advantages = torch.tensor([1 - 0.625, 0 - 0.625, 0.0])
+    assert rewards.tolist() == [1, 0, 0.25]
+    expected = policy_loss(
+        new[real],
+        old[real],
+        advantages,
+        mask[real].bool(),
+        clip=(0.1, 0.3),
+        loss_aggregation=aggregation,
+        groups=groups,
+        length=4,
+    )
+    torch.testing.assert_close(loss, expected)
+
+
+class Uneven(Slot):
+    """An allocator that asks for given counts."""
+
+    def __init__(self, counts):
+        self.counts = counts
+
+    def allocate(self, problems, context):
+        yield np.array(self.counts)
+
+
+class Halves(Slot):
+    """An advantage of +1 on the first token of a response and -1 on the others."""
+
+    needs = frozenset({"token_advantages"})
+
+    def __call__(self, rollouts, context):
+        rows = [np.where(np.arange(length) == 0, 1.0, -1.0) for length in rollouts.lengths]
+        return Ragged.of(rows, np.float64)
+
+
+@needs_verl
+def test_advantages_of_each_token_reach_the_batch():
+    method = methods.grpo(3).but(advantage=Halves())
+    batch = verl.play(method, prompts(["a"]), Scripted(a=[0, 0, 1]), step=1)
+    assert batch.batch["advantages"].tolist() == [[1, 0, 0, 0], [1, -1, 0, 0], [1, -1, -1, 0]]
+
+
+@needs_verl
+def test_tokens_of_tools_are_part_of_a_response_but_not_trained_on():
+    def generate(wanted):
+        rows = Scripted(a=[1, 0])(wanted)
+        rows.batch["attention_mask"] = torch.ones(2, 6, dtype=torch.long)
+        rows.batch["response_mask"] = torch.tensor([[1, 0, 0, 1], [1, 1, 0, 1]])
+        return rows
+
+    method = methods.grpo(2).but(advantage=Halves())
+    batch = verl.play(method, prompts(["a"]), generate, step=1)
+    assert batch.batch["advantages"].tolist() == [[1, 0, 0, -1], [1, -1, 0, -1]]
+    assert batch.meta_info["metrics"]["workbench/length"] == 4
+
+
+@needs_verl
+def test_reward_parts_read_lengths_and_texts():
+    method = methods.grpo(2).but(reward=(Correct(), Overlong(weight=0.5, buffer=0.5)))
+    batch = verl.play(method, prompts(["a"]), Scripted(a=[1, 1]), step=1, max_new_tokens=2)
+    assert batch.meta_info["metrics"]["workbench/reward"] == 0.75  # the second is truncated
+    assert batch.batch["advantages"][:, 0].tolist() == [1, -1]
+
+
+@needs_verl
+def test_a_loop_says_what_is_wrong_with_its_rows():
+    ours = methods.grpo(2)
+    with pytest.raises(ValueError, match="generate: it returned 1 rows for 2 prompts"):
+        verl.play(ours, prompts(["a"]), lambda wanted: Scripted(a=[1])(wanted[:1]), step=1)
+
+    def unscored(wanted):
+        rows = Scripted(a=[1, 0])(wanted)
+        rows.pop(batch_keys=["token_level_scores"])
+        return rows
+
+    with pytest.raises(ValueError, match="no token_level_scores or rm_scores"):
+        verl.play(ours, prompts(["a"]), unscored, step=1)
+    with pytest.raises(ValueError, match=r"a rollout of problem .* is nan; finite numbers"):
+        verl.play(ours, prompts(["a"]), Scripted(a=[1, float("nan")]), step=1)
+    with pytest.raises(ValueError, match=r"\(old_responses\), which this loop does not provide"):
+        verl.play(methods.ar3po(), prompts(["a"]), Scripted(), step=1)
+    with pytest.raises(ValueError, match="multiple=0"):
+        verl.play(ours, prompts(["a"]), Scripted(), step=1, multiple=0)
+    with pytest.raises(ValueError, match="kept none of 4 rollouts"):
+        drawing = methods.dapo(2, max_draws=1)
+        verl.play(drawing, prompts(["a", "b"]), Scripted(a=[1, 1], b=[0, 0]), step=1, more=prompts)
+
+
+# A round on verl's queue. The queue is real; trainer and agent loop are scripted here, and real in
+# the training runs at the end.
+
+
+def composed(keys):
+    """verl's default configuration with these dotted keys set."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer")
+    OmegaConf.set_struct(config, False)
+    for key, value in keys.items():
+        OmegaConf.update(config, key, value)
+    return config
+
+
+@pytest.fixture(scope="module")
+def queue():
+    """verl's queue, on a Ray of its own."""
+    import ray
+    import transfer_queue
+
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    config = composed({"transfer_queue.backend.SimpleStorage.num_data_storage_units": 1})
+    transfer_queue.init(config.transfer_queue)
+    yield transfer_queue
+    transfer_queue.close()
+    ray.shutdown()
+
+
+class Tokenizer:
+    eos_token_id = 0
+
+    def batch_decode(self, responses, skip_special_tokens):
+        return [" ".join(map(str, tokens.tolist())) for tokens in responses]
+
+
+class Loader:
+    """verl's data loader, as far as its length goes."""
+
+    batch_size = 1
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __len__(self):
+        return len(self.texts)
+
+
+def manager(script):
+    """Our agent loop manager, with a scripted agent loop in place of verl's workers.
+
+    script: prompt's text -> list of responses, each (tokens, reward) or a dict of fields of
+    verl's `AgentLoopOutput`, or None for one that failed.
+    """
+    import transfer_queue
+    from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
     from verl.utils import tensordict_utils as tensordicts
 
-    from workbench.verl import v1 as verl_v1
+    from workbench.verl import v1
 
-    ours = verl.Allocation(Knapsack(n=4, low=2, up=8, fallback=False))
-    prompts = tensordicts.get_tensordict(
-        {"raw_prompt": chats(["a=", "b="]), "uid": np.array(["a", "b"], dtype=object)}
+    class Manager(v1.AgentLoopManager):
+        def __init__(self):
+            self.waiting = []
+            self.requests = []
+
+        def dispatch(self, prompts, counts):
+            texts = [chat[0]["content"] for chat in tensordicts.get(prompts, "raw_prompt")]
+            self.requests.append("".join(text * n for text, n in zip(texts, counts)))
+            for i, (text, count) in enumerate(zip(texts, counts)):
+                row = prompts[i]
+                self.run(row["uid"], row["raw_prompt"], text, int(count), int(row["global_steps"]))
+
+        def run(self, uid, raw_prompt, text, count, step):
+            for session in range(count):
+                said = script[text].pop(0)
+                if said is None:
+                    continue
+                for number, each in enumerate(said if isinstance(said, list) else [said]):
+                    self.put(f"{uid}_{session}_{number}", raw_prompt, uid, each, step)
+            transfer_queue.kv_put(key=uid, partition_id="train", tag={"status": "finished"})
+
+        def put(self, key, raw_prompt, uid, said, step):
+            fields = (
+                dict(said) if isinstance(said, dict) else {"tokens": said[0], "reward": said[1]}
+            )
+            tokens = fields.pop("tokens")
+            reward = fields.pop("reward")
+            extra = {"min_global_steps": step - 1, "max_global_steps": step - 1}
+            if "acc" in fields:
+                extra["reward_extra_info"] = {"acc": fields.pop("acc")}
+            output = AgentLoopOutput(
+                prompt_ids=[7, 8],
+                response_ids=tokens,
+                response_mask=fields.pop("mask", [1] * len(tokens)),
+                response_logprobs=[-0.1 * step] * len(tokens),
+                reward_score=reward,
+                num_turns=2,
+                metrics={},
+                extra_fields=extra,
+            )
+            row = {**output.as_dict(), "uid": uid, "raw_prompt": raw_prompt}
+            row["loss_mask"] = row["response_mask"]
+            row["input_ids"] = torch.cat([row["prompts"], row["responses"]])
+            row["position_ids"] = torch.arange(len(row["input_ids"]))
+            row |= fields
+            length = len(row["input_ids"])
+            tag = {"status": "success", "prompt_len": 2, "response_len": length - 2, **extra}
+            tag |= {"seq_len": length, "global_steps": step}
+            transfer_queue.kv_batch_put(
+                keys=[key],
+                partition_id="train",
+                fields=tensordicts.list_of_dict_to_tensordict([row]),
+                tags=[tag],
+            )
+
+    return Manager()
+
+
+class Trainer:
+    """What verl's trainer is to the sampler: data, the agent loop manager, the update."""
+
+    def __init__(self, method, script, texts="abcd", sampler=None, sampler_kwargs=None, **keys):
+        from workbench.verl import v1
+
+        machine = {"data.max_response_length": 4, "actor_rollout_ref.actor.ppo_mini_batch_size": 1}
+        chosen = {name.replace("__", "."): value for name, value in keys.items()}
+        settings_of_method = verl.configuration(
+            method, "own.Sampler" if sampler else verl_settings.SAMPLER
+        )
+        self.config = composed({**machine, **settings_of_method, **chosen})
+        given = self.config.trainer.v1.sampler.sampler_kwargs
+        given.update(sampler_kwargs or {})
+        self.tokenizer = Tokenizer()
+        self.train_dataloader = Loader(texts)
+        self.next = 0
+        self.step = 0
+        self.replay_buffer = (sampler or v1.ReplayBuffer)(
+            trainer_mode=self.config.trainer.v1.trainer_mode,
+            trainer_config={},
+            sampler_kwargs=given,
+            refill_fn=self.add_prompts,
+            max_off_policy_threshold=8,
+            max_off_policy_strategy="drop",
+        )
+        self.replay_buffer.poll_interval = 0.05
+        self.agent_loop_manager = manager(script)
+
+    def add_prompts(self, n):
+        import transfer_queue
+        from verl.utils import tensordict_utils as tensordicts
+
+        texts = [
+            self.train_dataloader.texts[(self.next + i) % len(self.train_dataloader)]
+            for i in range(n)
+        ]
+        uids = np.array([f"uid{self.next + i}" for i in range(n)], dtype=object)
+        self.next += n
+        batch = tensordicts.get_tensordict({"raw_prompt": chats(texts), "uid": uids})
+        tensordicts.assign_non_tensor_data(batch, "global_steps", self.step)
+        tags = [{"is_prompt": True, "status": "pending", "global_steps": self.step}] * n
+        transfer_queue.kv_batch_put(keys=list(uids), partition_id="train", tags=tags)
+        self.agent_loop_manager.generate_sequences(batch)
+
+    def round(self, n=2):
+        """A step as verl makes it: prompts, the sampler, padding, advantages; then the queue is
+        cleared.
+        """
+        import transfer_queue
+        from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+
+        self.step += 1
+        self.add_prompts(n)
+        batch, metrics = self.replay_buffer.sample(self.step, "train", n)
+        listed = transfer_queue.kv_list("train").get("train", {})
+        assert set(listed) == set(batch.keys)  # nothing but the batch is left
+        padded = upsample_batch_to_divisible_size(batch, self.replay_buffer.mini_batch, 0)
+        data = transfer_queue.kv_batch_get(keys=padded.keys, partition_id="train")
+        columns = {name: data[name] for name in data.keys()}
+        rewards = columns["rm_scores"].to_padded_tensor(0.0)
+        mask = columns["response_mask"].to_padded_tensor(0)
+        advantages, _ = verl.ESTIMATORS["workbench"](rewards, mask, np.array(columns["uid"]))
+        transfer_queue.kv_clear(keys=padded.keys, partition_id="train")
+        return SimpleNamespace(
+            keys=batch.keys,
+            tags=batch.tags,
+            size=len(padded),
+            columns=columns,
+            rewards=rewards.sum(1).tolist(),
+            advantages=advantages,
+            metrics={name.removeprefix("workbench/"): value for name, value in metrics.items()},
+            requests=self.agent_loop_manager.requests,
+        )
+
+    def _balance_batch(self, batch, metrics):
+        return batch
+
+    def _compute_old_log_prob(self, batch, metrics):
+        """Entropy of each token: 0.1 times the token."""
+        import transfer_queue
+        from tensordict import TensorDict
+
+        rows = transfer_queue.kv_batch_get(batch.keys, "train", select_fields=["responses"])[
+            "responses"
+        ]
+        entropies = torch.nested.as_nested_tensor(
+            [0.1 * row.float() for row in rows], layout=torch.jagged
+        )
+        fields = TensorDict({"entropy": entropies}, batch_size=len(batch))
+        transfer_queue.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
+
+
+def said(text, rewards):
+    """Responses of different lengths, one for each reward."""
+    return [([ord(text)] * (1 + i % 3), reward) for i, reward in enumerate(rewards)]
+
+
+@needs_verl
+def test_a_round_on_the_queue(queue):
+    """Of five rollouts of each prompt two are kept; verl pads the four rows to six."""
+    script = {"a": said("a", [1, 0, 0, 0, 1]), "b": said("b", [0, 0, 1, 0, 0])}
+    trainer = Trainer(
+        methods.pods(5, 2), script, "ab", actor_rollout_ref__actor__ppo_mini_batch_size=3
     )
-    assert tensordicts.get(ours.allocate(prompts, 1), "__rollout_n__") == [4, 4]
-    ours.feedback(batch([1.0, 0, 1, 0, 1, 1, 1, 1], ["a"] * 4 + ["b"] * 4), 1)
-    assert tensordicts.get(ours.allocate(prompts, 2), "__rollout_n__") == [6, 2]
-    verl_v1.save(ours, tmp_path)
-    again = verl.Allocation(Knapsack(n=4, low=2, up=8, fallback=False))
-    verl_v1.load(again, tmp_path)
-    data = batch([0.0, 0.0], ["b", "a"])
-    again.allocate(data, 2)
-    assert data.non_tensor_batch["__rollout_n__"].tolist() == [2, 6]
-    assert data.sample_level_repeat(
-        data.non_tensor_batch["__rollout_n__"].tolist()
-    ).non_tensor_batch["uid"].tolist() == (["b"] * 2 + ["a"] * 6)
-    with pytest.raises(ValueError, match="checkpoint_callback_class"):
-        verl_v1.load(again, tmp_path / "none")
+    found = trainer.round()
+    assert found.requests == ["aaaaabbbbb"]
+    assert found.keys == [f"uid0-0_{i}_0" for i in (0, 1)] + [f"uid1-0_{i}_0" for i in (0, 2)]
+    assert found.rewards == [1, 0, 0, 1, 0, 0] and found.size == 6
+    assert found.advantages.tolist() == [
+        [1, 0, 0], [-1, -1, 0], [-1, 0, 0], [1, 1, 1], [0, 0, 0], [0, 0, 0],
+    ]  # fmt: skip
+    assert found.metrics["rollouts"] == 10 and found.metrics["selected"] == 4
+    assert found.metrics["correct"] == 0.3 and found.metrics["stages"] == 1
+    assert found.metrics["length"] == 1.8 and found.metrics["tokens_sampled"] == 18 + 2 * 2
+    assert 0 <= found.metrics["seconds_schedule"] < 5
 
 
-def train(out, method, arguments, steps, *further):
-    """Runs the example; one dict of workbench's metrics a step that was trained."""
-    command = [
-        sys.executable,
-        EXAMPLES / "verl_run.py",
-        "--method",
-        method,
-        "--arguments",
-        json.dumps(arguments),
-        "--steps",
-        str(steps),
-        "--out",
-        out,
-        *further,
-    ]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=out)
-    printed = done.stdout + done.stderr
-    assert done.returncode == 0, printed[-4000:]
-    trained = re.findall(
-        r"step:(\d+) - (.*workbench/.*)", printed
-    )  # a resumed run validates before it trains
-    return {
-        int(step): {
-            name: float(value) for name, value in re.findall(r"workbench/(\w+):([-\d.e]+)", line)
-        }
-        for step, line in trained
-    }
+@needs_verl
+def test_advantages_that_differ_where_rewards_do_not_cross_the_queue(queue):
+    class Sampler(importlib.import_module("workbench.verl.v1").ReplayBuffer):
+        method = methods.grpo(3).but(advantage=Halves())
+
+    trainer = Trainer(Sampler.method, {"a": said("a", [0, 0, 0])}, "a", sampler=Sampler)
+    found = trainer.round(1)
+    assert found.advantages.tolist() == [[1, 0, 0], [1, -1, 0], [1, -1, -1]]
+
+
+@needs_verl
+@pytest.mark.parametrize(
+    "allocator, requests",
+    [
+        (Staged(stages=3, k=2), ["aabb", "bb", "bb"]),
+        (Rescue(explore=2, total=4, n_max=6, extra=2), ["aabb", "bb", "bb"]),
+        (
+            Knapsack(4, low=2, up=6, fallback=False, rates=SuccessRates("fresh", probe=2)),
+            ["aabb", "aaaa"],
+        ),
+    ],
+)
+def test_requests_on_the_queue(queue, allocator, requests):
+    script = {"a": said("a", [1, 0, 0, 1, 0, 1]), "b": said("b", [0] * 6)}
+    method = methods.grpo().but(allocator=allocator)
+    found = Trainer(method, script, "ab").round()
+    assert found.requests == requests
+    assert found.metrics["stages"] == len(requests)
+    assert found.metrics["rollouts"] == sum(map(len, requests))
+
+
+@needs_verl
+def test_dynamic_sampling_on_the_queue_draws_each_prompt_once(queue):
+    """The data are a, b, c and begin again with a: the second draw finds c alone to be new."""
+    script = {"a": said("a", [1, 1]), "b": said("b", [0, 0]), "c": said("c", [1, 0])}
+    trainer = Trainer(methods.dapo(2, overlong=0.0), script, "abc")
+    found = trainer.round()
+    assert found.requests == ["aabb", "cc"]
+    assert found.rewards == [1, 0] and found.advantages[:, 0].tolist() == [1, -1]
+    assert trainer.replay_buffer.drawn == 4
+
+
+@needs_verl
+def test_a_prompt_twice_in_a_round_makes_two_groups_on_the_queue(queue):
+    trainer = Trainer(methods.grpo(2), {"a": said("a", [1, 0, 0, 0])}, "aa")
+    found = trainer.round()
+    assert found.metrics["problems"] == 2
+    assert found.advantages[:, 0].tolist() == [1, -1, 0, 0]
+
+
+@needs_verl
+def test_overlong_responses_and_acc_on_the_queue(queue):
+    """acc, not the reward, says what is correct, and DAPO's penalty comes on top of verl's."""
+    long = {"tokens": [5, 5, 5, 5], "reward": 0.2, "acc": True}
+    short = {"tokens": [5, 5, 5, 0], "reward": 0.2, "acc": False}
+    trainer = Trainer(methods.dapo(2), {"a": [long, short]}, "a")
+    found = trainer.round(1)
+    assert found.metrics["truncated"] == 0.5  # the other ends with the end token
+    assert found.metrics["reward"] == pytest.approx(0.2 - 1)
+    assert found.rewards == pytest.approx([0.2, 0.2])  # verl's own metrics stay verl's
+    assert found.metrics["correct"] == 0.5
+
+
+@needs_verl
+def test_an_old_response_joins_its_problem_on_the_queue(queue):
+    """a is solved in the first round only: its old response then replaces a wrong one."""
+    script = {"a": [([1, 2, 3], 1), ([4], 0), ([5, 6], 0), ([9], 0)]}
+    method = methods.ar3po(stages=1, k=2)
+    trainer = Trainer(method, script, "a")
+    assert trainer.round(1).advantages[:, 0].tolist() == [1, -1]
+    found = trainer.round(1)
+    assert found.keys[0].startswith("uid1-0_") and found.keys[1].startswith("uid1-0-old")
+    assert found.advantages[:, 0].tolist() == [-1, 0]  # it carries no gradient itself
+    assert found.rewards == [0, 1]
+    old = 1
+    assert found.columns["responses"][old].tolist() == [1, 2, 3]
+    assert found.columns["input_ids"][old].tolist() == [7, 8, 1, 2, 3]
+    assert found.columns["position_ids"][old].tolist() == [0, 1, 2, 3, 4]
+    assert found.columns["response_mask"][old].tolist() == [1, 1, 1]
+    assert found.columns["rollout_log_probs"][old].tolist() == pytest.approx([-0.1] * 3)
+    assert found.tags[old]["seq_len"] == 5 and found.tags[old]["max_global_steps"] == 0
+    assert found.metrics["replay_stored"] == 1 and found.metrics["rollouts"] == 2
+
+
+@needs_verl
+def test_direct_replay_trains_on_the_old_response(queue):
+    script = {"a": [([1, 2, 3], 1), ([4], 0), ([5, 6], 0), ([9], 0)]}
+    trainer = Trainer(methods.ar3po(stages=1, k=2, mode="direct"), script, "a")
+    trainer.round(1)
+    found = trainer.round(1)
+    assert found.advantages[:, 0].tolist() == [-1, 1]
+    assert found.columns["rollout_log_probs"][0].tolist()[0] == pytest.approx(-0.2)
+
+
+@needs_verl
+def test_replay_is_for_responses_that_the_model_wrote_alone(queue):
+    with_tool = {"tokens": [1, 2, 3], "reward": 1, "mask": [1, 0, 1]}
+    trainer = Trainer(methods.ar3po(stages=1, k=2), {"a": [with_tool, with_tool]}, "a")
+    with pytest.raises(ValueError, match="tokens that the model did not write"):
+        trainer.round(1)
+    clear(queue)
+
+
+def clear(queue):
+    """What a failed round left in the queue."""
+    left = queue.kv_list("train").get("train", {})
+    if left:
+        queue.kv_clear(keys=list(left), partition_id="train")
+
+
+@needs_verl
+def test_entropies_reach_the_scheduler(queue):
+    """Tokens say their entropy here: that of b is 0.2 nats, of a 0.1."""
+    script = {"a": [([1], 1), ([1, 1], 0)], "b": [([2], 1), ([2, 2], 0)]}
+    method = methods.cbs(scope="round", p=50, n=2)
+    trainer = Trainer(method, script, "ab")
+    found = trainer.round()
+    scheduler = trainer.replay_buffer.method.selector
+    assert scheduler.pending["before"] == pytest.approx([0.5, 0.15])
+    assert len(found.keys) == 2 and found.metrics["scheduler_epsilon"] == 1
+
+
+@needs_verl
+def test_rollouts_that_do_not_come_back(queue, caplog):
+    script = {"a": [([1], 1), None, ([1], 0)], "b": [None, None, None]}
+    found = Trainer(methods.grpo(3), script, "ab").round()
+    assert found.keys == ["uid0-0_0_0", "uid0-0_2_0"]
+    assert "step 1: 4 of 6 rollouts did not come back" in caplog.text
+    with pytest.raises(RuntimeError, match="step 1: none of 2 rollouts came back"):
+        Trainer(methods.grpo(2), {"a": [None, None]}, "a").round(1)
+    clear(queue)
+
+
+@needs_verl
+def test_several_rows_of_one_session_are_refused(queue):
+    trainer = Trainer(methods.grpo(2), {"a": [[([1], 1), ([2], 1)], ([3], 0)]}, "a")
+    with pytest.raises(ValueError, match="several rows a session"):
+        trainer.round(1)
+    clear(queue)
+
+
+@needs_verl
+def test_a_run_that_finds_nothing_to_train_on_says_so_and_ends(queue, caplog):
+    """Rewards of 0.5 are never correct, so dynamic sampling keeps nothing; verl gets a zero row."""
+    script = {"a": [([1], 0.5)] * 20}
+    trainer = Trainer(methods.dapo(2, max_draws=1, overlong=0.0), script, "a")
+    found = trainer.round(1)
+    assert found.advantages.tolist() == [[0]] and found.metrics["trained"] == 0
+    assert "found nothing to train on among 2 rollouts" in caplog.text
+    assert "a reward is 0.5" in caplog.text
+    for _ in range(3):
+        trainer.round(1)
+    with pytest.raises(ValueError, match=r"as in all 5 so far\. Are any rollouts correct"):
+        trainer.round(1)
+    clear(queue)
+    named = Trainer(
+        methods.grpo(2), {"a": [([1], 0.5), ([1], 0)]}, "a", sampler_kwargs={"solved": 0.5}
+    )
+    assert named.round(1).metrics["correct"] == 0.5
+
+
+@needs_verl
+def test_what_was_learnt_goes_through_verls_checkpoint(queue, tmp_path, caplog):
+    v1 = importlib.import_module("workbench.verl.v1")
+    script = {"a": [([1, 2, 3], 1), ([4], 0)], "b": said("b", [0, 0])}
+    first = Trainer(methods.ar3po(stages=1, k=2), script, "ab")
+    first.round()
+    folder = tmp_path / "global_step_1"
+    folder.mkdir()
+    v1.CheckpointCallback().on_save(
+        trainer=first, global_step=1, checkpoint_dir=str(folder), async_save=False
+    )
+
+    script = {"a": [([5, 6], 0), ([9], 0)], "b": said("b", [0, 0])}
+    resumed = Trainer(
+        methods.ar3po(stages=1, k=2), script, "ab", trainer__default_local_dir=str(tmp_path)
+    )
+    resumed.step = 1
+    found = resumed.round()
+    assert [1, 2, 3] in [row.tolist() for row in found.columns["responses"]]
+    assert resumed.replay_buffer.drawn == 4 and resumed.replay_buffer.trained
+
+    other = Trainer(methods.ar3po(stages=1, k=3), {}, "ab")
+    with pytest.raises(
+        ValueError, match=r"saved by a method with other slots .*allocator\.k: 3, 2"
+    ):
+        other.replay_buffer.load(folder)
+    other.replay_buffer.load(tmp_path)
+    assert "was made without a method" in caplog.text
+
+
+@needs_verl
+def test_epochs_are_counted_in_prompts(queue):
+    script = {"a": said("a", [1, 0] * 3), "b": said("b", [0, 0] * 3)}
+    trainer = Trainer(methods.knapsack(2, rates="epoch"), script, "ab")
+    history = trainer.replay_buffer.method.allocator.rates.learner
+    for step in range(3):
+        trainer.round()
+        assert history.epoch[:2].tolist() == [step, step]
+
+
+@needs_verl
+def test_a_run_without_the_methods_keys_ends_before_it_begins(queue):
+    with pytest.raises(ValueError, match=r"clip_ratio_high=0\.2: the method 'dapo' needs 0\.28"):
+        Trainer(methods.dapo(), {}, "a", actor_rollout_ref__actor__clip_ratio_high=0.2)
+    with pytest.raises(ValueError, match='trainer_mode="colocate_async"'):
+        Trainer(methods.dapo(), {}, "a", trainer__v1__trainer_mode="colocate_async")
+    with pytest.raises(ValueError, match=r"sampler_kwargs\.sed: unknown; .*did you mean 'seed'"):
+        Trainer(methods.dapo(), {}, "a", sampler_kwargs={"sed": 1})
+
+
+@needs_verl
+def test_our_estimator_without_our_sampler_says_what_is_missing(queue):
+    with pytest.raises(ValueError, match=r"needs workbench\.verl\.v1\.ReplayBuffer"):
+        verl.ESTIMATORS["workbench"](torch.ones(2, 1), torch.ones(2, 1), np.array(["u", "v"]))
 
 
 @needs_verl
 def test_verls_command_line_reads_the_recipe():
-    command = [
-        sys.executable,
-        "-m",
-        "verl.trainer.main_ppo",
-        "--config-dir",
-        str(EXAMPLES),
-        "--config-name",
-        "verl_pods",
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(EXAMPLES)]
+    command += ["--config-name", "verl_pods", "--cfg", "job"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    config = yaml.safe_load(done.stdout)
+    method = verl.method_of(config["trainer"]["v1"]["sampler"]["sampler_kwargs"])
+    assert method.selector == MaxVariance(8)
+    assert config["actor_rollout_ref"]["actor"]["strategy"] == "fsdp"
+    verl_settings.check_configuration(config, method)
+
+
+# Whole training runs: verl's trainer, agent loop, reward loop and FSDP workers, on Ray
+
+
+def train(out, method, arguments, steps, *further, **keys):
+    """Run the example. The metrics of each step that was trained, by step."""
+    command = [sys.executable, EXAMPLES / "verl_run.py", "--method", method]
+    command += ["--arguments", json.dumps(arguments), "--steps", steps, "--out", out]
+    command += [
+        "--set",
+        json.dumps({name.replace("__", "."): value for name, value in keys.items()}),
     ]
-    shown = yaml.safe_load(
-        subprocess.run(
-            [*command, "--cfg", "job"], capture_output=True, text=True, check=True
-        ).stdout
+    # On a busy machine Ray's low priority for workers would run into its own time limits.
+    environment = {
+        **os.environ,
+        "RAY_worker_niceness": "0",
+        "RAY_worker_register_timeout_seconds": "600",
+    }
+    done = subprocess.run(
+        list(map(str, [*command, *further])),
+        capture_output=True,
+        text=True,
+        cwd=out,
+        env=environment,
     )
-    assert verl.method_of(
-        shown["trainer"]["v1"]["sampler"]["sampler_kwargs"]
-    ).selector == MaxVariance(8)
-    assert (
-        shown["actor_rollout_ref"]["rollout"]["n"] == 8
-        and shown["actor_rollout_ref"]["actor"]["strategy"] == "fsdp"
-    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed[-4000:]
+    return {
+        int(step): numbers(line)
+        for step, line in re.findall(r"step:(\d+) - (.*workbench/.*)", printed)
+    }
+
+
+def numbers(line):
+    """The metrics of a line of verl's console log."""
+    return {name: float(value) for name, value in re.findall(r"([\w/@]+):([-+\d.e]+)", line)}
+
+
+REWARD = """
+RULES = {rules}
+calls = {{}}
+
+
+def reward(data_source, solution_str, ground_truth, extra_info=None):
+    rule = RULES[extra_info["index"]]
+    number = calls.get(extra_info["index"], 0)
+    calls[extra_info["index"]] = number + 1
+    return {{"score": float(rule[number % len(rule)])}}
+"""
+
+
+def rewarding(folder, rules):
+    """A key of verl: the n-th response to problem i gets the n-th reward of rules[i], and so on
+    from the start.
+    """
+    path = folder / "rewards.py"
+    path.write_text(REWARD.format(rules=rules))
+    return {"reward__custom_reward_function__path": str(path)}
+
+
+def batch_of(n):
+    """Keys of verl: n problems a step."""
+    return {"data__train_batch_size": n, "actor_rollout_ref__actor__ppo_mini_batch_size": n}
 
 
 @needs_verl
 @pytest.mark.slow
-def test_a_training_run_in_verl_resumes_what_it_knows(tmp_path):
-    """Four prompts a step; an epoch is four steps, so counts are uniform, and the memory goes through the checkpoint."""
-    arguments = {"n": 4, "low": 2, "up": 8}
-    first = train(tmp_path, "knapsack", arguments, 1)
-    assert first[1]["generated"] == first[1]["kept"] == 16 and first[1]["stages"] == 1
-    second = train(tmp_path, "knapsack", arguments, 2, "--resume")
-    assert list(second) == [2] and second[2]["generated"] == 16
-    memory = verl.Allocation(Knapsack(**arguments))
-    importlib.import_module("workbench.verl.v1").load(
-        memory, tmp_path / "checkpoints/global_step_2"
-    )
-    prompts = [
-        row[0]["content"] for row in pandas.read_parquet(tmp_path / "train.parquet")["prompt"]
-    ]
-    counts = memory.start(verl.problem_ids(chats(prompts)), 3)
-    assert counts.sum() == 64 and memory.metrics() == {
-        "success_rate_known": 0.5
-    }  # 8 of 16 prompts were tried
+def test_ar3po_replays_in_a_resumed_run(tmp_path):
+    """Staged, and replay of correct responses, through verl's checkpoint. One problem is solved in
+    the first step, and in the second, in another process, it never is: one wrong response of six
+    gives way to the old one, which carries no gradient itself.
+    """
+    keys = batch_of(1) | rewarding(tmp_path, {0: [1, 0]})
+    arguments = {"stages": 3, "k": 2}
+    first = train(tmp_path, "ar3po", arguments, 1, "--problems", 1, **keys)[1]
+    assert first["workbench/rollouts"] == first["workbench/trained"] == 2
+    assert first["workbench/replay_stored"] == first["workbench/stages"] == 1
+    assert first["actor/grad_norm"] > 0
+
+    keys |= rewarding(tmp_path, {0: [0]})
+    resumed = train(tmp_path, "ar3po", arguments, 2, "--problems", 1, "--resume", **keys)
+    assert list(resumed) == [2]
+    second = resumed[2]
+    assert second["workbench/stages"] == 3 and second["workbench/rollouts"] == 6
+    assert second["workbench/selected"] == 6 and second["workbench/trained"] == 5
+    assert second["workbench/correct"] == 0 and second["critic/score/mean"] == pytest.approx(1 / 6)
+    assert second["training/off_policy/trajectory_staleness/max"] == 1
+    assert second["actor/grad_norm"] > 0
+
+    method = methods.ar3po(**arguments)
+    assert verl_state.load(tmp_path / "checkpoints/global_step_2", method) == {
+        "drawn": 2,
+        "trained": True,
+    }
+    assert len(method.replay.stored) == 1 and method.replay.stored.round.tolist() == [1]
 
 
 @needs_verl
 @pytest.mark.slow
-def test_dynamic_sampling_in_verl(tmp_path):
-    """Groups that are not mixed are replaced by further prompts, and every row that is trained on has a gradient."""
-    found = train(tmp_path, "dapo", {"n": 4, "max_draws": 2, "overlong": 0}, 1)[1]
-    assert found["generated"] == 16 * found["stages"]
-    assert found["kept"] in (4, 8, 12, 16) and (found["kept"] == 16 or found["stages"] == 2)
-    assert found["effective_gradient_ratio"] == 1
+def test_dynamic_sampling_with_fresh_rates(tmp_path):
+    """Two of four groups are not mixed, so four further prompts are drawn, of which the first two
+    are kept. Each draw has a request for probes, and one for the rest of its budget.
+    """
+    fresh = Knapsack(4, low=2, up=8, rates=SuccessRates("fresh", probe=2))
+    method = methods.dapo(4).but(allocator=DynamicSampling(max_draws=2, within=fresh))
+    rules = {i: [0] if i in (0, 1) else [1, 0] for i in range(8)}
+    keys = rewarding(tmp_path, rules) | {"trainer__val_before_train": True}
+    found = train(tmp_path, json.dumps(describe(method)), {}, 1, "--problems", 8, **keys)[1]
+    assert found["workbench/problems"] == 8 and found["workbench/stages"] == 4
+    assert found["workbench/rollouts"] == 32 and found["workbench/effective_gradient_ratio"] == 1
+    assert found["workbench/success_rate_known"] == 1
+    assert found["actor/grad_norm"] > 0
+
+
+@needs_verl
+@pytest.mark.slow
+def test_rescue_and_rejection(tmp_path):
+    """AERO: the first problem fails twice and is rescued by two more rollouts. Of each problem one
+    right and one wrong rollout are kept.
+    """
+    keys = batch_of(2) | rewarding(tmp_path, {0: [0, 0, 1, 0], 1: [1, 0]})
+    arguments = {"explore": 2, "total": 4, "n_max": 6, "k_max": 2, "uniform": 2}
+    found = train(tmp_path, "aero", arguments, 1, "--problems", 2, **keys)[1]
+    assert found["workbench/stages"] == 2 and found["workbench/rollouts"] == 6
+    assert found["workbench/selected"] == found["workbench/trained"] == 4
+    assert found["actor/grad_norm"] > 0
+
+
+@needs_verl
+@pytest.mark.slow
+def test_the_scheduler_learns_from_entropies_that_verl_computes(tmp_path):
+    keys = batch_of(2) | rewarding(tmp_path, {0: [1, 0], 1: [1, 0]})
+    found = train(tmp_path, "cbs", {"n": 4, "p": 50}, 2, "--problems", 2, **keys)
+    assert list(found) == [1, 2]
+    for step in (1, 2):
+        assert found[step]["workbench/rollouts"] == 8 and found[step]["workbench/selected"] == 4
+        assert found[step]["actor/grad_norm"] > 0
+    assert "workbench/scheduler_reward" not in found[1]
+    assert np.isfinite(found[2]["workbench/scheduler_reward"])
+    assert found[2]["workbench/scheduler_error"] > 0
+
+
+@needs_verl
+@pytest.mark.slow
+def test_knapsack_counts_in_verl_follow_what_it_has_seen(tmp_path):
+    """Of three problems one is always right, one never, and the mixed one then gets most."""
+    keys = batch_of(3) | rewarding(tmp_path, {0: [1], 1: [0], 2: [1, 0]})
+    arguments = {"n": 4, "low": 2, "up": 8, "fallback": False}
+    found = train(tmp_path, "knapsack", arguments, 2, "--problems", 3, **keys)
+    assert found[1]["workbench/rollouts"] == found[2]["workbench/rollouts"] == 12
+    assert found[1]["workbench/effective_gradient_ratio"] == pytest.approx(4 / 12)
+    assert found[2]["workbench/effective_gradient_ratio"] == pytest.approx(8 / 12)
+    assert found[2]["workbench/success_rate_known"] == 1

@@ -1,33 +1,41 @@
-"""The methods in verl, on Ray."""
+"""The methods in verl, on Ray: rollout counts, down-sampling, replay, advantages and objectives.
 
-from workbench.verl.counts import Allocation, problem_ids, table
-from workbench.verl.integration import (
-    ESTIMATORS,
-    LOSSES,
+Two ways in.
+
+- `configuration(method)` turns a method on in verl's v1 trainer by configuration keys alone. The
+  classes that these keys name are in `workbench.verl.v1`.
+- `play` drives a round in a loop of your own on verl's `DataProto`, and `register` makes our
+  advantages and policy losses known to verl by name.
+
+Both ask the slots through `workbench.rounds`, as `Run` does. A method that needs what verl does not
+give is refused before anything is loaded, with the slot and the reason.
+
+Importing this package loads nothing of verl. verl wants older transformers than the rest of
+workbench is tested with, so it has an environment of its own: `make test-verl` makes it.
+"""
+
+from workbench.verl.functions import ESTIMATORS, LOSSES, estimator, policy_loss, register
+from workbench.verl.loop import play
+from workbench.verl.settings import (
+    PROVIDES,
     check,
-    choose,
     configuration,
-    estimator,
     method_of,
-    policy_loss,
-    register,
-    remember,
-    select,
+    trained_per_problem,
 )
+from workbench.verl.table import problem_ids
 
 __all__ = [
     "ESTIMATORS",
     "LOSSES",
-    "Allocation",
+    "PROVIDES",
     "check",
-    "choose",
     "configuration",
     "estimator",
     "method_of",
+    "play",
     "policy_loss",
     "problem_ids",
     "register",
-    "remember",
-    "select",
-    "table",
+    "trained_per_problem",
 ]

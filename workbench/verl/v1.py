@@ -1,296 +1,547 @@
-"""The classes that verl's v1 trainer loads by name; `workbench.verl.integration.configuration` gives the keys that name them.
+"""The classes that verl's v1 trainer loads by name; `workbench.verl.configuration` gives the keys.
 
-A training step with them: the trainer draws prompts and hands them to `AgentLoopManager`, which holds them back; the
-trainer asks `ReplayBuffer` for the step's batch, and this drives the method: counts from the allocator, generation,
-rewards, further stages where the allocator asks for them, then the selector. Rows that are not kept leave the queue, so
-log-probabilities and updates are paid for kept rows only. `CheckpointCallback` saves what the allocator has learned.
+A training step with them: the trainer draws prompts and hands them to `AgentLoopManager`, which
+holds them back. The trainer then asks `ReplayBuffer` for the step's batch, and this plays a round
+of the method: counts from the allocator, generation, rewards, further requests where the allocator
+has any, replay, selector, advantages. Rows that are not kept leave verl's queue, so
+log-probabilities and updates are paid for kept rows alone. `CheckpointCallback` saves what the
+method has learnt into verl's checkpoints.
 
-Everything here runs in the trainer's one process: there is one decision about counts, whatever the number of workers.
-Only for `trainer.v1.trainer_mode=sync`, single-output agent loops and rewards computed while sampling.
+Everything here runs in the trainer's one process, so there is one decision about counts, whatever
+the number of workers. It is for `trainer.v1.trainer_mode=sync`, agent loops that return one row a
+session, and rewards that are computed while sampling.
 """
 
-import json
+from __future__ import annotations
+
+import logging
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import transfer_queue as tq
-from omegaconf import OmegaConf
-from safetensors.torch import load_file, save_file
-from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.checkpoint_callback import CheckpointCallback as BaseCallback
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer as BaseBuffer
-from verl.utils import tensordict_utils as tensordicts
+import torch
 
-from workbench.allocators import More
-from workbench.analysis.metrics import effective_gradient_ratio
-from workbench.records.checkpoints import join_arrays, split_arrays
-from workbench.rollouts import Context, Rollouts
-from workbench.verl import integration as verl
+from workbench.grpo import marked
+from workbench.methods import Method
+from workbench.policies import Sampling
+from workbench.problems import Problem
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import Round, play
+from workbench.verl import state
+from workbench.verl.compatibility import check_classes, explained
+from workbench.verl.functions import ADVANTAGES, TRAIN, register
+from workbench.verl.settings import check_configuration, method_needs, read_options
+from workbench.verl.table import Verdict, as_problems, round_metrics, row_advantages, totalled
 
-TRAIN = "train"  # the queue's partition of training rows
-MEMORY, ARRAYS = "workbench.json", "workbench.safetensors"
+try:
+    import transfer_queue as tq
+    import verl
+    from omegaconf import OmegaConf
+    from tensordict import TensorDict
+    from transfer_queue import KVBatchMeta
+    from verl.trainer.ppo.checkpoint_callback import CheckpointCallback as BaseCallback
+    from verl.trainer.ppo.padding_utils import build_padding_position_ids
+    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer as BaseBuffer
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+    from verl.utils import tensordict_utils as tensordicts
+except ImportError as error:
+    raise explained(error) from error
 
-verl.register()  # `model.external_lib` imports this module in the trainer and in every worker
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5  # between two looks at the queue; a round may have many requests
+IDLE_ROUNDS = 5  # from the start without anything to train on, after which a run ends
+
+# Columns that an old response would need of its own, beside its tokens.
+NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_modal_inputs")
+
+check_classes(verl.__version__, BaseBuffer, AgentLoopManagerTQ, PPOTrainer, BaseCallback)
+register()  # `model.external_lib` imports this module in the trainer and in every worker
 
 
 class AgentLoopManager(AgentLoopManagerTQ):
-    """verl's manager, except that training prompts wait until the sampler has decided their counts."""
+    """verl's manager, except that training prompts wait until the method has said their counts."""
 
-    def __init__(self, config, *args, **kwargs):
-        groups = config.algorithm.get("filter_groups")
-        if groups is not None and groups.get("enable"):
-            raise ValueError(
-                "algorithm.filter_groups.enable=True: the method decides that; use DynamicSampling as its allocator"
-            )
-        super().__init__(config, *args, **kwargs)
-        self.waiting = []
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.waiting: list[TensorDict] = []
 
-    def generate_sequences(self, prompts):
+    def generate_sequences(self, prompts: TensorDict) -> None:
         """Validation prompts go straight to the workers, training prompts wait."""
         if "validate" in prompts.keys():
             super().generate_sequences(prompts)
         else:
             self.waiting.append(prompts)
 
-    def take(self):
+    def take(self) -> TensorDict:
         """The waiting prompts, as one batch."""
-        prompts, self.waiting = tensordicts.concat_tensordict(self.waiting), []
+        prompts = tensordicts.concat_tensordict(self.waiting)
+        self.waiting = []
         return prompts
 
-    def dispatch(self, prompts, counts):
-        """Sends prompts (P,) to the workers, with counts (P,) of rollouts to sample."""
+    def dispatch(self, prompts: TensorDict, counts: np.ndarray) -> None:
+        """Send prompts (P,) to the workers, with counts (P,) of rollouts to sample."""
         tensordicts.assign_non_tensor_stack(prompts, "__rollout_n__", counts.tolist())
         super().generate_sequences(prompts)
 
 
 class ReplayBuffer(BaseBuffer):
-    """A sampler that runs a method's round: allocator, stages, selector, advantages.
+    """verl's sampler, which plays a round of a method for every training step.
 
-    sampler_kwargs: `method` (a paper's name, with `arguments`, or a description), `seed` (0), `solved` (1.0): the reward
-    from which a rollout counts as correct where the reward function returns no `acc`.
+    `trainer.v1.sampler.sampler_kwargs` has the keys `method` (a paper's name, with its `arguments`,
+    or what `configuration(method)` describes), `seed` and `solved`, see `settings.Options`.
+
+    For a method with slots of your own, which a configuration cannot describe, derive a class with
+    the method as an attribute, and name that class as the `custom_sampler`:
+
+        class MySampler(ReplayBuffer):
+            method = methods.grpo().but(selector=Shortest(4))
     """
 
-    def __init__(self, trainer_mode, trainer_config, sampler_kwargs, refill_fn, **options):
-        if trainer_mode != "sync":
-            raise ValueError(
-                f"trainer.v1.trainer_mode={trainer_mode!r}: only 'sync' samples and trains in turns, use that"
-            )
-        if trainer_config.get("parameter_sync_step", 1) != 1:
-            raise ValueError(
-                "trainer.v1.sync.parameter_sync_step: a round is one update of the trainer, use 1"
-            )
+    method: Method = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        trainer_mode: str,
+        trainer_config: Any,
+        sampler_kwargs: Any,
+        refill_fn: Any,
+        **options: Any,
+    ) -> None:
         super().__init__(
             trainer_mode=trainer_mode,
             trainer_config=trainer_config,
             sampler_kwargs=sampler_kwargs,
             refill_fn=refill_fn,
+            poll_interval=POLL_SECONDS,
             **options,
         )
         given = OmegaConf.to_container(sampler_kwargs, resolve=True)
-        self.method, self.seed, self.solved = (
-            verl.method_of(given),
-            given.get("seed", 0),
-            given.get("solved", 1.0),
-        )
-        self.allocation = verl.Allocation(self.method.allocator, self.seed, stages=True)
-        self.trainer = (
-            refill_fn.__self__
-        )  # verl passes a method of the trainer, which makes the manager later than this
-        self._resumed = False
+        self.options = read_options(given, type(self).method)
+        self.method = self.options.method.clone()
+        # verl passes a method of its trainer, which makes the agent loop manager later than this.
+        self.trainer = refill_fn.__self__
+        config = OmegaConf.to_container(self.trainer.config, resolve=True)
+        check_configuration(config, self.method)
 
-    def sample(self, global_steps, partition_id, batch_size):
-        """The step's batch and metrics. Validation is verl's own; a training step is one round of the method."""
+        rollout = config["actor_rollout_ref"]["rollout"]
+        actor = config["actor_rollout_ref"]["actor"]
+        self.sampling = Sampling(
+            temperature=rollout["temperature"], max_new_tokens=config["data"]["max_response_length"]
+        )
+        self.mini_batch = actor["ppo_mini_batch_size"] * rollout["n"]
+        self.has_logprobs = rollout["calculate_log_probs"]
+        self.needs = method_needs(self.method)
+        self.verdict = Verdict(self.options.solved)
+
+        self.restored = False
+        self.drawn = 0  # prompts of the data so far
+        self.trained = False  # whether any round had something to train on
+        self.idle = 0  # rounds in a row that had not
+        self.seconds = 0.0  # of this round's slots
+
+    def sample(
+        self, global_steps: int, partition_id: str, batch_size: int
+    ) -> tuple[KVBatchMeta, dict[str, float]]:
+        """The step's batch and metrics: for validation verl's own, for training a round."""
         if partition_id != TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
-        if self.trainer.reward_loop_manager.reward_loop_worker_handles is None:
-            raise ValueError(
-                "reward.reward_model: a colocated reward model scores after sampling, too late for an allocator; "
-                "use a reward function or reward.reward_model.enable_resource_pool=True"
-            )
-        self._resume(global_steps)
-        keys, rollouts = self._round(global_steps)
-        candidates = (
-            np.arange(len(rollouts)) if self.allocation.keep is None else self.allocation.keep
+        if not self.restored:
+            self._restore(global_steps)
+        self.seconds = 0.0
+        epoch = self._epoch()
+        queue = QueueRound(self, global_steps)
+        context = Context(
+            self.options.seed,
+            global_steps,
+            epoch,
+            policy=queue,
+            max_new_tokens=self.sampling.max_new_tokens,
+            temperature=self.sampling.temperature,
         )
-        rng = Context(self.seed, global_steps).rng("selector")
-        pool = rollouts.take(candidates)
-        chosen, advantages = verl.choose(pool, self.method.selector, self.method.advantage, rng)
-        if not len(chosen):  # verl cannot skip a step: one row goes on, with advantage zero
-            pool, candidates, chosen, advantages = (
-                rollouts,
-                np.arange(len(rollouts)),
-                np.array([0]),
-                np.zeros(1),
-            )
-        verl.remember(pool.take(chosen), advantages)
-        self.allocation.learn(rollouts, global_steps)
-        return self._keep(keys, candidates[chosen]), self._metrics(rollouts, advantages)
-
-    def _round(self, step):
-        """Drives the allocator: queue keys and `Rollouts` of the step, row by row, those of each stage together."""
-        manager = self.trainer.agent_loop_manager
-        prompts = manager.take()
-        keys, parts, stage = [], [], 0
-        request = self.allocation.start(_ids(prompts), step)
-        while request is not None:
-            if isinstance(request, More):
-                self.refill_fn(request.n)
-                more = manager.take()
-                prompts = tensordicts.concat_tensordict([prompts, more])
-                request = self.allocation.extend(_ids(more))
-                continue
-            stage_keys, part = self._sample(prompts, request, stage, step)
-            keys, parts, stage = keys + stage_keys, [*parts, part], stage + 1
-            request = self.allocation.proceed(Rollouts.concat(parts))
-        tq.kv_clear(partition_id=TRAIN, keys=tensordicts.get(prompts, "uid"))
-        if not keys:
-            raise RuntimeError(
-                f"step {step}: no rollout came back from {len(prompts)} prompts; see the agent loop's errors"
-            )
-        return keys, Rollouts.concat(parts)
-
-    def _sample(self, prompts, counts, stage, step):
-        """Generates counts (P,) rollouts and waits for them; their queue keys and scored rows."""
-        asked = np.flatnonzero(counts)
-        batch = tensordicts.index_select_tensor_dict(prompts, asked.tolist())
-        uids, ids = tensordicts.get(batch, "uid"), _ids(batch)
-        # a stage's sessions are numbered from 0 again, so each stage of a prompt is a group of its own in the queue
-        names = [f"{uid}-{stage}" for uid in uids]
-        tensordicts.assign_non_tensor_stack(batch, "uid", names)
-        tags = [{"is_prompt": True, "status": "pending", "global_steps": step} for _ in names]
-        tq.kv_batch_put(keys=names, partition_id=TRAIN, tags=tags)
-        self.trainer.agent_loop_manager.dispatch(batch, counts[asked])
-        keys = self._finished(names)
-        tq.kv_clear(partition_id=TRAIN, keys=names)
-        if not keys:
-            return [], _scored([], [], [], [], stage, step)
-        place = {name: i for i, name in enumerate(names)}
-        keys.sort(key=lambda key: (place[_group(key)], int(key.split("_")[1])))
-        rows = [place[_group(key)] for key in keys]
-        uids = [uids[row] for row in rows]
-        tq.kv_batch_put(
-            keys=keys, partition_id=TRAIN, fields=tensordicts.get_tensordict({"uid": uids})
+        outcome = play(
+            self.method, queue.problems, context, queue.sample, queue.find_more, self._timed
         )
-        rewards, correct = self._scores(keys)
-        return keys, _scored(ids[rows], uids, rewards, correct, stage, step)
+        rollouts = marked(
+            outcome.rollouts,
+            outcome.rows,
+            outcome.advantages,
+            [],
+            global_steps,
+            outcome.weights,
+        )
+        with self._timed():
+            self.method.feedback(rollouts, context)
+        self._check_trained(int(rollouts["trained"].sum()), len(rollouts), global_steps)
+        metrics = round_metrics(rollouts, self.method, global_steps)
+        metrics["workbench/seconds_schedule"] = self.seconds
+        return queue.batch(outcome), metrics
 
-    def _finished(self, names):
-        """The queue keys of all rows of these prompts, once every one of them has ended."""
-        wanted, since = set(names), time.time()
+    def finished(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Queue keys and tags of all rows of these prompts, once every prompt has ended."""
+        wanted = set(names)
+        since = time.time()
         while True:
             self._sync_metadata_from_transfer_queue()
             if wanted <= self.finished_keys[TRAIN] | self.failure_keys[TRAIN]:
                 break
             since = self._wait_for_next_poll(TRAIN, since)
-        keys = [key for key in self.partitions[TRAIN] if _group(key) in wanted]
-        if any(int(key.split("_")[2]) for key in keys):
+        return {key: tag for key, tag in self.partitions[TRAIN].items() if _group(key) in wanted}
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def _epoch(self) -> int:
+        """Passes over the data so far."""
+        loader = self.trainer.train_dataloader
+        return self.drawn // (len(loader) * loader.batch_size)
+
+    def _check_trained(self, trained: int, rollouts: int, step: int) -> None:
+        """Warn of a round with nothing to train on; ValueError when a run begins with several."""
+        if trained:
+            self.trained = True
+            self.idle = 0
+            return
+        self.idle += 1
+        message = (
+            f"step {step}: the method {self.method.name!r} found nothing to train on among "
+            f"{rollouts} rollouts, so this step's gradient is zero"
+        )
+        if self.idle == IDLE_ROUNDS and not self.trained:
             raise ValueError(
-                "agent loop: it returns several rows a session, which the method's groups cannot tell apart"
+                f"{message}, as in all {IDLE_ROUNDS} so far. Are any rollouts correct? The reward "
+                "function's `acc` says so, or else sampler_kwargs.solved; see the metric "
+                "workbench/correct"
             )
-        return keys
+        logger.warning("%s", message)
 
-    def _scores(self, keys):
-        """Rewards (R,) float64 and correct (R,) bool of rows in the queue."""
-        data = tq.kv_batch_get(
-            keys=keys, partition_id=TRAIN, select_fields=["rm_scores", "extra_fields"]
-        )
-        rewards = np.array([float(row.double().sum()) for row in data["rm_scores"]])
-        further = [
-            getattr(value, "data", value).get("reward_extra_info", {})
-            for value in data["extra_fields"]
-        ]
-        acc = [info.get("acc") for info in further]
-        correct = [
-            reward >= self.solved if value is None else float(value) == 1
-            for reward, value in zip(rewards, acc)
-        ]
-        return rewards, np.array(correct)
+    # What the method has learnt, in verl's checkpoints
 
-    def _keep(self, keys, rows):
-        """The rows as the trainer's batch; all others leave the queue."""
-        kept = [keys[row] for row in rows]
-        dropped = sorted(set(keys) - set(kept))
-        if dropped:
-            tq.kv_clear(partition_id=TRAIN, keys=dropped)
-        return KVBatchMeta(
-            partition_id=TRAIN, keys=kept, tags=[self.partitions[TRAIN][key] for key in kept]
-        )
+    def save(self, folder: str | Path) -> None:
+        """Write what the method has learnt into the folder of a checkpoint."""
+        state.save(folder, self.method, drawn=self.drawn, trained=self.trained)
 
-    def _metrics(self, rollouts, advantages):
-        own = {
-            "generated": len(rollouts),
-            "kept": len(advantages),
-            "stages": int(rollouts.stage.max()) + 1,
-            "reward": float(rollouts.reward.mean()),
-            "solved": float(rollouts.correct.mean()),
-            "effective_gradient_ratio": effective_gradient_ratio(advantages),
-            **self.allocation.metrics(),
-        }
-        return {f"workbench/{name}": value for name, value in own.items()}
+    def load(self, folder: str | Path) -> None:
+        """Read what `save` wrote."""
+        numbers = state.load(folder, self.method)
+        self.drawn = numbers.get("drawn", 0)
+        self.trained = numbers.get("trained", False)
 
-    def _resume(self, step):
-        """Before the first step of a resumed run: the allocator's memory, from the checkpoint that verl resumed."""
-        if (
-            not self._resumed
-            and step > 1
-            and getattr(self.allocation.allocator, "state_dict", dict)()
-        ):
-            config = self.trainer.config.trainer
-            named = config.resume_mode == "resume_path"
-            folder = Path(
-                config.resume_from_path
-                if named
-                else Path(config.default_local_dir, f"global_step_{step - 1}")
-            )
-            load(self.allocation, folder)
-        self._resumed = True
+    def _restore(self, step: int) -> None:
+        """Before the first step of a process: what was learnt before verl's checkpoint."""
+        self.restored = True
+        if step == 1:
+            return
+        config = self.trainer.config.trainer
+        if config.resume_mode == "resume_path":
+            self.load(config.resume_from_path)
+        else:
+            self.load(Path(config.default_local_dir) / f"global_step_{step - 1}")
 
 
 class CheckpointCallback(BaseCallback):
-    """Saves what the method's allocator has learned into each of verl's checkpoints."""
+    """Saves what the method has learnt into each of verl's checkpoints."""
 
-    def on_save(self, trainer, global_step, checkpoint_dir, **kwargs):
+    def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, **further: Any) -> None:
         """Called by the trainer after it has saved."""
-        save(trainer.replay_buffer.allocation, checkpoint_dir)
+        trainer.replay_buffer.save(checkpoint_dir)
 
 
-def save(allocation, folder):
-    """Writes an allocation's state: JSON and, where it has arrays, safetensors."""
-    tensors, folder = {}, Path(folder)
-    state = split_arrays("state", allocation.state_dict(), tensors)
-    if tensors:
-        save_file(tensors, folder / ARRAYS)
-    (folder / MEMORY).write_text(json.dumps(state))
+class QueueRound:
+    """The prompts and rows of one round in verl's queue.
 
+    Row i of the round's table is `keys[i]` in the queue. Old responses that replay appends are
+    behind them; they have no row in the queue until they are selected.
+    """
 
-def load(allocation, folder):
-    """Reads what `save` wrote; ValueError where there is none, or another allocator's."""
-    folder = Path(folder)
-    if not (folder / MEMORY).exists():
-        raise ValueError(
-            f"{folder}: no {MEMORY}, so the allocator's memory is lost; save with "
-            "trainer.checkpoint_callback_class=workbench.verl.v1.CheckpointCallback"
+    def __init__(self, buffer: ReplayBuffer, step: int) -> None:
+        self.buffer = buffer
+        self.step = step
+        self.manager = buffer.trainer.agent_loop_manager
+        self.prompts = self._take()
+        self.problems = as_problems(_raw_prompts(self.prompts))
+        self.place = {problem.id: i for i, problem in enumerate(self.problems)}
+        self.keys: list[str] = []
+        self.tags: dict[str, dict[str, Any]] = {}
+        self.old = 0  # old responses that were put into the queue
+
+    def _take(self) -> TensorDict:
+        """The prompts that wait for this round, and how many there were so far."""
+        prompts = self.manager.take()
+        self.buffer.drawn += len(prompts)
+        return prompts
+
+    # What `rounds.play` asks for
+
+    def find_more(self, n: int, problems: list[Problem]) -> list[Problem]:
+        """The next n prompts of verl's data loader, without those that are in the round already."""
+        self.buffer.refill_fn(n)
+        prompts = self._take()
+        found = as_problems(_raw_prompts(prompts))
+        new = [i for i, problem in enumerate(found) if problem.id not in self.place]
+        further = [found[i] for i in new]
+        size = len(self.prompts)
+        self.prompts = tensordicts.concat_tensordict([self.prompts, prompts])
+        self.place |= {found[i].id: size + i for i in new}
+        return further
+
+    def sample(
+        self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
+    ) -> Rollouts:
+        """Generate rollouts, wait for them, and read their scores, see `rounds.play`."""
+        asked = np.flatnonzero(counts)
+        if not len(asked):
+            raise ValueError(f"allocator: it asked for no rollouts in request {stage + 1}")
+        batch = tensordicts.index_select_tensor_dict(
+            self.prompts, [self.place[problems[i].id] for i in asked]
         )
-    tensors = load_file(folder / ARRAYS) if (folder / ARRAYS).exists() else {}
-    allocation.load_state_dict(join_arrays(json.loads((folder / MEMORY).read_text()), tensors))
+        # The sessions of a request are numbered from 0 again, so each request of a prompt is a
+        # group of its own in the queue.
+        names = [f"{uid}-{stage}" for uid in tensordicts.get(batch, "uid")]
+        tensordicts.assign_non_tensor_stack(batch, "uid", names)
+        waiting = {"is_prompt": True, "status": "pending", "global_steps": self.step}
+        tq.kv_batch_put(keys=names, partition_id=TRAIN, tags=[dict(waiting) for _ in names])
+        self.manager.dispatch(batch, counts[asked])
+        rows = self.buffer.finished(names)
+        tq.kv_clear(partition_id=TRAIN, keys=names)
+
+        self._check_came_back(len(rows), int(counts.sum()))
+
+        place = {name: i for i, name in enumerate(names)}
+        keys = sorted(rows, key=lambda key: (place[_group(key)], _session(key)))
+        self.keys += keys
+        self.tags |= rows
+        owner = asked[[place[_group(key)] for key in keys]]
+        session = np.array([_session(key) for key in keys])
+        names_of_rows = np.array([problems[i].id for i in owner])
+        return self._table(keys, names_of_rows, before[owner] + session, stage)
+
+    def _check_came_back(self, rows: int, wanted: int) -> None:
+        if rows == 0:
+            raise RuntimeError(
+                f"step {self.step}: none of {wanted} rollouts came back; see the errors of the "
+                "agent loop in the log"
+            )
+        if rows < wanted:
+            logger.warning(
+                "step %d: %d of %d rollouts did not come back", self.step, wanted - rows, wanted
+            )
+
+    def _table(self, keys: list[str], names: np.ndarray, draw: np.ndarray, stage: int) -> Rollouts:
+        """The rows of the queue as rollouts."""
+        buffer = self.buffer
+        fields = ["prompts", "responses", "response_mask", "rm_scores", "extra_fields"]
+        if buffer.has_logprobs:
+            fields.append("rollout_log_probs")
+        data = tq.kv_batch_get(keys=keys, partition_id=TRAIN, select_fields=fields)
+        if buffer.method.replay is not None and not all(map(torch.all, data["response_mask"])):
+            raise ValueError(
+                "replay: the responses hold tokens that the model did not write, such as those of "
+                "tools, and old responses are carried without; use replay=None"
+            )
+        size = len(keys)
+        response = _ragged(data["responses"], np.int32)
+        reward = np.array([float(row.double().sum()) for row in data["rm_scores"]])
+        tokenizer = buffer.trainer.tokenizer
+        ends = np.array([response[i][-1] == tokenizer.eos_token_id for i in range(size)])
+        is_long = response.lengths >= buffer.sampling.max_new_tokens
+        columns = {}
+        if buffer.has_logprobs:
+            columns["old_logprobs"] = _ragged(data["rollout_log_probs"], np.float32)
+        if buffer.needs & {"entropy", "token_entropy"}:
+            entropy = self._model_pass(keys, "entropy")
+            columns["token_entropy"] = _ragged(entropy, np.float32)
+            columns["entropy"] = _means(entropy, data["response_mask"])
+        rollouts = Rollouts(
+            names,
+            prompt=_ragged(data["prompts"], np.int32),
+            response=response,
+            text=tokenizer.batch_decode(list(data["responses"]), skip_special_tokens=True),
+            truncated=is_long & ~ends,
+            reward=reward,
+            correct=buffer.verdict(reward, _acc(data["extra_fields"])),
+            draw=draw,
+            stage=np.full(size, stage),
+            round=np.full(size, self.step),
+            **columns,
+        )
+        return totalled(rollouts, buffer.method, buffer.sampling)
+
+    def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
+        """Log-probabilities of old responses under the current weights (R, T), at verl's
+        temperature: replay asks for them as of a policy.
+        """
+        keys = [self._put_old(rollouts, row) for row in range(len(rollouts))]
+        values = self._model_pass(keys, "old_log_probs")
+        self._forget(keys)
+        return torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
+
+    def _model_pass(self, keys: list[str], column: str) -> list[torch.Tensor]:
+        """What one pass of verl's training model says of each row's tokens, (T,) each."""
+        trainer = self.buffer.trainer
+        tags = [self.tags[key] for key in keys]
+        batch = KVBatchMeta(partition_id=TRAIN, keys=keys, tags=tags)
+        batch = trainer._balance_batch(batch, metrics={})
+        trainer._compute_old_log_prob(batch, metrics={})
+        padding = sorted(set(batch.keys) - set(keys))
+        if padding:
+            tq.kv_clear(partition_id=TRAIN, keys=padding)
+        return list(tq.kv_batch_get(keys, TRAIN, select_fields=[column])[column])
+
+    # What goes back to verl
+
+    def batch(self, outcome: Round) -> KVBatchMeta:
+        """The selected rows as the trainer's batch, with their advantages; all others leave the
+        queue.
+        """
+        objective = self.buffer.method.objective
+        advantages = row_advantages(outcome, objective, self.buffer.mini_batch)
+        rows = outcome.rows
+        if not len(rows):
+            # verl cannot skip a step, so one row goes on, with advantage zero.
+            rows = np.zeros(1, dtype=np.int64)
+            nothing = np.zeros(outcome.rollouts.lengths[0])
+            advantages = Ragged.of([nothing], np.float64)
+
+        kept = [
+            self.keys[row] if row < len(self.keys) else self._put_old(outcome.rollouts, row)
+            for row in rows
+        ]
+        prompts = list(tensordicts.get(self.prompts, "uid"))
+        dropped = sorted(set(self.keys) - set(kept))
+        tq.kv_clear(partition_id=TRAIN, keys=[*prompts, *dropped])
+        # With its key for a uid, a row finds its advantages again, see `functions.from_queue`.
+        tq.kv_batch_put(
+            keys=kept,
+            partition_id=TRAIN,
+            fields=tensordicts.get_tensordict({"uid": kept, ADVANTAGES: _nested(advantages)}),
+        )
+        tags = [self.tags[key] for key in kept]
+        return KVBatchMeta(partition_id=TRAIN, keys=kept, tags=tags)
+
+    # Old responses
+
+    def _put_old(self, rollouts: Rollouts, row: int) -> str:
+        """Put an old response into the queue, and return its key.
+
+        Prompt and response are its own. Everything else is that of a new row, of the same problem
+        where there is one.
+        """
+        new = rollouts.problem[: len(self.keys)]
+        same = np.flatnonzero(new == rollouts.problem[row])
+        template = self.keys[same[0]] if len(same) else self.keys[0]
+        stored = tq.kv_batch_get(keys=[template], partition_id=TRAIN)[0]
+        fields = {name: stored[name] for name in stored.keys()}
+        _check_replayable(fields)
+        if not len(same):
+            fields["reward_model"] = {}  # another problem's answer
+
+        prompt = torch.as_tensor(rollouts.prompt[row], dtype=torch.int64)
+        response = torch.as_tensor(rollouts.response[row], dtype=torch.int64)
+        tokens = torch.cat([prompt, response])
+        mask = torch.ones_like(response)
+        scores = torch.zeros(len(response))
+        scores[-1] = float(rollouts.reward[row])
+        fields |= {
+            "prompts": prompt,
+            "responses": response,
+            "response_mask": mask,
+            "loss_mask": mask,
+            "input_ids": tokens,
+            "position_ids": build_padding_position_ids(
+                fields["position_ids"], torch.ones_like(tokens)
+            ),
+            "rm_scores": scores,
+            "extra_fields": {},
+        }
+        if self.buffer.has_logprobs:
+            fields["rollout_log_probs"] = torch.as_tensor(rollouts.old_logprobs[row])
+
+        version = int(rollouts.round[row]) - 1  # the weights that sampled it, as verl counts them
+        self.old += 1
+        key = f"{_group(template)}-old{self.old}_0_0"
+        self.tags[key] = {
+            **self.tags[template],
+            "prompt_len": len(prompt),
+            "response_len": len(response),
+            "seq_len": len(tokens),
+            "min_global_steps": version,
+            "max_global_steps": version,
+        }
+        tq.kv_batch_put(
+            keys=[key],
+            partition_id=TRAIN,
+            fields=tensordicts.list_of_dict_to_tensordict([fields]),
+            tags=[self.tags[key]],
+        )
+        return key
+
+    def _forget(self, keys: list[str]) -> None:
+        tq.kv_clear(partition_id=TRAIN, keys=keys)
+        for key in keys:
+            del self.tags[key]
 
 
-def _ids(prompts):
-    return verl.problem_ids(tensordicts.get(prompts, "raw_prompt"))
+def _raw_prompts(prompts: TensorDict) -> list[Any]:
+    return list(tensordicts.get(prompts, "raw_prompt"))
 
 
-def _group(key):
+def _group(key: str) -> str:
+    """The group of a row's key, which is `group_session_output`."""
     return key.split("_")[0]
 
 
-def _scored(ids, uids, rewards, correct, stage, step):
-    return Rollouts(
-        ids,
-        reward=rewards,
-        correct=correct,
-        stage=np.full(len(ids), stage),
-        round=np.full(len(ids), step),
-        columns={"group": np.array(uids, dtype=str)},
-    )
+def _session(key: str) -> int:
+    """The number of the rollout within its group; ValueError for a session of several rows."""
+    _, session, output = key.split("_")
+    if int(output):
+        raise ValueError(
+            "agent loop: it returns several rows a session, which the method's groups cannot tell "
+            "apart"
+        )
+    return int(session)
+
+
+def _acc(extra_fields: Any) -> list[Any]:
+    """What the reward function said under `acc`, None where it said nothing."""
+    found = []
+    for value in extra_fields:
+        further = tensordicts.unwrap_non_tensor_data(value)
+        found.append(further.get("reward_extra_info", {}).get("acc"))
+    return found
+
+
+def _ragged(column: Any, dtype: Any) -> Ragged:
+    """A column of the queue, rows of one length or of many."""
+    return Ragged.of([row.cpu().numpy() for row in column], dtype)
+
+
+def _nested(rows: Ragged) -> torch.Tensor:
+    """Rows of different lengths as verl's queue holds them."""
+    tensors = [torch.as_tensor(rows[i], dtype=torch.float32) for i in range(len(rows))]
+    return torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
+
+
+def _means(rows: Sequence[torch.Tensor], masks: Any) -> np.ndarray:
+    """Mean of each row (T,) over its mask, (R,)."""
+    return np.array([float((row * mask).sum() / mask.sum()) for row, mask in zip(rows, masks)])
+
+
+def _check_replayable(fields: dict[str, Any]) -> None:
+    """ValueError for rows with columns that an old response would need of its own."""
+    for name in NOT_REPLAYED:
+        value = fields.get(name)
+        if isinstance(value, torch.Tensor) or value:
+            raise ValueError(
+                f"replay: the rows have {name}, which old responses are carried without; use "
+                "replay=None"
+            )

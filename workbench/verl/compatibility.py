@@ -1,0 +1,122 @@
+"""Which verl this package works with, checked where verl is first needed.
+
+`workbench.verl` itself loads nothing of verl, since verl lives in an environment of its own. `load`
+brings a module of verl or says how to install it. `workbench.verl.v1`, which cannot do without
+verl, checks its version and the methods that it overrides or calls: a renamed method would never be
+called, and verl would silently do something else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from types import ModuleType
+
+logger = logging.getLogger(__name__)
+
+TESTED = "0.9.1"
+LOWEST = (0, 9, 1)  # 0.9.0 has no hook for checkpoints
+BELOW = (0, 10)
+INSTALL = f'pip install "verl=={TESTED}" TransferQueue cachetools fastapi uvicorn'
+
+# What `workbench.verl.v1` overrides or calls: class -> method -> parameters that it needs.
+EXPECTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "ReplayBuffer": {
+        "__init__": (
+            "trainer_mode",
+            "trainer_config",
+            "sampler_kwargs",
+            "poll_interval",
+            "refill_fn",
+        ),
+        "sample": ("global_steps", "partition_id", "batch_size"),
+        "_sync_metadata_from_transfer_queue": (),
+        "_wait_for_next_poll": ("partition_id", "last_debug_time"),
+    },
+    "AgentLoopManagerTQ": {"generate_sequences": ("prompts",)},
+    "PPOTrainer": {
+        "_add_prompts_to_generate": ("num_prompts",),
+        "_balance_batch": ("batch", "metrics"),
+        "_compute_old_log_prob": ("batch", "metrics"),
+    },
+    "CheckpointCallback": {"on_save": ("trainer", "global_step", "checkpoint_dir")},
+}
+
+
+def load(module: str) -> ModuleType:
+    """A module of verl; an ImportError of one line where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise explained(error) from error
+
+
+def explained(error: ImportError) -> ImportError:
+    """What to raise when a part of verl cannot be imported: a version that is not supported, or
+    what is missing and how to get it.
+    """
+    version = installed_version()
+    if version is not None:
+        check_version(version)
+    return ImportError(f"{error.name or error} is missing; verl has its own environment: {INSTALL}")
+
+
+def installed_version() -> str | None:
+    """The installed version of verl, None without one."""
+    try:
+        return metadata.version("verl")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_version(version: str) -> None:
+    """Raise ImportError for a version of verl that is not supported, and warn of an untested one.
+
+    Examples
+    --------
+    >>> check_version("0.9.1")
+    >>> check_version("0.8.0")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ImportError: verl 0.8.0 is installed, and workbench.verl works with 0.9.1 up to, but ...
+    """
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if not LOWEST <= numbers < BELOW:
+        raise ImportError(
+            f"verl {version} is installed, and workbench.verl works with {_dotted(LOWEST)} up to, "
+            f"but not including, {_dotted(BELOW)}: {INSTALL}"
+        )
+    if version != TESTED:
+        logger.warning("verl %s is installed; workbench.verl is tested with %s", version, TESTED)
+
+
+def check_classes(version: str, *kinds: type) -> None:
+    """Raise ImportError unless these classes of verl have what ours override or call."""
+    check_version(version)
+    for kind in kinds:
+        for name, expected in EXPECTED[kind.__name__].items():
+            problem = _misfit(kind, name, expected)
+            if problem is not None:
+                raise ImportError(
+                    f"verl {version} does not fit workbench.verl, which is tested with {TESTED}: "
+                    f"{problem}; install the tested version: {INSTALL}"
+                )
+
+
+def _misfit(kind: type, name: str, expected: tuple[str, ...]) -> str | None:
+    """What is wrong with a method, None where it has all parameters expected."""
+    method = getattr(kind, name, None)
+    if method is None:
+        return f"{kind.__name__} has no method {name}"
+    parameters = inspect.signature(method).parameters
+    for parameter in expected:
+        if parameter not in parameters:
+            return f"{kind.__name__}.{name} has no parameter {parameter}"
+    return None
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

@@ -1,0 +1,184 @@
+"""What verl calls by name: our advantages and our policy losses, and `register`, which names them.
+
+Values of `algorithm.adv_estimator`:
+
+    workbench              the method's own, under `configuration`: read from the queue
+    workbench_grpo         GRPO, PODS, AR3PO
+    workbench_dr_grpo      without the division by the deviation
+    workbench_knapsack     eps=1e-6, clipped to [-5, 5]
+    workbench_rloo         leave-one-out
+    workbench_reinforce    REINFORCE++, normalised by the whole batch
+    workbench_aero         the posterior under Beta(1, 1)
+
+Values of `actor_rollout_ref.actor.policy_loss.loss_mode`: workbench_token, workbench_sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.advantages import batch_normalized, group_normalized, leave_one_out, posterior
+from workbench.objectives import IMPORTANCE_SAMPLING, surrogate
+from workbench.verl.compatibility import load
+
+TRAIN = "train"  # the queue's partition of training rows
+ADVANTAGES = "workbench_advantages"  # the queue's column of them, one number a response token
+PADDING = "pad"  # how verl's own padding rows begin their uid
+
+AdvantageFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def estimator(advantage: AdvantageFunction) -> Callable:
+    """An advantage function in the form that verl calls.
+
+    Parameters
+    ----------
+    advantage : function of rewards (R,) and groups (R,), such as `advantages.leave_one_out`
+
+    Returns
+    -------
+    function
+        Of token_level_rewards (R, T), response_mask (R, T) and index, the (R,) array of uids. It
+        returns (advantages, returns), both (R, T): the advantage of the row at its response tokens,
+        zero elsewhere. A row's reward is the sum over its tokens, and groups may be uneven.
+    """
+
+    def estimate(
+        token_level_rewards: torch.Tensor,
+        response_mask: torch.Tensor,
+        index: np.ndarray,
+        config: Any = None,
+        **further: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rewards = token_level_rewards.double().sum(-1).cpu().numpy()
+        values = advantage(rewards, np.asarray(index).astype(str))
+        column = torch.as_tensor(np.asarray(values)).to(token_level_rewards)[:, None]
+        advantages = column * response_mask
+        return advantages, advantages.clone()
+
+    return estimate
+
+
+def from_queue(
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: np.ndarray,
+    config: Any = None,
+    **further: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The estimator "workbench": the advantages that the sampler wrote into the queue.
+
+    `v1.ReplayBuffer` gives every row that goes on its own key in the queue as its uid, so each row
+    finds its own numbers, whatever they depend on. Padding rows have advantage zero.
+    """
+    rows = [i for i, uid in enumerate(index) if not str(uid).startswith(PADDING)]
+    advantages = torch.zeros_like(token_level_rewards)
+    for i, values in zip(rows, queued_advantages([str(index[i]) for i in rows])):
+        advantages[i, : len(values)] = values.to(advantages)
+    advantages = advantages * response_mask
+    return advantages, advantages.clone()
+
+
+def queued_advantages(keys: Sequence[str]) -> list[torch.Tensor]:
+    """The advantages of rows of the queue, one (T,) tensor a row."""
+    queue = load("transfer_queue")
+    try:
+        data = queue.kv_batch_get(keys=list(keys), partition_id=TRAIN, select_fields=[ADVANTAGES])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            "adv_estimator='workbench': the queue has no advantages of these rows; it needs "
+            "workbench.verl.v1.ReplayBuffer as trainer.v1.sampler.custom_sampler, see "
+            "workbench.verl.configuration"
+        ) from error
+    return list(data[ADVANTAGES])
+
+
+def policy_loss(importance_sampling: str) -> Callable:
+    """Our clipped objective in the form that verl calls.
+
+    Clip range, loss aggregation, KL penalty and entropy bonus are those of the actor's
+    configuration, see `settings.configuration`. Unlike verl's "vanilla" it has no second bound on
+    negative advantages. The loss is verl's aggregate over the global batch, so it does not depend
+    on micro-batches.
+
+    Parameters
+    ----------
+    importance_sampling : {"token", "sequence"}
+        See `Objective`.
+    """
+
+    def loss(
+        old_log_prob: torch.Tensor,
+        log_prob: torch.Tensor,
+        advantages: torch.Tensor,
+        response_mask: torch.Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any = None,
+        rollout_is_weights: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        mask = response_mask.bool()
+        gain, clipped = surrogate(
+            log_prob,
+            old_log_prob,
+            advantages,
+            mask,
+            clip=_clip(config),
+            importance_sampling=importance_sampling,
+        )
+        if rollout_is_weights is not None:
+            gain = gain * rollout_is_weights
+        total = load("verl.trainer.ppo.core_algos").agg_loss(
+            loss_mat=-gain,
+            loss_mask=response_mask,
+            loss_agg_mode=loss_agg_mode,
+            **config.global_batch_info,
+        )
+        tokens = mask.sum().clamp(min=1)
+        logprob_diff = ((old_log_prob - log_prob).detach() * mask).sum() / tokens
+        return total, {
+            "actor/pg_clipfrac": (clipped.sum() / tokens).item(),
+            "actor/ppo_kl": logprob_diff.item(),
+        }
+
+    return loss
+
+
+ESTIMATORS: dict[str, Callable] = {
+    "workbench": from_queue,
+    "workbench_grpo": estimator(group_normalized),
+    "workbench_dr_grpo": estimator(partial(group_normalized, scale=False)),
+    "workbench_knapsack": estimator(partial(group_normalized, eps=1e-6, clip=5.0)),
+    "workbench_rloo": estimator(leave_one_out),
+    "workbench_reinforce": estimator(batch_normalized),
+    "workbench_aero": estimator(posterior),
+}
+LOSSES = {f"workbench_{ratio}": policy_loss(ratio) for ratio in IMPORTANCE_SAMPLING}
+
+
+def register(**advantages: AdvantageFunction) -> None:
+    """Make our functions known to verl in this process; once more does no harm.
+
+    Parameters
+    ----------
+    advantages : functions of rewards (R,) and groups (R,), by name
+        Further estimators of your own: `register(mine=leave_one_out)`. verl refuses a name that it
+        knows for another function, so each of these is registered once.
+    """
+    core = load("verl.trainer.ppo.core_algos")
+    own = {name: estimator(function) for name, function in advantages.items()}
+    for name, function in {**ESTIMATORS, **own}.items():
+        core.register_adv_est(name)(function)
+    for name, function in LOSSES.items():
+        core.register_policy_loss(name)(function)
+
+
+def _clip(config: Any) -> tuple[float, float]:
+    """The clip range of an actor's configuration; one number serves for a side that is left out."""
+    low = config.clip_ratio if config.clip_ratio_low is None else config.clip_ratio_low
+    high = config.clip_ratio if config.clip_ratio_high is None else config.clip_ratio_high
+    return low, high

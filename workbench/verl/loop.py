@@ -1,0 +1,221 @@
+"""A round of a method in a training loop of your own on verl's `DataProto`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.grpo import marked
+from workbench.methods import Method
+from workbench.policies import Sampling
+from workbench.problems import Problem
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import play as play_round
+from workbench.utils.validation import instance_of, whole_number
+from workbench.verl.functions import PADDING
+from workbench.verl.settings import check_curriculum, provided
+from workbench.verl.table import Verdict, as_problems, round_metrics, row_advantages, totalled
+
+SCORES = ("token_level_scores", "rm_scores")  # the reward before any KL term
+
+# What such a loop gives a method, see `slots.NEEDS`; with a function for more prompts, those too.
+PROVIDES = frozenset({"epochs", "resampling", "row_weights", "token_advantages"})
+
+
+def play(
+    method: Method,
+    prompts: Any,
+    generate: Callable[[Any], Any],
+    *,
+    step: int,
+    seed: int = 0,
+    epoch: int = 0,
+    solved: float | None = None,
+    multiple: int = 1,
+    more: Callable[[int], Any] | None = None,
+    max_new_tokens: int | None = None,
+    decode: Callable[[Sequence[np.ndarray]], Sequence[str]] | None = None,
+) -> Any:
+    """One round of a method on verl's `DataProto`: the rows to train on, with their advantages.
+
+    The method learns from the round at once. What it has learnt is in `method.state_dict()`, for
+    the checkpoints of your loop.
+
+    Parameters
+    ----------
+    method : Method
+        One object for the whole training, `method.clone()` for the next.
+    prompts : DataProto
+        The prompts of the step, with the column `raw_prompt`.
+    generate : function
+        Called with prompts repeated, one row for each rollout wanted. Returns the same rows,
+        sampled and scored, in that order: `responses` and `response_mask` (R, T), and
+        `token_level_scores` or `rm_scores` (R, T). The column `acc` says which are correct. All
+        calls of a round must pad to the same T.
+    step : int
+        Number of the round, from 1.
+    seed : int
+        Of everything that the method draws.
+    epoch : int
+        Passes over the data before this step.
+    solved : float, optional
+        Without `acc`: the reward from which a rollout counts as correct.
+    multiple : int
+        The number of rows is made divisible by it (data-parallel size, mini-batch) with padding:
+        copies of the first row whose mask, scores and advantages are zero. They add nothing to
+        means over tokens, and in means over rows verl's divisor is made up for.
+    more : function, optional
+        Returns n further prompts as a `DataProto`, for allocators that draw more problems.
+    max_new_tokens : int, optional
+        The longest response that the sampler allows; that of the rows, T, by default.
+    decode : function, optional
+        Token arrays to texts, for parts of the reward that read texts.
+
+    Returns
+    -------
+    DataProto
+        With `advantages` and `returns` (K, T), a `uid` for each problem, and `is_padding`. The
+        round's metrics are in `meta_info["metrics"]`.
+
+    Raises
+    ------
+    ValueError
+        For a method that needs what such a loop does not give, before anything is sampled, and for
+        a round with nothing to train on.
+    """
+    instance_of("method", method, Method, "methods.pods(n=32, m=8)")
+    whole_number("multiple", multiple, 1)
+    whole_number("step", step, 1)
+    further = set() if more is None else {"more_problems"}
+    method.check_provided(provided(method, PROVIDES | further), "this loop")
+    check_curriculum(method)
+
+    loop = _Loop(method, prompts, generate, step, Verdict(solved), more, max_new_tokens, decode)
+    context = Context(seed, step, epoch, max_new_tokens=max_new_tokens)
+    outcome = play_round(method, loop.problems, context, loop.sample, loop.find_more)
+    rows = outcome.rows
+    rollouts = marked(outcome.rollouts, rows, outcome.advantages, [], step, outcome.weights)
+    method.feedback(rollouts, context)
+    if not len(rows):
+        raise ValueError(
+            f"method {method.name!r}: it kept none of {len(rollouts)} rollouts, and verl cannot "
+            "train on an empty batch; go on with the next prompts"
+        )
+    batch = loop.batch(rows, row_advantages(outcome, method.objective, multiple), multiple)
+    batch.meta_info["metrics"] = round_metrics(rollouts, method, step)
+    return batch
+
+
+@dataclass
+class _Loop:
+    """The prompts and rows of one round; its fields are arguments of `play`."""
+
+    method: Method
+    prompts: Any
+    generate: Callable[[Any], Any]
+    step: int
+    verdict: Verdict
+    more: Callable[[int], Any] | None
+    max_new_tokens: int | None
+    decode: Callable[[Sequence[np.ndarray]], Sequence[str]] | None
+    problems: list[Problem] = field(init=False)
+    parts: list[Any] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.problems = as_problems(self.prompts.non_tensor_batch["raw_prompt"])
+
+    def find_more(self, n: int, problems: list[Problem]) -> list[Problem]:
+        """n further problems, see `rounds.play`."""
+        assert self.more is not None
+        prompts = self.more(n)
+        taken = [problem.id for problem in problems]
+        further = as_problems(prompts.non_tensor_batch["raw_prompt"], taken)
+        self.prompts = type(prompts).concat([self.prompts, prompts])
+        self.problems = [*self.problems, *further]
+        return further
+
+    def sample(
+        self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
+    ) -> Rollouts:
+        """Scored rollouts, see `rounds.play`."""
+        places = np.repeat(np.arange(len(problems)), counts)
+        wanted = self.prompts.select_idxs(places)
+        names = np.array([problems[place].id for place in places])
+        wanted.non_tensor_batch["uid"] = names.astype(object)
+        rows = self.generate(wanted)
+        if len(rows) != len(places):
+            raise ValueError(
+                f"generate: it returned {len(rows)} rows for {len(places)} prompts; one for each "
+                "is needed"
+            )
+        rows.non_tensor_batch["uid"] = names.astype(object)
+        self.parts.append(rows)
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        draw = np.arange(len(places)) - first + before[places]
+        return self._table(rows, names, draw, stage)
+
+    def _table(self, rows: Any, names: np.ndarray, draw: np.ndarray, stage: int) -> Rollouts:
+        size = len(rows)
+        scores = rows.batch[_scores_of(rows)]
+        responses = rows.batch["responses"].cpu().numpy()
+        # Tokens that a tool wrote are part of a response, but not of the response mask.
+        mask = rows.batch.get("attention_mask", rows.batch["response_mask"])
+        lengths = mask[:, -responses.shape[1] :].sum(-1).cpu().numpy()
+        response = Ragged.of_padded(responses, lengths)
+        reward = scores.double().sum(-1).cpu().numpy()
+        limit = self.max_new_tokens or responses.shape[1]
+        text = None
+        if self.decode is not None:
+            text = np.array(self.decode([response[i] for i in range(size)]), dtype=object)
+        rollouts = Rollouts(
+            names,
+            response=Ragged(response.values.astype(np.int32), response.offsets),
+            text=text,
+            reward=reward,
+            correct=self.verdict(reward, rows.non_tensor_batch.get("acc", [None] * size)),
+            truncated=lengths >= limit,
+            draw=draw,
+            stage=np.full(size, stage),
+            round=np.full(size, self.step),
+        )
+        return totalled(rollouts, self.method, Sampling(max_new_tokens=limit))
+
+    def batch(self, rows: np.ndarray, advantages: Ragged, multiple: int) -> Any:
+        """The selected rows (K,) as a `DataProto`, filled up to a multiple."""
+        everything = type(self.prompts).concat(self.parts)
+        kept = everything.select_idxs(rows)
+        mask = kept.batch["response_mask"]
+        column = torch.zeros(mask.shape, dtype=torch.float32)
+        for i in range(len(rows)):
+            column[i, : len(advantages[i])] = torch.as_tensor(advantages[i])
+        kept.batch["advantages"] = column.to(mask.device) * mask
+        kept.batch["returns"] = kept.batch["advantages"].clone()
+        kept.non_tensor_batch["is_padding"] = np.zeros(len(kept), dtype=bool)
+        return _padded(kept, -len(kept) % multiple)
+
+
+def _scores_of(rows: Any) -> str:
+    for name in SCORES:
+        if name in rows.batch.keys():
+            return name
+    raise ValueError(
+        f"generate: its rows have no {' or '.join(SCORES)}; score the rollouts before they return"
+    )
+
+
+def _padded(data: Any, size: int) -> Any:
+    """The rows with `size` more that train on nothing."""
+    if not size:
+        return data
+    rows = data.select_idxs(np.zeros(size, dtype=np.int64))
+    for name in ("response_mask", "token_level_rewards", "advantages", "returns", *SCORES):
+        if name in rows.batch.keys():
+            rows.batch[name] = torch.zeros_like(rows.batch[name])
+    names = [f"{PADDING}-{i}" for i in range(size)]
+    rows.non_tensor_batch["uid"] = np.array(names, dtype=object)
+    rows.non_tensor_batch["is_padding"] = np.ones(size, dtype=bool)
+    return type(data).concat([data, rows])

@@ -1,0 +1,447 @@
+"""What a method is in verl's configuration keys, and which methods and settings do not go together.
+
+Everything here works without verl, so a method can be checked and its keys printed anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench import methods
+from workbench.allocators import (
+    ByDeviation,
+    DynamicSampling,
+    HitUtility,
+    InverseRoot,
+    Knapsack,
+    LeastVariance,
+    MostLearnable,
+    Rescue,
+    Screening,
+    Staged,
+    Uniform,
+)
+from workbench.curricula import ShuffledEpochs
+from workbench.methods import Method
+from workbench.replay import CorrectResponses
+from workbench.selectors import HalfRight, MaxReward, MaxVariance, Random, Scheduler
+from workbench.utils.descriptions import compose, describe, rebuild
+from workbench.utils.validation import (
+    did_you_mean,
+    instance_of,
+    is_number,
+    one_of,
+    shown,
+    whole_number,
+)
+
+logger = logging.getLogger(__name__)
+
+# What slots may need (see `slots.NEEDS`) and verl's v1 trainer gives through `workbench.verl.v1`.
+# It lacks "problem_choice", since verl's data loader chooses, "mini_batch", since verl's own keys
+# say how large a step is, and "prompt_states". See `provided` for "update_statistics".
+PROVIDES = frozenset(
+    {
+        "current_logprobs",
+        "entropy",
+        "epochs",
+        "more_problems",
+        "old_logprobs",
+        "old_responses",
+        "resampling",
+        "row_weights",
+        "token_advantages",
+        "token_entropy",
+    }
+)
+# Of these, what takes a pass of verl's training model while its inference servers are awake.
+MODEL_PASS = frozenset({"current_logprobs", "entropy", "token_entropy"})
+
+# Allocators whose n is the average over problems.
+AVERAGE_OF_N = (
+    ByDeviation,
+    DynamicSampling,
+    HitUtility,
+    InverseRoot,
+    Knapsack,
+    LeastVariance,
+    MostLearnable,
+    Uniform,
+)
+
+# loss_aggregation -> verl's loss_agg_mode. The mean over groups is the mean over rollouts, with
+# weights on the rows, see `batches.row_advantages`.
+LOSS_AGGREGATION = {
+    "token": "token-mean",
+    "rollout": "seq-mean-token-mean",
+    "group": "seq-mean-token-mean",
+    "constant": "seq-mean-token-sum-norm",
+}
+OPTIONS = ("method", "arguments", "seed", "solved")
+SAMPLER = "workbench.verl.v1.ReplayBuffer"
+
+# Keys that only say how large something is, or that brought our classes to work in the first place.
+NOT_COMPARED = ("actor_rollout_ref.rollout.n",)
+SAMPLER_KEYS = "trainer.v1.sampler."
+
+# Settings of verl that a method cannot go with: key, refused value, what to do instead.
+REFUSED = (
+    (
+        "algorithm.use_kl_in_reward",
+        True,
+        "advantages come from the method, which never sees that penalty; set it to False, and use "
+        "a method with Objective(kl=...)",
+    ),
+    (
+        "algorithm.filter_groups.enable",
+        True,
+        "the method decides which groups are trained on; set it to False, and use DynamicSampling "
+        "as the method's allocator",
+    ),
+    (
+        "skip.rollout_tq.enable",
+        True,
+        "rollouts that were sampled by another run pass the method by; set it to False",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `trainer.v1.sampler.sampler_kwargs` says.
+
+    Attributes
+    ----------
+    method : Method
+    seed : int
+        Of everything that the method draws.
+    solved : float, optional
+        The reward from which a rollout counts as correct where the reward function returns no
+        `acc`. None: 1, and a warning when rewards are other than 0 and 1.
+    """
+
+    method: Method
+    seed: int = 0
+    solved: float | None = None
+
+
+def configuration(
+    method: Method, sampler: str = SAMPLER, rollouts_per_problem: int | None = None
+) -> dict[str, Any]:
+    """The configuration keys, dotted, that turn a method on in verl's v1 trainer, and their values.
+
+    Parameters
+    ----------
+    method : Method
+    sampler : str
+        The sampler's class as "module.Class". Of your own, derived from
+        `workbench.verl.v1.ReplayBuffer` with the class attribute `method`, it is the way for a
+        method with slots of your own, which a configuration cannot describe.
+    rollouts_per_problem : int, optional
+        Rollouts of a problem that are trained on, more or less: `actor_rollout_ref.rollout.n`,
+        which verl multiplies its mini-batch sizes with. How many are sampled the method says. None:
+        `trained_per_problem(method)`.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    ValueError
+        For a method that verl cannot carry, with the slot that is the reason, and for an allocator
+        of your own without rollouts_per_problem.
+
+    Examples
+    --------
+    >>> keys = configuration(methods.pods(n=32, m=8))
+    >>> keys["actor_rollout_ref.rollout.n"], keys["actor_rollout_ref.actor.loss_agg_mode"]
+    (8, 'token-mean')
+    """
+    check(method)
+    if rollouts_per_problem is None:
+        rollouts_per_problem = trained_per_problem(method)
+    whole_number("rollouts_per_problem", rollouts_per_problem, 1)
+    objective = method.objective
+    actor = "actor_rollout_ref.actor"
+    rollout = "actor_rollout_ref.rollout"
+    module, _, name = sampler.rpartition(".")
+    keys: dict[str, Any] = {
+        "algorithm.adv_estimator": "workbench",
+        "actor_rollout_ref.model.external_lib": "workbench.verl.v1",
+        f"{rollout}.n": rollouts_per_problem,
+        f"{rollout}.agent.agent_loop_manager_class": "workbench.verl.v1.AgentLoopManager",
+        f"{actor}.policy_loss.loss_mode": f"workbench_{objective.importance_sampling}",
+        f"{actor}.clip_ratio_low": objective.clip[0],
+        f"{actor}.clip_ratio_high": objective.clip[1],
+        f"{actor}.loss_agg_mode": LOSS_AGGREGATION[objective.loss_aggregation],
+        f"{actor}.entropy_coeff": objective.entropy,
+        f"{actor}.use_kl_loss": objective.kl > 0,
+        "trainer.use_v1": True,
+        "trainer.checkpoint_callback_class": "workbench.verl.v1.CheckpointCallback",
+        "trainer.v1.trainer_mode": "sync",
+        f"{SAMPLER_KEYS}custom_sampler.path": f"pkg://{module}",
+        f"{SAMPLER_KEYS}custom_sampler.name": name,
+    }
+    if sampler == SAMPLER:
+        keys[f"{SAMPLER_KEYS}sampler_kwargs.method"] = _description(method)
+    if objective.kl:
+        keys[f"{actor}.kl_loss_coef"] = objective.kl
+        keys[f"{actor}.kl_loss_type"] = "low_var_kl"
+    if objective.loss_aggregation == "constant":
+        keys[f"{actor}.loss_scale_factor"] = objective.length or "${data.max_response_length}"
+
+    needs = method_needs(method)
+    if "more_problems" in needs:
+        keys["data.gen_batch_size"] = 1  # so that any number of further problems can be drawn
+    if needs & MODEL_PASS:
+        keys[f"{rollout}.free_cache_engine"] = False
+    if "old_logprobs" in needs:
+        keys[f"{rollout}.calculate_log_probs"] = True
+        keys["algorithm.rollout_correction.bypass_mode"] = True
+    return keys
+
+
+def trained_per_problem(method: Method) -> int:
+    """Rollouts of a problem that a step trains on, as far as the slots say.
+
+    Where the number varies it is the average over problems, that of the first request for rollouts,
+    or all that is sampled.
+
+    Raises
+    ------
+    ValueError
+        For an allocator of your own, of which nothing is known.
+
+    Examples
+    --------
+    >>> trained_per_problem(methods.pods(32, 8)), trained_per_problem(methods.cbs(n=8))
+    (8, 2)
+    """
+    sampled = _sampled_per_problem(method.allocator)
+    selector = method.selector
+    if isinstance(selector, MaxVariance | MaxReward | Random):
+        return min(selector.m, sampled)
+    if isinstance(selector, HalfRight):
+        return min(selector.n, sampled)
+    if isinstance(selector, Scheduler):
+        percent = 30 if selector.keep is None else selector.keep
+        return max(1, int(sampled * percent / 100 + 1e-9))
+    return sampled
+
+
+def _sampled_per_problem(allocator: Any) -> int:
+    if isinstance(allocator, DynamicSampling) and allocator.within is not None:
+        return _sampled_per_problem(allocator.within)
+    if isinstance(allocator, AVERAGE_OF_N):
+        return allocator.n
+    if isinstance(allocator, Staged):
+        return allocator.k
+    if isinstance(allocator, Rescue):
+        return allocator.explore
+    if isinstance(allocator, Screening):
+        return allocator.first + allocator.further
+    raise ValueError(
+        f"rollouts_per_problem=None: how many rollouts of a problem {shown(allocator)} brings is "
+        "not known; pass the number expected, which verl multiplies its mini-batch sizes with"
+    )
+
+
+# Which methods verl carries
+
+
+def method_needs(method: Method) -> set[str]:
+    """What the slots of a method need, together."""
+    return {need for value in method.learning().values() for need in value.needs}
+
+
+def provided(method: Method, provides: Iterable[str] = PROVIDES) -> set[str]:
+    """What verl provides for a method.
+
+    verl does not hand back what an update did to each row. Without old responses nobody can miss
+    it: every candidate is new, and no update has seen it yet.
+    """
+    update_statistics = {"update_statistics"} if method.replay is None else set()
+    return {*provides, *update_statistics}
+
+
+def check(method: Method) -> None:
+    """Raise ValueError for a method with a slot that verl's v1 trainer cannot carry."""
+    instance_of("method", method, Method, "methods.pods(n=32, m=8)")
+    method.check_provided(provided(method), "verl")
+    check_curriculum(method)
+    objective = method.objective
+    replay = method.replay
+    other_terms = objective.kl > 0 or objective.entropy > 0
+    if other_terms and isinstance(replay, CorrectResponses) and replay.mode == "stop-gradient":
+        raise ValueError(
+            f"replay={compose(replay)}: its responses must carry no gradient, but verl's KL "
+            "penalty and entropy bonus would reach them; use an Objective with kl=0 and "
+            "entropy=0, or mode='direct'"
+        )
+    if other_terms and objective.loss_aggregation != "token":
+        logger.warning(
+            "loss_aggregation=%r: verl averages the KL penalty and the entropy bonus over all "
+            "rollouts of a mini-batch alike, padding included",
+            objective.loss_aggregation,
+        )
+    needs = method_needs(method)
+    computed = sorted(needs & MODEL_PASS)
+    if computed and "old_logprobs" in needs:
+        raise ValueError(
+            f"method={method.name!r}: its slots need both old_logprobs and {computed[0]}, which "
+            "verl computes only where it does not take the log-probabilities of its inference "
+            "servers"
+        )
+
+
+def check_curriculum(method: Method) -> None:
+    """Raise ValueError for a curriculum, since verl's data loader chooses the problems."""
+    if type(method.curriculum) is not ShuffledEpochs:
+        raise ValueError(
+            f"curriculum={compose(method.curriculum)}: in verl the data loader chooses problems; "
+            "use ShuffledEpochs(), and data.sampler for an order of your own"
+        )
+
+
+def _description(method: Method) -> Any:
+    """The method as data that `rebuild` takes; ValueError where that is not possible."""
+    description = describe(method)
+    try:
+        rebuild(description)
+    except ValueError as error:
+        raise ValueError(
+            f"method={method.name!r}: a configuration describes slots of this package only "
+            f"({error}); derive a class from {SAMPLER} with the attribute `method`, and name it: "
+            "configuration(method, sampler='my_module.MySampler')"
+        ) from error
+    return description
+
+
+# What a configuration says
+
+
+def method_of(options: Mapping[str, Any]) -> Method:
+    """The method that `sampler_kwargs` names: see `read_options`.
+
+    Examples
+    --------
+    >>> method_of({"method": "pods", "arguments": {"n": 32, "m": 8}}).selector
+    MaxVariance(m=8, baseline='selection')
+    """
+    return read_options(options).method
+
+
+def read_options(options: Mapping[str, Any], method: Method | None = None) -> Options:
+    """What `trainer.v1.sampler.sampler_kwargs` says, checked.
+
+    A configuration may come from an unknown hand, so it is data alone: names of this package's
+    slots and plain values, see `descriptions.rebuild`. It cannot name anything else to run.
+
+    Parameters
+    ----------
+    options : mapping
+        With the keys of `OPTIONS`: `method` is the name of a paper, with its `arguments`, or what
+        `configuration(method)` describes.
+    method : Method, optional
+        That of a sampler class of one's own, in place of the key `method`.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise ValueError(
+                f"sampler_kwargs.{name}: unknown; allowed are {', '.join(OPTIONS)}"
+                f"{did_you_mean(name, OPTIONS)}"
+            )
+    seed = options.get("seed", 0)
+    whole_number("sampler_kwargs.seed", seed, 0)
+    solved = options.get("solved")
+    if solved is not None and not is_number(solved):
+        raise ValueError(f"sampler_kwargs.solved={shown(solved)}: a number is needed")
+    if method is None:
+        method = _named_method(options)
+    elif options.get("method") is not None:
+        raise ValueError(
+            f"sampler_kwargs.method={shown(options['method'])}: the sampler's class has a method "
+            "of its own; leave the key out"
+        )
+    check(method)
+    return Options(method, seed, solved)
+
+
+def _named_method(options: Mapping[str, Any]) -> Method:
+    named = options.get("method")
+    arguments = options.get("arguments") or {}
+    try:
+        if isinstance(named, Mapping):
+            method = rebuild(dict(named))
+        else:
+            one_of("method", named, (*methods.PAPERS, *methods.MORE_PAPERS))
+            method = getattr(methods, named)(**rebuild(dict(arguments)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sampler_kwargs: {error}") from error
+    if not isinstance(method, Method):
+        raise ValueError(
+            f"sampler_kwargs.method={shown(named)}: it describes no method; a name such as 'pods' "
+            "or what configuration(method) gives is needed"
+        )
+    return method
+
+
+def check_configuration(config: Mapping[str, Any], method: Method) -> None:
+    """Raise ValueError unless verl's configuration is that of the method.
+
+    A forgotten key would train with another objective than the method's, and nothing would say so.
+
+    Parameters
+    ----------
+    config : mapping
+        verl's whole configuration as nested dicts, resolved.
+    method : Method
+    """
+    for key, wanted in configuration(method, "own.Sampler", rollouts_per_problem=1).items():
+        if key in NOT_COMPARED or key.startswith(SAMPLER_KEYS):
+            continue
+        if isinstance(wanted, str) and wanted.startswith("${"):
+            wanted = _value(config, wanted[2:-1])
+        present = _value(config, key)
+        listed = isinstance(present, list) and wanted in present  # verl takes several libraries
+        if present != wanted and not listed:
+            raise ValueError(
+                f"{key}={json.dumps(present, default=str)}: the method {method.name!r} needs "
+                f"{json.dumps(wanted, default=str)}; configuration(method) has all its keys"
+            )
+    for key, refused, way_out in REFUSED:
+        if _value(config, key) == refused:
+            raise ValueError(f"{key}={refused}: {way_out}")
+    model = "reward.reward_model"
+    if _value(config, f"{model}.enable") and not _value(config, f"{model}.enable_resource_pool"):
+        raise ValueError(
+            f"{model}.enable=True: a colocated reward model scores after sampling, too late for a "
+            f"method; use a reward function, or {model}.enable_resource_pool=True"
+        )
+    bypass = "algorithm.rollout_correction.bypass_mode"
+    computed = sorted(method_needs(method) & MODEL_PASS)
+    if computed and _value(config, bypass):
+        raise ValueError(
+            f"{bypass}=True: verl's training model then makes no pass before the update, and the "
+            f"method {method.name!r} needs {computed[0]}; set it to False"
+        )
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    """The value under a dotted key, None where there is none."""
+    value: Any = config
+    for name in key.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
