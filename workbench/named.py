@@ -231,7 +231,7 @@ def _slot_class(value: Any) -> type | None:
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments; in place of a catch-all those of the class that it is passed on to."""
+    """Names of the arguments; in place of a catch-all those of the class that takes them."""
     names: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
