@@ -23,12 +23,14 @@ called after what varies.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -122,20 +124,30 @@ def _notebook(base: Path, value: str) -> Path:
 
 
 def _declared(notebook: Path) -> dict[str, str]:
-    """The parameters of a notebook, name to the type it is annotated with."""
-    try:
-        import papermill
-    except ImportError:
+    """The parameters of a notebook, name to the type it is annotated with, "" without one.
+
+    papermill has a function for this, which fails on texts with a # in them.
+    """
+    if find_spec("papermill") is None:
         raise ImportError(
             "a sweep through a notebook needs packages: pip install papermill ipykernel"
-        ) from None
+        )
+    types: dict[str, str] = {}
     try:
-        declared = papermill.inspect_notebook(notebook)
-    except Exception as error:  # of many kinds, for files that are no notebooks
-        raise ValueError(f"{notebook}: not a notebook: {str(error).splitlines()[0]}") from None
-    if not declared:
+        cells = json.loads(notebook.read_text())["cells"]
+        tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        statements = [ast.parse("".join(cell["source"])).body for cell in tagged]
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{notebook}: not a notebook: {reason}") from None
+    if not statements:
         raise ValueError(f"{notebook}: no cell is tagged `parameters`, so there is nothing to vary")
-    return {name: each["inferred_type_name"] for name, each in declared.items()}
+    for node in statements[0]:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            types[node.target.id] = ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            types[node.targets[0].id] = ""
+    return types
 
 
 def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
