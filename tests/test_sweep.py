@@ -1,33 +1,457 @@
-"""Sweeps: real papermill runs over a notebook made here, and what is refused before any run."""
+"""Sweeps: real runs in processes and through papermill, and what is refused before any run."""
 
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
-import yaml
+import sweep_processes as under_test
 from click.testing import CliRunner
-from conftest import heed_interrupts
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from sweep_processes import PARAMETERS, wait_for, write_grid
 
+import workbench as wb
+from workbench import named
 from workbench.__main__ import main
-from workbench.sweeps import grids
-from workbench.sweeps.runner import Job, _results, _row, sweep
+from workbench.sweeps import grids, runner, sweep
+from workbench.sweeps.cases import Case, execute, prepare, printed_results
+from workbench.sweeps.runner import expected_seconds, makespan
 
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
+linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+
+
+def read(content, out="out"):
+    return grids.read(content, Path(out).absolute())
+
+
+def names(content):
+    return [case.name for case in read(content)]
+
+
+# Direct runs
+
+CASES = [
+    {"label": "grpo", "arguments": {"n": 4}},
+    {"label": "pods", "method": "pods", "arguments": {"n": 8, "m": 4}, "columns": "outcomes"},
+    {"label": "diverges", "learning_rate": 1e30},
+]
+
+
+@pytest.fixture(scope="module")
+def two_starts(tmp_path_factory):
+    """A sweep of three runs, one of which fails, started twice: frames and lines of both."""
+    folder = tmp_path_factory.mktemp("direct")
+    grid = write_grid(folder, CASES)
+    starts = []
+    for _ in range(2):
+        lines = []
+        frame = sweep(grid, out=folder / "out", jobs=2, report=lines.append)
+        starts.append((frame, lines))
+    return folder / "out", starts
+
+
+def test_runs_leave_records_and_a_failure_stops_no_other(two_starts):
+    out, starts = two_starts
+    frame, lines = starts[0]
+    assert frame["run"].tolist() == ["grpo/seed-0", "pods/seed-0", "diverges/seed-0"]
+    assert frame["status"].tolist() == ["done", "done", "failed"]
+    assert lines[0].startswith("0 of 3 runs done before, 3 to make, 2 at a time; nothing says yet")
+    assert sorted(line[:6] for line in lines[1:]) == ["[1/3] ", "[2/3] ", "[3/3] "]
+    failed = next(line for line in lines if "failed" in line)
+    assert re.search(r"diverges/seed-0: failed: NonFinite: .*; see \S*logs/diverges/seed-0", failed)
+    log = (out / "logs" / "diverges" / "seed-0" / "log.txt").read_text()
+    assert "Traceback" in log and log.splitlines()[-1].startswith("diverges/seed-0: failed after")
+
+
+def test_the_table_is_what_the_records_say(two_starts):
+    out, starts = two_starts
+    frame = starts[0][0].set_index("run")
+    for name in ("grpo/seed-0", "pods/seed-0"):
+        record = wb.load(out / name)
+        row = frame.loc[name]
+        assert row["rounds"] == len(record.rounds) == 4
+        assert row["rollouts"] == record.rounds["rollouts"].sum()
+        assert row["accuracy"] == pytest.approx(record.accuracy()["accuracy"].iloc[-1], abs=1e-4)
+        assert row["greedy"] == pytest.approx(record.accuracy()["greedy"].iloc[-1], abs=1e-4)
+        assert row["seconds"] > row["training_seconds"] > 0
+    table = pd.read_csv(out / "results.csv")
+    assert table["run"].tolist() == starts[1][0]["run"].tolist()
+    assert set(wb.load(out / "pods/seed-0").rollouts().columns) >= {"problem", "correct"}
+    assert not len(wb.load(out / "grpo/seed-0").rollouts())
+
+
+def test_a_run_of_a_sweep_is_the_same_as_any_other(two_starts, tmp_path):
+    out, _ = two_starts
+    run = wb.Run(
+        named.lab("tiny", PARAMETERS["lab"]),
+        wb.methods.grpo(4),
+        out=tmp_path / "alone",
+        problems_per_round=4,
+        evaluate_every=4,
+        checkpoint_every=2,
+    )
+    for _ in run.rounds(4, progress=False):
+        pass
+    ours, alone = (wb.load(path).rounds for path in (out / "grpo/seed-0", tmp_path / "alone"))
+    same = [column for column in ours if not column.startswith("seconds")]
+    pd.testing.assert_frame_equal(ours[same], alone[same])
+
+
+def test_a_finished_run_is_skipped_and_a_failed_one_made_again(two_starts):
+    _, starts = two_starts
+    frame, lines = starts[1]
+    assert frame["status"].tolist() == ["done", "done", "failed"]
+    assert lines[0].startswith("2 of 3 runs done before, 1 to make, 2 at a time; about ")
+    assert len(lines) == 2 and lines[1].startswith("[3/3] diverges/seed-0: failed")
+    same = ["run", "status", "seconds", "accuracy"]
+    pd.testing.assert_frame_equal(frame[same].head(2), starts[0][0][same].head(2))
+
+
+def test_a_complete_record_without_an_outcome_is_taken_as_it_is(two_starts, tmp_path):
+    out, _ = two_starts
+    case = Case("grpo/seed-0", {**PARAMETERS, **CASES[0]}, out / "grpo/seed-0", tmp_path / "logs")
+    before = (out / "grpo/seed-0/rounds.parquet").stat().st_mtime_ns
+    assert not case.finished
+    execute(case)
+    assert case.finished and case.outcome["results"]["rounds"] == 4
+    assert (out / "grpo/seed-0/rounds.parquet").stat().st_mtime_ns == before
+
+
+def test_other_runs_may_join_but_not_the_same_with_other_parameters(two_starts):
+    out, _ = two_starts
+    changed = [{**CASES[0], "arguments": {"n": 6}}]
+    with pytest.raises(ValueError, match=r"grpo/seed-0 was made there with other parameters"):
+        sweep({"parameters": PARAMETERS, "cases": changed}, out=out)
+    lines = []
+    fewer = {"parameters": PARAMETERS, "cases": [{**CASES[0], "cost": 3}]}
+    assert len(sweep(fewer, out=out, report=lines.append)) == 1
+    assert lines == []
+
+
+def test_a_second_start_waits_for_the_first(two_starts):
+    out, _ = two_starts
+    lines = []
+    grid = {"parameters": PARAMETERS, "cases": CASES[:2]}
+    with FileLock(out / "sweep.lock"):
+        second = threading.Thread(
+            target=sweep, args=(grid,), kwargs={"out": out, "report": lines.append}
+        )
+        second.start()
+        wait_for(lambda: lines)
+        assert lines == [f"another sweep is at work in {out}; waiting for it to end"]
+        assert second.is_alive()
+    second.join(120)
+    assert not second.is_alive() and len(lines) == 1
+
+
+def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
+    wrong = [
+        ({"method": "knapsak"}, "a/seed-0: method='knapsak': .*did you mean 'knapsack'"),
+        ({"arguments": {"m": 1}}, "m: no argument of grpo"),
+        ({"settings": {"selektor.m": 1}}, "no such slot; .*did you mean 'selector'"),
+        ({"lab": {"heldout": 3}}, "heldout: no argument of tiny"),
+        ({"lab": {"name": "cloud"}}, "lab='cloud'"),
+        ({"problems_per_round": 0}, "problems_per_round=0"),
+        ({"columns": "some"}, "columns='some': allowed are 'none'"),
+        ({"method": "__import__('os').system('true')"}, "method="),
+    ]
+    for values, message in wrong:
+        [case] = read({"cases": [{"label": "a", **PARAMETERS, **values}]}, tmp_path)
+        with pytest.raises(ValueError, match=message):
+            runner._check_runs([case])
+    assert not list(tmp_path.iterdir())
+
+
+# Deaths
+
+
+@linux
+def test_a_killed_run_is_reported_and_goes_on(tmp_path):
+    """A worker dies, then its sweep, by SIGKILL: nothing is left over and nothing is lost."""
+    cases = [{"label": label, "rounds": 30} for label in ("a", "b")]
+    grid = write_grid(tmp_path, cases)
+    out = tmp_path / "out"
+
+    first = under_test.start(grid, out, "first", "--jobs", "2")
+    wait_for(lambda: (out / "a/seed-0/rounds.parquet").exists())
+    wait_for(lambda: len(under_test.children_at_work("first")) == 2)
+    under_test.kill(under_test.children_at_work("first")[0])
+    line = ""
+    while "killed" not in line:
+        line = first.stdout.readline()
+        assert line, "the sweep ended without a word of the killed run"
+    assert "failed: its process was killed by SIGKILL; the same command goes on with it" in line
+    first.kill()
+    first.wait()
+    wait_for(lambda: not under_test.processes("first"), 30)
+
+    second = under_test.start(grid, out, "second", "--jobs", "2")
+    said = second.communicate(timeout=400)[0]
+    assert second.returncode == 0, said
+    table = pd.read_csv(out / "results.csv")
+    assert table["status"].tolist() == ["done", "done"]
+    for name in table["run"]:
+        assert wb.load(out / name).rounds["round"].tolist() == list(range(1, 31))
+    assert not under_test.processes("second")
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_takes_everything_along(number, tmp_path):
+    grid = write_grid(tmp_path, [{"label": "long", "rounds": 100_000}])
+    out = tmp_path / "out"
+    process = under_test.start(grid, out, number.name)
+    wait_for(lambda: (out / "long/seed-0/rounds.parquet").exists())
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == (130 if number is signal.SIGINT else 128 + number), said
+    wait_for(lambda: not under_test.processes(number.name), 30)
+    assert len(wb.load(out / "long/seed-0").rounds) >= 1
+
+
+def test_a_run_that_is_still_at_work_elsewhere_is_waited_for(two_starts, tmp_path):
+    out, _ = two_starts
+    case = Case("grpo/seed-0", {**PARAMETERS, **CASES[0]}, out / "grpo/seed-0", tmp_path / "logs")
+    case.logs.mkdir()
+    with FileLock(case.logs / "lock"):
+        second = threading.Thread(target=execute, args=(case,))
+        second.start()
+        time.sleep(0.3)
+        assert second.is_alive() and not case.finished
+    second.join(120)
+    assert case.finished
+
+
+def test_a_local_ray_cluster(tmp_path, monkeypatch):
+    # Of Ray's own processes, on a busy machine.
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "60000")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray>=2.50'")
+    cases = [{"label": "good"}, {"label": "diverges", "learning_rate": 1e30}]
+    grid = write_grid(tmp_path, cases)
+    try:
+        frame = sweep(grid, out=tmp_path / "out", jobs=2, ray="local", report=lambda line: None)
+    except ConnectionError as error:
+        assert not ray.is_initialized()
+        if "timed out during startup" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert frame["status"].tolist() == ["done", "failed"], frame["error"].tolist()
+    assert len(wb.load(tmp_path / "out" / "good" / "seed-0").rounds) == 4
+    log = (tmp_path / "out" / "logs" / "diverges" / "seed-0" / "log.txt").read_text()
+    assert "NonFinite" in log
+    assert not ray.is_initialized()
+
+
+# How long it takes
+
+
+def made(name, values, tmp_path, seconds=None):
+    case = Case(name, values, tmp_path / name, tmp_path / "logs" / name)
+    if seconds is not None:
+        case.end("done", seconds=seconds)
+    return case
+
+
+def test_costs_come_from_the_grid_from_outcomes_and_from_records(tmp_path):
+    cases = [
+        made("a/seed-0", {"rounds": 10}, tmp_path, seconds=30.0),
+        made("a/seed-1", {"rounds": 20}, tmp_path),
+        made("b/seed-0", {"rounds": 10}, tmp_path),
+        made("c/seed-0", {"rounds": 10, "cost": 7}, tmp_path),
+        made("d/seed-0", {"rounds": 10}, tmp_path),
+    ]
+    (tmp_path / "b/seed-0").mkdir(parents=True)
+    table = pd.DataFrame({"seconds": [1.0, 1.0, 1.0]})
+    table.to_parquet(tmp_path / "b/seed-0/rounds.parquet")
+    expected = expected_seconds(cases)
+    # Of a label that nothing is known of, the mean of 3 and 1 seconds a round.
+    assert expected == {
+        "a/seed-0": 30.0,
+        "a/seed-1": 60.0,
+        "b/seed-0": 10.0,
+        "c/seed-0": 7.0,
+        "d/seed-0": 20.0,
+    }
+    assert expected_seconds([cases[-1]]) == {}
+
+
+def test_the_longest_run_comes_first(tmp_path):
+    cases = [made(f"{n}/seed-0", {"rounds": n}, tmp_path) for n in (5, 50, 20)]
+    order = sorted(cases, key=runner._rank(cases), reverse=True)
+    assert [case.values["rounds"] for case in order] == [50, 20, 5]
+    cases[0].values["cost"] = 1000
+    assert max(cases, key=runner._rank(cases)) is cases[0]
+
+
+@given(
+    st.lists(st.floats(0.1, 100), min_size=1, max_size=12),
+    st.integers(1, 4),
+)
+def test_the_makespan_lies_between_its_bounds(seconds, jobs):
+    ordered = sorted(seconds, reverse=True)
+    least = max(max(seconds), sum(seconds) / jobs)
+    assert least - 1e-9 <= makespan(ordered, jobs) <= sum(seconds) / jobs + max(seconds) + 1e-9
+
+
+# Grids
+
+
+def test_runs_are_the_cross_product():
+    content = {
+        "parameters": {"rounds": [1, 2], "learning_rate": 1e-4},
+        "cases": [{"label": "a"}, {"label": "b", "method": "pods"}],
+        "seeds": 2,
+    }
+    assert names(content) == [
+        f"rounds={rounds},{label}/seed-{seed}"
+        for rounds in (1, 2)
+        for label in ("a", "b")
+        for seed in (0, 1)
+    ]
+    last = read(content)[-1]
+    assert last.values == {
+        "learning_rate": 1e-4,
+        "rounds": 2,
+        "label": "b",
+        "method": "pods",
+        "seed": 1,
+    }
+
+
+def test_a_case_may_have_a_value_of_its_own_for_a_parameter_of_all():
+    cases = read(
+        {"parameters": {"rounds": 3}, "cases": [{"label": "a"}, {"label": "b", "rounds": 9}]}
+    )
+    assert [case.values["rounds"] for case in cases] == [3, 9]
+
+
+def test_runs_without_a_label_are_called_after_what_varies():
+    assert names({"parameters": {"method": ["grpo", "pods"]}, "seeds": [7]}) == [
+        "method=grpo/seed-7",
+        "method=pods/seed-7",
+    ]
+    assert names({"cases": [{"arguments": {"n": 8}}]}) == ["arguments=n=8/seed-0"]
+    assert names({}) == ["run/seed-0"]
+
+
+def test_names_are_short_and_their_own():
+    content = {"parameters": {"method": ["a b", "a/b", "c" * 500, "d"]}}
+    found = names(content)
+    assert len(set(found)) == 4
+    assert max(map(len, found)) < 150
+    assert all(re.fullmatch(r"method=a_b~\w{8}/seed-0", name) for name in found[:2])
+    assert found[3] == "method=d/seed-0"
+
+
+def test_records_are_where_the_grid_says(tmp_path):
+    (tmp_path / "grid.yaml").write_text("folder: records\ncases: [{label: a, rounds: 1e1}]\n")
+    [case] = grids.read(tmp_path / "grid.yaml", tmp_path / "out")
+    assert case.record == tmp_path / "records/a/seed-0"
+    assert case.logs == tmp_path / "out/logs/a/seed-0"
+    assert case.values["rounds"] == 10.0
+
+
+@pytest.mark.parametrize(
+    "label", ["../../up", "..", ".hidden", "a/b", "/etc", "", "a b", "a\n", "logs", 3, None]
+)
+def test_labels_that_are_no_directory_names_are_refused(label):
+    with pytest.raises(ValueError, match=r"label=.* it names a directory"):
+        read({"cases": [{"label": label}]})
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ({"parameters": {"numbr": 3}}, "unknown parameter 'numbr'; there are label"),
+        ({"parameters": {"method": []}}, r"method=\[\]: a list of at least one value"),
+        ({"parameters": {"rounds": [1, 1]}}, "two runs are called 'rounds=1/seed-0'"),
+        ({"parameters": ["rounds"]}, r"parameters=\['rounds'\]: names with values"),
+        ({"parameters": {"seed": [1]}, "seeds": 2}, "parameter 'seed': it is varied twice"),
+        ({"parameters": {"rounds": [2]}, "cases": [{"rounds": 1}]}, "'rounds': it is varied twice"),
+        ({"cases": {"rounds": 1}}, "cases=.*: a list of at least one value is needed"),
+        ({"cases": [3]}, "cases=.*: a list of names with values"),
+        ({"seeds": 0}, r"seeds=\[\]: a list of at least one value"),
+        ({"paramters": {}}, "unknown key 'paramters'; .*did you mean 'parameters'"),
+        ({"notebook": None}, "notebook=None: a path is needed"),
+        ({"folder": 3}, "folder=3: a path is needed"),
+    ],
+)
+def test_what_is_wrong_with_a_grid_is_said(content, message):
+    with pytest.raises(ValueError, match=message):
+        read(content)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a: [", "not YAML"),
+        ("- 1", "keys such as"),
+        ("a: !!python/object/apply:os.system [ls]", "not YAML"),
+    ],
+)
+def test_what_is_no_grid_is_refused(text, message, tmp_path):
+    (tmp_path / "grid.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "grid.yaml")
+
+
+def test_a_file_that_is_missing_names_the_nearest(tmp_path):
+    (tmp_path / "grid.yaml").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"no such file; did you mean 'grid.yaml'"):
+        read(tmp_path / "gird.yaml")
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_every_grid_names_what_there_is(path, tmp_path):
+    for case in grids.read(path, tmp_path):
+        values = {"settings": {}, "arguments": {}, "method": "grpo", **case.values}
+        assert values["seed"] >= 0
+        if case.values["seed"] == 0:
+            named.method(values["method"], values["arguments"], values["settings"])
+
+
+def test_the_example_is_checked_as_a_whole(tmp_path):
+    cases = grids.read(ROOT / "data" / "grids" / "example.yaml", tmp_path)
+    assert len(cases) == 6
+    for case in cases[::2]:
+        assert prepare(case).lab.samples == 4
+
+
+def test_an_output_that_is_no_sweep_is_refused(tmp_path):
+    (tmp_path / "other.txt").touch()
+    with pytest.raises(ValueError, match="it holds something else than a sweep"):
+        sweep({}, out=tmp_path)
+
+
+def test_bad_jobs_and_gpus_are_refused():
+    with pytest.raises(ValueError, match="jobs=0: a whole number of at least 1"):
+        sweep({}, jobs=0)
+    with pytest.raises(ValueError, match=r"gpus=1: .* 0 without Ray"):
+        sweep({}, gpus=1)
+    with pytest.raises(ValueError, match="jobs=2: a running Ray cluster"):
+        sweep({}, jobs=2, ray="auto")
+
+
+# Through a notebook
+
 SPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
-PARAMETERS = """number: int = 1  # any
+NOTEBOOK_PARAMETERS = """number: int = 1  # any
 rate: float = 0.5  # any
 word: str = "f(x=1, y='#')"  # what to do
+options: str = "{}"  # JSON
 quick: bool = False  # any
-plain = 3
 seed: int = 0  # any
 out: str = ""  # any"""
 BODY = """import json, os, time
@@ -39,9 +463,6 @@ if word == "fail" and not Path("luck").exists():
     raise RuntimeError("no luck\\nat all")
 if word == "die" and not Path("luck").exists():
     os._exit(7)
-if word == "sleep":
-    Path("pid").write_text(str(os.getpid()))
-    time.sleep(600)
 if word.startswith("meet"):  # ends only if the other one runs at the same time
     Path(word).touch()
     ended = time.monotonic() + 120
@@ -49,34 +470,14 @@ if word.startswith("meet"):  # ends only if the other one runs at the same time
         assert time.monotonic() < ended
         time.sleep(0.05)"""
 RESULTS = """print("before")
-print(json.dumps({"number": number, "twice": 2 * number, "threads": os.environ["OMP_NUM_THREADS"], "typed": str(type(rate))}))"""
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory):
-    """A directory with the notebook, a grid of four cases and the frame and lines of two starts, the second with luck."""
-    folder = tmp_path_factory.mktemp("sweep")
-    write_notebook(folder)
-    cases = [
-        {"word": word, "number": number}
-        for word, number in (("meet-a", 5), ("meet-b", 6), ("fail", 7), ("die", 8))
-    ]
-    content = {"notebook": "work.ipynb", "parameters": {"rate": 2}, "cases": cases}
-    (folder / "grid.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    starts = []
-    for _ in range(2):
-        lines = []
-        starts.append(
-            (sweep(folder / "grid.yaml", out=folder / "out", jobs=2, report=lines.append), lines)
-        )
-        (folder / "luck").touch()
-    return folder, starts
+found = {"number": number, "twice": 2 * number, "typed": str(type(rate)), "n": json.loads(options)}
+print(json.dumps({**found, "n": found["n"].get("n"), "threads": os.environ["OMP_NUM_THREADS"]}))"""
 
 
 def write_notebook(folder, results=RESULTS, body=BODY):
     cells = [
         new_markdown_cell("Work."),
-        new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}),
+        new_code_cell(NOTEBOOK_PARAMETERS, metadata={"tags": ["parameters"]}),
         new_code_cell(body),
         new_code_cell(results, metadata={"tags": ["results"]}),
     ]
@@ -84,165 +485,102 @@ def write_notebook(folder, results=RESULTS, body=BODY):
     return folder / "work.ipynb"
 
 
-def test_runs_are_side_by_side_and_a_failure_stops_no_other(bench):
-    frame, lines = bench[1][0]
-    assert frame["run"].tolist() == [
-        "word=meet-a,number=5",
-        "word=meet-b,number=6",
-        "word=fail,number=7",
-        "word=die,number=8",
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory):
+    """A grid of four cases of a notebook, started twice, the second time with luck."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    write_notebook(folder)
+    words = {"meet-a": 5, "meet-b": 6, "fail": 7, "die": 8}
+    cases = [
+        {"label": word, "word": word, "number": number, "options": {"n": number}}
+        for word, number in words.items()
     ]
+    for case in cases:
+        del case["label"]  # the notebook has none
+    grid = {"notebook": str(folder / "work.ipynb"), "parameters": {"rate": 2}, "cases": cases}
+    starts = []
+    for _ in range(2):
+        lines = []
+        starts.append((sweep(grid, out=folder / "out", jobs=2, report=lines.append), lines))
+        (folder / "luck").touch()
+    return folder, grid, starts
+
+
+def test_notebooks_run_side_by_side_and_a_failure_stops_no_other(notebooks):
+    frame, lines = notebooks[2][0]
+    assert frame["word"].tolist() == ["meet-a", "meet-b", "fail", "die"]
     assert frame["status"].tolist() == ["done", "done", "failed", "failed"]
-    assert (
-        frame["error"].tolist()[:3] == ["", "", "RuntimeError: no luck"]
-        and "DeadKernelError" in frame["error"][3]
-    )
-    assert len(lines) == 4 and all(
-        re.match(r"\[[1-4]/4\] word=\S+: (done|failed) in \d+ s", line) for line in lines
-    )
+    assert frame["error"].tolist()[:3] == ["", "", "RuntimeError: no luck"]
+    assert "DeadKernelError" in frame["error"][3]
+    assert len(lines) == 5
 
 
-def test_the_second_start_runs_what_failed(bench):
-    frame, lines = bench[1][1]
-    assert frame["status"].tolist() == ["done"] * 4 and frame["error"].tolist() == [""] * 4
-    assert sorted(line.endswith("done before") for line in lines) == [False, False, True, True]
-    starts = [(bench[0] / "out" / run / "record" / "starts").read_text() for run in frame["run"]]
-    assert starts == ["meet-a", "meet-b", "failfail", "diedie"]
+def test_the_second_start_runs_the_notebooks_that_failed(notebooks):
+    folder, _, starts = notebooks
+    frame, lines = starts[1]
+    assert frame["status"].tolist() == ["done"] * 4
+    assert lines[0].startswith("2 of 4 runs done before, 2 to make")
+    made = [(folder / "out" / run / "starts").read_text() for run in frame["run"]]
+    assert made == ["meet-a", "meet-b", "failfail", "diedie"]
 
 
-def test_the_frame_has_parameters_results_and_seconds(bench):
-    frame = bench[1][1][0]
+def test_the_frame_has_parameters_and_results(notebooks):
+    frame = notebooks[2][1][0]
     assert frame["number"].equals(frame["result_number"])
-    assert (
-        frame["twice"].tolist() == [10, 12, 14, 16]
-        and frame["rate"].tolist() == [2.0] * 4
-        and (frame["seconds"] > 0).all()
-    )
-    assert set(frame["threads"]) == {"1"} and set(frame["typed"]) == {"<class 'float'>"}
-    assert (bench[0] / "out" / "results.csv").read_text().splitlines()[0] == ",".join(frame.columns)
+    assert frame["twice"].tolist() == [10, 12, 14, 16]
+    assert frame["n"].tolist() == [5, 6, 7, 8]  # a mapping arrived as JSON
+    assert frame["rate"].tolist() == [2.0] * 4
+    assert set(frame["threads"]) == {"1"}
+    assert set(frame["typed"]) == {"<class 'float'>"}
 
 
-def test_executed_notebooks_name_no_path_of_the_machine(bench):
-    folder = bench[0]
-    text = (folder / "out" / "word=meet-a,number=5" / "notebook.ipynb").read_text()
-    assert 'out = \\"out/word=meet-a,number=5/record\\"' in text and str(folder) not in text
+def test_executed_notebooks_name_no_path_of_the_machine(notebooks):
+    folder, _, starts = notebooks
+    logs = folder / "out" / "logs" / starts[1][0]["run"][0]
+    text = (logs / "notebook.ipynb").read_text()
+    assert "meet-a" in text and str(folder) not in text
 
 
-def test_more_runs_may_join_but_not_fewer_or_other_code(bench):
-    folder = bench[0]
-    content = yaml.safe_load((folder / "grid.yaml").read_text()) | {
-        "notebook": str(folder / "work.ipynb")
-    }
-    with pytest.raises(
-        ValueError,
-        match=r"another sweep: 'word=meet-a,number=5' is not among these runs; name another dir",
-    ):
-        sweep({**content, "cases": content["cases"][1:]}, out=folder / "out")
-    with pytest.raises(ValueError, match="is not among these runs"):
-        sweep({**content, "parameters": {"rate": 3}}, out=folder / "out")
-    lines = []
-    more = {**content, "cases": [*content["cases"], {"word": "x", "number": 9}]}
-    assert sweep(more, out=folder / "out", jobs=1, report=lines.append)["twice"].tolist() == [
-        10,
-        12,
-        14,
-        16,
-        18,
-    ]
-    assert sum(line.endswith("done before") for line in lines) == 4
-    other = folder / "other"
-    other.mkdir()
-    write_notebook(other, body=BODY + "\n1 + 1")
-    with pytest.raises(
-        ValueError,
-        match=r"holds runs of work.ipynb before its code was changed; name another directory",
-    ):
-        sweep({**more, "notebook": str(other / "work.ipynb")}, out=folder / "out")
+def test_the_log_of_a_finished_notebook_ends_well(notebooks):
+    folder, _, starts = notebooks
+    for run in starts[1][0]["run"]:
+        log = (folder / "out" / "logs" / run / "log.txt").read_text()
+        assert "KeyboardInterrupt" not in log
+        assert re.search(rf"{re.escape(run)}: done after \d", log.splitlines()[-1])
 
 
-def test_an_output_that_is_no_sweep_is_refused(tmp_path):
-    write_notebook(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"holds something else than a sweep; name another directory"
-    ):
-        sweep({"notebook": str(tmp_path / "work.ipynb")}, out=tmp_path)
+def test_a_notebook_whose_code_changed_is_refused(notebooks):
+    folder, grid, _ = notebooks
+    changed = folder / "changed"
+    changed.mkdir()
+    write_notebook(changed, body=BODY + "\n1 + 1")
+    with pytest.raises(ValueError, match="or before the notebook's code was changed"):
+        sweep({**grid, "notebook": str(changed / "work.ipynb")}, out=folder / "out")
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        (
-            {"parameters": {"numbr": 3}},
-            r"'numbr', value 3: unknown to the notebook; there are number, .*; did you mean 'number'\?",
-        ),
-        (
-            {"parameters": {"number": "three"}},
-            "parameter 'number', value 'three': the notebook says int, this is str",
-        ),
-        (
-            {"parameters": {"number": [1, 2.5]}},
-            "parameter 'number', value 2.5: the notebook says int, this is float",
-        ),
-        (
-            {"parameters": {"number": True}},
-            "parameter 'number', value True: the notebook says int, this is bool",
-        ),
-        (
-            {"parameters": {"rate": "fast"}},
-            "parameter 'rate', value 'fast': the notebook says float, this is str",
-        ),
-        ({"parameters": {"rate": float("nan")}}, "parameter 'rate', value nan: a number is needed"),
-        (
-            {"parameters": {"word": 3}},
-            "parameter 'word', value 3: the notebook says str, this is int",
-        ),
-        (
-            {"parameters": {"quick": 1}},
-            "parameter 'quick', value 1: the notebook says bool, this is int",
-        ),
-        (
-            {"parameters": {"plain": "x"}},
-            "parameter 'plain', value 'x': the notebook says int, this is str",
-        ),
-        (
-            {"parameters": {"word": None}},
-            "parameter 'word', value None: a number, a truth value or text is needed",
-        ),
-        ({"parameters": {"number": []}}, "number: at least one value is needed"),
-        (
-            {"parameters": {"number": [1, 1]}},
-            r"2 runs are \{'number': 1\}; every run has to differ",
-        ),
-        ({"parameters": ["number"]}, r"parameters=\['number'\]: a mapping"),
-        ({"parameters": {"seed": 1}, "seeds": 2}, "parameter 'seed': given twice"),
-        (
-            {"parameters": {"rate": 2}, "cases": [{"number": 1}, {"rate": 1}]},
-            "parameter 'rate': given twice",
-        ),
-        ({"cases": {"number": 1}}, "cases=.*: a list of mappings"),
-        ({"seeds": 0}, "seeds: at least one value is needed"),
-        ({"seeds": ["a"]}, "parameter 'seed', value 'a': the notebook says int"),
-        (
-            {"paramters": {}},
-            "unknown key 'paramters'; there are notebook, .*; did you mean 'parameters'",
-        ),
-        ({"notebook": None}, "notebook=None: the path of a notebook is needed"),
+        ({"numbr": 3}, "unknown parameter 'numbr'; there are number, .*did you mean 'number'"),
+        ({"number": "three"}, "'number', value 'three': the notebook says int, this is str"),
+        ({"number": [1, 2.5]}, "'number', value 2.5: the notebook says int, this is float"),
+        ({"number": True}, "'number', value True: the notebook says int, this is bool"),
+        ({"rate": "fast"}, "'rate', value 'fast': the notebook says float, this is str"),
+        ({"rate": float("nan")}, "the notebook says float|a number"),
+        ({"word": 3}, "'word', value 3: the notebook says str, this is int"),
+        ({"quick": 1}, "'quick', value 1: the notebook says bool, this is int"),
     ],
 )
-def test_what_is_wrong_with_a_grid_is_said_before_anything_runs(content, message, tmp_path):
+def test_what_does_not_fit_the_notebook_is_said(content, message, tmp_path):
     notebook = write_notebook(tmp_path)
     with pytest.raises(ValueError, match=message):
-        sweep({"notebook": str(notebook), **content}, out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        read({"notebook": str(notebook), "parameters": content})
 
 
 def test_an_unknown_notebook_names_the_nearest(tmp_path):
     write_notebook(tmp_path)
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"there is no such notebook; there are work.ipynb; did you mean 'work.ipynb'",
-    ):
-        grids.read({"notebook": str(tmp_path / "wrok.ipynb")})
+    with pytest.raises(FileNotFoundError, match=r"no such notebook; did you mean 'work.ipynb'"):
+        read({"notebook": str(tmp_path / "wrok.ipynb")})
 
 
 @pytest.mark.parametrize(
@@ -251,245 +589,70 @@ def test_an_unknown_notebook_names_the_nearest(tmp_path):
         ("plain words", "not a notebook"),
         ("{}", "not a notebook"),
         ('{"cells": 3, "nbformat": 4}', "not a notebook"),
-        (
-            nbformat.writes(new_notebook(cells=[new_code_cell("a = 1")])),
-            "no cell is tagged `parameters`",
-        ),
+        (nbformat.writes(new_notebook(cells=[new_code_cell("a = 1")])), "no cell is tagged"),
     ],
 )
 def test_what_is_no_notebook_with_parameters_is_refused(text, message, tmp_path):
     (tmp_path / "bad.ipynb").write_text(text)
     with pytest.raises(ValueError, match=message):
-        grids.read({"notebook": str(tmp_path / "bad.ipynb")})
+        read({"notebook": str(tmp_path / "bad.ipynb")})
 
 
-@pytest.mark.parametrize(
-    "text, message", [("a: [", "not YAML"), ("- 1", "a mapping with the key notebook is needed")]
-)
-def test_what_is_no_grid_is_refused(text, message, tmp_path):
-    (tmp_path / "grid.yaml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        grids.read(tmp_path / "grid.yaml")
+@pytest.mark.parametrize("printed", ["x", "", "[1]", '{"a": [1]}', "3"])
+def test_results_that_cannot_be_read_are_a_failure(printed):
+    cell = new_code_cell("1", metadata={"tags": ["results"]})
+    cell.outputs = [nbformat.v4.new_output("stream", text=printed)]
+    with pytest.raises(ValueError, match="no JSON object"):
+        printed_results(new_notebook(cells=[cell]))
+    assert printed_results(new_notebook(cells=[new_code_cell("1")])) == {}
 
 
-def test_runs_are_the_cross_product(tmp_path):
+def test_columns_of_the_same_name_are_kept_apart(tmp_path):
+    case = Case("a", {"run": 5, "rate": 0.5}, tmp_path, tmp_path / "logs", tmp_path / "work.ipynb")
     write_notebook(tmp_path)
-    content = {
-        "parameters": {"rate": "1e-4", "quick": [True, False]},
-        "cases": [{"word": "a", "number": 1}],
-        "seeds": 2,
-    }
-    grid = grids.read({"notebook": str(tmp_path / "work.ipynb"), **content})
-    assert list(grid.runs) == [
-        f"quick={q},word=a,number=1,seed={s}" for q in (True, False) for s in (0, 1)
-    ]
-    assert grid.runs["quick=True,word=a,number=1,seed=1"] == {
-        "rate": 1e-4,
-        "quick": True,
-        "word": "a",
-        "number": 1,
-        "seed": 1,
-    }
-    assert grid.sets_out and grid.notebook == tmp_path / "work.ipynb"
-
-
-def test_cases_may_differ_in_what_they_name(tmp_path):
-    write_notebook(tmp_path)
-    grid = grids.read(
-        {
-            "notebook": str(tmp_path / "work.ipynb"),
-            "cases": [{"word": "a"}, {"word": "a", "quick": True}],
-        }
-    )
-    assert grid.runs == {"word=a": {"word": "a"}, "word=a,quick=True": {"word": "a", "quick": True}}
-
-
-def test_labels_name_the_cases(tmp_path):
-    path = write_notebook(tmp_path)
-    path.write_text(path.read_text().replace("plain = 3", "label: str = ''"))
-    cases = [{"label": "one", "word": "a, b"}, {"label": "two", "number": 3}]
-    content = {"notebook": str(path), "cases": cases, "parameters": {"seed": [7]}}
-    assert list(grids.read(content).runs) == ["seed=7,label=one", "seed=7,label=two"]
-
-
-def test_names_are_short_and_their_own(tmp_path):
-    write_notebook(tmp_path)
-    grid = grids.read(
-        {
-            "notebook": str(tmp_path / "work.ipynb"),
-            "parameters": {"word": ["a b", "a/b", "c" * 500, "d"]},
-        }
-    )
-    assert (
-        len(set(grid.runs)) == 4
-        and max(map(len, grid.runs)) < 140
-        and list(grid.runs)[3] == "word=d"
-    )
-    assert all(re.fullmatch(r"word=a_b~\w{8}", name) for name in list(grid.runs)[:2])
-
-
-def test_bad_jobs_and_gpus_are_refused(tmp_path):
-    grid = {"notebook": str(write_notebook(tmp_path))}
-    with pytest.raises(ValueError, match="jobs=0: a whole number of at least 1"):
-        sweep(grid, jobs=0)
-    with pytest.raises(ValueError, match=r"gpus=1: .* 0 without Ray"):
-        sweep(grid, gpus=1)
-    with pytest.raises(ValueError, match="jobs=2: a running Ray cluster"):
-        sweep(grid, jobs=2, ray="auto")
-
-
-@pytest.mark.parametrize(
-    "results, message",
-    [
-        ("print('x')", "no JSON object"),
-        ("None", "no JSON object"),
-        ("print('[1]')", "no JSON object"),
-    ],
-)
-def test_results_that_cannot_be_read_are_a_failure(results, message):
-    notebook = new_notebook(cells=[new_code_cell(results, metadata={"tags": ["results"]})])
-    exec(
-        results,
-        {
-            "print": lambda text: notebook.cells[0].outputs.append(
-                nbformat.v4.new_output("stream", text=text)
-            )
-        },
-    )
-    with pytest.raises(ValueError, match=message):
-        _results(notebook)
-    assert _results(new_notebook(cells=[new_code_cell("1")])) == {}
-
-
-def test_parameters_and_results_keep_their_columns_apart(tmp_path):
-    (tmp_path / "run.json").write_text(
-        json.dumps(
-            {"status": "done", "seconds": 2.0, "error": "", "results": {"seconds": 1.0, "score": 3}}
-        )
-    )
-    row = _row(Job("a", {"run": 5, "rate": 0.5}, tmp_path, tmp_path, False))
-    assert row.pop("notebook").endswith("notebook.ipynb")
+    case.end("done", results={"seconds": 1.0, "score": 3}, seconds=2.0)
+    [row] = runner._frame([case]).to_dict("records")
+    assert row.pop("logs").endswith("logs")
     assert row == {
         "run": "a",
-        "parameter_run": 5,
-        "rate": 0.5,
         "status": "done",
         "seconds": 2.0,
         "error": "",
+        "parameter_run": 5,
+        "rate": 0.5,
         "result_seconds": 1.0,
         "score": 3,
     }
 
 
-def test_a_local_ray_cluster(tmp_path, monkeypatch):
-    monkeypatch.setenv(
-        "RAY_agent_register_timeout_ms", "60000"
-    )  # of Ray's own processes, on a busy machine
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray>=2.50'")
-    grid = {"notebook": str(write_notebook(tmp_path)), "parameters": {"word": ["meet-a", "meet-b"]}}
-    try:
-        frame = sweep(grid, out=tmp_path / "out", jobs=2, ray="local", report=lambda line: None)
-    except ConnectionError as error:
-        assert not ray.is_initialized()
-        if "timed out during startup" in str(error):
-            pytest.skip(str(error))
-        raise
-    assert frame["status"].tolist() == ["done", "done"], frame["error"].tolist()
-    assert not ray.is_initialized()
-
-
-def test_an_interrupt_takes_the_kernels_along(tmp_path):
-    write_notebook(tmp_path)
-    (tmp_path / "grid.yaml").write_text("notebook: work.ipynb\nparameters: {word: sleep}\n")
-    command = [
-        sys.executable,
-        "-m",
-        "workbench",
-        "sweep",
-        str(tmp_path / "grid.yaml"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=heed_interrupts
-    )
-    kernel = int(waited(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
-    process.send_signal(signal.SIGINT)
-    assert (
-        "stopped; the same command goes on" in process.communicate(timeout=60)[1]
-        and process.returncode == 130
-    )
-    waited(lambda: not alive(kernel))
-    outcome = tmp_path / "out" / "run" / "run.json"
-    assert not outcome.exists() or json.loads(outcome.read_text())["status"] == "failed"
-
-
-def waited(condition, seconds=120):
-    """What the condition says, as soon as it says something."""
-    ended = time.monotonic() + seconds
-    while not (said := condition()):
-        assert time.monotonic() < ended
-        time.sleep(0.05)
-    return said
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+# The command line
 
 
 def test_the_command_line(tmp_path):
-    write_notebook(tmp_path)
-    (tmp_path / "grid.yaml").write_text(
-        "notebook: work.ipynb\nparameters: {word: [fail], number: 4}\n"
-    )
-    arguments = [
-        "sweep",
-        str(tmp_path / "grid.yaml"),
-        "--out",
-        str(tmp_path / "out"),
-        "--jobs",
-        "1",
-    ]
+    grid = write_grid(tmp_path, [{"label": "diverges", "learning_rate": 1e30, "rounds": 1}])
+    arguments = ["sweep", str(grid), "--out", str(tmp_path / "out"), "--jobs", "1"]
     failed = CliRunner().invoke(main, arguments)
-    assert failed.exit_code == 1 and "[1/1] word=fail: failed" in failed.output, failed.output
-    assert "error: 1 of 1 runs failed; the same command runs them again" in failed.output
-    errors = nbformat.read(tmp_path / "out" / "word=fail" / "notebook.ipynb", as_version=4)
-    assert [
-        o.ename
-        for cell in errors.cells
-        for o in cell.get("outputs", [])
-        if o.output_type == "error"
-    ] == ["RuntimeError"]
-    (tmp_path / "luck").touch()
+    assert failed.exit_code == 1, failed.output
+    assert "[1/1] diverges/seed-0: failed: NonFinite" in failed.output
+    assert "error: 1 of 1 runs failed; the same command makes them again" in failed.output
+
+    outcome = tmp_path / "out/logs/diverges/seed-0/outcome.json"
+    (tmp_path / "out/diverges/seed-0").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "out/diverges/seed-0/manifest.json").touch()
+    told = json.loads(outcome.read_text()) | {"status": "done", "seconds": 1.0, "error": ""}
+    outcome.write_text(json.dumps(told))
     done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0 and re.search(r"word=fail +fail +4 +done", done.output), done.output
+    assert done.exit_code == 0 and re.search(r"diverges/seed-0 +done", done.output), done.output
+    printed = CliRunner().invoke(main, [*arguments, "--json"])
+    assert json.loads(printed.stdout)[0]["status"] == "done"
+
     wrong = CliRunner().invoke(main, ["sweep", str(tmp_path / "gird.yaml")])
-    assert (
-        wrong.exit_code == 1
-        and "there is no such file" in wrong.output
-        and "Traceback" not in wrong.output
-    )
+    assert wrong.exit_code == 1 and "did you mean 'grid.yaml'" in wrong.output
+    assert "Traceback" not in wrong.output
 
 
-@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
-def test_every_grid_fits_its_notebook(path):
-    assert grids.read(path).runs
-
-
-def test_the_example_runs(tmp_path):
-    content = yaml.safe_load((ROOT / "data" / "grids" / "example.yaml").read_text())
-    content |= {"notebook": str(ROOT / "notebooks" / "00_quickstart.ipynb"), "seeds": 1}
-    frame = sweep(content, out=tmp_path / "out")
-    assert frame["status"].tolist() == ["done"] and frame["rounds"].tolist() == [2], frame[
-        "error"
-    ].tolist()
-    assert (
-        len(nbformat.read(tmp_path / "out" / "seed=0" / "notebook.ipynb", as_version=4).cells) > 10
-    )
-    assert (tmp_path / "out" / "seed=0" / "record" / "rounds.parquet").exists()
-    assert '"image/png"' in (tmp_path / "out" / "seed=0" / "notebook.ipynb").read_text()
+def test_the_server_alone_ends_when_nobody_is_there(tmp_path):
+    """Started by hand with a closed connection and the wrong parent, it leaves at once."""
+    command = ["python", "-m", "workbench.sweeps.server", "0", str(os.getpid() + 1)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120)
+    assert done.returncode != 0

@@ -20,6 +20,7 @@ _MODULES = (
     "grpo",
     "labs",
     "methods",
+    "named",
     "objectives",
     "plots",
     "policies",

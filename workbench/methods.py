@@ -35,35 +35,9 @@ from workbench.selectors import All
 from workbench.slots import NEEDS, Slot
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
+from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
+from workbench.utils.names import PAPERS as PAPERS
 from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
-
-# The five papers that the notebooks reproduce, and the baselines that they share.
-PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
-# Further papers, for the leaderboard.
-MORE_PAPERS = (
-    "reinforce_ada",
-    "reinforce_ada_est",
-    "greso",
-    "speed",
-    "mopps",
-    "cures",
-    "hora",
-    "vip",
-    "cppo",
-    "ragen",
-    "pruned",
-    "asymmetric",
-    "pass_at_k",
-    "pkpo",
-    "rl_zvp",
-    "discounted_beta",
-    "mapp",
-    "rlep",
-    "experience_replay",
-    "exgrpo",
-    "lilo",
-    "adarft",
-)
 
 # Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
 LEARNING_SLOTS = {

@@ -28,12 +28,12 @@ from workbench.records.health import symptoms
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, checked_problems, play
+from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.seeding import derive
 
 if TYPE_CHECKING:
     from workbench.run import Run
 
-TRAINING_PHASES = ("generate", "verify", "schedule", "update")
 PHASES = (*TRAINING_PHASES, "record", "evaluate")
 # Columns that stay in memory: texts of prompts and tokens would make records many times as large.
 NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")

@@ -1,57 +1,22 @@
-"""The command line: `python -m workbench quickstart`. What the commands do is in `commands`, loaded when one runs."""
+"""The command line: `python -m workbench quickstart`.
+
+What the commands do is in the modules beside this one. They are imported when a command runs, so
+that help and completion stay fast.
+"""
+
+from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
 from workbench import __version__
-from workbench.cli.settings import METHODS
+from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
 
 UNITS = ("seconds", "flops", "rollouts", "round")
 RESUMABLE = ("quickstart", "run", "sweep")
-
-
-class Commands(click.Group):
-    """A named error is one line on stderr and exit status 1, an interrupt 130."""
-
-    def invoke(self, ctx):
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # click's own affair: the reader has left
-        except (ValueError, OSError, ImportError, FloatingPointError) as error:
-            click.echo(f"error: {error}", err=True)
-            sys.exit(1)
-        except KeyboardInterrupt:
-            resumable = ctx.invoked_subcommand in RESUMABLE
-            click.echo(
-                "\nstopped" + "; the same command goes on with what is missing" * resumable,
-                err=True,
-            )
-            sys.exit(130)
-
-
-def examples(*lines):
-    """Text below a command's help, one command a line."""
-    return "\b\nExamples:\n" + "\n".join(f"  python -m workbench {line}" for line in lines)
-
-
-def method_names(ctx, parameter, incomplete):
-    """For completion in the shell."""
-    return [name for name in METHODS if name.startswith(incomplete)]
-
-
-def print_completion(ctx, parameter, shell):
-    """Prints the script that completes commands and methods in that shell, and ends."""
-    if shell and not ctx.resilient_parsing:
-        from click.shell_completion import get_completion_class
-
-        click.echo(
-            get_completion_class(shell)(main, {}, "workbench", "_WORKBENCH_COMPLETE").source()
-        )
-        ctx.exit()
-
 
 EPILOG = """\b
 Exit status: 0 done; 1 an error, named in one line on stderr (doctor also: cannot run here);
@@ -61,9 +26,51 @@ Exit status: 0 done; 1 an error, named in one line on stderr (doctor also: canno
 Completion of the script `workbench`, for bash (zsh and fish alike):
   eval "$(workbench --completion bash)"
 """
-as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON and nothing else on stdout."
-)
+
+
+class Commands(click.Group):
+    """A named error is one line on stderr and exit status 1, an interrupt 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # click ends quietly when the reader of a pipe has left
+        except (ValueError, OSError, ImportError, FloatingPointError) as error:
+            from workbench.cli.terminal import say
+
+            say(f"error: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            goes_on = "; the same command goes on with what is missing"
+            resumable = ctx.invoked_subcommand in RESUMABLE
+            click.echo(f"\nstopped{goes_on if resumable else ''}", err=True)
+            sys.exit(130)
+
+
+def examples(*lines: str) -> str:
+    """Text below a command's help, one command a line."""
+    return "\b\nExamples:\n" + "\n".join(f"  python -m workbench {line}" for line in lines)
+
+
+def method_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The methods that begin like this, for completion in the shell."""
+    return [name for name in (*PAPERS, *MORE_PAPERS) if name.startswith(incomplete)]
+
+
+def print_completion(ctx: click.Context, parameter: click.Parameter, shell: str | None) -> None:
+    """Print the script that completes commands and methods in that shell, and end."""
+    if not shell or ctx.resilient_parsing:
+        return
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(main, {}, "workbench", "_WORKBENCH_COMPLETE").source())
+    ctx.exit()
+
+
+print_json = click.option("--json", is_flag=True, help="Print JSON and nothing else on stdout.")
 
 
 @click.group(cls=Commands, epilog=EPILOG)
@@ -76,7 +83,7 @@ as_json = click.option(
     callback=print_completion,
     help="Print what the shell evaluates for tab completion.",
 )
-def main():
+def main() -> None:
     """Which rollouts are worth generating, and which are worth training on?"""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MPLBACKEND", "agg")
@@ -97,7 +104,7 @@ def main():
     "--out", default="runs/quickstart", show_default=True, help="Directory of the record, resumed."
 )
 @click.option("--figures", default="figures", show_default=True, help="Directory of the pictures.")
-def quickstart(**options):
+def quickstart(**options: Any) -> None:
     """Train the tiny language model by GRPO on this machine, and draw what happened."""
     from workbench.cli import train
 
@@ -105,27 +112,40 @@ def quickstart(**options):
 
 
 @main.command(
+    help=f"""Run METHOD in a lab: {", ".join(PAPERS)}.
+
+    Further methods are {", ".join(MORE_PAPERS)}.
+
+    The slots of a method are {", ".join(SLOTS)}. The parts of the reward go by name:
+    reward.overlong.buffer.
+    """,
     epilog=examples(
         "run grpo --set n=16 --out runs/grpo",
         "run cbs --set selector.scope=round --set allocator.n=16 --out runs/cbs",
+        "run knapsack --set selector=MaxVariance --set selector.m=8 --out runs/both",
         "run aero --set advantage.alpha=2 --lab pool=1024 --lab levels=1,2,3 --out runs/aero",
-    )
+        "run pods --lab transformers --model my-model --data train.jsonl --out runs/mine",
+    ),
 )
 @click.argument("method", shell_complete=method_names)
 @click.option(
     "--set",
-    "options",
+    "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument of the method, as n=16, or of one of its slots, as selector.m=4; repeatable.",
+    help="An argument of the method, as n=16, or of a slot, as selector.m=4; repeatable.",
 )
 @click.option(
     "--lab",
-    "lab_options",
     multiple=True,
-    metavar="NAME=VALUE",
-    help="An argument of the tiny lab, as pool=1024.",
+    metavar="NAME|NAME=VALUE",
+    help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024; repeatable.",
 )
+@click.option("--model", metavar="NAME_OR_PATH", help="The model of the lab.")
+@click.option("--data", metavar="FILE", help="Problems: .jsonl, .json, .csv or .parquet.")
+@click.option("--held-out-data", metavar="FILE", help="Problems to evaluate on.")
+@click.option("--prompt-column", default="prompt", show_default=True, help="Column of questions.")
+@click.option("--answer-column", default="answer", show_default=True, help="Column of answers.")
 @click.option("--rounds", default=200, show_default=True, type=click.IntRange(1))
 @click.option("--problems", default=32, show_default=True, help="Problems a round.")
 @click.option("--seed", default=0, show_default=True)
@@ -136,17 +156,11 @@ def quickstart(**options):
     help="Rounds between evaluations, 0 for none.",
 )
 @click.option("--out", required=True, help="Directory of the record; resumed if it holds this run.")
-@as_json
-def run(**options):
+@print_json
+def run(**options: Any) -> None:
     from workbench.cli import train
 
     train.run(**options)
-
-
-run.help = f"""Run METHOD in the tiny lab: {", ".join(METHODS)}.
-
-Slots are allocator, reuse, selector, advantage, objective and reward (whose parts go by name: reward.overlong.buffer).
-"""
 
 
 @main.command(
@@ -157,25 +171,19 @@ Slots are allocator, reuse, selector, advantage, objective and reward (whose par
         "show runs/grpo --json",
     )
 )
-@click.argument("records", nargs=-1, required=True, type=click.Path(), metavar="RECORD...")
-@click.option(
-    "--html",
-    default=None,
-    metavar="FILE",
-    help="Write a report: one HTML file that needs no network.",
-)
-@click.option(
-    "--out", default=None, metavar="FIG", help="Write a figure: .svg, .png, .pdf; of one method."
-)
-@as_json
-def show(records, **options):
+@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="RECORD...")
+@click.option("--html", metavar="FILE", help="Write a report: one HTML file, without network.")
+@click.option("--out", metavar="FIG", help="Write a figure of one method: .svg, .png, .pdf.")
+@print_json
+def show(**options: Any) -> None:
     """Show what a run left: its table, a figure, a report.
 
-    RECORD is a run's directory, one with a directory for each seed, or one with label/seed-0, label/seed-1, ...
+    RECORD is a run's directory, one with a directory for each seed, or one with label/seed-0,
+    label/seed-1, ...
     """
     from workbench.cli import look
 
-    look.show(records, **options)
+    look.show(**options)
 
 
 @main.command(
@@ -185,7 +193,7 @@ def show(records, **options):
         "compare runs/grpo runs/knapsack --json",
     )
 )
-@click.argument("records", nargs=-1, required=True, type=click.Path(), metavar="A B...")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="A B...")
 @click.option(
     "--x",
     default="seconds",
@@ -202,27 +210,25 @@ def show(records, **options):
 )
 @click.option(
     "--baseline",
-    default=None,
     metavar="LABEL",
-    help="What differences are taken to.  [default: the first]",
+    help="What differences are taken to.  [default: grpo, or else the first]",
 )
 @click.option(
     "--budget",
-    default=None,
     type=click.FloatRange(0),
     help="Of x.  [default: the most that every run reached]",
 )
-@click.option("--out", default=None, metavar="FIG", help="Write the figure: .svg, .png, .pdf.")
-@as_json
-def compare(records, **options):
+@click.option("--out", metavar="FIG", help="Write the figure: .svg, .png, .pdf.")
+@print_json
+def compare(**options: Any) -> None:
     """Compare held-out accuracy at an equal budget, with intervals and paired differences.
 
-    A and B are records, or directories with label/seed-0, label/seed-1, ...; records that differ in the seed alone are
-    one method's seeds.
+    A and B are records, or directories with label/seed-0, label/seed-1, ...; records that differ in
+    the seed alone are one method's seeds.
     """
     from workbench.cli import look
 
-    look.compare(records, **options)
+    look.compare(**options)
 
 
 @main.command(
@@ -233,49 +239,38 @@ def compare(records, **options):
 @click.argument("grid", type=click.Path())
 @click.option(
     "--out",
-    default=None,
     help="Output directory, gone on with if it holds this sweep.  [default: runs/sweeps/NAME]",
 )
+@click.option("--jobs", type=click.IntRange(1), help="Runs side by side.  [default: one a core]")
 @click.option(
-    "--jobs", default=None, type=click.IntRange(1), help="Runs side by side.  [default: one a core]"
-)
-@click.option(
-    "--ray",
-    default=None,
-    metavar="ADDRESS",
-    help="A Ray cluster: auto or its address; local starts one here.",
+    "--ray", metavar="ADDRESS", help="A Ray cluster: auto or its address; local starts one here."
 )
 @click.option("--gpus", default=0.0, help="GPUs that each run takes on Ray.")
-@as_json
-def sweep(as_json, **options):
-    """Run a notebook over GRID, a YAML file."""
-    from workbench.sweeps import runner as sweeps
+@print_json
+def sweep(**options: Any) -> None:
+    """Make the runs of GRID, a YAML file."""
+    from workbench.cli import train
 
-    frame = sweeps.sweep(report=lambda line: click.echo(line, err=as_json), **options)
-    shown = (
-        frame.to_json(orient="records", indent=2)
-        if as_json
-        else ("\n" + frame.drop(columns=["error", "notebook"]).to_string(index=False))
-    )
-    click.echo(shown)
-    failed = int((frame["status"] == "failed").sum())
-    if failed:
-        raise ValueError(f"{failed} of {len(frame)} runs failed; the same command runs them again")
+    train.sweep(**options)
 
 
-@main.command("base-model", epilog=examples("base-model --out my-model --seed 1"))
-@click.option(
-    "--out", default="data/models/tiny", show_default=True, help="Directory to write the model to."
+@main.command(
+    "base-model",
+    epilog=examples("base-model early-small", "base-model late-large --out my-model --seed 1"),
 )
-@click.option("--seed", default=None, type=int, help="Default: that of the shipped model.")
-@click.option("--steps", default=None, type=int, help="Default: those of the shipped model.")
-def base_model(out, seed, steps):
-    """Make the tiny base model again: supervised training, stopped early, with its card."""
-    from pathlib import Path
+@click.argument("name")
+@click.option("--out", help="Directory to write the model to.  [default: data/models/NAME]")
+@click.option("--seed", type=int, help="Default: that of the shipped model.")
+@click.option("--steps", type=int, help="Default: those of the shipped model.")
+def base_model(name: str, out: str | None, seed: int | None, steps: int | None) -> None:
+    """Make a base model of the tiny lab again: supervised training, with its card.
 
-    from workbench.base_model import pretrain
+    NAME is early-small, early-large, late-small, late-large or tiny.
+    """
+    from workbench.base_model.training import make
+    from workbench.cli.terminal import say
 
-    pretrain.make(Path(out), seed=seed, steps=steps, report=click.echo)
+    make(name, out or f"data/models/{name}", seed=seed, steps=steps, report=say)
 
 
 @main.command(
@@ -285,15 +280,9 @@ def base_model(out, seed, steps):
         "doctor --json",
     )
 )
-@click.option(
-    "--lab",
-    default="tiny",
-    show_default=True,
-    type=click.Choice(["tiny", "transformers", "unsloth"]),
-)
+@click.option("--lab", default="tiny", show_default=True, type=click.Choice(LABS))
 @click.option(
     "--model",
-    default=None,
     metavar="NAME_OR_PATH",
     help="Estimate the memory of this model; nothing is downloaded.",
 )
@@ -311,18 +300,17 @@ def base_model(out, seed, steps):
 )
 @click.option("--rollouts", default=64, show_default=True, help="Sampled at once.")
 @click.option("--micro-tokens", default=16_384, show_default=True, help="Tokens of a micro-batch.")
-@as_json
-def doctor(lab, model, as_json, **options):
-    """Show this machine and what is missing; exit with 1 when LAB, with the model if one is named, cannot run here."""
-    from workbench.cli import doctor
+@print_json
+def doctor(json: bool, **options: Any) -> None:
+    """Show this machine and what is missing.
 
-    told = doctor.report(lab, model, **options)
-    if as_json:
-        import json
+    The exit status is 1 when the lab, with the model if one is named, cannot run here.
+    """
+    from workbench.cli import doctor as checks
+    from workbench.cli.terminal import as_json, say
 
-        click.echo(json.dumps(told, indent=2))
-    else:
-        click.echo(doctor.text(told))
+    told = checks.report(**options)
+    say(as_json(told) if json else checks.text(told))
     if not told["can_run"]:
         sys.exit(1)
 

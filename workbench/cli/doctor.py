@@ -1,345 +1,244 @@
-"""What is on this machine, what a lab lacks here, and whether a model fits: `python -m workbench doctor --lab unsloth`.
+"""What is on this machine, what a lab lacks here, and whether a model fits.
 
-Everything is found without loading a heavy package: versions from the installed metadata, GPUs from nvidia-smi.
+This is `python -m workbench doctor --lab unsloth`. Everything is found without loading a heavy
+package: versions come from the installed metadata, GPUs from nvidia-smi.
 """
 
-import os
+from __future__ import annotations
+
 import platform
-import re
-import shlex
 import shutil
-import subprocess
 import sys
-import tomllib
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from workbench.policies import memory
+from workbench.utils import machine
+from workbench.utils.machine import no_gpu
+from workbench.utils.names import LABS
+from workbench.utils.requirements import install_command, installed_version, requirements
+from workbench.utils.validation import one_of
 
-DISTRIBUTION = "workbench-rlvr"
-EXTRAS_OF = {"tiny": (), "transformers": (), "unsloth": ("gpu",)}
-LABS = tuple(EXTRAS_OF)
-COMPILERS = ("cc", "gcc", "clang")
+EXTRAS_OF_LABS = {"tiny": (), "transformers": (), "unsloth": ("gpu",)}
+MODELS = "models"
+MAKE_MODELS = "python -m workbench base-model"
 
 
-def needed(lab, load_in_4bit=False, fast_inference=True):
-    """Names of the distributions that a lab needs: the main ones of pyproject.toml and those of its extras.
+def report(
+    lab: str = "tiny", model: Any = None, *, fast_inference: bool = True, **options: Any
+) -> dict[str, Any]:
+    """All that `doctor` shows, as plain data.
 
-    load_in_4bit asks for bitsandbytes, fast_inference for vLLM, in the lab "unsloth".
+    Parameters
+    ----------
+    lab : {"tiny", "transformers", "unsloth"}
+    model : str or path, optional
+        Its memory is estimated and held against the largest GPU, or against main memory where there
+        is no GPU.
+    fast_inference : bool
+        Whether vLLM samples in the lab "unsloth".
+    options
+        Of `memory.estimate`.
+
+    Returns
+    -------
+    dict
+        machine, packages, lab, obstacles, can_run and, with a model, model. `can_run` is also
+        False where the lab would load the model and it takes more than `memory.SHARE` of the room.
     """
-    names = [
-        requirement.name
-        for extra in ("", *EXTRAS_OF[lab])
-        for requirement in requirements().get(extra, [])
-    ]
-    spared = {"bitsandbytes": not load_in_4bit, "vllm": not fast_inference}
-    return [name for name in dict.fromkeys(names) if not spared.get(name)]
+    problems = obstacles(lab, options.get("load_in_4bit", False), fast_inference)
+    here = this_machine()
+    told: dict[str, Any] = {
+        "machine": here,
+        "packages": packages(),
+        "lab": lab,
+        "obstacles": problems,
+    }
+    if model is not None:
+        told["model"] = _model(model, here, options)
+        if lab != "tiny" and not told["model"]["fits"]:
+            problems.append(
+                f"{model} does not fit: take a smaller model, load_in_4bit, a shorter max_length "
+                "or fewer rollouts at once"
+            )
+    told["can_run"] = not problems
+    return told
 
 
-def install_command(names):
-    """The pip command that installs these, within the bounds of this package."""
-    bounds = {r.name: f"{r.name}{r.specifier}" for group in requirements().values() for r in group}
-    return "pip install " + " ".join(shlex.quote(bounds.get(name, name)) for name in names)
+def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) -> list[str]:
+    """Why a lab cannot run here, one line each with the way out; an empty list if it can.
 
-
-def requirements():
-    """What this package asks for: "" or an extra's name -> list of `packaging` requirements, for this platform."""
-    checkout = Path(__file__).parents[2] / "pyproject.toml"
-    if not checkout.is_file():
-        return parse_requirements(metadata.requires(DISTRIBUTION) or ())
-    project = tomllib.loads(checkout.read_text())["project"]
-    groups = {"": project["dependencies"], **project["optional-dependencies"]}
-    found = {extra: parse_requirements(texts) for extra, texts in groups.items()}
-    return {extra: group.get("", []) for extra, group in found.items()}
-
-
-def parse_requirements(texts):
-    """Lines such as `peft>=0.19; extra == "lora"`: extra or "" -> list of requirements, those of other platforms left out."""
-    from packaging.requirements import Requirement
-
-    found = {}
-    for requirement in map(Requirement, texts):
-        extra = re.search(r'extra == "([^"]*)"', str(requirement.marker or ""))
-        extra = extra[1] if extra else ""
-        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-            found.setdefault(extra, []).append(requirement)
-    return found
-
-
-def packages():
-    """A dictionary for every distribution that this package or an extra names: name, wanted, version, state, extras.
-
-    state: "ok", "missing", or "out of bounds" for a version that pyproject.toml does not admit.
+    Versions out of bounds are no obstacle: the table of packages shows them.
     """
-    found = {}
+    one_of("lab", lab, LABS)
+    lines = []
+    if lab == "unsloth":
+        lines.append(no_gpu())
+        if machine.compiler() is None:
+            lines.append(
+                "no C compiler, which Triton needs: apt install build-essential, or set CC"
+            )
+    names = needed(lab, load_in_4bit, fast_inference)
+    missing = [name for name in names if installed_version(name) is None]
+    if missing:
+        lines.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
+    if lab == "tiny" and not shipped_models():
+        lines.append(f"the shipped models are missing; make one with: {MAKE_MODELS}")
+    return [line for line in lines if line]
+
+
+def needed(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) -> list[str]:
+    """Names of the distributions that a lab needs: what is always needed, and its extras.
+
+    load_in_4bit asks for bitsandbytes and fast_inference for vLLM, both in the lab "unsloth".
+    """
+    groups = requirements()
+    names: list[str] = []
+    for extra in ("", *EXTRAS_OF_LABS[lab]):
+        names += [requirement.name for requirement in groups.get(extra, [])]
+    if not load_in_4bit:
+        names = [name for name in names if name != "bitsandbytes"]
+    if not fast_inference:
+        names = [name for name in names if name != "vllm"]
+    return list(dict.fromkeys(names))
+
+
+def packages() -> list[dict[str, Any]]:
+    """Every distribution that this package or an extra of it names.
+
+    Returns
+    -------
+    list of dict
+        name, wanted (the bounds), version, state and extras. The state is "ok", "missing", or "out
+        of bounds" for a version that pyproject.toml does not admit.
+    """
+    entries: dict[str, dict[str, Any]] = {}
     for extra, group in requirements().items():
         for requirement in group:
-            version = _version(requirement.name)
-            admitted = version is not None and requirement.specifier.contains(
-                version, prereleases=True
-            )
-            state = "ok" if admitted else "missing" if version is None else "out of bounds"
-            entry = {
-                "name": requirement.name,
-                "wanted": str(requirement.specifier),
-                "version": version,
-                "state": state,
-            }
-            found.setdefault(requirement.name, entry | {"extras": []})["extras"].append(extra)
-    return list(found.values())
-
-
-def gpus():
-    """NVIDIA GPUs that a program started here sees: dictionaries of name, bytes, free bytes and driver.
-
-    From nvidia-smi, within CUDA_VISIBLE_DEVICES; where that program is missing, from torch if it has CUDA.
-    """
-    query = [
-        "nvidia-smi",
-        "--query-gpu=index,uuid,name,memory.total,memory.free,driver_version",
-        "--format=csv,noheader,nounits",
-    ]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return _gpus_of_torch()
-    return parse_gpus(
-        done.stdout if done.returncode == 0 else "", os.environ.get("CUDA_VISIBLE_DEVICES")
-    )
-
-
-def parse_gpus(text, visible=None):
-    """GPUs from the lines that nvidia-smi prints, those named in `visible` (numbers or UUIDs), None for all."""
-    found = []
-    wanted = None if visible is None else [part.strip() for part in visible.split(",")]
-    for line in text.strip().splitlines():
-        index, uuid, name, total, free, driver = (part.strip() for part in line.split(","))
-        if (
-            wanted is None
-            or index in wanted
-            or any(part and uuid.startswith(part) for part in wanted)
-        ):
-            found.append(
-                {
-                    "name": name,
-                    "bytes": _mebibytes(total),
-                    "free": _mebibytes(free),
-                    "driver": driver,
+            if requirement.name not in entries:
+                version = installed_version(requirement.name)
+                entries[requirement.name] = {
+                    "name": requirement.name,
+                    "wanted": str(requirement.specifier),
+                    "version": version,
+                    "state": _state(requirement, version),
+                    "extras": [],
                 }
-            )
-    return found
+            entries[requirement.name]["extras"].append(extra)
+    return list(entries.values())
 
 
-def machine():
-    """Python, system, cores, bytes of memory and of free disk, GPUs, compiler, and the build of PyTorch."""
+def this_machine() -> dict[str, Any]:
+    """Python, system, cores, bytes of memory and free disk, GPUs, compiler, torch and models."""
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": _cores(),
-        "memory": _memory(),
+        "cores": machine.cores(),
+        "memory": machine.memory(),
         "disk": shutil.disk_usage(".").free,
-        "gpus": gpus(),
-        "compiler": compiler(),
-        "torch": _version("torch"),
-        "model": _shipped(),
+        "gpus": machine.gpus(),
+        "compiler": machine.compiler(),
+        "torch": installed_version("torch"),
+        "models": shipped_models(),
     }
 
 
-def compiler():
-    """Path of a C compiler, which Triton needs to build its kernels: $CC, cc, gcc or clang; None where there is none."""
-    chosen = os.environ.get("CC", "").split()
-    return next(filter(None, (shutil.which(name) for name in (*chosen[:1], *COMPILERS))), None)
+def shipped_models() -> list[str]:
+    """Names of the models of the tiny lab, in a checkout or in the installed package."""
+    package = Path(__file__).parents[1]
+    for folder in (package.parent / "data" / MODELS, package / "_data" / MODELS):
+        weights = sorted(folder.glob("*/model.safetensors"))
+        if weights:
+            return [path.parent.name for path in weights]
+    return []
 
 
-def no_gpu():
-    """Why nothing can be computed on an NVIDIA GPU, or None."""
-    if platform.system() != "Linux":
-        return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
-    if not gpus():
-        return "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by CUDA_VISIBLE_DEVICES)"
-    torch = _version("torch") or ""
-    if torch.endswith("+cpu"):
-        return f"torch {torch} has no CUDA; get the build that has: pip install --force-reinstall torch=={torch[:-4]}"
-    return None
+def text(told: dict[str, Any]) -> str:
+    """What `report` returned, as lines to read."""
+    lines = [*_machine_lines(told["machine"]), "", *_package_lines(told["packages"])]
+    if "model" in told:
+        lines += _memory_lines(told["model"])
+    verdict = "can run here" if told["can_run"] else "cannot run here"
+    lines += ["", f"lab {told['lab']}: {verdict}"]
+    lines += [f"  {line}" for line in told["obstacles"]]
+    return "\n".join(lines)
 
 
-def obstacles(lab, load_in_4bit=False, fast_inference=True):
-    """Why a lab cannot run here, each one line with the way out; an empty list if it can.
-
-    Versions out of bounds are no obstacle: the table of packages shows them.
-    """
-    _check_lab(lab)
-    found = [no_gpu()] if lab == "unsloth" else []
-    if lab == "unsloth" and compiler() is None:
-        found.append("no C compiler, which Triton needs: apt install build-essential, or set CC")
-    missing = _missing(needed(lab, load_in_4bit, fast_inference))
-    if missing:
-        found.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
-    if lab == "tiny" and _shipped() is None:
-        found.append("the shipped model is missing; make it with: python -m workbench base-model")
-    return [line for line in found if line]
+def _state(requirement: Any, version: str | None) -> str:
+    if version is None:
+        return "missing"
+    admitted = requirement.specifier.contains(version, prereleases=True)
+    return "ok" if admitted else "out of bounds"
 
 
-def report(lab="tiny", model=None, *, fast_inference=True, **options):
-    """All that `doctor` shows, as plain data: machine, packages, lab, obstacles, can_run and, with a model, its memory.
-
-    fast_inference: see `needed`. options: of `memory.estimate`. A model is held against the largest GPU, or the machine's
-    memory where there is none; `can_run` is False where it takes more than `memory.SHARE` of that and the lab would load it.
-    """
-    found = obstacles(lab, options.get("load_in_4bit", False), fast_inference)
-    here = machine()
-    told = {"machine": here, "packages": packages(), "lab": lab, "obstacles": found}
-    if model is not None:
-        parts, sizes = memory.estimate(model, **options), memory.shape(model)
-        device = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=None)
-        room = (device["bytes"] if device else 0) or here[
-            "memory"
-        ]  # some GPUs share the main memory
-        told["model"] = {
-            "name": str(model),
-            "parameters": sizes.parameters,
-            "bytes": parts,
-            "total": sum(parts.values()),
-            "lora_parameters": sizes.lora_parameters(options.get("lora_rank", 64)),
-            "room": room,
-            "device": device["name"] if device else "CPU",
-            "fits": sum(parts.values()) <= memory.SHARE * room,
-            **options,
-        }
-        if lab != "tiny" and not told["model"]["fits"]:
-            found.append(
-                f"{model} does not fit: a smaller model, load_in_4bit, a shorter max_length, fewer rollouts at once"
-            )
-    return told | {"can_run": not found}
+def _model(model: Any, here: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """A model's size, what it takes by part, and whether the largest device has room for it."""
+    parts = memory.estimate(model, **options)
+    shape = memory.shape(model)
+    total = sum(parts.values())
+    gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=None)
+    # A GPU that shares the main memory reports none of its own.
+    room = (gpu["bytes"] if gpu else 0) or here["memory"]
+    return {
+        "name": str(model),
+        "parameters": shape.parameters,
+        "bytes": parts,
+        "total": total,
+        "lora_parameters": shape.lora_parameters(options.get("lora_rank", 64)),
+        "room": room,
+        "device": gpu["name"] if gpu else "CPU",
+        "fits": total <= memory.SHARE * room,
+        **options,
+    }
 
 
-def text(told):
-    """A report as lines to read."""
-    here = told["machine"]
+def _machine_lines(here: dict[str, Any]) -> list[str]:
     lines = [
         f"python    {here['python']} ({here['executable']})",
         f"system    {here['system']}",
         f"cores     {here['cores']}",
         f"memory    {_gb(here['memory'])}",
         f"disk      {_gb(here['disk'])} free here",
-        *(
-            [
-                f"gpu       {gpu['name']}, {_gb(gpu['bytes'])}, {_gb(gpu['free'])} free, driver {gpu['driver']}"
-                for gpu in here["gpus"]
-            ]
-            or ["gpu       none"]
-        ),
-        f"compiler  {here['compiler'] or 'none: apt install build-essential'}",
-        f"model     {here['model'] or 'not shipped here: python -m workbench base-model'}",
-        "",
     ]
-    for entry in told["packages"]:
-        asked = ", ".join(extra or "always" for extra in entry["extras"])
-        lines.append(
-            f"  {entry['name']:<20}{entry['version'] or '-':<18}{entry['state']:<15}{asked}"
-        )
-    lines += _missing_by_extra(told["packages"])
-    lines += _memory_lines(told["model"]) if "model" in told else []
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"lab {told['lab']}: {'can run here' if told['can_run'] else 'cannot run here'}",
-            *(f"  {line}" for line in told["obstacles"]),
-        ]
-    )
+    for gpu in here["gpus"]:
+        size = f"{_gb(gpu['bytes'])}, {_gb(gpu['free'])} free"
+        lines.append(f"gpu       {gpu['name']}, {size}, driver {gpu['driver']}")
+    if not here["gpus"]:
+        lines.append("gpu       none")
+    lines.append(f"compiler  {here['compiler'] or 'none: apt install build-essential'}")
+    lines.append(f"models    {', '.join(here['models']) or f'none shipped here: {MAKE_MODELS}'}")
+    return lines
 
 
-def _missing_by_extra(entries):
-    """For every extra that is not complete, the command that brings what it lacks."""
-    extras = dict.fromkeys(extra for entry in entries for extra in entry["extras"])
-    lacking = {
-        extra: [e["name"] for e in entries if extra in e["extras"] and e["state"] != "ok"]
-        for extra in extras
-    }
-    lines = [
-        f"  {extra or 'always':<12}{install_command(names)}"
-        for extra, names in lacking.items()
-        if names
-    ]
-    return ["", "what brings the rest", *lines] if lines else []
+def _package_lines(entries: list[dict[str, Any]]) -> list[str]:
+    """The table of packages, and for every extra that is not complete the command that helps."""
+    lines = []
+    lacking: dict[str, list[str]] = {}
+    for entry in entries:
+        asked_by = ", ".join(extra or "always" for extra in entry["extras"])
+        version = entry["version"] or "-"
+        lines.append(f"  {entry['name']:<20}{version:<18}{entry['state']:<15}{asked_by}")
+        if entry["state"] != "ok":
+            for extra in entry["extras"]:
+                lacking.setdefault(extra, []).append(entry["name"])
+    if lacking:
+        lines += ["", "what brings the rest"]
+    for extra, names in lacking.items():
+        lines.append(f"  {extra or 'always':<12}{install_command(names)}")
+    return lines
 
 
-def _memory_lines(model):
-    parts = [f"  {name:<20}{_gb(size):>12}" for name, size in model["bytes"].items()]
+def _memory_lines(model: dict[str, Any]) -> list[str]:
+    adapters = f"{model['lora_parameters']:,} in adapters"
+    lines = ["", f"{model['name']}: {model['parameters']:,} parameters, {adapters}"]
+    for name, size in model["bytes"].items():
+        lines.append(f"  {name:<20}{_gb(size):>12}")
     verdict = "fits" if model["fits"] else "does not fit"
-    return [
-        "",
-        f"{model['name']}: {model['parameters']:,} parameters, {model['lora_parameters']:,} in adapters",
-        *parts,
-        f"  {'together':<20}{_gb(model['total']):>12}  an estimate: {verdict} in {memory.SHARE:.0%} of {_gb(model['room'])} "
-        f"({model['device']})",
-    ]
+    room = f"{memory.SHARE:.0%} of {_gb(model['room'])} ({model['device']})"
+    lines.append(f"  {'together':<20}{_gb(model['total']):>12}  an estimate: {verdict} in {room}")
+    return lines
 
 
-def _check_lab(lab):
-    if lab not in LABS:
-        raise ValueError(f"lab={lab!r}: there are {', '.join(LABS)}")
-
-
-def _gpus_of_torch():
-    """GPUs as PyTorch sees them; none without a build that has CUDA, for which torch is not even loaded."""
-    if (_version("torch") or "+cpu").endswith("+cpu") or platform.system() != "Linux":
-        return []
-    import torch
-
-    found = []
-    for i in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(i)
-        found.append(
-            {
-                "name": torch.cuda.get_device_name(i),
-                "bytes": total,
-                "free": free,
-                "driver": "unknown",
-            }
-        )
-    return found
-
-
-def _missing(names):
-    return [name for name in names if _version(name) is None]
-
-
-def _version(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _mebibytes(number):
-    """Bytes; 0 where nvidia-smi cannot tell, as on machines whose GPU shares the main memory."""
-    return int(number) * 2**20 if number.isdigit() else 0
-
-
-def _cores():
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def _memory():
-    """Bytes of memory, or the limit of the container where that is lower."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    allowed = limit.read_text().strip() if limit.is_file() else "max"
-    return min(total, int(allowed)) if allowed.isdigit() else total
-
-
-def _shipped():
-    """Path of the shipped model, in a checkout or in the installed package; None where it is missing."""
-    here = Path(__file__).parent.parent
-    folders = (here.parent / "data/models/tiny", here / "_data/models/tiny")
-    return next(
-        (str(folder) for folder in folders if (folder / "model.safetensors").is_file()), None
-    )
-
-
-def _gb(size):
+def _gb(size: float) -> str:
     return f"{size / memory.GB:.1f} GB"

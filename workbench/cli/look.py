@@ -1,16 +1,27 @@
 """The commands that look at records: show and compare."""
 
-from math import isfinite, nan
-from pathlib import Path
+from __future__ import annotations
 
-import click
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from matplotlib.backend_bases import FigureCanvasBase
 
 from workbench.analysis import comparisons
 from workbench.cli import summaries
+from workbench.cli.terminal import as_json, say
 from workbench.plots import curves as plots
 from workbench.plots import papers as plots_papers
-from workbench.reports.figures import place_legend, plain
+from workbench.plots.text import plain
+from workbench.records import Record
+from workbench.reports.figures import draw_curves
+from workbench.reports.tables import default_baseline
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 UNITS = {
     "seconds": "seconds of training",
@@ -20,103 +31,130 @@ UNITS = {
 }
 
 
-def show(paths, html, out, as_json):
-    """A table of each record; a figure and an HTML report where they are asked for."""
+def show(paths: tuple[str, ...], html: str | None, out: str | None, json: bool) -> None:
+    """A table of each record, and a figure and an HTML report where they are asked for."""
     groups = comparisons.find(paths)
-    save = _saver(out)
     records = [record for group in groups.values() for record in group]
-    if out is not None and len(groups) > 1:
-        raise ValueError(f"--out shows one method, and there are {', '.join(groups)}; use compare")
-    found = [summaries.summary(record) for record in records]
+    if out is not None:
+        _check_format(out)
+        if len(groups) > 1:
+            raise ValueError(
+                f"--out shows one method, and there are {', '.join(groups)}; use compare"
+            )
+
+    summarized = [summaries.summary(record) for record in records]
     written = {}
     if out is not None:
-        written["figure"] = save(
-            _seeds(records) if len(records) > 1 else plots.overview(records[0])
-        )
+        figure = plots.overview(records[0]) if len(records) == 1 else _seeds(records)
+        written["figure"] = _save(figure, out)
     if html is not None:
-        from workbench.reports.page import report
+        from workbench.reports import report
 
         written["report"] = str(report(groups, html))
-    if as_json:
-        return click.echo(summaries.dump({"records": found, **written}))
-    for record, numbers in zip(records, found):
-        click.echo(f"{record!r}\n{summaries.text(numbers)}\n")
+
+    if json:
+        say(as_json({"records": summarized, **written}))
+        return
+    for record, numbers in zip(records, summarized):
+        say(f"{record!r}\n{summaries.text(numbers)}\n")
     for name, path in written.items():
-        click.echo(f"{name:<10}{path}")
+        say(f"{name:<10}{path}")
 
 
-def compare(paths, x, y, baseline, budget, out, as_json):
-    """Held-out accuracy of every label at one budget, with paired differences to a baseline, and the figure."""
+def compare(
+    paths: tuple[str, ...],
+    x: str,
+    y: str,
+    baseline: str | None,
+    budget: float | None,
+    out: str | None,
+    json: bool,
+) -> None:
+    """Accuracy of every label at one budget, with paired differences to a baseline."""
     groups = comparisons.find(paths)
-    save = _saver(out)
+    if out is not None:
+        _check_format(out)
     if len(groups) < 2:
-        only = next(iter(groups))
         raise ValueError(
-            f"{', '.join(paths)}: all are runs of {only}; at least two methods or settings are needed"
+            f"{', '.join(paths)}: all are runs of {next(iter(groups))}; at least two methods or "
+            "settings are needed"
         )
     comparisons.comparable(groups)
-    baseline = next(iter(groups)) if baseline is None else baseline
-    budget = comparisons.common_budget(groups, x) if budget is None else budget
+    baseline = baseline or default_baseline(groups)
+    if budget is None:
+        budget = comparisons.common_budget(groups, x)
     table = comparisons.at_budget(groups, x, budget, baseline=baseline, y=y)
-    figure = save(_figure(groups, x, y, budget, table, baseline)) if out is not None else None
-    if as_json:
-        found = {"x": x, "y": y, "budget": budget, "baseline": baseline, "figure": figure}
-        return click.echo(summaries.dump(found | {"labels": table.to_dict(orient="index")}))
-    click.echo(_text(table, x, y, budget, baseline))
-    if figure:
-        click.echo(f"\nfigure    {figure}")
+
+    figure = None
+    if out is not None:
+        figure = _save(_figure(groups, x, y, budget, table, baseline), out)
+    if json:
+        labels = table.to_dict(orient="index")
+        compared = {"x": x, "y": y, "budget": budget, "baseline": baseline, "figure": figure}
+        say(as_json({**compared, "labels": labels}))
+        return
+    say(_text(table, x, y, budget, baseline))
+    if figure is not None:
+        say(f"\nfigure    {figure}")
 
 
-def _seeds(records):
-    empty = next(
-        (record for record in records if record.evals.empty or not len(record.rounds)), None
-    )
-    if empty is not None:
-        raise ValueError(
-            f"--out: {empty.path} has no evaluation or no round yet, so its seeds make no figure"
-        )
-    return plots.summary(records)
-
-
-def _text(table, x, y, budget, baseline):
-    width = max(map(len, table.index)) + 2
+def _text(table: pd.DataFrame, x: str, y: str, budget: float, baseline: str) -> str:
+    """The comparison as lines to read."""
+    width = max(len(label) for label in table.index) + 2
+    difference = f"minus {baseline}"
     lines = [
         f"{plots.AXIS_LABELS[y]} at {_amount(budget)} {UNITS[x]}",
         "",
-        f"{'':<{width}}{'runs':>4}{'mean':>8}{'':8}{f'minus {baseline}':>16}   95 % interval      better",
+        f"{'':<{width}}{'runs':>4}{'mean':>8}{'':8}{difference:>16}   95 % interval      better",
     ]
     for label, row in table.iterrows():
-        half = f" ± {row['half']:.3f}" if isfinite(row["half"]) else ""
+        half = f" ± {row['half']:.3f}" if math.isfinite(row["half"]) else ""
         line = f"{label:<{width}}{row['n']:>4.0f}{row['mean']:>8.3f}{half:<8}"
-        if isfinite(row.get("difference", nan)):
-            line += f"{row['difference']:>+16.3f}   {row['low']:+.3f} to {row['high']:+.3f}{row['better']:>9.0%}"
+        if math.isfinite(row.get("difference", math.nan)):
+            interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
+            line += f"{row['difference']:>+16.3f}   {interval}{row['better']:>9.0%}"
         elif label != baseline:
             line += f"{'no seed in common':>20}"
         lines.append(line.rstrip())
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "± 95 % over seeds. Differences: the same seeds and problems, two-way bootstrap. "
-            "better: share of seeds ahead.",
-        ]
-    )
+    lines += [
+        "",
+        "± is the 95 % interval over seeds. Differences are paired by seed and problem, with a",
+        "two-way bootstrap interval. better: the share of seeds that are ahead.",
+    ]
+    return "\n".join(lines)
 
 
-def _amount(budget):
-    return f"{budget:.4g}" if budget < 1000 or budget >= 1e7 else f"{budget:,.0f}"
+def _amount(budget: float) -> str:
+    """A budget with four digits, FLOPs as a power of ten."""
+    return f"{budget:,.0f}" if 1000 <= budget < 1e7 else f"{budget:.4g}"
 
 
-def _figure(groups, x, y, budget, table, baseline):
+def _seeds(records: list[Record]) -> Figure:
+    """One method's seeds in one figure."""
+    for record in records:
+        if record.evals.empty or not len(record.rounds):
+            raise ValueError(
+                f"--out: {record.path} has no evaluation or no round yet, so its seeds make no "
+                "figure"
+            )
+    return plots.summary(records)
+
+
+def _figure(
+    groups: Mapping[str, list[Record]],
+    x: str,
+    y: str,
+    budget: float,
+    table: pd.DataFrame,
+    baseline: str,
+) -> Figure:
     """Curves up to where each run ended, and the paired differences at the budget."""
     with plots.style():
+        height = max(3.8, 0.8 + 0.22 * len(groups))
         figure, (curves, differences) = plots.plt.subplots(
-            1, 2, figsize=(11, 3.8), layout="constrained"
+            1, 2, figsize=(11, height), layout="constrained"
         )
-        plots.learning_curve(
-            {plain(label): group for label, group in groups.items()}, x=x, y=y, ax=curves
-        )
-        place_legend(curves, len(groups))
+        draw_curves(groups, x=x, y=y, ax=curves)
         curves.axvline(budget, color="#666666", ls=":", lw=1)
         curves.set_xlabel(f"{plots.AXIS_LABELS[x]} (dotted: {_amount(budget)})")
         if "difference" in table:
@@ -125,26 +163,22 @@ def _figure(groups, x, y, budget, table, baseline):
                 label="difference in held-out accuracy, 95 %",
                 ax=differences,
             )
-        differences.set_title(
-            f"minus {plain(baseline)} at {_amount(budget)} {UNITS[x]}", fontsize="small"
-        )
+        title = f"minus {plain(baseline)} at {_amount(budget)} {UNITS[x]}"
+        differences.set_title(title, fontsize="small")
     return figure
 
 
-def _saver(out):
-    """A function that writes a figure to `out` and gives its path; ValueError now for a format that cannot be written."""
-    if out is None:
-        return None
-    target, known = Path(out), FigureCanvasBase.get_supported_filetypes()
-    if target.suffix.lstrip(".") not in known:
-        raise ValueError(
-            f"--out {out}: no picture format; allowed are {', '.join(f'.{name}' for name in sorted(known))}"
-        )
+def _check_format(out: str) -> None:
+    """ValueError for a picture format that cannot be written."""
+    known = FigureCanvasBase.get_supported_filetypes()
+    if Path(out).suffix.lstrip(".") not in known:
+        endings = ", ".join(f".{name}" for name in sorted(known))
+        raise ValueError(f"--out {out}: no picture format; allowed are {endings}")
 
-    def save(figure):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target, dpi=150)
-        plots.plt.close(figure)
-        return str(target)
 
-    return save
+def _save(figure: Any, out: str) -> str:
+    target = Path(out)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    plots.plt.close(figure)
+    return str(target)

@@ -1,15 +1,25 @@
-"""A record in numbers: as a dict for machines, and as the text that commands print."""
+"""A record in numbers: as plain data for machines, and as the text that commands print."""
 
-import json
-import math
+from __future__ import annotations
 
-from workbench.analysis.comparisons import PHASES
+from typing import Any
+
+from workbench.records import Record
+from workbench.utils.names import TRAINING_PHASES
 
 
-def summary(record):
-    """JSON-ready dict: what was run, held-out accuracy at the first and last evaluation, rollouts, seconds a round."""
-    rounds, manifest = record.rounds, record.manifest
-    found = {
+def summary(record: Record) -> dict[str, Any]:
+    """What was run, the accuracy at the first and the last evaluation, and what it took.
+
+    Returns
+    -------
+    dict
+        path, method, lab, seed, rounds, held_out (None without an evaluation), rollouts, and once
+        there is a round effective, seconds (a round, by phase) and seconds_round.
+    """
+    rounds = record.rounds
+    manifest = record.manifest
+    summarized: dict[str, Any] = {
         "path": str(record.path),
         "method": record.label,
         "lab": manifest["lab"]["lab"],
@@ -19,76 +29,62 @@ def summary(record):
         "rollouts": None,
     }
     if len(rounds):
-        found |= {
-            "rollouts": int(rounds["rollouts"].sum()),
-            "effective": float(rounds["effective_gradient_ratio"].mean()),
-            "seconds": {name: float(rounds[f"seconds_{name}"].mean()) for name in PHASES},
-            "seconds_round": float(rounds["seconds"].mean()),
+        summarized["rollouts"] = int(rounds["rollouts"].sum())
+        summarized["effective"] = float(rounds["effective_gradient_ratio"].mean())
+        summarized["seconds"] = {
+            phase: float(rounds[f"seconds_{phase}"].mean()) for phase in TRAINING_PHASES
         }
-    return found
+        summarized["seconds_round"] = float(rounds["seconds"].mean())
+    return summarized
 
 
-def text(found):
-    """The summary as lines: before and after, then what it took."""
+def text(summarized: dict[str, Any]) -> str:
+    """A summary as lines: accuracy before and after, then what it took."""
     lines = []
-    if found["held_out"]:
-        k, first, last = (
-            found["held_out"]["k"],
-            found["held_out"]["first"],
-            found["held_out"]["last"],
-        )
-        heads = f"round {first['round']}", f"round {last['round']}"
-        rows = [
-            (f"avg@{k}", first["accuracy"], last["accuracy"], 3),
-            ("greedy", first["greedy"], last["greedy"], 3),
-        ]
-        rows += [
-            (f"level {level}, avg@{k}", rate, last["levels"][level], 2)
-            for level, rate in first["levels"].items()
-        ]
-        lines += ["", f"{'held-out accuracy':<28}{heads[0]:>12}{heads[1]:>12}"]
-        lines += [
-            f"{f'  {name}':<28}{a:>12.{digits}f}{b:>12.{digits}f}" for name, a, b, digits in rows
-        ]
-    if found["rounds"]:
-        shares = "  ".join(f"{name} {value:.3f}" for name, value in found["seconds"].items())
+    if summarized["held_out"]:
+        lines += _held_out_lines(**summarized["held_out"])
+    if summarized["rounds"]:
+        phases = "  ".join(f"{name} {value:.3f}" for name, value in summarized["seconds"].items())
+        effective = f"{summarized['effective']:.0%} with a gradient"
         lines += [
             "",
-            f"rollouts {found['rollouts']}, of those trained on {found['effective']:.0%} with a gradient",
-            f"seconds a round {found['seconds_round']:.2f}: {shares}",
+            f"rollouts {summarized['rollouts']}, of those trained on {effective}",
+            f"seconds a round {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
 
 
-def dump(value):
-    """JSON text of dicts, lists and numbers; what is not finite becomes null, which every reader understands."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
+def _held_out_lines(k: int, first: dict[str, Any], last: dict[str, Any]) -> list[str]:
+    rows = [
+        (f"avg@{k}", f"{first['accuracy']:.3f}", f"{last['accuracy']:.3f}"),
+        ("greedy", f"{first['greedy']:.3f}", f"{last['greedy']:.3f}"),
+    ]
+    for level, before in first["levels"].items():
+        after = last["levels"][level]
+        rows.append((f"level {level}, avg@{k}", f"{before:.2f}", f"{after:.2f}"))
+    columns = [f"round {end['round']}" for end in (first, last)]
+    lines = ["", f"{'held-out accuracy':<28}{columns[0]:>12}{columns[1]:>12}"]
+    lines += [f"  {name:<26}{before:>12}{after:>12}" for name, before, after in rows]
+    return lines
 
 
-def _held_out(record):
-    curve, evals = record.accuracy(), record.evals
+def _held_out(record: Record) -> dict[str, Any] | None:
+    """Samples a problem, and the scores at the first and the last evaluation."""
+    curve = record.accuracy()
     if not len(curve):
         return None
-    rates = evals.assign(rate=evals["correct"] / evals["samples"]).pivot_table(
-        index="round", columns="level", values="rate"
-    )
-    ends = (
-        {
-            "round": int(row["round"]),
-            "accuracy": float(row["accuracy"]),
-            "greedy": float(row["greedy"]),
-            "levels": {str(level): float(rate) for level, rate in rates.loc[row["round"]].items()},
-        }
-        for _, row in curve.iloc[[0, -1]].iterrows()
-    )
-    return {"k": int(evals["samples"].iloc[0]), **dict(zip(("first", "last"), ends))}
-
-
-def _plain(value):
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    evals = record.evals
+    evals = evals.assign(rate=evals["correct"] / evals["samples"])
+    levels = evals.pivot_table(index="round", columns="level", values="rate")
+    ends = []
+    for _, row in curve.iloc[[0, -1]].iterrows():
+        by_level = levels.loc[row["round"]]
+        ends.append(
+            {
+                "round": int(row["round"]),
+                "accuracy": float(row["accuracy"]),
+                "greedy": float(row["greedy"]),
+                "levels": {str(level): float(rate) for level, rate in by_level.items()},
+            }
+        )
+    return {"k": int(evals["samples"].iloc[0]), "first": ends[0], "last": ends[1]}

@@ -1,48 +1,193 @@
-"""The commands that train: quickstart and run."""
+"""The commands that train: quickstart, run and sweep."""
 
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-import click
+from workbench.cli import summaries
+from workbench.cli.terminal import as_json, say
 
-from workbench.cli import settings, summaries
+WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
-def quickstart(rounds, seed, out, figures):
-    """GRPO in the tiny lab, its table, and its overview figure in both formats."""
+def quickstart(rounds: int, seed: int, out: str, figures: str) -> None:
+    """GRPO in the tiny lab, its table, and its overview figure in two formats."""
     import workbench as wb
 
     run = wb.Run(wb.labs.tiny(), wb.methods.grpo(), seed=seed, out=out)
-    click.echo(
-        f"GRPO on the tiny lab, {run.problems_per_round} problems x 8 rollouts a round; the record goes to {out}"
-    )
+    say(f"GRPO in the tiny lab, {run.problems_per_round} problems x 8 rollouts a round")
+    say(f"record    {out}")
     for _ in run.rounds(rounds):
         pass
-    click.echo(summaries.text(summaries.summary(run.record)))
-    figures = Path(figures)
-    figures.mkdir(parents=True, exist_ok=True)
+    say(summaries.text(summaries.summary(run.record)))
+
+    folder = Path(figures)
+    folder.mkdir(parents=True, exist_ok=True)
     figure = wb.plots.overview(run.record)
-    for suffix in ("svg", "png"):
-        figure.savefig(
-            figures / f"quickstart.{suffix}",
-            dpi=150,
-            metadata={"Date": None} if suffix == "svg" else None,
-        )
-    click.echo(f"\nfigure    {figures / 'quickstart.svg'} (and .png)")
-    click.echo("notebook  make lab, then open notebooks/00_quickstart.ipynb")
+    # Without the date the same run always draws the same file.
+    figure.savefig(folder / "quickstart.svg", metadata={"Date": None})
+    figure.savefig(folder / "quickstart.png", dpi=150)
+    say(f"\nfigure    {folder / 'quickstart.svg'} (and .png)")
+    say("notebook  make lab, then open notebooks/00_quickstart.ipynb")
 
 
-def run(method, options, lab_options, rounds, problems, seed, evaluate_every, out, as_json):
-    """Any method in the tiny lab, and its table."""
-    chosen = settings.method(method, settings.pairs(options))
+def run(
+    method: str,
+    settings: Iterable[str],
+    lab: Iterable[str],
+    model: str | None,
+    data: str | None,
+    held_out_data: str | None,
+    prompt_column: str,
+    answer_column: str,
+    rounds: int,
+    problems: int,
+    seed: int,
+    evaluate_every: int,
+    out: str,
+    json: bool,
+) -> None:
+    """Any method in any lab, and its table."""
+    from workbench import named
+
+    chosen = pairs(settings)
+    arguments = {name: value for name, value in chosen.items() if "." not in name}
+    dotted = {name: value for name, value in chosen.items() if "." in name}
+    # A slot's own name sets the slot: selector=MaxVariance beside selector.m=8.
+    for slot in named.SLOTS:
+        if slot in arguments:
+            dotted[slot] = arguments.pop(slot)
+    made = named.method(method, arguments, dotted)
+
+    name, options = lab_options(lab)
+    if model is not None:
+        options["model"] = model
+    for which, path in (("problems", data), ("held_out", held_out_data)):
+        if path is not None:
+            options[which] = read_problems(path, prompt_column, answer_column)
     import workbench as wb
 
-    lab = settings.call(wb.labs.tiny, settings.pairs(lab_options))
-    run = wb.Run(
-        lab, chosen, seed=seed, out=out, problems_per_round=problems, evaluate_every=evaluate_every
+    started = wb.Run(
+        named.lab(name, options),
+        made,
+        seed=seed,
+        out=out,
+        problems_per_round=problems,
+        evaluate_every=evaluate_every,
     )
-    if not as_json:
-        click.echo(repr(chosen))
-    for _ in run.rounds(rounds):
+    if not json:
+        say(repr(started.method))
+    for _ in started.rounds(rounds):
         pass
-    found = summaries.summary(run.record)
-    click.echo(summaries.dump(found) if as_json else summaries.text(found))
+    summarized = summaries.summary(started.record)
+    say(as_json(summarized) if json else summaries.text(summarized))
+
+
+def sweep(
+    grid: str, out: str | None, jobs: int | None, ray: str | None, gpus: float, json: bool
+) -> None:
+    """The runs of a grid, and their table; ValueError when some failed."""
+    from workbench.sweeps import sweep as make_runs
+
+    # With --json the lines about progress go to stderr, so that stdout holds the table alone.
+    frame = make_runs(
+        grid, out=out, jobs=jobs, ray=ray, gpus=gpus, report=lambda line: say(line, err=json)
+    )
+    if json:
+        say(frame.to_json(orient="records", indent=2))
+    else:
+        say("\n" + frame.drop(columns=["error", "logs"]).to_string(index=False))
+    failed = int((frame["status"] == "failed").sum())
+    if failed:
+        raise ValueError(f"{failed} of {len(frame)} runs failed; the same command makes them again")
+
+
+def pairs(texts: Iterable[str]) -> dict[str, Any]:
+    """NAME=VALUE texts as a dict.
+
+    Values are Python literals, and true, false and none in any case; anything else is text.
+
+    >>> pairs(["n=16", "clip=0.1,0.2", "rule=random", "mode=none"])
+    {'n': 16, 'clip': (0.1, 0.2), 'rule': 'random', 'mode': None}
+    """
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"{text!r}: NAME=VALUE is needed")
+        values[name] = _value(value)
+    return values
+
+
+def lab_options(texts: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """The name of a lab, and its arguments; dotted names are arguments of an argument.
+
+    >>> lab_options(["transformers", "dtype=bfloat16", "sampling.max_new_tokens=64"])
+    ('transformers', {'dtype': 'bfloat16', 'sampling': {'max_new_tokens': 64}})
+    """
+    texts = list(texts)
+    names = [text for text in texts if "=" not in text]
+    if len(names) > 1:
+        raise ValueError(f"--lab {' --lab '.join(names)}: one lab is needed")
+    options: dict[str, Any] = {}
+    for path, value in pairs(text for text in texts if "=" in text).items():
+        node = options
+        *outer, last = path.split(".")
+        for name in outer:
+            node = node.setdefault(name, {})
+            if not isinstance(node, dict):
+                raise ValueError(f"{path}: {name} has a value of its own already")
+        node[last] = value
+    return (names[0] if names else "tiny"), options
+
+
+def read_problems(path: str, prompt_column: str, answer_column: str) -> Any:
+    """A `Pool` from a JSONL, JSON, CSV or parquet file.
+
+    Parameters
+    ----------
+    path : str
+    prompt_column, answer_column : str
+        Names of the columns that hold the question and the gold answer.
+    """
+    import pandas as pd
+
+    from workbench.problems import Pool, Problem
+    from workbench.utils.seeding import derive
+    from workbench.utils.validation import did_you_mean
+
+    readers = {
+        ".jsonl": lambda file: pd.read_json(file, lines=True, dtype=False),
+        ".json": lambda file: pd.read_json(file, dtype=False),
+        ".csv": lambda file: pd.read_csv(file, dtype=str, keep_default_na=False),
+        ".parquet": pd.read_parquet,
+    }
+    suffix = Path(path).suffix
+    if suffix not in readers:
+        raise ValueError(f"--data {path}: a file ending in {', '.join(readers)} is needed")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"--data {path}: there is no such file")
+    frame = readers[suffix](path)
+    for column in (prompt_column, answer_column):
+        if column not in frame:
+            names = list(map(str, frame.columns))
+            raise ValueError(
+                f"--data {path}: it has no column {column!r}; there are {', '.join(names)}"
+                f"{did_you_mean(column, names)}"
+            )
+    rows = zip(frame[prompt_column].astype(str), frame[answer_column].astype(str))
+    return Pool(
+        Problem(f"{derive(prompt, answer):016x}", prompt, answer) for prompt, answer in rows
+    )
+
+
+def _value(text: str) -> Any:
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text

@@ -15,6 +15,7 @@ import numpy as np
 import seaborn as sns
 
 from workbench.analysis.metrics import mean_interval
+from workbench.plots.text import plain
 
 AXIS_LABELS = {
     "round": "round",
@@ -80,7 +81,7 @@ def learning_curve(records, *, x="round", y="accuracy", smooth=1, ax=None):
             _band(
                 ax,
                 [_curve(record, x, y, smooth) for record in group],
-                f"{label} (n = {len(group)})",
+                f"{plain(label)} (n = {len(group)})",
                 colour,
             )
         ax.set(xlabel=AXIS_LABELS.get(x, x), ylabel=AXIS_LABELS.get(y, y))
@@ -320,7 +321,7 @@ def _who(records):
     names = ", ".join(
         dict.fromkeys(f"{m['method']['name']} on {m['lab']['lab']}" for m in manifests)
     )
-    return f"{names}, " + (
+    return f"{plain(names)}, " + (
         f"seed {manifests[0]['seed']}" if len(records) == 1 else f"n = {len(records)} seeds"
     )
 

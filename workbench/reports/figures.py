@@ -1,17 +1,29 @@
-"""Figures of the HTML report: SVG whose colours are variables of the page, so that one drawing serves light and dark."""
+"""Figures of the HTML report.
+
+They are SVG whose colours are variables of the page, so that one drawing serves light and dark.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import io
 import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from workbench.analysis import comparisons
 from workbench.plots import curves as plots
 from workbench.plots import papers as plots_papers
+from workbench.plots.text import plain
+from workbench.records import Record
 
-SIZE = (5.6, 3.3)
+Groups = Mapping[str, Sequence[Record]]
+
+WIDTH, HEIGHT = 5.6, 3.3
 INK = {
     "#ffffff": "var(--panel)",
     "#000000": "var(--text)",
@@ -20,188 +32,280 @@ INK = {
     "#666666": "var(--soft)",
     "#e6e6e6": "var(--grid)",
 }
-LABELS_APART = 4  # labels up to which a figure for each is drawn
+DASHES = ("-", "--", ":", "-.")  # of the first ten curves, the second ten, ...
+SVG_DASHES = ("", "7 4", "2 4", "7 3 2 3")  # the same for the legend of the page
+IN_FIGURE = 4  # labels up to which a figure has a legend of its own
+SHORT = 24  # letters of a label that fit into a figure's legend
+
+OUTCOMES = ("all right", "mixed", "all wrong")
+OUTCOME_COLOURS = (2, 0, 3)  # of the palette, in bars and areas alike
+
+CURVES = {
+    "reward": "Mean reward of a round's rollouts.",
+    "entropy": "Mean entropy of the sampling distribution.",
+    "length": "Mean length of responses.",
+}
+MECHANISMS = {
+    "effective_gradient_ratio": "Share of the selected rollouts whose advantage is not zero.",
+    "trained": "Rollouts trained on in a round.",
+    "gradient_norm": "Norm of the gradient before clipping.",
+}
 
 
-def curves(groups):
-    """Held-out accuracy and what changes with it: a list of dicts with svg and caption. groups: label to records."""
-    evaluated = {
-        label: [r for r in group if len(r.accuracy()) > 1] for label, group in groups.items()
-    }
-    evaluated = {label: group for label, group in evaluated.items() if group}
+def curves(groups: Groups) -> list[dict[str, Any]]:
+    """Held-out accuracy and what changes with it: svg and caption of each figure."""
+    evaluated = {}
+    for label, group in groups.items():
+        runs = [record for record in group if len(record.accuracy()) > 1]
+        if runs:
+            evaluated[label] = runs
     figures = []
     if evaluated:
-        figures += [
-            _curve(
-                evaluated, "round", "accuracy", "Held-out accuracy of sampled responses by round."
-            ),
-            _curve(
-                evaluated,
-                "seconds",
-                "accuracy",
-                "The same against training time; evaluation is not counted.",
-            ),
-            _curve(evaluated, "round", "greedy", "Held-out accuracy of greedy responses by round."),
-        ]
-        if len(evaluated) == 1:
-            [group] = evaluated.values()
-            figures.append(
-                _figure(
-                    lambda ax: plots.accuracy_by_level(group, ax=ax),
-                    "Held-out accuracy by difficulty level",
-                    "Held-out accuracy by difficulty level, at the first and the last evaluation.",
-                )
+        captions = {
+            ("round", "accuracy"): "Held-out accuracy of sampled responses by round.",
+            ("seconds", "accuracy"): "The same by training time; evaluation is not counted.",
+            ("round", "greedy"): "Held-out accuracy of greedy responses by round.",
+        }
+        for (x, y), caption in captions.items():
+            figures.append(_curve(evaluated, x, y, caption, order=list(groups)))
+    if len(evaluated) == 1:
+        [runs] = evaluated.values()
+        name = "Held-out accuracy by difficulty level"
+        figures.append(
+            _figure(
+                lambda ax: plots.accuracy_by_level(runs, ax=ax),
+                name,
+                f"{name}, at the first and the last evaluation.",
             )
-    shown = {
-        "reward": "Mean reward of a round's rollouts.",
-        "entropy": "Mean entropy of the sampling distribution.",
-        "length": "Mean length of responses.",
-    }
-    return figures + [
-        _curve(kept, "round", y, f"{caption} Moving mean of 10 rounds.", smooth=10)
-        for y, caption in shown.items()
-        if (kept := _having(groups, y))
-    ]
-
-
-def mechanisms(groups):
-    """Where gradients came from, and phases: a list of dicts with svg and caption. groups: label to records."""
-    figures = []
-    shown = {
-        "effective_gradient_ratio": "Share of the selected rollouts whose advantage is not zero.",
-        "trained": "Rollouts trained on in a round.",
-        "gradient_norm": "Norm of the gradient before clipping.",
-    }
-    for y, caption in shown.items():
-        if kept := _having(groups, y):
-            figures.append(
-                _curve(kept, "round", y, f"{caption} Moving mean of 10 rounds.", smooth=10)
-            )
-    return [*figures, *_shares(groups), _phases(groups)] if groups else []
-
-
-def _having(groups, y):
-    """Labels whose runs all have numbers in the column."""
-    return {
-        label: group
-        for label, group in groups.items()
-        if all(
-            y in r.rounds and r.rounds[y].dtype.kind in "iuf" and r.rounds[y].notna().any()
-            for r in group
         )
-    }
+    return figures + _round_curves(groups, CURVES)
 
 
-def _curve(groups, x, y, caption, smooth=1):
-    ends = [
-        (label, *np.mean([_ends(record, y) for record in group], axis=0))
-        for label, group in groups.items()
-    ]
-    name = plots.AXIS_LABELS.get(y, f"rollouts {y} in a round")
-    alt = f"{name} by {plots.AXIS_LABELS[x]}: " + "; ".join(
-        f"{label} from {a:.3g} to {b:.3g}" for label, a, b in ends
-    )
-
-    def draw(ax):
-        plots.learning_curve(
-            {plain(label): group for label, group in groups.items()}, x=x, y=y, smooth=smooth, ax=ax
-        )
-        ax.set_ylabel(name)
-        place_legend(ax, len(groups))
-
-    return _figure(draw, alt, caption)
+def mechanisms(groups: Groups) -> list[dict[str, Any]]:
+    """Where gradients came from, and phases of a round: svg and caption of each figure."""
+    if not groups:
+        return []
+    return [*_round_curves(groups, MECHANISMS), *_shares(groups), _phases(groups)]
 
 
-def place_legend(ax, labels):
+def draw_curves(
+    groups: Groups,
+    *,
+    x: str,
+    y: str,
+    ax: Any,
+    smooth: int = 1,
+    order: Sequence[str] | None = None,
+    legend: bool = True,
+) -> None:
+    """`plots.learning_curve` of any number of labels, each with a look of its own.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    x, y, smooth, ax
+        As in `plots.learning_curve`.
+    order : labels, optional
+        A label's place in it decides its look, so that it has the same one in every figure.
+    legend : bool
+        Whether to draw one, outside the axes where there are more than `IN_FIGURE` labels.
+    """
+    places = {label: place for place, label in enumerate(order or groups)}
+    palette = plots.sns.color_palette("colorblind")
+    for label, group in groups.items():
+        plots.learning_curve({label: group}, x=x, y=y, smooth=smooth, ax=ax)
+        turn, colour = divmod(places[label], len(palette))
+        line = ax.lines[-1]
+        line.set_color(palette[colour])
+        line.set_linestyle(DASHES[turn % len(DASHES)])
+        line.set_label(f"{_shortened(plain(label))} (n = {len(group)})")
+        if len(group) > 1:
+            band = ax.collections[-1]
+            band.set_facecolor(palette[colour])
+            if len(groups) > IN_FIGURE:
+                band.set_alpha(0.07)  # or all bands together hide the curves
+    if x == "round":
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    _place_legend(ax, len(places) if legend else 1)
+
+
+def legend(groups: Groups) -> list[dict[str, Any]]:
+    """Colour, dashes and text of every label, for the legend of the page; empty for few labels."""
+    if not _page_has_legend(list(groups)):
+        return []
+    entries = []
+    for place, (label, group) in enumerate(groups.items()):
+        turn, colour = divmod(place, 10)
+        dashes = SVG_DASHES[turn % len(SVG_DASHES)]
+        entries.append({"colour": colour, "dashes": dashes, "text": f"{label} (n = {len(group)})"})
+    return entries
+
+
+def _page_has_legend(labels: Sequence[str]) -> bool:
+    """Whether the labels are too many or too long for a legend in every figure."""
+    long = any(len(label) > SHORT for label in labels)
+    return len(labels) > IN_FIGURE or (long and len(labels) > 1)
+
+
+def _place_legend(ax: Any, labels: int) -> None:
     """Above the axes, or beside them when there are many labels: never on a curve."""
     if labels == 1:
         ax.get_legend().remove()
-    elif labels <= LABELS_APART:
+    elif labels <= IN_FIGURE:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small")
     else:
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
 
 
-def _ends(record, y):
-    """First and last value; of a column of rounds, means over the first and last ten."""
+def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A curve for each column of the rounds that some labels have numbers in."""
+    figures = []
+    for column, caption in shown.items():
+        having = {
+            label: group
+            for label, group in groups.items()
+            if all(_has_numbers(record, column) for record in group)
+        }
+        if having:
+            caption = f"{caption} Moving mean of 10 rounds."
+            figures.append(_curve(having, "round", column, caption, list(groups), smooth=10))
+    return figures
+
+
+def _has_numbers(record: Record, column: str) -> bool:
+    rounds = record.rounds
+    numeric = column in rounds and rounds[column].dtype.kind in "iuf"
+    return numeric and bool(rounds[column].notna().any())
+
+
+def _curve(
+    groups: Groups, x: str, y: str, caption: str, order: Sequence[str], smooth: int = 1
+) -> dict[str, Any]:
+    name = plots.AXIS_LABELS.get(y, f"rollouts {y} in a round")
+    ends = []
+    for label, group in groups.items():
+        first, last = np.mean([_ends(record, y) for record in group], axis=0)
+        ends.append(f"{label} from {first:.3g} to {last:.3g}")
+    alt = f"{name} by {plots.AXIS_LABELS[x]}: {'; '.join(ends)}"
+    in_figure = not _page_has_legend(order)
+
+    def draw(ax: Any) -> None:
+        draw_curves(groups, x=x, y=y, ax=ax, smooth=smooth, order=order, legend=in_figure)
+        ax.set_ylabel(name)
+
+    return _figure(draw, alt, caption)
+
+
+def _ends(record: Record, y: str) -> np.ndarray:
+    """First and last value; of a column of rounds, means over the first and the last ten."""
     if y in ("accuracy", "greedy"):
         return record.accuracy()[y].iloc[[0, -1]].to_numpy()
-    return np.array([record.rounds[y].head(10).mean(), record.rounds[y].tail(10).mean()])
+    rounds = record.rounds[y]
+    return np.array([rounds.head(10).mean(), rounds.tail(10).mean()])
 
 
-def _shares(groups):
+def _shares(groups: Groups) -> list[dict[str, Any]]:
     """Problems all right, mixed, all wrong: by round for few labels, their means for many."""
     means = comparisons.means(groups, ["all_positive", "all_negative"])
-    right, wrong = means["all_positive", "mean"], means["all_negative", "mean"]
-    table = pd.DataFrame({"all right": right, "mixed": 1 - right - wrong, "all wrong": wrong})
-    alts = {
-        label: f"{label}: on average "
-        + ", ".join(f"{share:.0%} of problems {name}" for name, share in row.items())
-        for label, row in table.iterrows()
-    }
-    if len(groups) > LABELS_APART:
+    right = means["all_positive", "mean"]
+    wrong = means["all_negative", "mean"]
+    table = pd.DataFrame(dict(zip(OUTCOMES, (right, 1 - right - wrong, wrong))))
+    alts = {}
+    for label, row in table.iterrows():
+        shares = ", ".join(f"{share:.0%} of problems {name}" for name, share in row.items())
+        alts[label] = f"{label}: on average {shares}"
+
+    if len(groups) > IN_FIGURE:
         return [
             _figure(
-                lambda ax: plots_papers.stacked(
-                    table.rename(index=plain), label="share of problems", ax=ax
-                ),
+                lambda ax: _draw_outcomes(table, ax),
                 "; ".join(alts.values()),
                 "Problems whose rollouts were all right, mixed, all wrong; means over rounds.",
+                rows=len(table),
             )
         ]
-    return [
-        _figure(
-            lambda ax, group=group: plots.zero_gradient(group, ax=ax),
-            alts[label],
-            f"{label}: problems whose rollouts were all right, mixed, all wrong.",
-        )
-        for label, group in groups.items()
+    figures = []
+    for label, group in groups.items():
+
+        def draw(ax: Any, group: Sequence[Record] = group) -> None:
+            plots.zero_gradient(group, ax=ax)
+            ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+        caption = f"{label}: problems whose rollouts were all right, mixed, all wrong."
+        figures.append(_figure(draw, alts[label], caption))
+    return figures
+
+
+def _draw_outcomes(table: pd.DataFrame, ax: Any) -> None:
+    """Bars in the colours that the areas of `plots.zero_gradient` have."""
+    palette = plots.sns.color_palette("colorblind")
+    # Columns that are 0 everywhere are not drawn, so their colours must not be handed over either.
+    colours = [
+        palette[colour]
+        for name, colour in zip(OUTCOMES, OUTCOME_COLOURS)
+        if (table[name] != 0).any()
     ]
+    _draw_bars(table, ax, "share of problems", colours)
 
 
-def _phases(groups):
+def _phases(groups: Groups) -> dict[str, Any]:
     table = comparisons.phases(groups)
-    alt = "Seconds a round by phase: " + "; ".join(
-        f"{label} " + ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in row.items())
-        for label, row in table.iterrows()
-    )
-    named = table.rename(index=plain)
+    parts = []
+    for label, row in table.iterrows():
+        seconds = ", ".join(f"{phase} {value:.3g}" for phase, value in row.items())
+        parts.append(f"{label} {seconds}")
     return _figure(
-        lambda ax: plots_papers.stacked(named, label="seconds a round", ax=ax),
-        alt,
+        lambda ax: _draw_bars(table, ax, "seconds a round"),
+        f"Seconds a round by phase: {'; '.join(parts)}",
         "Seconds a round by phase.",
+        rows=len(table),
     )
 
 
-def plain(label):
-    """A label that Matplotlib draws as it is: dollars are no mathematics, and a leading _ would hide it from legends."""
-    return re.sub(r"^_", "\N{ZERO WIDTH SPACE}_", label.replace("$", r"\$"))
+def _draw_bars(table: pd.DataFrame, ax: Any, label: str, colours: Any = None) -> None:
+    named = table.rename(index=lambda row: _shortened(plain(row)))
+    plots_papers.stacked(named, label=label, palette=colours, ax=ax)
+    # Long names leave little width, and a legend in one row would be cut.
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize="small")
 
 
-def _figure(draw, alt, caption):
+def _shortened(label: str) -> str:
+    """A label cut in its middle, since a path says most at its ends."""
+    if len(label) <= SHORT + 8:
+        return label
+    half = (SHORT + 8) // 2
+    return f"{label[: half - 1]}…{label[-half:]}"
+
+
+def _figure(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -> dict[str, Any]:
+    """What `draw` draws on new axes, as an element of the page; rows: of a bar chart."""
     from markupsafe import Markup, escape
 
+    size = (WIDTH, max(HEIGHT, 1.0 + 0.22 * rows))
     with plots.style() as colours:
-        figure, ax = plots.plt.subplots(figsize=SIZE, layout="constrained")
+        figure, ax = plots.plt.subplots(figsize=size, layout="constrained")
         draw(ax)
         ax.set_title("")
         buffer = io.StringIO()
-        figure.savefig(
-            buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+        # Without metadata the same records always give the same page.
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=nothing)
         plots.plt.close(figure)
-    return {
-        "svg": Markup(_inline(buffer.getvalue(), escape(alt), colours.as_hex())),
-        "caption": caption,
-    }
+    svg = _inline(buffer.getvalue(), escape(alt), colours.as_hex())
+    return {"svg": Markup(svg), "caption": caption}
 
 
-def _inline(svg, alt, palette):
-    """Matplotlib's SVG as an element of a page: without prologue and sizes, ids of its own, colours by variable."""
+def _inline(svg: str, alt: str, palette: Sequence[str]) -> str:
+    """Matplotlib's SVG as an element of a page.
+
+    It loses prologue and size, its ids become its own, and its colours variables of the page.
+    """
     own = hashlib.blake2b(svg.encode(), digest_size=6).hexdigest()
-    body, box = svg[svg.index("<svg") :], re.search(r'viewBox="[^"]+"', svg)[0]
-    body = f'<svg {box} role="img" aria-label="{alt}">' + body[body.index(">") + 1 :]
+    box = re.search(r'viewBox="[^"]+"', svg)
+    assert box is not None
+    body = svg[svg.index("<svg") :]
+    body = f'<svg {box[0]} role="img" aria-label="{alt}">' + body[body.index(">") + 1 :]
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{own}-", body)
-    colours = INK | {colour: f"var(--c{i})" for i, colour in enumerate(palette)}
-    return re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda found: colours.get(found[0], found[0]), body)
+    variables = INK | {colour: f"var(--c{place})" for place, colour in enumerate(palette)}
+    return re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda match: variables.get(match[0], match[0]), body)

@@ -1,4 +1,4 @@
-"""Many runs: grids, and how they are worked through."""
+"""Many runs: grids of them, and how they are worked through."""
 
 from workbench.sweeps.runner import sweep
 

@@ -1,257 +1,267 @@
-"""Grids: which runs of a notebook, in a small YAML file, checked against the notebook before anything starts.
+"""Grids: which runs to make, in a small YAML file of names and plain data.
 
-    notebook: ../../notebooks/00_quickstart.ipynb  # relative to this file
-    parameters:                                    # one value for all runs, or a list of values
+    folder: ../runs/knapsack              # of the records, relative to this file
+    parameters:                           # one value for all runs, or a list of values
+      lab: {pool: 512}
       rounds: [50, 100]
-    cases:                                         # values that belong together
-      - {evaluate_every: 5, held_out: 40}
-      - {evaluate_every: 0}
-    seeds: 5                                       # the parameter `seed` from 0 to 4; or a list
+    cases:                                # values that belong together
+      - {label: grpo, method: grpo}
+      - {label: low-4, method: knapsack, arguments: {low: 4}}
+      - {label: max-variance, method: knapsack, settings: {selector: MaxVariance, selector.m: 8}}
+    seeds: 5                              # the parameter `seed` from 0 to 4, or a list
 
-Only `notebook` is needed. The runs are the cross product of all lists, the cases and the seeds; what a run does not name
-has the notebook's own value. A run is called after what varies, as `rounds=50,evaluate_every=0,seed=1`; where every case has
-a parameter `label` of its own, after that instead of all values of the case.
+The runs are the cross product of all lists, the cases and the seeds. The parameters of a run are
+those of `cases.PARAMETERS`; methods and labs are named, see `workbench.named`, and nothing in a
+grid is evaluated as code.
 
-Names and types are checked against the notebook's cell tagged `parameters` before anything starts; papermill alone would
-ignore a misspelt name. YAML reads 1e-4 as text; where the notebook says float, it counts as the number.
+With `notebook: path.ipynb` the runs go through that notebook by papermill. Their parameters are
+those of its cell tagged `parameters`, where a mapping arrives as JSON text.
+
+A run is called LABEL/seed-N, which is also the directory of its record. Without a label it is
+called after what varies.
 """
 
+from __future__ import annotations
+
 import ast
-import difflib
 import hashlib
-import importlib
 import itertools
 import json
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-TYPES = {"int": int, "float": float, "str": str, "bool": bool}
-KEYS = ("notebook", "parameters", "cases", "seeds")
-LONGEST_NAME = 120  # letters of a run's name
+from workbench.sweeps.cases import PARAMETERS, Case
+from workbench.utils.validation import did_you_mean, is_number, shown
 
-
-@dataclass(frozen=True)
-class Grid:
-    """A grid that was checked: its name, its notebook, an absolute path, and its runs, name -> parameters, in order."""
-
-    name: str
-    notebook: Path
-    runs: dict
-    sets_out: bool  # whether the notebook's parameter `out` is left to the sweep
+KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
+LOGS = "logs"  # directory beside the records, which no label may be called
+LABEL = re.compile(r"[\w=+,~-][\w.=+,~-]*")
+LONGEST_NAME = 120
+NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
-def read(grid):
-    """The `Grid` of a YAML file or, then relative to the working directory, of its content as a dict.
+def read(grid: Any, out: Path) -> list[Case]:
+    """The runs of a grid in order, their names and parameters checked.
 
-    ValueError or FileNotFoundError for what is wrong with it; ImportError without the packages it needs.
+    Parameters
+    ----------
+    grid : path or dict
+        A YAML file, or its content with paths relative to the working directory.
+    out : Path
+        Directory of the sweep.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        For what is wrong with the grid, with the closest name that would be right.
     """
-    name, folder, content = _content(grid)
-    notebook = _notebook(folder, content)
-    declared = _declared(notebook)
-    runs = _runs(content, declared)
-    return Grid(
-        name, notebook, runs, declared.get("out") == "str" and "out" not in _union(runs.values())
-    )
+    base, content = _content(grid)
+    for key in content:
+        _check_known("key", key, KEYS)
+    for key in ("notebook", "folder"):
+        if not isinstance(content.get(key, ""), str):
+            raise ValueError(f"{key}={content[key]!r}: a path is needed")
+    notebook = _notebook(base, content["notebook"]) if "notebook" in content else None
+    records = Path(os.path.abspath(base / content["folder"])) if "folder" in content else out
+    types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
+
+    axes = _axes(content)
+    varied = _varied(content)
+    cases: dict[str, Case] = {}
+    for choice in itertools.product(*axes):
+        merged = {name: value for part in choice for name, value in part.items()}
+        values = {name: _checked(name, value, types) for name, value in merged.items()}
+        name = _name(values, varied, seeded=notebook is None or "seed" in values)
+        if name in cases:
+            raise ValueError(f"grid: two runs are called {name!r}; give each a label")
+        sets_out = types.get("out") == "str" and "out" not in values
+        cases[name] = Case(name, values, records / name, out / LOGS / name, notebook, sets_out)
+    return list(cases.values())
 
 
-def _content(grid):
-    """(name, directory that paths are relative to, content) of a grid."""
-    yaml = needed("yaml")
+# Reading
+
+
+def _content(grid: Any) -> tuple[Path, dict[str, Any]]:
+    """The directory that paths are relative to, and the content of a grid."""
     if isinstance(grid, dict):
-        return Path(str(grid.get("notebook"))).stem, Path.cwd(), grid
+        return Path.cwd(), grid
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads 1e-4 as a number, which YAML 1.1 takes for text."""
+
+    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+
     path = Path(grid)
     if not path.is_file():
-        raise FileNotFoundError(f"grid {str(path)!r}: there is no such file")
+        nearby = [other.name for other in path.parent.glob("*.yaml")]
+        raise FileNotFoundError(
+            f"grid {str(path)!r}: there is no such file{did_you_mean(path.name, nearby)}"
+        )
     try:
-        content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+        content = yaml.load(path.read_text(), Loader)
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: a mapping with the key notebook is needed, not {content!r}")
-    return path.stem, path.parent, content
+        raise ValueError(f"{path}: keys such as parameters and cases are needed, not {content!r}")
+    return path.parent, content
 
 
-def _notebook(folder, content):
-    """The grid's notebook, an absolute path."""
-    for key in content:
-        if key not in KEYS:
-            raise ValueError(f"grid: unknown key {key!r}; {_allowed(key, KEYS)}")
-    if not isinstance(content.get("notebook"), str):
-        raise ValueError(f"notebook={content.get('notebook')!r}: the path of a notebook is needed")
-    path = Path(os.path.abspath(folder / content["notebook"]))
+def _notebook(base: Path, value: str) -> Path:
+    path = Path(os.path.abspath(base / value))
     if path.suffix != ".ipynb" or not path.is_file():
-        there = sorted(p.name for p in path.parent.glob("*.ipynb"))
+        nearby = [other.name for other in path.parent.glob("*.ipynb")]
         raise FileNotFoundError(
-            f"notebook {content['notebook']!r}: there is no such notebook; {_allowed(path.name, there)}"
+            f"notebook={value!r}: there is no such notebook{did_you_mean(path.name, nearby)}"
         )
     return path
 
 
-def _declared(notebook):
-    """Parameters of a notebook: name -> "int", "float", "str", "bool", or another type that is not checked."""
-    nbformat = needed("nbformat")
+def _declared(notebook: Path) -> dict[str, str]:
+    """The parameters of a notebook, name to the type it is annotated with, "" without one.
+
+    papermill has a function for this, which fails on texts with a # in them.
+    """
+    if find_spec("papermill") is None:
+        raise ImportError(
+            "a sweep through a notebook needs packages: pip install papermill ipykernel"
+        )
+    types: dict[str, str] = {}
     try:
-        content = nbformat.read(notebook, as_version=4)
-        nbformat.validate(content)
-    except (nbformat.reader.NotJSONError, nbformat.ValidationError, TypeError) as error:
-        raise ValueError(f"{notebook}: not a notebook: {str(error).splitlines()[0]}") from None
-    cells = [cell.source for cell in content.cells if tagged(cell, "parameters")]
-    if not cells:
+        cells = json.loads(notebook.read_text())["cells"]
+        tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        statements = [ast.parse("".join(cell["source"])).body for cell in tagged]
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{notebook}: not a notebook: {reason}") from None
+    if not statements:
         raise ValueError(f"{notebook}: no cell is tagged `parameters`, so there is nothing to vary")
-    try:
-        return dict(pair for node in ast.parse(cells[0]).body for pair in _assigned(node))
-    except SyntaxError as error:
-        raise ValueError(f"{notebook}: cell tagged `parameters`: {error}") from None
+    for node in statements[0]:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            types[node.target.id] = ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            types[node.targets[0].id] = ""
+    return types
 
 
-def _assigned(node):
-    """(name, type) where a statement assigns to a name: the type annotated or, without one, that of the literal."""
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, ast.unparse(node.annotation)
-    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-        literal = isinstance(node.value, ast.Constant)
-        yield node.targets[0].id, type(node.value.value).__name__ if literal else "any"
+def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """What the runs are the cross product of: lists of parameters with values."""
+    parameters = content.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise ValueError(f"parameters={shown(parameters)}: names with values or lists are needed")
+    fixed = {name: value for name, value in parameters.items() if not isinstance(value, list)}
+    axes = []
+    for name, values in parameters.items():
+        if name not in fixed:
+            axes.append([{name: value} for value in _listed(name, values)])
+    if "cases" in content:
+        cases = _listed("cases", content["cases"])
+        if not all(isinstance(case, dict) and case for case in cases):
+            raise ValueError(f"cases={shown(cases)}: a list of names with values is needed")
+        axes.append(cases)
+    if "seeds" in content:
+        seeds = content["seeds"]
+        if type(seeds) is int:
+            seeds = list(range(seeds))
+        axes.append([{"seed": seed} for seed in _listed("seeds", seeds)])
 
-
-def _runs(content, declared):
-    """Name -> parameters of every run, in order."""
-    axes = _axes(content)
-    runs = [
-        dict(pair for choice in combination for pair in choice.items())
-        for combination in itertools.product(*axes)
-    ]
-    checked = [
-        {name: _checked(name, value, declared) for name, value in run.items()} for run in runs
-    ]
-    for run in checked:
-        if checked.count(run) > 1:
-            raise ValueError(f"grid: {checked.count(run)} runs are {run}; every run has to differ")
-    return dict(zip(_names(checked, _varied(content)), checked))
-
-
-def _axes(content):
-    """What the runs are the cross product of: a list of lists of dicts."""
-    parameters, cases, seeds = (content.get(key) for key in KEYS[1:])
-    if not isinstance(parameters or {}, dict):
-        raise ValueError(
-            f"parameters={parameters!r}: a mapping from names to values or lists is needed"
-        )
-    axes = [[{name: v} for v in _listed(name, value)] for name, value in (parameters or {}).items()]
-    if cases is not None:
-        axes.append(_cases(cases))
-    if seeds is not None:
-        whole = isinstance(seeds, int) and not isinstance(seeds, bool)
-        axes.append(
-            [{"seed": seed} for seed in _listed("seeds", list(range(seeds)) if whole else seeds)]
-        )
     names = [name for axis in axes for name in _union(axis)]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"parameter {name!r}: given twice, among parameters, cases and seeds")
-    return axes
+            raise ValueError(
+                f"parameter {name!r}: it is varied twice, among parameters, cases and seeds"
+            )
+    # The fixed ones come first, so that a case may have a value of its own.
+    return [[fixed], *axes]
 
 
-def _listed(name, value):
-    values = value if isinstance(value, list) else [value]
-    if not values:
-        raise ValueError(f"{name}: at least one value is needed")
+def _listed(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{name}={shown(values)}: a list of at least one value is needed")
     return values
 
 
-def _cases(cases):
-    if (
-        not isinstance(cases, list)
-        or not cases
-        or not all(isinstance(case, dict) and case for case in cases)
-    ):
-        raise ValueError(f"cases={cases!r}: a list of mappings from names to values is needed")
-    return cases
-
-
-def _union(mappings):
+def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
     """Their keys, each once, in order of appearance."""
-    return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+    return list(dict.fromkeys(name for each in mappings for name in each))
 
 
-def _checked(name, value, declared):
+# Checking
+
+
+def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     """The value as the notebook's type; ValueError for an unknown name or another type."""
-    if name not in declared:
+    _check_known("parameter", name, types)
+    if name == "label":
+        _check_label(value)
+    wanted = NOTEBOOK_TYPES.get(types[name])
+    if wanted is None:
+        return value
+    if wanted is str and isinstance(value, dict | list):
+        return json.dumps(value)
+    if wanted is float and is_number(value):
+        return float(value)
+    if type(value) is not wanted:
         raise ValueError(
-            f"parameter {name!r}, value {value!r}: unknown to the notebook; {_allowed(name, declared)}"
-        )
-    wanted = TYPES.get(declared[name])
-    if not isinstance(value, (bool, int, float, str)):
-        raise ValueError(
-            f"parameter {name!r}, value {value!r}: a number, a truth value or text is needed"
-        )
-    if wanted is float and not isinstance(value, bool) and _is_number(value):
-        value = float(value)
-    if value != value:
-        raise ValueError(f"parameter {name!r}, value {value!r}: a number is needed")
-    if wanted is not None and type(value) is not wanted:
-        kind = type(value).__name__
-        raise ValueError(
-            f"parameter {name!r}, value {value!r}: the notebook says {declared[name]}, this is {kind}"
+            f"parameter {name!r}, value {value!r}: the notebook says {types[name]}, this is "
+            f"{type(value).__name__}"
         )
     return value
 
 
-def _is_number(value):
-    try:
-        return float(value) is not None
-    except ValueError:
-        return False
+def _check_known(what: str, name: str, known: Iterable[str]) -> None:
+    known = list(known)
+    if name not in known:
+        raise ValueError(
+            f"grid: unknown {what} {name!r}; there are {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
 
 
-def _allowed(name, names):
-    """What there is, and the nearest to a wrong name."""
-    close = difflib.get_close_matches(str(name), list(names), n=1)
-    return f"there are {', '.join(names) or 'none'}" + (
-        f"; did you mean {close[0]!r}?" if close else ""
-    )
+def _check_label(label: Any) -> None:
+    if not isinstance(label, str) or not LABEL.fullmatch(label) or label == LOGS:
+        raise ValueError(
+            f"label={shown(label)}: it names a directory, so letters, digits and . _ = + , ~ - "
+            f"are allowed, not beginning with a dot, and not {LOGS!r}"
+        )
 
 
-def _varied(content):
-    """Names of the parameters that name a run: those written as lists, be they of one value, and those of the cases."""
-    listed = [
-        name for name, value in (content.get("parameters") or {}).items() if isinstance(value, list)
-    ]
-    cases = content.get("cases") or []
+# Naming
+
+
+def _varied(content: Mapping[str, Any]) -> list[str]:
+    """The parameters that a run is called after: those written as lists, and those of the cases."""
+    parameters = content.get("parameters", {})
+    names = [name for name, value in parameters.items() if isinstance(value, list)]
+    cases = content.get("cases", [])
     labels = [case.get("label") for case in cases]
-    labelled = cases and None not in labels and len(set(labels)) == len(labels)
-    return (
-        listed
-        + (["label"] if labelled else _union(cases))
-        + ["seed"] * (content.get("seeds") is not None)
-    )
+    each_has_its_own = None not in labels and len(set(labels)) == len(labels)
+    names += ["label"] if cases and each_has_its_own else _union(cases)
+    return [name for name in names if name != "seed"]
 
 
-def _names(runs, varied):
-    """A name for each run, also its directory: `method=pods,seed=0`, with a digest where that is too long or not enough."""
-    texts = [
-        ",".join(f"{name}={run[name]}" for name in varied if name in run) or "run" for run in runs
-    ]
-    texts = [re.sub(r"[^\w.=+,-]+", "_", text) for text in texts]
-    digests = [hashlib.sha1(json.dumps(run).encode()).hexdigest()[:8] for run in runs]
-    plain = [len(text) <= LONGEST_NAME and texts.count(text) == 1 for text in texts]
-    return [
-        text if ok else f"{text[:LONGEST_NAME]}~{digest}"
-        for text, ok, digest in zip(texts, plain, digests)
-    ]
+def _name(values: Mapping[str, Any], varied: Sequence[str], seeded: bool) -> str:
+    """The name of a run: `pods/seed-0`, or `method=pods,rounds=50/seed-0` without a label."""
+    parts = []
+    for name in varied:
+        if name in values:
+            text = _as_text(values[name])
+            parts.append(text if name == "label" else f"{name}={text}")
+    whole = ",".join(parts) or "run"
+    name = re.sub(r"[^\w.=+,~-]+", "_", whole).lstrip(".")[:LONGEST_NAME]
+    if name != whole:
+        # What was replaced or cut may have been all that tells the run from another.
+        name = f"{name}~{hashlib.sha1(whole.encode()).hexdigest()[:8]}"
+    return f"{name}/seed-{values.get('seed', 0)}" if seeded else name
 
 
-def tagged(cell, tag):
-    """Whether a notebook's cell is code with that tag."""
-    return cell.cell_type == "code" and tag in cell.metadata.get("tags", [])
-
-
-def needed(package):
-    """The package, imported; ImportError with the command that installs all that a sweep needs."""
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise ImportError(
-            "a sweep needs packages: pip install papermill ipykernel pyyaml"
-        ) from None
+def _as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{name}={_as_text(inner)}" for name, inner in value.items())
+    return str(value)

@@ -1,0 +1,82 @@
+"""What was run, in words: a manifest as pairs of a name and a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.records import Record
+from workbench.utils.names import SLOTS
+from workbench.utils.numbers import span
+
+TITLES = {slot: f"{decides} ({slot})" for slot, decides in SLOTS.items()}
+
+
+def configuration(label: str, group: Sequence[Record]) -> dict[str, Any]:
+    """Method, lab, training, machine and software of a label's runs.
+
+    Returns
+    -------
+    dict
+        label; words, the pairs; code, the names whose text is an expression; path and manifest of
+        the first run.
+    """
+    manifest = group[0].manifest
+    method = manifest["method"]
+    lab = manifest["lab"]
+    words = [("method", method["name"])]
+    for slot, value in method.items():
+        if slot == "name":
+            continue
+        parts = value if slot == "reward" else [value]
+        words.append((TITLES.get(slot, slot), " + ".join(map(expression, parts))))
+
+    inside = [_setting(name, value) for name, value in lab.items() if name != "lab"]
+    if lab.get("pool", 0) is None:
+        inside.insert(0, "fresh problems every round")
+    arguments = manifest.get("arguments", {})
+    training = [_setting(name, value) for name, value in arguments.items() if name != "seed"]
+    seeds = sorted({record.manifest["seed"] for record in group})
+    words += [
+        ("lab", "; ".join(filter(None, [lab["lab"], *inside]))),
+        ("training", "; ".join(filter(None, training))),
+        ("seed" if len(seeds) == 1 else "seeds", span(seeds)),
+        ("machine", _listed(manifest.get("hardware", {}))),
+        ("software", _listed(manifest.get("versions", {}))),
+        ("started", manifest.get("started")),
+        ("commit", manifest.get("commit")),
+        ("records", ", ".join(str(record.path) for record in group)),
+    ]
+    return {
+        "label": label,
+        "words": [(name, value) for name, value in words if value],
+        "code": [TITLES.get(slot, slot) for slot in method],
+        "path": group[0].path,
+        "manifest": json.dumps(manifest, indent=1),
+    }
+
+
+def expression(value: Any) -> str:
+    """A description in a manifest as the expression that it stands for.
+
+    >>> expression({"is": "allocators.Uniform", "n": 8})
+    'Uniform(n=8)'
+    """
+    if isinstance(value, dict) and "is" in value:
+        arguments = [f"{name}={expression(each)}" for name, each in value.items() if name != "is"]
+        return f"{str(value['is']).rpartition('.')[2]}({', '.join(arguments)})"
+    if isinstance(value, list):
+        return f"({', '.join(map(expression, value))})"
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _setting(name: str, value: Any) -> str:
+    """`pool 512`; nothing for a value that was left to its default."""
+    return "" if value is None else f"{name.replace('_', ' ')} {expression(value)}"
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())

@@ -1,0 +1,138 @@
+"""Sample responses of the HTML report, with their rewards and whether they were trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.records import Record
+
+ROUNDS_SHOWN = 6  # rounds of a run that responses come from
+ROLLOUTS_A_ROUND = 16  # fewest that are worth another round
+HEAD = 240  # letters of a response that are shown at once
+LIMIT = 4000  # letters of a response that the page holds
+COLUMNS = (
+    "problem",
+    "text",
+    "reward",
+    "status",
+    "advantage",
+    "selected",
+    "trained",
+    "round",
+    "age",
+)
+NOTE = (
+    "The first problems of rounds spread over each run, all rollouts of each; nothing is picked by "
+    "quality. “Chosen” was selected, but its advantage was zero or its gradient stopped."
+)
+
+
+def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, Any]:
+    """At most so many responses of all runs together: whole groups of rounds spread over each run.
+
+    Returns
+    -------
+    dict
+        rows, several (whether there is more than one run), heads, filters and note.
+    """
+    runs = [(label, record) for label, group in groups.items() for record in group]
+    share = most // max(1, len(runs))
+    rows = []
+    for label, record in runs:
+        rows += _sampled(f"{label}, seed {record.manifest['seed']}", record, share)
+    rows = rows[:most]
+
+    several = len(runs) > 1
+    heads = ["round", "problem", "response", "verdict", "reward", "advantage", "training"]
+    filters = [
+        ("round", "round", sorted({row["round"] for row in rows})),
+        ("reward", "reward", _distinct(row["bucket"] for row in rows)),
+        ("training", "training", _distinct(row["training"] for row in rows)),
+    ]
+    if several:
+        heads = ["run", *heads]
+        filters = [("run", "run", _distinct(row["run"] for row in rows)), *filters]
+    note = NOTE
+    if not rows:
+        note = "The record kept no texts of responses." if runs else "No round yet."
+    return {"rows": rows, "several": several, "heads": heads, "filters": filters, "note": note}
+
+
+def kept_rollouts(
+    record: Record, columns: Sequence[str], rounds: Sequence[int] | None = None
+) -> pd.DataFrame | None:
+    """These columns of the rollouts; None where the record kept no rollouts or not all of them."""
+    recorded = rounds_with_rollouts(record)
+    if not recorded or not set(columns) <= set(record.rollouts(recorded[:1])):
+        return None
+    return record.rollouts(rounds, list(columns))
+
+
+def rounds_with_rollouts(record: Record) -> list[int]:
+    """Numbers of the rounds whose rollouts the record has."""
+    parts = (record.path / "rollouts").glob("*.parquet")
+    return sorted(int(part.stem) for part in parts if part.stem.isdecimal())
+
+
+def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
+    """Rows of one run, at most its share."""
+    recorded = rounds_with_rollouts(record)
+    number = min(ROUNDS_SHOWN, len(recorded), max(1, share // ROLLOUTS_A_ROUND))
+    places = np.unique(np.linspace(0, len(recorded) - 1, number).astype(int))
+    rows = []
+    for place in places:
+        frame = kept_rollouts(record, COLUMNS, [recorded[place]])
+        if frame is not None:
+            first = _whole_groups(frame, share // len(places))
+            rows += [_row(run, recorded[place], each) for each in first.to_dict("records")]
+    return rows
+
+
+def _whole_groups(frame: pd.DataFrame, size: int) -> pd.DataFrame:
+    """All rollouts of the first problems, at most `size` rows.
+
+    Only where the first problem alone has more, it is cut.
+    """
+    group = frame["problem"].factorize()[0]
+    ends = np.bincount(group).cumsum()
+    fitting = ends[ends <= size]
+    count = fitting[-1] if len(fitting) else size
+    return frame.iloc[np.argsort(group, kind="stable")[:count]]
+
+
+def _row(run: str, number: int, rollout: Mapping[str, Any]) -> dict[str, Any]:
+    """A rollout as the page shows it; `bucket` is what the filter of rewards goes by."""
+    text = rollout["text"]
+    rest = text[HEAD:LIMIT]
+    if len(text) > LIMIT:
+        rest += f"\n… {len(text) - LIMIT} characters more"
+    if rollout["trained"]:
+        training = "trained"
+    else:
+        training = "chosen" if rollout["selected"] else "left out"
+    advantage = rollout["advantage"]
+    if np.isnan(advantage):
+        shown = ""
+    else:
+        shown = f"{advantage:+.3f}" if advantage else "0"
+    return {
+        "run": run,
+        "round": number,
+        "sampled": rollout["round"] if rollout["age"] else None,
+        "problem": rollout["problem"],
+        "text": text[:HEAD],
+        "rest": rest,
+        "status": rollout["status"],
+        "reward": f"{rollout['reward']:.3g}",
+        "bucket": "above 0" if rollout["reward"] > 0 else "0 or below",
+        "training": training,
+        "advantage": shown,
+    }
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))

@@ -1,0 +1,244 @@
+"""Tables of the HTML report: results, the comparison, an average round, transitions.
+
+A table is a dict of caption, heads and groups: pairs of a title (or None) and rows of text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis import comparisons, metrics
+from workbench.records import Record
+from workbench.reports.responses import kept_rollouts
+from workbench.utils.names import TRAINING_PHASES
+from workbench.utils.numbers import NOTHING, duration, mean_and_half, span
+
+Groups = Mapping[str, Sequence[Record]]
+Table = dict[str, Any]
+
+AVERAGE_ROUND = {
+    "Counts": {
+        "problems": "problems",
+        "rollouts": "rollouts sampled",
+        "selected": "rollouts selected",
+        "trained": "rollouts trained on",
+        "steps": "optimizer steps",
+        "tokens_sampled": "tokens sampled",
+        "tokens_trained": "tokens trained on",
+    },
+    "Gradient": {
+        "effective_gradient_ratio": "effective-gradient ratio",
+        "all_positive": "problems all right",
+        "all_negative": "problems all wrong",
+        "gradient_norm": "gradient norm",
+        "clip_ratio": "clip ratio",
+    },
+    "Responses": {
+        "reward": "reward",
+        "length": "tokens",
+        "entropy": "token entropy (nats)",
+        "truncated": "truncated",
+        "status_unparsed": "unparsed",
+        "status_timeout": "verifier timeouts",
+        "status_crash": "verifier crashes",
+    },
+    "Seconds": {
+        **{f"seconds_{phase}": phase for phase in TRAINING_PHASES},
+        "seconds": "in all",
+    },
+}
+
+
+def each_record(groups: Groups) -> Iterator[tuple[str, Record]]:
+    """Label and record of every run."""
+    for label, group in groups.items():
+        for record in group:
+            yield label, record
+
+
+def default_baseline(groups: Groups) -> str:
+    """The label that others are compared with: grpo, a method called so, or else the first."""
+    if "grpo" in groups:
+        return "grpo"
+    for label, group in groups.items():
+        if group[0].label == "grpo":
+            return label
+    return next(iter(groups))
+
+
+# Results
+
+
+def results(groups: Groups) -> Table:
+    """Held-out accuracy before and after, and what it took."""
+    samples = set()
+    for _, record in each_record(groups):
+        evals = record.evals
+        if len(evals):
+            samples |= set(evals["samples"])
+    sampled = f"avg@{samples.pop()}" if len(samples) == 1 else "sampled"
+    heads = ["", "runs", "rounds", f"{sampled} before", f"{sampled} after", "greedy before"]
+    heads += ["greedy after", "rollouts", "training time"]
+    return {
+        "caption": "Held-out accuracy at the first and the last evaluation; ± is the 95 % interval "
+        "over seeds",
+        "heads": heads,
+        "groups": [(None, [[label, *_result(group)] for label, group in groups.items()])],
+    }
+
+
+def _result(group: Sequence[Record]) -> list[Any]:
+    curves = [record.accuracy() for record in group]
+    curves = [curve for curve in curves if len(curve)]
+    ends = []
+    for column in ("accuracy", "greedy"):
+        for place in (0, -1):
+            ends.append(_with_interval([curve[column].iloc[place] for curve in curves]))
+    rounds = [record.rounds for record in group]
+    lengths = sorted({len(table) for table in rounds})
+    rounds = [table for table in rounds if len(table)]
+    rollouts = _mean([table["rollouts"].sum() for table in rounds])
+    seconds = _mean([table["seconds"].sum() for table in rounds])
+    return [len(group), span(lengths), *ends, f"{rollouts:,.0f}", duration(seconds)]
+
+
+def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
+    """The table at the common budgets of rollouts and of seconds, and notes; None for one label."""
+    if len(groups) < 2:
+        return None, []
+    try:
+        comparisons.comparable(groups)
+    except ValueError as error:
+        return None, [f"No comparison at an equal budget: {error}."]
+    baseline = default_baseline(groups)
+    parts = []
+    for unit, name in (("rollouts", "rollouts"), ("seconds", "seconds of training")):
+        budget = comparisons.common_budget(groups, unit)
+        table = comparisons.at_budget(groups, unit, budget, baseline=baseline)
+        amount = f"{budget:,.0f}" if budget >= 100 else f"{budget:.3g}"
+        rows = [[label, *_compared(row)] for label, row in table.iterrows()]
+        parts.append((f"at {amount} {name}", rows))
+    notes = [
+        "Budgets are the most that every run reached. Differences are between runs of the same "
+        "seed, on the same problems."
+    ]
+    machines = [record.manifest.get("hardware") for _, record in each_record(groups)]
+    if len({json.dumps(machine, sort_keys=True) for machine in machines}) > 1:
+        notes.append("The runs come from different machines, so their seconds do not compare.")
+    heads = ["", "runs", "held-out accuracy", f"minus {baseline}", "95 % interval", "seeds ahead"]
+    caption = "Held-out accuracy when all had spent the same"
+    return {"caption": caption, "heads": heads, "groups": parts}, notes
+
+
+def _compared(row: pd.Series) -> list[str]:
+    shown = [f"{row['n']:.0f}", mean_and_half(row["mean"], row["half"])]
+    if not np.isfinite(row.get("difference", np.nan)):
+        return [*shown, "", "", ""]
+    interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
+    return [*shown, f"{row['difference']:+.3f}", interval, f"{row['better']:.0%}"]
+
+
+# An average round
+
+
+def average_round(groups: Groups) -> Table:
+    """Means over all rounds of the numbers that every run has."""
+    present = None
+    for _, record in each_record(groups):
+        numbers = _numeric_columns(record.rounds)
+        present = numbers if present is None else present & numbers
+    shared = sorted(present or ())
+    means = comparisons.means(groups, shared)
+    parts = []
+    for title, names in AVERAGE_ROUND.items():
+        rows = []
+        for column, name in names.items():
+            if column in shared:
+                pairs = zip(means[column, "mean"], means[column, "half"])
+                rows.append([name, *(mean_and_half(mean, half) for mean, half in pairs)])
+        if rows:
+            parts.append((title, rows))
+    return {
+        "caption": "Means over all rounds; ± is the 95 % interval over seeds",
+        "heads": ["", *groups],
+        "groups": parts,
+    }
+
+
+def _numeric_columns(table: pd.DataFrame) -> set[str]:
+    return {name for name in table if table[name].dtype.kind in "iuf" and table[name].notna().any()}
+
+
+# Transitions
+
+
+def transitions(groups: Groups) -> list[dict[str, Any]]:
+    """How problems moved between difficulties, from the first to the last time they were seen.
+
+    A matrix for the training problems that were drawn more than once, where the record kept its
+    rollouts, and one for the held-out problems.
+    """
+    matrices = []
+    for label, group in groups.items():
+        kinds = {
+            "training problems, first and last visit": [_visited(record) for record in group],
+            "held-out problems, first and last evaluation": [
+                _evaluated(record) for record in group
+            ],
+        }
+        for name, by_seed in kinds.items():
+            pairs = [pair for pair in by_seed if pair is not None]
+            if not pairs:
+                continue
+            before = np.concatenate([pair[0] for pair in pairs])
+            after = np.concatenate([pair[1] for pair in pairs])
+            seeds = f", {len(pairs)} seeds together" if len(pairs) > 1 else ""
+            caption = f"{len(before)} problems{seeds}: counts, shaded by the share of a row"
+            matrices.append(_matrix(f"{label}: {name}", caption, before, after))
+    return matrices
+
+
+def _matrix(label: str, caption: str, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
+    counts = metrics.transition_matrix(before, after)
+    shares = metrics.transition_matrix(before, after, "rows")
+    names = [name.replace("-", " ") for name in metrics.STATUS]
+    rows = []
+    for i, name in enumerate(names):
+        cells = [(int(count), round(float(share), 3)) for count, share in zip(counts[i], shares[i])]
+        rows.append((name, cells))
+    return {"label": label, "caption": caption, "names": names, "rows": rows}
+
+
+def _visited(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
+    """Rates at the first and the last visit of problems drawn more than once; None without any."""
+    frame = kept_rollouts(record, ("problem", "round", "correct", "age"))
+    if frame is None:
+        return None
+    # Old responses that joined a round say nothing of the policy of that round.
+    drawn = comparisons.visits(frame[frame["age"] == 0])["rate"].groupby("problem")
+    again = drawn.size() > 1
+    if not again.any():
+        return None
+    return drawn.first()[again].to_numpy(), drawn.last()[again].to_numpy()
+
+
+def _evaluated(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
+    evals = record.evals
+    if evals["round"].nunique() < 2:
+        return None
+    evals = evals.assign(rate=evals["correct"] / evals["samples"])
+    rates = evals.pivot_table(index="problem", columns="round", values="rate")
+    return rates.iloc[:, 0].to_numpy(), rates.iloc[:, -1].to_numpy()
+
+
+def _with_interval(values: Sequence[float]) -> str:
+    return mean_and_half(*metrics.mean_interval(values)) if values else NOTHING
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0

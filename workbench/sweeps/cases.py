@@ -1,0 +1,245 @@
+"""One run of a sweep, from its parameters to its outcome on disk.
+
+A run leaves in its directory of logs `log.txt`, `outcome.json` and, through a notebook,
+`notebook.ipynb`, which is kept after an error too. The outcome is written last: a run that was
+killed has none, and the next start goes on from the record's last checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.utils.validation import one_of
+
+# The parameters of a run that does not go through a notebook, with their defaults; None is that of
+# `Run`. `lab` has the arguments of the lab and perhaps its "name"; `columns` says what is kept of
+# the rollouts; `cost` is how many seconds the run is expected to take.
+PARAMETERS: dict[str, Any] = {
+    "label": None,
+    "method": "grpo",
+    "arguments": {},
+    "settings": {},
+    "lab": {},
+    "rounds": 200,
+    "seed": 0,
+    "problems_per_round": None,
+    "mini_batches": None,
+    "learning_rate": None,
+    "evaluate_every": None,
+    "checkpoint_every": None,
+    "columns": "none",
+    "cost": None,
+}
+NOT_OF_RUN = ("label", "method", "arguments", "settings", "lab", "rounds", "columns", "cost")
+KEPT_COLUMNS = ("none", "outcomes", "scores", "all")
+
+
+class NotebookError(RuntimeError):
+    """A cell of a notebook failed; the message is the cell's."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of a sweep.
+
+    Attributes
+    ----------
+    name : str
+        Such as pods/seed-0.
+    values : dict
+        Its parameters, as the grid gives them.
+    record, logs : Path
+        Directories of its record, and of everything else that it leaves.
+    notebook : Path, optional
+        What it runs through; None for a run made directly.
+    sets_out : bool
+        Whether the notebook's parameter `out` is set to the record.
+    """
+
+    name: str
+    values: dict[str, Any]
+    record: Path
+    logs: Path
+    notebook: Path | None = None
+    sets_out: bool = False
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """What `outcome.json` says; empty before the run has ended."""
+        path = self.logs / "outcome.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended well, and what it made is still there."""
+        made = self.logs / "notebook.ipynb" if self.notebook else self.record / "manifest.json"
+        return self.outcome.get("status") == "done" and made.exists()
+
+    def end(self, status: str, error: str = "", results: Any = None, seconds: Any = None) -> None:
+        """Write `outcome.json`, complete or not at all."""
+        outcome = {
+            "status": status,
+            "error": error,
+            "results": results or {},
+            "seconds": seconds,
+            "fingerprint": self.fingerprint(),
+        }
+        self.logs.mkdir(parents=True, exist_ok=True)
+        temporary = self.logs / "outcome.writing"
+        temporary.write_text(json.dumps(outcome, indent=1) + "\n")
+        temporary.replace(self.logs / "outcome.json")
+
+    def fingerprint(self) -> str:
+        """A digest of what is run: the parameters, and the code of the notebook."""
+        parts: list[Any] = [{**self.values, "cost": None}]
+        if self.notebook is not None:
+            cells = json.loads(self.notebook.read_text())["cells"]
+            parts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def execute(case: Case) -> None:
+    """Run a case to its end and write its outcome; an error becomes the outcome."""
+    from filelock import FileLock
+
+    case.logs.mkdir(parents=True, exist_ok=True)
+    # A process that a killed sweep left on another machine may still be at work on this run.
+    with FileLock(case.logs / "lock"):
+        if case.finished:
+            return
+        started = time.perf_counter()
+        try:
+            results = run_through_notebook(case) if case.notebook else run_directly(case)
+            status, error = "done", ""
+        except Exception as failure:
+            traceback.print_exc()
+            results, status, error = {}, "failed", _first_line(failure)
+        seconds = round(time.perf_counter() - started, 3)
+        print(f"{case.name}: {status} after {seconds:.1f} s", flush=True)
+        case.end(status, error, results, seconds)
+
+
+# Directly
+
+
+def prepare(case: Case) -> Any:
+    """The `Run` of a case; ValueError for whatever is wrong with its parameters."""
+    from workbench import named
+    from workbench.run import Run
+
+    values = {**PARAMETERS, **case.values}
+    one_of("columns", values["columns"], KEPT_COLUMNS)
+    lab = dict(named.mapping("lab", values["lab"]))
+    options = {
+        name: value
+        for name, value in values.items()
+        if value is not None and name not in NOT_OF_RUN
+    }
+    return Run(
+        named.lab(lab.pop("name", "tiny"), lab),
+        named.method(values["method"], values["arguments"], values["settings"]),
+        out=case.record,
+        **options,
+    )
+
+
+def run_directly(case: Case) -> dict[str, Any]:
+    """Make the run and thin its record; returns what came of it."""
+    from workbench.records import load, thin
+
+    values = {**PARAMETERS, **case.values}
+    run = prepare(case)
+    # A complete record may be thinned already, and then it cannot be opened to go on.
+    if run.round < values["rounds"]:
+        for _ in run.rounds(values["rounds"], progress=False):
+            pass
+    if values["columns"] != "all":
+        thin(case.record, kept_columns(values["columns"]))
+
+    record = load(case.record)
+    table = record.rounds
+    results = {
+        "rounds": len(table),
+        "rollouts": int(table["rollouts"].sum()),
+        "training_seconds": round(float(table["seconds"].sum()), 1),
+    }
+    curve = record.accuracy()
+    if len(curve):
+        results["accuracy"] = round(float(curve["accuracy"].iloc[-1]), 4)
+        results["greedy"] = round(float(curve["greedy"].iloc[-1]), 4)
+    return results
+
+
+def kept_columns(name: str) -> tuple[str, ...]:
+    """The columns of the rollouts that "none", "outcomes" or "scores" keeps, for `records.thin`."""
+    if name == "none":
+        return ()
+    if name == "outcomes":
+        return ("problem", "round", "correct", "stage", "selected", "length")
+    from workbench.scheduler import FEATURES
+
+    features = [f"feature_{feature}" for feature in FEATURES]
+    plain = ("problem", "round", "age", "score", "selected", "reward", "length", "truncated")
+    return (*plain, *features)
+
+
+# Through a notebook
+
+
+def run_through_notebook(case: Case) -> dict[str, Any]:
+    """Execute the notebook by papermill; returns what its cell tagged `results` printed."""
+    import papermill
+
+    assert case.notebook is not None
+    folder = os.path.relpath(case.notebook.parent, case.logs)
+    parameters = dict(case.values)
+    if case.sets_out:
+        parameters["out"] = os.path.relpath(case.record, case.notebook.parent)
+    # Relative paths, so that the executed notebook names no path of this machine.
+    os.chdir(case.logs)
+    try:
+        notebook = papermill.execute_notebook(
+            os.path.join(folder, case.notebook.name),
+            "notebook.ipynb",
+            parameters,
+            cwd=folder,
+            progress_bar=False,
+            # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
+            shutdown_kernel="immediate",
+        )
+    except papermill.PapermillExecutionError as error:
+        raise NotebookError(f"{error.ename}: {error.evalue}") from error
+    return printed_results(notebook)
+
+
+def printed_results(notebook: Any) -> dict[str, Any]:
+    """The JSON object that the cell tagged `results` printed last; empty without such a cell."""
+    cells = [cell for cell in notebook.cells if "results" in cell.metadata.get("tags", [])]
+    if not cells:
+        return {}
+    streams = [output for output in cells[-1].outputs if output.get("name") == "stdout"]
+    lines = "".join(output.text for output in streams).strip().splitlines()
+    try:
+        results = json.loads(lines[-1])
+        plain = not any(isinstance(value, dict | list) for value in results.values())
+    except (ValueError, IndexError, AttributeError):
+        plain = False
+    if not plain:
+        raise ValueError(
+            "cell tagged `results`: the last line that it printed is no JSON object of numbers "
+            "and texts"
+        )
+    return results
+
+
+def _first_line(error: Exception) -> str:
+    named = isinstance(error, NotebookError)
+    text = str(error) if named else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0]

@@ -1,0 +1,141 @@
+"""What this machine has: cores, memory, GPUs, a compiler.
+
+No heavy package is loaded to find out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from workbench.utils.requirements import installed_version
+
+COMPILERS = ("cc", "gcc", "clang")
+NVIDIA_SMI = (
+    "nvidia-smi",
+    "--query-gpu=index,uuid,name,memory.total,memory.free,driver_version",
+    "--format=csv,noheader,nounits",
+)
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    # macOS has no sched_getaffinity.
+    if platform.system() == "Linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Bytes of main memory, or the limit of the container where that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.is_file() else "max"
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def compiler() -> str | None:
+    """Path of a C compiler, which Triton needs to build its kernels; None where there is none."""
+    # $CC may carry options, as in "clang -O2".
+    chosen = os.environ.get("CC", "").split()[:1]
+    for name in (*chosen, *COMPILERS):
+        path = shutil.which(name)
+        if path:
+            return path
+    return None
+
+
+def gpus() -> list[dict[str, Any]]:
+    """The NVIDIA GPUs that a program started here sees.
+
+    Returns
+    -------
+    list of dict
+        name, bytes (of memory), free (bytes) and driver of each. From nvidia-smi, within
+        CUDA_VISIBLE_DEVICES; where that program is missing, from torch if it has CUDA.
+    """
+    try:
+        done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return _gpus_of_torch()
+    if done.returncode != 0:
+        return []
+    return parse_gpus(done.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def parse_gpus(text: str, visible: str | None = None) -> list[dict[str, Any]]:
+    """The GPUs in what nvidia-smi printed.
+
+    Parameters
+    ----------
+    text : str
+        One line a GPU.
+    visible : str, optional
+        The value of CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs; None for all.
+
+    Examples
+    --------
+    >>> parse_gpus("0, GPU-a, NVIDIA L40S, 46068, 45000, 580.1")[0]["name"]
+    'NVIDIA L40S'
+    >>> parse_gpus("0, GPU-a, NVIDIA L40S, 46068, 45000, 580.1", visible="1")
+    []
+    """
+    wanted = None if visible is None else [part.strip() for part in visible.split(",")]
+    seen = []
+    for line in text.strip().splitlines():
+        index, uuid, name, total, free, driver = (part.strip() for part in line.split(","))
+        if wanted is None or _is_wanted(index, uuid, wanted):
+            gpu = {
+                "name": name,
+                "bytes": _bytes_of_mebibytes(total),
+                "free": _bytes_of_mebibytes(free),
+                "driver": driver,
+            }
+            seen.append(gpu)
+    return seen
+
+
+def no_gpu() -> str | None:
+    """Why nothing can be computed on an NVIDIA GPU here; None where it can."""
+    if platform.system() != "Linux":
+        return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
+    if not gpus():
+        return (
+            "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by "
+            "CUDA_VISIBLE_DEVICES)"
+        )
+    torch = installed_version("torch") or ""
+    if torch.endswith("+cpu"):
+        release = torch.removesuffix("+cpu")
+        return (
+            f"torch {torch} has no CUDA; get the build that has: pip install --force-reinstall "
+            f"torch=={release}"
+        )
+    return None
+
+
+def _is_wanted(index: str, uuid: str, wanted: list[str]) -> bool:
+    return index in wanted or any(part and uuid.startswith(part) for part in wanted)
+
+
+def _bytes_of_mebibytes(number: str) -> int:
+    """0 where nvidia-smi cannot tell, as on machines whose GPU shares the main memory."""
+    return int(number) * 2**20 if number.isdigit() else 0
+
+
+def _gpus_of_torch() -> list[dict[str, Any]]:
+    """GPUs as torch sees them. A build without CUDA sees none and is not even loaded."""
+    if (installed_version("torch") or "+cpu").endswith("+cpu") or platform.system() != "Linux":
+        return []
+    import torch
+
+    seen = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        name = torch.cuda.get_device_name(index)
+        seen.append({"name": name, "bytes": total, "free": free, "driver": "unknown"})
+    return seen

@@ -1,0 +1,51 @@
+"""Names that several folders use, in one place that costs nothing to import.
+
+The command line completes and explains them without loading numpy or torch. Tests hold them against
+the functions and classes that they name.
+"""
+
+# The functions of `workbench.methods`.
+# The five papers that the notebooks reproduce, and the baselines that they share.
+PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
+# Further papers, for the leaderboard.
+MORE_PAPERS = (
+    "reinforce_ada",
+    "reinforce_ada_est",
+    "greso",
+    "speed",
+    "mopps",
+    "cures",
+    "hora",
+    "vip",
+    "cppo",
+    "ragen",
+    "pruned",
+    "asymmetric",
+    "pass_at_k",
+    "pkpo",
+    "rl_zvp",
+    "discounted_beta",
+    "mapp",
+    "rlep",
+    "experience_replay",
+    "exgrpo",
+    "lilo",
+    "adarft",
+)
+
+# The functions of `workbench.labs`.
+LABS = ("tiny", "transformers", "unsloth")
+
+# The slots of a method, in the order of a round, and what each one decides.
+SLOTS = {
+    "curriculum": "which problems come next",
+    "allocator": "how many rollouts each problem gets",
+    "reward": "what a rollout earns",
+    "replay": "which old responses join",
+    "selector": "which rollouts are trained on",
+    "advantage": "how good each rollout is",
+    "objective": "the loss",
+}
+
+# The phases of a round that count as training time; a record has a column seconds_<phase> for each.
+TRAINING_PHASES = ("generate", "verify", "schedule", "update")

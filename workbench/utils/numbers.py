@@ -1,0 +1,51 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+NOTHING = "–"
+
+
+def mean_and_half(mean: float, half: float) -> str:
+    """A mean with about three digits, and its half-width with as many unless it is 0 or unknown.
+
+    >>> mean_and_half(0.4321, 0.021), mean_and_half(1234.5, 67.8), mean_and_half(8.0, 0.0)
+    ('0.432 ± 0.021', '1,234 ± 68', '8')
+    """
+    if not math.isfinite(mean):
+        return NOTHING
+    spread = math.isfinite(half) and half > 0
+    if not spread and mean == int(mean):
+        return f"{mean:,.0f}"
+    if abs(mean) < 0.01:
+        decimals = 4
+    elif abs(mean) < 10:
+        decimals = 3
+    else:
+        decimals = 1 if abs(mean) < 1000 else 0
+    shown = f"{mean:,.{decimals}f}"
+    return f"{shown} ± {half:,.{decimals}f}" if spread else shown
+
+
+def span(numbers: Iterable[int]) -> str:
+    """Whole numbers in a row as their ends, others one by one.
+
+    >>> span([0, 1, 2]), span([0, 1]), span([3, 7])
+    ('0 to 2', '0, 1', '3, 7')
+    """
+    numbers = list(numbers)
+    in_a_row = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that a reader takes in.
+
+    >>> duration(41.23), duration(600), duration(9000)
+    ('41.2 s', '10.0 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
