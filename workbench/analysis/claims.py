@@ -9,6 +9,7 @@ and these, which say how to measure it:
     unit            what a budget or a target is counted in: round, rollouts, flops, seconds
     column          a column of the rounds table; for "share" several, separated by semicolons
     from_epoch      the first epoch that counts, 1 for all rounds
+    rounds          the rounds that count, as "70-90", in place of an epoch
     budget          share of the budget that both arms reached, 1 for all of it
     target          share of the way to the highest score that all runs reach
     gain_of         the label whose gain scales the published sizes; empty for the baseline
@@ -37,6 +38,7 @@ from workbench.records import Record
 __all__ = ["METRICS", "BySeed", "carried_over", "findings", "judged", "measure"]
 
 Runs = Mapping[str, Sequence[Record]]
+LAST_ROUND = 2**62  # later than any round: to the end of the run
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,23 @@ def _unsolved_at_last_visit(
     return BySeed(values, "percent")
 
 
+def _unsolved_at_equal_numbers(
+    ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
+    """By how many percent more visits than the baseline's have no right rollout, where of both as
+    many rollouts are read as the smaller one has.
+    """
+    frames = difficulty.outcomes({"arm": ours, "baseline": theirs})
+    arm = by_seed(ours)
+    values = {}
+    for seed in _common(frames["arm"], frames["baseline"]):
+        first = _rounds(arm[seed], settings)[0]
+        pair = [frames[label][seed] for label in ("arm", "baseline")]
+        shares = difficulty.unsolved_shares([part[part["round"] >= first] for part in pair])
+        values[seed] = 100 * (shares[0] / shares[1] - 1)
+    return BySeed(values, "percent")
+
+
 Metric = Callable[[list[Record], list[Record], Mapping[str, str]], BySeed]
 METRICS: dict[str, Metric] = {
     "accuracy": _accuracy,
@@ -213,6 +232,7 @@ METRICS: dict[str, Metric] = {
     "difference": _difference,
     "share": _share,
     "to_target": _to_target,
+    "unsolved_at_equal_numbers": _unsolved_at_equal_numbers,
     "unsolved_at_last_visit": _unsolved_at_last_visit,
 }
 
@@ -281,12 +301,12 @@ def _column_means(
     baseline = by_seed(theirs)
     means = {}
     for seed in _common(arm, baseline):
+        first, last = _rounds(arm[seed], settings)
         tables = [record[seed].rounds for record in (arm, baseline)]
-        last = min(table["round"].max() for table in tables)
-        first = _first_round(arm[seed], settings)
+        last = min(last, *(int(table["round"].max()) for table in tables))
         if first > last:
             raise ValueError(
-                f"{arm[seed].path}: its {last} rounds end before epoch {settings['from_epoch']}"
+                f"{arm[seed].path}: both runs have {last} rounds, and the claim begins at {first}"
             )
         found = []
         for record, table in zip((arm[seed], baseline[seed]), tables):
@@ -297,15 +317,16 @@ def _column_means(
     return means
 
 
-def _first_round(record: Record, settings: Mapping[str, str]) -> int:
-    """The first round of the epoch from which a claim counts."""
+def _rounds(record: Record, settings: Mapping[str, str]) -> tuple[int, int]:
+    """The first and the last round that a claim counts."""
+    if settings.get("rounds"):
+        first, last = settings["rounds"].split("-")
+        return int(first), int(last)
     epoch = int(settings.get("from_epoch") or 1)
-    if epoch == 1:
-        return 1
-    length = rounds_per_epoch(record)
+    length = rounds_per_epoch(record) if epoch > 1 else 0
     if length is None:
         raise ValueError(f"{record.path}: its lab has no pool, so it has no epoch {epoch}")
-    return (epoch - 1) * length + 1
+    return (epoch - 1) * length + 1, LAST_ROUND
 
 
 def _common(ours: Mapping[int, Any], theirs: Mapping[int, Any]) -> list[int]:

@@ -2,9 +2,9 @@
 
 A method that samples much and trains on little is cheap where sampling is cheap. Where it is, is a
 property of the machine: the *price of sampling* is what a sampled token costs, divided by what a
-trained token costs. Counted in FLOPs it is 2 / 6 (AERO, arXiv 2602.14338, equation 23). Batched
-sampling on a GPU lies below that, a single CPU core far above. With the price given, a run's bill
-is
+trained token costs. Counted in FLOPs it is 2 / 6 (AERO, arXiv 2602.14338, equation 23). In seconds
+it depends on how many responses are decoded at once, so it is measured. With the price given, a
+run's bill is
 
     bill = tokens trained + price x tokens sampled        (in trained tokens)
 

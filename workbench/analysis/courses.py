@@ -273,7 +273,7 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
     """Courses restricted to the rounds at which every run that was still going was evaluated."""
     everyone = list(each(courses))
     kept: dict[str, dict[int, Course]] = {}
-    left_out = []
+    left_out: dict[str, str] = {}  # by label: seeds of an arm share their grid
     for label, by_seed in courses.items():
         kept[label] = {}
         for seed, course in by_seed.items():
@@ -281,14 +281,14 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
             # The evaluation that every run gets at its end may lie off the grid; it is no warning.
             lost = course.rounds[:-1][~keep[:-1]]
             if len(lost):
-                left_out.append(f"{label} at rounds {_some(lost)}")
+                left_out[label] = f"{label} at rounds {_some(lost)}"
             kept[label][seed] = replace(
                 course, rounds=course.rounds[keep], scores=course.scores[keep]
             )
     if left_out and grid == "refuse":
         raise ValueError(
             "the arms were evaluated after different rounds, so interpolating between evaluations "
-            f"would favour the finer grid (not in all runs: {'; '.join(left_out[:3])}); run them "
+            f"would favour the finer grid (not in all runs: {_first(left_out)}); run them "
             'with the same evaluate_every, or pass grid="common"'
         )
     short = next((course for course in each(kept) if len(course.rounds) < 2), None)
@@ -300,7 +300,7 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
     if left_out:
         warnings.warn(
             "the arms were evaluated after different rounds; left out, because not all of them "
-            f"have it: {'; '.join(left_out[:3])}{' ...' if len(left_out) > 3 else ''}",
+            f"have it: {_first(left_out)}",
             GridWarning,
             stacklevel=3,
         )
@@ -313,6 +313,11 @@ def _all_have(number: int, courses: Iterable[Course]) -> bool:
         if course.rounds[-1] >= number and number not in course.rounds:
             return False
     return True
+
+
+def _first(texts: dict[str, str], most: int = 3) -> str:
+    shown = "; ".join(list(texts.values())[:most])
+    return shown if len(texts) <= most else f"{shown}; ..."
 
 
 def _some(numbers: np.ndarray, most: int = 4) -> str:

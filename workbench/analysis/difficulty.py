@@ -37,6 +37,7 @@ __all__ = [
     "solved_at_least_once",
     "transition_matrix",
     "transitions",
+    "unsolved_shares",
     "visit_rates",
     "visits",
 ]
@@ -144,6 +145,9 @@ def fresh_rollouts(record: Record, columns: Sequence[str]) -> pd.DataFrame:
     first = record.rollouts(rounds=rounds[:1])
     if first.empty:
         raise ValueError(f"{record.path}: its rollouts were not kept")
+    method = record.manifest["method"]
+    if not (method.get("replay") or method.get("reuse")):
+        return record.rollouts(columns=list(columns))
     if "age" in first:
         frame = record.rollouts(columns=[*columns, "age"])
         return frame.loc[frame["age"] == 0, list(columns)].reset_index(drop=True)
@@ -302,6 +306,32 @@ def solved_at_least_once(frames: Frames) -> pd.DataFrame:
                 "share": solved / len(unsolved) if len(unsolved) else np.nan,
             }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
+
+
+def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
+    """Share of visits without a right rollout, of several runs at equal numbers of rollouts.
+
+    Parameters
+    ----------
+    frames : list of DataFrame
+        Rollouts of runs that share their problem order. Visits (problem and round) that all have
+        are read; of each, as many rollouts as the run that sampled fewest has.
+
+    Returns
+    -------
+    list of float, one a frame
+    """
+    keys = ["problem", "round"]
+    sizes = [frame.groupby(keys).size() for frame in frames]
+    fewest = pd.concat(sizes, axis=1, join="inner").min(axis=1).rename("fewest")
+    if fewest.empty:
+        raise ValueError("the runs have no visit in common: they drew other problems")
+    shares = []
+    for frame in frames:
+        part = frame.join(fewest, on=keys, how="inner")
+        part = part[part.groupby(keys).cumcount() < part["fewest"]]
+        shares.append(float((~part.groupby(keys)["correct"].any()).mean()))
+    return shares
 
 
 def _fewest(frames: Sequence[pd.DataFrame]) -> pd.Series:

@@ -2,10 +2,10 @@
 
 There is one method for one kind of quantity, here and in every table, figure and verdict:
 
-    a mean over seeds                      Student's interval
-    a difference of two arms               Student's interval of the paired differences, seed by seed
-    a ratio of two arms                    the same on the log scale
-    a difference of runs without pairs     Welch's interval
+    a mean over seeds                    Student's interval
+    a difference of two arms             Student's interval of the differences, seed by seed
+    a ratio of two arms                  the same on the log scale
+    a difference of runs without pairs   Welch's interval
 
 Runs of two arms with the same seed share initial weights, problem order and evaluation draws, so
 that pairing takes out what they have in common. The held-out problems count as fixed: an interval
@@ -134,10 +134,7 @@ class Measurement:
         distance = line.mean() - self._to_line(np.array([bound]))[0]
         if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
             return 1.0  # the censored side says nothing
-        error = line.std(ddof=1) / np.sqrt(self.n)
-        if error == 0:
-            return 0.0 if distance else 1.0
-        return float(2 * stats.t.sf(abs(distance) / error, self.n - 1))
+        return _two_sided(distance, line.std(ddof=1) / np.sqrt(self.n), self.n - 1)
 
     def _line(self) -> np.ndarray:
         return self._to_line(self.values)
@@ -155,10 +152,7 @@ class Measurement:
         return np.log(ratios)
 
     def _from_line(self, value: float) -> float:
-        if self.scale == "linear":
-            return float(value)
-        ratio = float(np.exp(value))
-        return 100 * (ratio - 1) if self.scale == "percent" else ratio
+        return _from_line(value, self.scale)
 
 
 @dataclass(frozen=True)
@@ -175,6 +169,8 @@ class Unpaired:
     scale : {"linear", "ratio", "percent"}
         "linear" for the difference of the means; "ratio" and "percent" for the ratio of the
         geometric means, with the interval on the log scale.
+    censored, censored_baseline : int
+        Runs of `ours` and of `theirs` whose number is only a lower bound, see `Measurement`.
     level : float
         Probability of the interval.
 
@@ -188,6 +184,8 @@ class Unpaired:
     ours: np.ndarray
     theirs: np.ndarray
     scale: str = "linear"
+    censored: int = 0
+    censored_baseline: int = 0
     level: float = LEVEL
 
     def __post_init__(self) -> None:
@@ -202,17 +200,21 @@ class Unpaired:
     @property
     def value(self) -> float:
         """The difference of the means, or the ratio of the geometric means."""
-        return self._read(self._interval().estimate)
+        return self._from_line(self._interval().estimate)
 
     @property
     def low(self) -> float:
         """Lower end of the interval; NaN where a group has one run."""
-        return self._read(self._interval().low)
+        if self.n > 1 and self.censored_baseline:
+            return self._from_line(-np.inf)
+        return self._from_line(self._interval().low)
 
     @property
     def high(self) -> float:
         """Upper end of the interval; NaN where a group has one run."""
-        return self._read(self._interval().high)
+        if self.n > 1 and self.censored:
+            return np.inf
+        return self._from_line(self._interval().high)
 
     def p_value(self, bound: float) -> float:
         """Two-sided p-value of Welch's test that the true value is `bound`."""
@@ -220,7 +222,11 @@ class Unpaired:
             return np.nan
         shift = bound if self.scale == "linear" else np.log(_ratio(bound, self.scale))
         ours, theirs = self._lines()
-        return float(stats.ttest_ind(ours - shift, theirs, equal_var=False).pvalue)
+        distance = ours.mean() - theirs.mean() - shift
+        if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
+            return 1.0  # the censored side says nothing
+        error, degrees = _welch_error(ours, theirs)
+        return _two_sided(distance, error, degrees)
 
     def _lines(self) -> tuple[np.ndarray, np.ndarray]:
         ours = np.asarray(self.ours, dtype=np.float64)
@@ -232,11 +238,8 @@ class Unpaired:
     def _interval(self) -> Interval:
         return welch(*self._lines(), self.level)
 
-    def _read(self, value: float) -> float:
-        if self.scale == "linear":
-            return value
-        ratio = float(np.exp(value))
-        return 100 * (ratio - 1) if self.scale == "percent" else ratio
+    def _from_line(self, value: float) -> float:
+        return _from_line(value, self.scale)
 
 
 def mean_interval(values: Any, level: float = LEVEL) -> tuple[float, float]:
@@ -297,8 +300,9 @@ def welch(a: Any, b: Any, level: float = LEVEL) -> Interval:
     difference = float(a.mean() - b.mean())
     if min(len(a), len(b)) < 2:
         return Interval(difference, np.nan, np.nan)
-    found = stats.ttest_ind(a, b, equal_var=False).confidence_interval(level)
-    return Interval(difference, float(found.low), float(found.high))
+    error, degrees = _welch_error(a, b)
+    half = float(stats.t.ppf(0.5 + level / 2, degrees)) * error if error else 0.0
+    return Interval(difference, difference - half, difference + half)
 
 
 def holm(p_values: Any) -> np.ndarray:
@@ -439,9 +443,33 @@ def linear_fit(
     return LinearFit(("constant", *names), found, covariance, degrees, float(explained), level)
 
 
+def _welch_error(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+    """Standard error of the difference of two means, and Welch's degrees of freedom."""
+    parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
+    total = parts.sum()
+    if total == 0:
+        return 0.0, np.inf
+    return float(np.sqrt(total)), float(total**2 / np.sum(parts**2 / [len(a) - 1, len(b) - 1]))
+
+
+def _two_sided(distance: float, error: float, degrees: float) -> float:
+    """p-value of a t statistic; without any spread a distance is either none or certain."""
+    if error == 0:
+        return 0.0 if distance else 1.0
+    return float(2 * stats.t.sf(abs(distance) / error, degrees))
+
+
 def _ratio(values: Any, scale: str) -> Any:
     """Ratios from what a scale shows: themselves, or changes in percent."""
     return 1 + values / 100 if scale == "percent" else values
+
+
+def _from_line(value: float, scale: str) -> float:
+    """A number on the scale on which values are averaged, as the scale shows it."""
+    if scale == "linear":
+        return float(value)
+    ratio = float(np.exp(value))
+    return 100 * (ratio - 1) if scale == "percent" else ratio
 
 
 def _check_level(level: float) -> None:
