@@ -33,8 +33,8 @@ from workbench.plots.style import (
     new_axes,
     save,
     seeds,
+    short_numbers,
     style,
-    whole_rounds,
 )
 from workbench.records import Record
 
@@ -136,8 +136,7 @@ def learning_curve(
             band(ax, of_label, text, styles[label], end)
         for name, value in (references or {}).items():
             ax.axhline(value, color=SOFT, ls="--", lw=1, label=name)
-        if x == "round":
-            whole_rounds(ax)
+        short_numbers(ax, x)
         name = name_of(x)
         finish(
             ax,
@@ -196,7 +195,7 @@ def course_grid(
             ax.set_title(f"{label} (n = {counts[label]})", color=styles[label].colour)
             if until is not None:
                 ax.set_xlim(0, until)
-            ax.xaxis.set_major_locator(plt.MaxNLocator(4))
+            short_numbers(ax, x, ticks=4)
         for ax in list(axes.flat)[len(others) :]:
             ax.set_axis_off()
         name = name_of(x)
@@ -235,7 +234,7 @@ def sampled_and_greedy(
             ("greedy", "greedy", colours[1]),
         ):
             band(ax, _curves(group, "round", y, 1), name, Look(colour, "-", "o"))
-        whole_rounds(ax)
+        short_numbers(ax, "round")
         finish(
             ax,
             title=who(group) if title is None else title,
@@ -274,6 +273,7 @@ def accuracy_by_level(
     evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
     table = evals.pivot_table(index="level", columns="round", values="accuracy")
     table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
+    table.columns.name = None
     return by_level(table, title=who(group) if title is None else title, legend=legend, ax=ax)
 
 
@@ -314,7 +314,7 @@ def zero_gradient(
         )
         last = max(rounds.index[-1], rounds.index[0] + 1)
         ax.set(ylim=(0, 1), xlim=(rounds.index[0], last))
-        whole_rounds(ax)
+        short_numbers(ax, "round")
         finish(
             ax,
             title=who(group) if title is None else title,
@@ -485,11 +485,12 @@ def overview(record: Record, *, figure: Figure | None = None) -> Figure:
             smoothed = rounds["reward"].rolling(10, min_periods=1).mean()
             reward.plot(rounds["round"], rounds["reward"], color=colours[0], alpha=0.3, lw=1)
             reward.plot(rounds["round"], smoothed, color=colours[0], label="mean of 10 rounds")
-            whole_rounds(reward)
-            zero_gradient(record, ax=shares)
+            short_numbers(reward, "round")
+            zero_gradient(record, title="Only mixed groups have a gradient", ax=shares)
         if len(record.evals):
-            sampled_and_greedy(record, ax=accuracy, legend="above")
-            accuracy_by_level(record, ax=levels, legend="above")
+            sampled_and_greedy(record, title="Held-out problems", legend="above", ax=accuracy)
+            title = "Held-out accuracy by level"
+            accuracy_by_level(record, title=title, legend="above", ax=levels)
         finish(
             reward,
             title="Training reward",
@@ -497,9 +498,6 @@ def overview(record: Record, *, figure: Figure | None = None) -> Figure:
             ylabel="mean reward",
             legend="above" if len(rounds) else None,
         )
-        accuracy.set(title="Held-out problems", xlabel="round", ylabel="held-out accuracy")
-        levels.set_title("Held-out accuracy by level")
-        shares.set_title("Only mixed groups have a gradient")
         figure.suptitle(who([record]), x=0.01, ha="left", weight="bold")
     return figure
 

@@ -33,7 +33,6 @@ from workbench.plots.style import (
     panels,
     row_axes,
     seeds,
-    spread,
     style,
 )
 
@@ -60,6 +59,8 @@ __all__ = [
 ]
 
 SHARES = {1.0: "all", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
+NARROW_TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 2)
+RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
 NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
 
@@ -291,6 +292,7 @@ def waterfall(
                 # The interval of the step, drawn where the step ends.
                 ax.plot([left - row["high"], left - row["low"]], [place] * 2, color=INK, lw=1)
                 text += f" [{-row['high']:.1f}, {-row['low']:.1f}]"
+                end = max(end, left - row["low"])
             _beside(ax, end, place, text)
             left -= saved
         ax.barh(places[-1], left, color=PALETTE[0], height=0.65)
@@ -459,9 +461,9 @@ def trajectory_grid(
                 trajectories(series, legend=None, ax=ax)
             # The name of the family stands before a slash, and is the same for all.
             column[0].set(title=str(problem).split("/", 1)[-1], xlabel="")
-        axes[0, 0].set_ylabel("success rate of the visit")
+        axes[0, 0].set_ylabel("success rate")
         largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
-        axes[1, 0].set(ylabel="rollouts of the visit", ylim=(0, 1.08 * largest))
+        axes[1, 0].set(ylabel="rollouts", ylim=(0, 1.08 * largest))
         for ax in axes.flat:
             ax.label_outer()
         figure.legend(
@@ -639,9 +641,15 @@ def transitions(
     with style():
         if figure is None:
             figure = plt.figure(figsize=(WIDTH, 0.8 + 2.7 * rows), layout="constrained")
-        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for ax, (name, table) in zip(axes.flat, tables.items()):
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for number, (name, table) in enumerate(tables.items()):
+            ax = axes.flat[number]
             heatmap(100 * table, largest=100, digits=0, title=name, bar=False, ax=ax)
+            # The names of the classes stand at the outer edges only.
+            if number % columns:
+                ax.set_yticklabels([])
+            if number + columns < len(tables):
+                ax.set_xticklabels([])
         for ax in list(axes.flat)[len(tables) :]:
             ax.set_axis_off()
         used = axes.ravel()[: len(tables)]
@@ -891,7 +899,7 @@ def verdicts(
     table: pd.DataFrame,
     *,
     digits: int = 1,
-    wrap: int = 54,
+    wrap: int = 44,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -918,7 +926,7 @@ def verdicts(
     middles = np.cumsum(heights) - heights / 2
     with style():
         ax = ax or plt.subplots(figsize=(WIDTH, 0.5 + 0.24 * (heights.sum() + 1.2)))[1]
-        columns = {"claim": 0.0, "published": 0.47, "here": 0.615, "n": 0.80, "verdict": 0.83}
+        columns = {"claim": 0.0, "published": 0.44, "here": 0.59, "n": 0.765, "verdict": 0.79}
         for name, x in columns.items():
             ax.text(x + 0.006, -0.5, name, weight="bold", size=8, va="center")
         before = None
@@ -929,15 +937,14 @@ def verdicts(
                 ax.axhline(top, color=SOFT, lw=0.8)
             verdict = verdict_kind(row["verdict"])
             colour = NAMED[verdict]
-            box = Rectangle((0.825, top + 0.06), 0.175, heights[number] - 0.12, color=colour, lw=0)
+            box = Rectangle((0.79, top + 0.06), 0.21, heights[number] - 0.12, color=colour, lw=0)
             ax.add_patch(box)
             texts = {"claim": claims[number], "published": row["published"], "here": row["here"]}
             texts |= {"n": row["n"], "verdict": verdict}
             for name, x in columns.items():
                 # The boxes are light or strong in both settings, so their text stays dark.
                 ink = "#111111" if name == "verdict" else INK
-                size = 6.6 if name == "verdict" else 6.8
-                ax.text(x + 0.006, y, texts[name], size=size, va="center", color=ink)
+                ax.text(x + 0.006, y, texts[name], size=7.2, va="center", color=ink)
             if row["paper"] != before:
                 ax.text(
                     -0.012,
@@ -949,7 +956,7 @@ def verdicts(
                     ha="right",
                 )
             before = row["paper"]
-        ax.set(xlim=(-0.13, 1), ylim=(middles[-1] + heights[-1] / 2 + 0.2, -1.0))
+        ax.set(xlim=(-0.145, 1), ylim=(middles[-1] + heights[-1] / 2 + 0.2, -1.0))
         ax.set_axis_off()
         if title:
             ax.set_title(title, x=0.0)
@@ -994,9 +1001,9 @@ def _ratio_axes(axes: list[Axes], tables: Mapping[str, pd.DataFrame]) -> None:
     high = max(values.max(), 1) * 1.15
     if any((table["high"] == np.inf).any() for table in tables.values()):
         high = max(high, 1.8 * max(table["ratio"].max() for table in tables.values()))
-    ticks = [
-        tick for tick in (0.125, 0.25, 0.5, 0.7, 1, 1.4, 2, 3, 4, 8, 16) if low <= tick <= high
-    ]
+    ticks = [tick for tick in RATIO_TICKS if low <= tick <= high]
+    if len(ticks) < 3:
+        ticks = [tick for tick in NARROW_TICKS if low <= tick <= high]
     for ax in axes:
         ax.set_xscale("log")
         ax.set_xlim(low, high)

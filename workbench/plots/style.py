@@ -24,7 +24,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 WIDTH = 7.0  # inches
 HEIGHT = 3.6
@@ -188,9 +188,7 @@ def panels(n: int, *, width: float | None = None, height: float = 3.2) -> list[A
     """
     whole = WIDTH if width is None else n * width
     with style():
-        figure, axes = plt.subplots(
-            1, n, figsize=(whole, height), layout="constrained", squeeze=False
-        )
+        _, axes = plt.subplots(1, n, figsize=(whole, height), layout="constrained", squeeze=False)
     return list(axes.flat)
 
 
@@ -346,9 +344,20 @@ def spread(heights: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
     return moved
 
 
-def whole_rounds(ax: Axes) -> None:
-    """Ticks of the x axis at whole numbers only."""
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+def short_numbers(ax: Axes, x: Any, ticks: int = 6) -> None:
+    """Ticks of the x axis: whole numbers of rounds, and 20k or 1.5T of everything else.
+
+    Parameters
+    ----------
+    ax : Axes
+    x : str or courses.Unit
+        What the axis shows.
+    ticks : int
+        At most so many.
+    """
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=x == "round"))
+    if x not in ("round", "seconds"):
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def save(figures: Mapping[str, Any], folder: Any) -> None:
