@@ -644,7 +644,8 @@ def transitions(
         axes = figure.subplots(rows, columns, squeeze=False)
         for number, (name, table) in enumerate(tables.items()):
             ax = axes.flat[number]
-            heatmap(100 * table, largest=100, digits=0, title=name, bar=False, ax=ax)
+            heatmap(100 * table, largest=100, digits=0, bar=False, ax=ax)
+            ax.set_title(name, size="small")
             # The names of the classes stand at the outer edges only.
             if number % columns:
                 ax.set_yticklabels([])
