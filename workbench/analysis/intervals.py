@@ -37,6 +37,7 @@ __all__ = [
 
 LEVEL = 0.95
 SCALES = ("linear", "ratio", "percent")
+SIGN_TEST_SEEDS = 6  # the fewest with which all values on one side have a p-value below .05
 
 
 class Interval(NamedTuple):
@@ -71,6 +72,11 @@ class Measurement:
     is at most the mean of the true values, so the lower end of its interval still holds, and the
     upper end is infinite. Where only upper bounds occur it is the other way round. Where both
     occur, neither end is known.
+
+    Cut values vary less than true ones, so every censored value takes away a degree of freedom.
+    With fewer than two values that are not censored, the end is the outermost bound if there are
+    at least `SIGN_TEST_SEEDS` seeds (all of them lie beyond it, which the sign test decides), and
+    otherwise infinite.
 
     Examples
     --------
@@ -112,29 +118,48 @@ class Measurement:
     @property
     def low(self) -> float:
         """Lower end of the interval; NaN with one seed."""
-        if self.n > 1 and self.censored_baseline:
-            return self._from_line(-np.inf)
-        return self._from_line(student(self._line(), self.level).low)
+        return self._end(-1, open_end=self.censored_baseline > 0)
 
     @property
     def high(self) -> float:
         """Upper end of the interval; NaN with one seed."""
-        if self.n > 1 and self.censored:
-            return np.inf
-        return self._from_line(student(self._line(), self.level).high)
+        return self._end(+1, open_end=self.censored > 0)
 
     def p_value(self, bound: float) -> float:
-        """Two-sided p-value of Student's test that the true value is `bound`; NaN with one seed.
+        """Two-sided p-value of the test that the true value is `bound`; NaN with one seed.
 
         It is below 1 - level exactly where the interval leaves the bound out.
         """
         if self.n < 2:
             return np.nan
         line = self._line()
-        distance = line.mean() - self._to_line(np.array([bound]))[0]
+        at = self._to_line(np.array([bound]))[0]
+        distance = line.mean() - at
         if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
             return 1.0  # the censored side says nothing
-        return _two_sided(distance, line.std(ddof=1) / np.sqrt(self.n), self.n - 1)
+        if self._degrees < 1:
+            beyond = (line > at).all() or (line < at).all()
+            return float(2 * 0.5**self.n) if beyond and self.n >= SIGN_TEST_SEEDS else 1.0
+        return _two_sided(distance, line.std(ddof=1) / np.sqrt(self.n), self._degrees)
+
+    @property
+    def _degrees(self) -> int:
+        return self.n - 1 - self.censored - self.censored_baseline
+
+    def _end(self, side: int, open_end: bool) -> float:
+        """The lower (-1) or upper (+1) end of the interval."""
+        if self.n < 2:
+            return np.nan
+        if open_end:
+            return self._from_line(side * np.inf)
+        line = self._line()
+        if self._degrees < 1:
+            if self.n < SIGN_TEST_SEEDS:
+                return self._from_line(side * np.inf)
+            return self._from_line(line.min() if side < 0 else line.max())
+        quantile = stats.t.ppf(0.5 + self.level / 2, self._degrees)
+        error = line.std(ddof=1) / np.sqrt(self.n)
+        return self._from_line(line.mean() + side * quantile * error)
 
     def _line(self) -> np.ndarray:
         return self._to_line(self.values)
@@ -200,21 +225,18 @@ class Unpaired:
     @property
     def value(self) -> float:
         """The difference of the means, or the ratio of the geometric means."""
-        return self._from_line(self._interval().estimate)
+        ours, theirs = self._lines()
+        return self._from_line(ours.mean() - theirs.mean())
 
     @property
     def low(self) -> float:
         """Lower end of the interval; NaN where a group has one run."""
-        if self.n > 1 and self.censored_baseline:
-            return self._from_line(-np.inf)
-        return self._from_line(self._interval().low)
+        return self._end(-1, open_end=self.censored_baseline > 0)
 
     @property
     def high(self) -> float:
         """Upper end of the interval; NaN where a group has one run."""
-        if self.n > 1 and self.censored:
-            return np.inf
-        return self._from_line(self._interval().high)
+        return self._end(+1, open_end=self.censored > 0)
 
     def p_value(self, bound: float) -> float:
         """Two-sided p-value of Welch's test that the true value is `bound`."""
@@ -225,8 +247,23 @@ class Unpaired:
         distance = ours.mean() - theirs.mean() - shift
         if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
             return 1.0  # the censored side says nothing
-        error, degrees = _welch_error(ours, theirs)
-        return _two_sided(distance, error, degrees)
+        return _two_sided(distance, *self._error())
+
+    def _error(self) -> tuple[float, float]:
+        """Standard error and degrees of freedom, of which a censored run takes one away."""
+        error, degrees = _welch_error(*self._lines())
+        return error, max(degrees - self.censored - self.censored_baseline, 1)
+
+    def _end(self, side: int, open_end: bool) -> float:
+        """The lower (-1) or upper (+1) end of the interval."""
+        if self.n < 2:
+            return np.nan
+        if open_end:
+            return self._from_line(side * np.inf)
+        ours, theirs = self._lines()
+        error, degrees = self._error()
+        half = stats.t.ppf(0.5 + self.level / 2, degrees) * error if error else 0.0
+        return self._from_line(ours.mean() - theirs.mean() + side * half)
 
     def _lines(self) -> tuple[np.ndarray, np.ndarray]:
         ours = np.asarray(self.ours, dtype=np.float64)
@@ -234,9 +271,6 @@ class Unpaired:
         if self.scale == "linear":
             return ours, theirs
         return np.log(ours), np.log(theirs)
-
-    def _interval(self) -> Interval:
-        return welch(*self._lines(), self.level)
 
     def _from_line(self, value: float) -> float:
         return _from_line(value, self.scale)

@@ -32,6 +32,8 @@ __all__ = [
 
 Arms = Mapping[str, Sequence[Record]]
 
+LONGEST_LABEL = 60
+
 # What two runs may differ in and still be seeds of one another.
 FREE_ARGUMENTS = ("seed", "evaluate_every", "checkpoint_every")
 
@@ -225,10 +227,11 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
             shown = ", ".join(f"{_short(key)}={each.get(key, 'none')}" for key in differing)
             if shown:
                 labels[i] = f"{name} ({shown})"
-    for i, label in enumerate(labels):
-        if labels.count(label) > 1 or len(label) > 60:
-            labels[i] = f"{parts[i][0]} ({parts[i][1][0].path})"
-    return labels
+    found = []
+    for label, (name, group) in zip(labels, parts):
+        distinct = labels.count(label) == 1 and len(label) <= LONGEST_LABEL
+        found.append(label if distinct else f"{name} ({group[0].path})")
+    return found
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
