@@ -1,29 +1,62 @@
-"""AERO round by round, from the rollouts of a record: whom the rescue reaches, and what is left out of the update.
+"""AERO (arXiv 2602.14338) round by round: whom the rescue reaches, what is left out of the update,
+and what the prior does to gradients.
 
-A frame here is `Record.rollouts()` with columns problem, round, stage and correct; a *visit* is one problem in one round.
+A frame here is `Record.rollouts()` with the columns problem, round, stage and correct; a *visit* is
+one problem in one round.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from workbench.advantages import selected_advantages
-from workbench.analysis.metrics import FORWARD, TRAINING
-from workbench.rollouts import Rollouts
+from workbench.analysis.courses import read
+from workbench.analysis.metrics import FORWARD, TRAINING, gradient_norm_stats
+from workbench.analysis.runs import arms
+from workbench.rollouts import Context, Rollouts
+
+__all__ = [
+    "KINDS",
+    "gradient_norms",
+    "groups",
+    "magnitudes",
+    "rescue",
+    "savings",
+    "sizes",
+    "zero_accuracy_scores",
+]
 
 KINDS = ("alike", "rescued", "partial", "high")
+PRUNED = KINDS[:3]  # the kinds of which only a part is trained on
 
 
-def rescue(frame):
-    """How problems come to their first correct rollout, stage by stage: a DataFrame indexed by stage (AERO, figure 4).
+def rescue(frame: pd.DataFrame) -> pd.DataFrame:
+    """How problems come to their first correct rollout, stage by stage.
 
-    Stage 0 explores, each further one is an iteration of the rescue. unsolved: share of all visits without a correct
-    rollout after the stage; tried: share of all visits that had none and were sampled in it; rescued: share of those
-    tried that got one.
+    Parameters
+    ----------
+    frame : DataFrame
+
+    Returns
+    -------
+    DataFrame, a row a stage
+        Stage 0 explores, each further one is an iteration of the rescue. unsolved: share of all
+        visits without a correct rollout after the stage; tried: share of all visits that had none
+        and were sampled in it; rescued: share of those tried that got one.
+
+    References
+    ----------
+    AERO, section 4.2.1 and figure 4.
     """
-    stages = frame.groupby(["round", "problem", "stage"])["correct"].any().unstack()
-    found = stages.eq(True)
+    by_stage = frame.groupby(["round", "problem", "stage"])["correct"].any().unstack()
+    found = by_stage.eq(True)
     solved = found.cummax(axis=1)
-    tried = stages.notna() & ~solved.shift(axis=1, fill_value=False)
+    tried = by_stage.notna() & ~solved.shift(axis=1, fill_value=False)
     return pd.DataFrame(
         {
             "unsolved": 1 - solved.mean(),
@@ -33,80 +66,225 @@ def rescue(frame):
     )
 
 
-def groups(frame):
-    """Every visit with its kind of group and what of it is trained on: a DataFrame, a row a visit (AERO, section 4.2).
+def groups(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every visit with its kind of group and what of it is trained on.
 
-    frame: with columns selected, length and prompt too (tokens of a response and of its prompt). kind: "alike" where all
-    rollouts are right or all wrong, else "rescued" (none right in the first stage), "partial" (less than half) or
-    "high". rollouts and selected: counts; in tokens, sampled: a prompt and all its responses; tokens: every rollout with
-    its prompt, as an update computes them; kept: those of the selected ones.
+    Parameters
+    ----------
+    frame : DataFrame
+        With the columns selected, length and prompt too (tokens of a response and of its prompt).
+
+    Returns
+    -------
+    DataFrame, a row a visit
+        round, problem; kind: "alike" where all rollouts are right or all wrong, else "rescued"
+        (none right in the first stage), "partial" (less than half right there) or "high"; rollouts
+        and selected, counts; and in tokens sampled (the prompt once for each stage, and all
+        responses), tokens (every rollout with its prompt, as an update computes them) and kept
+        (those of the selected ones).
+
+    References
+    ----------
+    AERO, section 4.2; equation 23 counts the prompt of every forward pass, which is once a call of
+    the sampler where its rollouts share it.
     """
-    keys = [frame["round"], frame["problem"]]
-    explored = frame["stage"] == frame.groupby(keys)["stage"].transform("min")
-    rate = frame.groupby(keys)["correct"].mean()
-    first = frame["correct"].where(explored).astype(float).groupby(keys).mean()
-    kinds = np.select([rate.isin([0, 1]), first == 0, first < 0.5], KINDS[:3], KINDS[3])
+    keys = ["round", "problem"]
+    visit = frame.groupby(keys)
+    explored = frame["stage"] == visit["stage"].transform("min")
     tokens = frame["length"] + frame["prompt"]
-    sums = frame.assign(
-        rollouts=1, sampled=frame["length"], tokens=tokens, kept=tokens * frame["selected"]
-    ).groupby(keys)
-    table = sums[["rollouts", "selected", "sampled", "tokens", "kept"]].sum()
-    return table.assign(sampled=table["sampled"] + sums["prompt"].first(), kind=kinds).reset_index()
-
-
-def sizes(frames):
-    """Rollouts a visit, sampled and selected, by kind of group: a DataFrame (kinds x 2), the mean over frames as for `groups`."""
-    tables = [groups(frame) for frame in frames]
-    parts = [
-        table.groupby("kind")[["rollouts", "selected"]].sum().reindex(KINDS, fill_value=0)
-        / len(table)
-        for table in tables
-    ]
-    return (sum(parts) / len(parts)).rename(columns={"rollouts": "sampled"})
-
-
-def savings(frame, baseline, *, skip=False):
-    """Where the savings against a baseline come from, in percent of its FLOPs: a Series that adds up (AERO, figure 8).
-
-    frame, baseline: as for `groups`, of a run of AERO and of one that trains on all it samples, of as many rounds. FLOPs
-    are 2 for a token sampled and 6 for one trained on, times the parameters (eq. 23). skip: the baseline computes no
-    group that is all alike, which has no advantage there, as `grpo_step` does without an entropy bonus. Entries:
-    allocation, what other rollouts cost if all of them are trained on; rescued, alike and partial, what training on a
-    part of these groups saves then (negative: it costs); and left.
-    """
-
-    def computed(table):
-        return TRAINING * (table["tokens"] * ~(skip & (table["kind"] == "alike"))).sum()
-
-    ours, theirs = groups(frame), groups(baseline)
-    start, everything = (
-        FORWARD * table["sampled"].sum() + computed(table) for table in (theirs, ours)
+    sums = (
+        frame[keys]
+        .assign(
+            rollouts=1,
+            selected=frame["selected"],
+            sampled=frame["length"],
+            tokens=tokens,
+            kept=tokens * frame["selected"],
+        )
+        .groupby(keys)
+        .sum()
     )
+    rate = visit["correct"].mean()
+    explored_rate = frame[explored].groupby(keys)["correct"].mean()
+    kinds = np.select(
+        [rate.isin([0, 1]), explored_rate == 0, explored_rate < 0.5], KINDS[:3], KINDS[3]
+    )
+    prompts = visit["prompt"].first() * visit["stage"].nunique()
+    return sums.assign(sampled=sums["sampled"] + prompts, kind=kinds).reset_index()
+
+
+def sizes(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Rollouts a visit, sampled and selected, by kind of group.
+
+    Parameters
+    ----------
+    frames : DataFrames as for `groups`
+        One a seed; the mean is taken.
+
+    Returns
+    -------
+    DataFrame (kinds x 2)
+        The rows add up to the rollouts of a visit.
+    """
+    tables = []
+    for frame in frames:
+        table = groups(frame)
+        by_kind = table.groupby("kind")[["rollouts", "selected"]].sum()
+        tables.append(by_kind.reindex(KINDS, fill_value=0) / len(table))
+    return (sum(tables) / len(tables)).rename(columns={"rollouts": "sampled"})
+
+
+def savings(frame: pd.DataFrame, baseline: pd.DataFrame, *, skip: bool = False) -> pd.Series:
+    """Where the savings against a baseline come from, in percent of the baseline's FLOPs.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As for `groups`, of a run of AERO.
+    baseline : DataFrame
+        The same of a run that trains on all it samples, of as many rounds.
+    skip : bool
+        The baseline computes no group whose rollouts are all alike, which has no advantage there,
+        as `grpo_step` does without an entropy bonus.
+
+    Returns
+    -------
+    Series that adds up to 100
+        allocation: what other rollouts save if all of them are trained on; rescued, alike and
+        partial: what training on a part of these groups saves then (negative: it costs); left.
+
+    References
+    ----------
+    AERO, figure 8; FLOPs by equation 23, 2 for a token sampled and 6 for one trained on, times the
+    parameters.
+    """
+    ours = groups(frame)
+    theirs = groups(baseline)
+    start = FORWARD * theirs["sampled"].sum() + _computed(theirs, skip)
+    everything = FORWARD * ours["sampled"].sum() + _computed(ours, skip)
     parts = {"allocation": start - everything}
-    for kind in KINDS[:3]:
+    for kind in PRUNED:
         part = ours[ours["kind"] == kind]
-        parts[kind] = computed(part) - TRAINING * part["kept"].sum()
-    return pd.Series({**parts, "left": start - sum(parts.values())}) * 100 / start
+        parts[kind] = _computed(part, skip) - TRAINING * part["kept"].sum()
+    left = start - sum(parts.values())
+    return pd.Series({**parts, "left": left}) * 100 / start
 
 
-def magnitudes(frame, advantage):
-    """Absolute advantages of the rollouts trained on, by kind of group and over all: a DataFrame (AERO, figure 10).
+def magnitudes(frame: pd.DataFrame, advantage: Any) -> pd.DataFrame:
+    """Absolute advantages of the rollouts trained on, by kind of group and over all.
 
-    frame: as for `groups`. advantage: the method's function of rewards and groups; the reward is 1 for a correct
-    rollout and 0 for a wrong one, and uniform groups are measured before they are pruned, as in AERO. Columns: share
-    (of the rollouts trained on) and mean; rows that do not occur are NaN.
+    Parameters
+    ----------
+    frame : DataFrame
+        As for `groups`.
+    advantage : slots.Advantage
+        Such as `advantages.Posterior()`. The reward is 1 for a correct rollout and 0 for a wrong
+        one, and groups that are all alike are measured before they are pruned, as in AERO.
+
+    Returns
+    -------
+    DataFrame, rows "all" and `KINDS`
+        share (of the rollouts trained on) and mean; rows that do not occur are NaN.
+
+    References
+    ----------
+    AERO, figure 10.
     """
-    visits = frame.groupby(["round", "problem"]).ngroup().to_numpy()
-    pool = Rollouts(problem=visits.astype(str), reward=frame["correct"], correct=frame["correct"])
-    index = np.flatnonzero(frame["selected"])
-    size = np.abs(selected_advantages(advantage, "mixed", pool, index))
-    kinds = groups(frame)["kind"].to_numpy()[visits[index]]
-    rows = {"all": (1.0, size.mean())}
-    rows |= {
-        kind: (np.mean(kinds == kind), size[kinds == kind].mean())
-        for kind in KINDS
-        if kind in kinds
-    }
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["share", "mean"]).reindex(
-        ["all", *KINDS]
+    visit = frame.groupby(["round", "problem"]).ngroup().to_numpy()
+    pool = Rollouts(
+        problem=visit.astype(str),
+        reward=frame["correct"].to_numpy(float),
+        correct=frame["correct"].to_numpy(bool),
     )
+    rows = np.flatnonzero(frame["selected"])
+    found = selected_advantages(advantage, "mixed", pool, rows, Context(seed=0))
+    size = np.abs(np.asarray(found))
+    kinds = groups(frame)["kind"].to_numpy()[visit[rows]]
+    table = {"all": (1.0, size.mean())}
+    for kind in KINDS:
+        if kind in kinds:
+            table[kind] = (np.mean(kinds == kind), size[kinds == kind].mean())
+    frame = pd.DataFrame.from_dict(table, orient="index", columns=["share", "mean"])
+    return frame.reindex(["all", *KINDS])
+
+
+def gradient_norms(runs: Any, rounds: tuple[int, int] | None = None) -> pd.DataFrame:
+    """Summary of the gradient norms of each run's steps.
+
+    Parameters
+    ----------
+    runs : dict from label to records
+    rounds : (first, last), optional
+        Both included; None for all. The paper's table 7 has steps 70, 80 and 90.
+
+    Returns
+    -------
+    DataFrame, a row a label and seed
+        The columns of `metrics.gradient_norm_stats`. A round's norm is the mean over its steps,
+        before clipping; rounds without a step count as 0.
+
+    References
+    ----------
+    AERO, section 5.6, figure 12 and table 7: GRPO against GRPO with the prior, in runs of their
+    own.
+    """
+    rows = {}
+    for label, records in arms(runs).items():
+        for record in records:
+            table = record.rounds
+            if rounds is not None:
+                table = table[table["round"].between(*rounds)]
+            norms = table["gradient_norm"].fillna(0.0).to_numpy()
+            rows[label, record.manifest["seed"]] = gradient_norm_stats(norms)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
+
+
+def zero_accuracy_scores(runs: Mapping[str, Any]) -> pd.DataFrame:
+    """Zero-accuracy ratio and relative score of two methods, checkpoint by checkpoint.
+
+    Parameters
+    ----------
+    runs : dict from two labels to records
+        Seeds that both have are read.
+
+    Returns
+    -------
+    DataFrame, a row a seed, checkpoint and label
+        seed, label, round, zero (share of problems without a correct rollout, mean over the rounds
+        since the last checkpoint), score (held-out accuracy) and relative, the score over the
+        better one of the two.
+
+    References
+    ----------
+    AERO, figure 2 and equation 6.
+    """
+    courses = read(runs)
+    if len(courses) != 2:
+        raise ValueError(f"runs: {len(courses)} labels; two methods are compared with each other")
+    first, second = courses.values()
+    rows = []
+    for seed in sorted(set(first) & set(second)):
+        pair = {label: by_seed[seed] for label, by_seed in courses.items()}
+        shared = np.intersect1d(*(course.rounds for course in pair.values()))
+        for start, end in pairwise(shared):
+            scores = {label: course.score_at("round", float(end)) for label, course in pair.items()}
+            for label, course in pair.items():
+                table = course.table
+                since = table["round"].between(start + 1, end)
+                rows.append(
+                    {
+                        "seed": seed,
+                        "label": label,
+                        "round": int(end),
+                        "zero": table.loc[since, "all_negative"].mean(),
+                        "score": scores[label],
+                        "relative": scores[label] / max(scores.values()),
+                    }
+                )
+    return pd.DataFrame(rows, columns=["seed", "label", "round", "zero", "score", "relative"])
+
+
+def _computed(table: pd.DataFrame, skip: bool) -> float:
+    """FLOPs of an update, per parameter, on all groups, or on all but those that are alike."""
+    counted = table if not skip else table[table["kind"] != "alike"]
+    return float(TRAINING * counted["tokens"].sum())

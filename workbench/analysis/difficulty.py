@@ -1,109 +1,365 @@
-"""What becomes of single problems in training: how hard each is at its first and last visit, and what was spent on it.
+"""How hard single problems are for a policy, and what becomes of them in training.
 
-Statuses are those of `metrics.STATUS`, after Knapsack RL, section 5.2. `frames` is a dict from label to a dict from seed
-to a record's rollouts with columns problem, round and correct, as `outcomes` reads them.
+The five classes are those of Knapsack RL (arXiv 2509.25849, section 5.2), by success rate:
+
+    extremely-hard   0                easy             [.8, 1)
+    hard             (0, .2]          extremely-easy   1
+    medium           (.2, .8)
+
+A *visit* is one problem in one round. `frames` below is a dict from label to a dict from seed to a
+record's rollouts with the columns problem, round and correct, as `outcomes` reads them.
+
+A rate that is measured on few rollouts is 0 or 1 more often. Arms that spend different numbers of
+rollouts on a problem must therefore be compared at equal numbers (`equal=True`). The paper reads
+its figure 6 as allocated (`equal=False`).
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.comparisons import beliefs, visits
-from workbench.analysis.metrics import STATUS, status, transition_matrix
+from workbench.analysis.metrics import finite
+from workbench.analysis.runs import arms
+from workbench.records import Record
+from workbench.utils.validation import one_of
+
+__all__ = [
+    "CLASSES",
+    "classify",
+    "final",
+    "fresh_rollouts",
+    "last_rates",
+    "outcomes",
+    "solved_at_least_once",
+    "transition_matrix",
+    "transitions",
+    "unsolved_shares",
+    "visit_rates",
+    "visits",
+]
+
+CLASSES = ("extremely-hard", "hard", "medium", "easy", "extremely-easy")
+
+OUTCOME_COLUMNS = ("problem", "round", "correct")
+
+Frames = Mapping[str, Mapping[int, pd.DataFrame]]
 
 
-def outcomes(groups):
-    """The frames of runs whose record keeps rollouts: groups as `comparisons.load_all` gives them."""
-    columns = ["problem", "round", "correct"]
-    return {
-        label: {r.manifest["seed"]: r.rollouts(columns=columns) for r in group}
-        for label, group in groups.items()
-    }
+def classify(rates: Any) -> np.ndarray:
+    """The difficulty class of each problem, (P,) of the names in `CLASSES`.
+
+    Parameters
+    ----------
+    rates : (P,) success rates in [0, 1]
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), section 5.2.
+
+    Examples
+    --------
+    >>> classify([0, 0.2, 0.5, 0.8, 1]).tolist()
+    ['extremely-hard', 'hard', 'medium', 'easy', 'extremely-easy']
+    """
+    return np.array(CLASSES)[_class_numbers(rates, "rates")]
 
 
-def visit_rates(frame, visit, most=None):
-    """Success rates at one visit of every problem, 0 the first and -1 the last: a Series by problem.
+def transition_matrix(before: Any, after: Any, normalize: str | None = None) -> np.ndarray:
+    """How problems moved between classes, (5, 5): rows before, columns after, in `CLASSES`' order.
 
-    most: Series by problem, so many rollouts of the visit are read at most; None for all. With fewer rollouts a rate is
-    more often 0 or 1, so that rates are compared at equal numbers only.
+    Parameters
+    ----------
+    before, after : (P,) success rates, or names of `CLASSES`
+        Of the same problems in the same order.
+    normalize : {None, "rows", "all"}
+        Counts; shares of each row, where an empty row stays zero; or shares of all problems.
+
+    Returns
+    -------
+    (5, 5) int64 or float64
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), figure 6.
+
+    Examples
+    --------
+    >>> transition_matrix([0, 0, 1], [0.5, 0, 1])[0].tolist()
+    [1, 0, 1, 0, 0]
+    """
+    one_of("normalize", normalize, (None, "rows", "all"))
+    rows = _class_numbers(before, "before")
+    columns = _class_numbers(after, "after")
+    if rows.shape != columns.shape:
+        raise ValueError(
+            f"before {rows.shape} and after {columns.shape}: one entry for each problem in both is "
+            "needed"
+        )
+    counts = np.bincount(5 * rows + columns, minlength=25).reshape(5, 5)
+    if normalize is None:
+        return counts
+    total = counts.sum(axis=1, keepdims=True) if normalize == "rows" else counts.sum()
+    return counts / np.maximum(total, 1)
+
+
+def outcomes(groups: Any) -> dict[str, dict[int, pd.DataFrame]]:
+    """The rollouts of runs whose records keep them, by label and seed.
+
+    Responses of earlier rounds that joined a round are left out, so that every rollout counts once,
+    in the round that sampled it.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+
+    Returns
+    -------
+    dict from label to a dict from seed to a DataFrame with problem, round and correct
+
+    Raises
+    ------
+    ValueError
+        For a record without rollouts, as `records.thin` leaves them.
+    """
+    found: dict[str, dict[int, pd.DataFrame]] = {}
+    for label, records in arms(groups).items():
+        found[label] = {}
+        for record in records:
+            found[label][record.manifest["seed"]] = fresh_rollouts(record, OUTCOME_COLUMNS)
+    return found
+
+
+def fresh_rollouts(record: Record, columns: Sequence[str]) -> pd.DataFrame:
+    """A record's rollouts, each once: without the rows that replay added in later rounds.
+
+    Parameters
+    ----------
+    record : Record
+    columns : names of columns, `round` among them
+    """
+    rounds = record.rounds["round"]
+    first = record.rollouts(rounds=rounds[:1])
+    if first.empty:
+        raise ValueError(f"{record.path}: its rollouts were not kept")
+    method = record.manifest["method"]
+    if not (method.get("replay") or method.get("reuse")):
+        return record.rollouts(columns=list(columns))
+    if "age" in first:
+        frame = record.rollouts(columns=[*columns, "age"])
+        return frame.loc[frame["age"] == 0, list(columns)].reset_index(drop=True)
+    # Without the age, a row is known to be old by the round in whose file it stands.
+    parts = []
+    for number in rounds:
+        part = record.rollouts(rounds=[number], columns=list(columns))
+        parts.append(part[part["round"] == number])
+    return pd.concat(parts, ignore_index=True)
+
+
+def visits(frame: pd.DataFrame) -> pd.DataFrame:
+    """A problem's rollouts each time it was drawn.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A record's rollouts with problem, round and correct, each of them once.
+
+    Returns
+    -------
+    DataFrame, indexed by problem and visit (0, 1, ...)
+        round, rollouts, correct (count) and rate.
+    """
+    by_visit = frame.groupby(["problem", "round"], sort=True)["correct"]
+    table = by_visit.agg(rollouts="size", correct="sum").reset_index()
+    table["visit"] = table.groupby("problem").cumcount()
+    table["rate"] = table["correct"] / table["rollouts"]
+    return table.set_index(["problem", "visit"])
+
+
+def visit_rates(frame: pd.DataFrame, visit: int, most: pd.Series | None = None) -> pd.Series:
+    """Success rates at one visit of every problem, a Series by problem.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As for `visits`.
+    visit : int
+        0 for the first, -1 for the last.
+    most : Series by problem, optional
+        At most so many rollouts of the visit are read, in the order of sampling.
     """
     order = frame.groupby("problem")["round"].rank("dense").astype(int) - 1
     if visit < 0:
         visit = order.groupby(frame["problem"]).transform("max") + 1 + visit
     part = frame[order == visit]
     if most is not None:
-        part = part[part.groupby("problem").cumcount() < part["problem"].map(most)]
+        place = part.groupby("problem").cumcount()
+        part = part[place < part["problem"].map(most)]
     return part.groupby("problem")["correct"].mean().rename("rate")
 
 
-def last_rates(frames, equal=False):
-    """Success rates at the last visit: dict from label to a dict from seed to a Series, of the seeds that all labels have.
+def last_rates(frames: Frames, equal: bool = False) -> dict[str, dict[int, pd.Series]]:
+    """Success rates at the last visit, for the seeds that all labels have.
 
-    equal: of every problem as many rollouts are read as its last visit has under the label that gave it fewest.
+    Parameters
+    ----------
+    frames : dict from label to a dict from seed to rollouts
+    equal : bool
+        Of every problem, read as many rollouts as its last visit has under the label that gave it
+        fewest.
+
+    Returns
+    -------
+    dict from label to a dict from seed to a Series by problem
     """
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in frames.values())))
-    most = dict.fromkeys(seeds)
-    if equal:
-        sizes = {
-            s: [
-                visits(by_seed[s])["rollouts"].groupby("problem").last()
-                for by_seed in frames.values()
-            ]
-            for s in seeds
-        }
-        most = {seed: pd.concat(parts, axis=1).min(axis=1) for seed, parts in sizes.items()}
-    return {
-        label: {seed: visit_rates(by_seed[seed], -1, most[seed]) for seed in seeds}
-        for label, by_seed in frames.items()
-    }
+    found: dict[str, dict[int, pd.Series]] = {label: {} for label in frames}
+    for seed in seeds:
+        most = _fewest([by_seed[seed] for by_seed in frames.values()]) if equal else None
+        for label, by_seed in frames.items():
+            found[label][seed] = visit_rates(by_seed[seed], -1, most)
+    return found
 
 
-def final(frames, equal=False):
-    """Where problems end: a DataFrame, a row for each label and seed, with the share of problems in every status.
+def final(frames: Frames, equal: bool = False) -> pd.DataFrame:
+    """Where problems end: the share of problems in every class at their last visit.
 
-    Column `stay`: of the problems extremely hard at the first visit, the share that is so at the last. equal: see
-    `last_rates`.
+    Parameters
+    ----------
+    frames, equal
+        As in `last_rates`.
+
+    Returns
+    -------
+    DataFrame, a row a label and seed
+        A column for each of `CLASSES`, and stay: of the problems extremely hard at the first visit,
+        the share that is so at the last.
     """
     rows = {}
     for label, by_seed in last_rates(frames, equal).items():
         for seed, last in by_seed.items():
             first = visit_rates(frames[label][seed], 0)
-            shares = (
-                pd.Series(status(last)).value_counts(normalize=True).reindex(STATUS, fill_value=0.0)
-            )
+            shares = pd.Series(classify(last)).value_counts(normalize=True)
+            matrix = transition_matrix(first, last[first.index], "rows")
             rows[label, seed] = {
-                **shares,
-                "stay": transition_matrix(first, last[first.index], "rows")[0, 0],
+                **shares.reindex(CLASSES, fill_value=0.0),
+                "stay": matrix[0, 0],
             }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
 
 
-def transitions(frames, equal=False):
-    """From the first visit's status (rows) to the last one's: dict from label to a DataFrame (5 x 5), shares of a row.
+def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
+    """From the first visit's class (rows) to the last one's (columns): shares of a row.
 
-    Means over seeds. equal: see `last_rates`.
+    Parameters
+    ----------
+    frames, equal
+        As in `last_rates`.
+
+    Returns
+    -------
+    dict from label to a DataFrame (5 x 5)
+        Means over seeds.
     """
     found = {}
     for label, by_seed in last_rates(frames, equal).items():
-        firsts = {seed: visit_rates(frames[label][seed], 0) for seed in by_seed}
-        tables = [
-            transition_matrix(firsts[seed], last[firsts[seed].index], "rows")
-            for seed, last in by_seed.items()
-        ]
-        found[label] = pd.DataFrame(np.mean(tables, axis=0), index=STATUS, columns=STATUS)
+        tables = []
+        for seed, last in by_seed.items():
+            first = visit_rates(frames[label][seed], 0)
+            tables.append(transition_matrix(first, last[first.index], "rows"))
+        found[label] = pd.DataFrame(np.mean(tables, axis=0), index=CLASSES, columns=CLASSES)
     return found
 
 
-def spending(frame, window=16):
-    """What rollouts were spent on: a DataFrame, a row for each of `metrics.STATUS` (Knapsack RL, figure 16).
+def solved_at_least_once(frames: Frames) -> pd.DataFrame:
+    """Of the problems without a right rollout at their first visit, those solved at a later one.
 
-    A problem's status is that of its last `window` rollouts before a visit; first visits are left out. Columns: visits
-    (share of them), rollouts (mean of a visit), spent (share of all rollouts), mixed (share of the visits with right and
-    wrong ones).
+    Parameters
+    ----------
+    frames : dict from label to a dict from seed to rollouts
+
+    Returns
+    -------
+    DataFrame, a row a label and seed
+        unsolved (problems without a right rollout at the first visit that were drawn again),
+        solved (those of them with a right one later) and share.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), section 5.2, which reports the count.
     """
-    rows = [(past.mean(), len(now), 0 < now.mean() < 1) for _, past, now in beliefs(frame, window)]
-    table = pd.DataFrame(rows, columns=["rate", "rollouts", "mixed"])
-    by_status = table.groupby(status(table["rate"]))
-    found = by_status[["rollouts", "mixed"]].mean()
-    found.insert(0, "visits", by_status.size() / len(table))
-    found.insert(2, "spent", by_status["rollouts"].sum() / table["rollouts"].sum())
-    return found.reindex(list(STATUS))
+    rows = {}
+    for label, by_seed in frames.items():
+        for seed, frame in by_seed.items():
+            table = visits(frame).reset_index()
+            again = table.groupby("problem")["visit"].transform("max") > 0
+            table = table[again]
+            unsolved = table.loc[(table["visit"] == 0) & (table["correct"] == 0), "problem"]
+            later = table[table["problem"].isin(unsolved)]
+            solved = int((later.groupby("problem")["correct"].sum() > 0).sum())
+            rows[label, seed] = {
+                "unsolved": len(unsolved),
+                "solved": solved,
+                "share": solved / len(unsolved) if len(unsolved) else np.nan,
+            }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
+
+
+def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
+    """Share of visits without a right rollout, of several runs at equal numbers of rollouts.
+
+    Parameters
+    ----------
+    frames : list of DataFrame
+        Rollouts of runs that share their problem order. Visits (problem and round) that all have
+        are read; of each, as many rollouts as the run that sampled fewest has.
+
+    Returns
+    -------
+    list of float, one a frame
+    """
+    keys = ["problem", "round"]
+    sizes = [frame.groupby(keys).size() for frame in frames]
+    fewest = pd.concat(sizes, axis=1, join="inner").min(axis=1).rename("fewest")
+    if fewest.empty:
+        raise ValueError("the runs have no visit in common: they drew other problems")
+    shares = []
+    for frame in frames:
+        part = frame.join(fewest, on=keys, how="inner")
+        part = part[part.groupby(keys).cumcount() < part["fewest"]]
+        shares.append(float((~part.groupby(keys)["correct"].any()).mean()))
+    return shares
+
+
+def _fewest(frames: Sequence[pd.DataFrame]) -> pd.Series:
+    """The smallest number of rollouts at the last visit of each problem over several frames."""
+    sizes = [visits(frame)["rollouts"].groupby("problem").last() for frame in frames]
+    return pd.concat(sizes, axis=1).min(axis=1)
+
+
+def _class_numbers(rates: Any, name: str) -> np.ndarray:
+    """Position in `CLASSES` of success rates or names, (P,) int64."""
+    rates = np.asarray(rates)
+    if rates.dtype.kind in "UOT" and rates.size:
+        return _numbers_of_names(rates, name)
+    rates = finite(name, rates, 1)
+    outside = (rates < 0) | (rates > 1)
+    if outside.any():
+        raise ValueError(
+            f"{name}: {rates[outside][0]} is not a rate; numbers from 0 to 1 are needed"
+        )
+    above_bounds = [rates > 0, rates > 0.2, rates >= 0.8, rates == 1]
+    return np.sum(above_bounds, axis=0).astype(np.int64)
+
+
+def _numbers_of_names(names: np.ndarray, argument: str) -> np.ndarray:
+    unknown = sorted({str(name) for name in names} - set(CLASSES))
+    if unknown:
+        raise ValueError(
+            f"{argument}: {unknown[0]!r} is no class of difficulty; allowed are "
+            f"{', '.join(CLASSES)}"
+        )
+    return np.array([CLASSES.index(str(name)) for name in names], dtype=np.int64)

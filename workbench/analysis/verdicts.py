@@ -1,143 +1,364 @@
-"""Does a published claim hold here? Decided by an interval, never by a point.
+"""Does a published claim hold here? Decided by intervals, never by a point.
 
-A claim says on which side of a bound a quantity lies (that a method saves something: above 0). An interval wholly inside
-*agrees*, one wholly outside *disagrees*, any other *cannot tell*.
+A claim puts a quantity on one side of a bound: that a method saves something, a difference above 0;
+or that it matches another, a difference no more than a margin below 0. Most claims also have a
+published size. An interval [low, high] for the quantity, turned so that the claim says *above*,
+gives
+
+    agrees                  the interval lies wholly above the bound
+    smaller than published  the same, and wholly below the published size
+    none seen               the interval holds the bound, but lies wholly below the published size
+    disagrees               the interval lies wholly below the bound
+    cannot tell             the interval holds the bound, and the published size or more
+
+Published gains in accuracy are scaled first: a method that adds 2 points where its baseline gains
+20 should add 4 where the baseline gains 40. Where a claim has several published sizes (models,
+data sets), the interval must exclude the smallest of them. A claim that one method matches another
+has a margin in place of a size.
+
+Asking many questions at once makes some intervals miss by chance. `judge` therefore also gives what
+is left of each verdict after Holm's correction over the family of all tests of all claims.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.comparisons import common_budget
-from workbench.analysis.metrics import mean_interval
+from workbench.analysis.intervals import Measurement, Unpaired, holm
+from workbench.utils.validation import one_of
 
-AGREES, DISAGREES, OPEN = "agrees", "disagrees", "cannot tell"
-VERDICTS = (AGREES, DISAGREES, OPEN)
+__all__ = [
+    "AGREES",
+    "CANNOT_TELL",
+    "DISAGREES",
+    "NONE_SEEN",
+    "SMALLER",
+    "VERDICTS",
+    "Claim",
+    "Finding",
+    "judge",
+    "kind",
+    "read_claims",
+    "table",
+    "verdict",
+    "write",
+]
+
+AGREES = "agrees"
+SMALLER = "smaller than published"
+NONE_SEEN = "none seen"
+DISAGREES = "disagrees"
+CANNOT_TELL = "cannot tell"
+VERDICTS = (AGREES, SMALLER, NONE_SEEN, DISAGREES, CANNOT_TELL)
+DIRECTIONS = ("above", "below", "matches")
+FAMILY_LEVEL = 0.05
 
 
-def verdict(low, high, *, above=-np.inf, below=np.inf):
-    """One of `VERDICTS` on the claim that a quantity lies between `above` and `below`, given its interval [low, high].
+def verdict(low: float, high: float, *, bound: float = 0.0, published: float | None = None) -> str:
+    """One of `VERDICTS` on the claim that a quantity lies above a bound.
 
-    A bound that the interval touches is not cleared: [0, 1] does not agree with above=0. An interval with a missing end
-    (one seed has no width) cannot tell. ValueError if low > high or above >= below.
+    Parameters
+    ----------
+    low, high : float
+        Interval of the quantity. With a missing end (one seed has no interval) nothing can be told.
+    bound : float
+        0, or minus the margin of a claim that something matches. A bound that the interval touches
+        is not cleared.
+    published : float, optional
+        The smallest published size, above the bound.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> verdict(0.4, 1.6), verdict(0.4, 1.6, published=2.0), verdict(-0.5, 0.3, published=1.9)
+    ('agrees', 'smaller than published', 'none seen')
+    >>> verdict(-2.0, -0.1), verdict(-0.5, 2.5, published=1.9), verdict(-0.5, 0.3, bound=-1.0)
+    ('disagrees', 'cannot tell', 'agrees')
     """
     if low > high:
         raise ValueError(f"low={low}, high={high}: low must not lie above high")
-    if not above < below:
-        raise ValueError(f"above={above}, below={below}: above must lie under below")
-    if above < low and high < below:
-        return AGREES
-    return DISAGREES if high <= above or low >= below else OPEN
-
-
-def table(claims, digits=3):
-    """Claims side by side with what was measured: a DataFrame with claim, published, here and verdict, a row a claim.
-
-    claims: dicts with claim and published (texts), value, low and high (numbers), and above, below or both as `verdict`
-    takes them. digits: decimals of `here`, "value [low, high]"; a claim may have its own.
-    """
-    rows = []
-    for claim in claims:
-        bounds = {name: claim[name] for name in ("above", "below") if name in claim}
-        if not bounds:
-            raise ValueError(f"claim {claim['claim']!r}: above, below or both are needed")
-        ends = claim["value"], claim["low"], claim["high"]
-        value, low, high = (f"{end:.{claim.get('digits', digits)}f}" for end in ends)
-        rows.append(
-            {
-                "claim": claim["claim"],
-                "published": claim["published"],
-                "here": f"{value} [{low}, {high}]",
-                "verdict": verdict(claim["low"], claim["high"], **bounds),
-            }
-        )
-    return pd.DataFrame(rows, columns=["claim", "published", "here", "verdict"])
-
-
-def over_seeds(records, quantity, baseline=None):
-    """A quantity of single runs, over seeds: dict with value (mean), low and high (95 %, Student) and n.
-
-    records: runs of one method. quantity: function from a record to a number. With a baseline, the runs of another
-    method, it is the difference to it on the same seed. ValueError where the two have no seed in common.
-    """
-    ours, theirs = (
-        {r.manifest["seed"]: quantity(r) for r in group} for group in (records, baseline or ())
+    if published is not None and not published > bound:
+        raise ValueError(f"published={published}, bound={bound}: the size must lie above the bound")
+    if np.isnan(low) or np.isnan(high):
+        return CANNOT_TELL
+    return _rule(
+        above=low > bound,
+        below=high < bound,
+        below_published=published is not None and high < published,
     )
-    seeds = sorted(ours) if baseline is None else sorted(set(ours) & set(theirs))
-    if not seeds:
-        raise ValueError(f"no seed in common: {sorted(ours)} and {sorted(theirs)}")
-    return measured([ours[seed] - theirs.get(seed, 0.0) for seed in seeds])
 
 
-def measured(values):
-    """Values of single seeds (n,) as a claim needs them: dict with value (mean), low and high (95 %, Student) and n."""
-    value, half = mean_interval(values)
-    return {"value": value, "low": value - half, "high": value + half, "n": len(values)}
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, as a row of `data/published/claims.csv` has it.
 
-
-def paired(records, baseline, quantity):
-    """As `over_seeds`, of a quantity of two runs at once: a ratio, or scores at different budgets.
-
-    records, baseline: runs of two methods; quantity: function from a record and the baseline's of the same seed to a
-    number. ValueError where the two have no seed in common.
+    Attributes
+    ----------
+    paper, claim, place : str
+        Short name of the paper; the claim in words, with its unit; where the paper makes it.
+    published : str
+        The published sizes, as printed.
+    sizes : tuple of float
+        The same as numbers, with their sign; empty where the paper gives none.
+    direction : {"above", "below", "matches"}
+        On which side of `bound` the quantity is said to lie. "matches": it is at most `margin`
+        below the bound.
+    bound, margin : float
+    published_gain : tuple of float
+        What the paper's baseline gained over its start, in the unit of the sizes, one for each
+        size; the sizes are scaled by it. Empty where sizes are not scaled.
+    settings : dict
+        How to measure it: arm, baseline, metric and its arguments, see `claims.measure`.
     """
-    return averaged([(records, baseline)], quantity)
+
+    paper: str
+    claim: str
+    place: str = ""
+    published: str = ""
+    sizes: tuple[float, ...] = ()
+    direction: str = "above"
+    bound: float = 0.0
+    margin: float = 0.0
+    published_gain: tuple[float, ...] = ()
+    settings: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        one_of("direction", self.direction, DIRECTIONS)
+        if self.direction == "matches" and not self.margin > 0:
+            raise ValueError(f"claim {self.claim!r}: a claim that matches needs a margin above 0")
+        if self.published_gain and len(self.published_gain) != len(self.sizes):
+            raise ValueError(
+                f"claim {self.claim!r}: {len(self.sizes)} sizes and {len(self.published_gain)} "
+                "gains of the baseline; one for each size is needed"
+            )
+
+    @property
+    def sign(self) -> int:
+        """-1 for a claim that something is below its bound: it is turned around."""
+        return -1 if self.direction == "below" else 1
+
+    @property
+    def edge(self) -> float:
+        """What has to be cleared, turned so that the claim says above."""
+        margin = self.margin if self.direction == "matches" else 0.0
+        return self.sign * self.bound - margin
+
+    def published_edge(self, gain: float | None = None) -> float | None:
+        """The smallest published size, turned so that the claim says above and scaled.
+
+        None where there is none on the claimed side.
+
+        Parameters
+        ----------
+        gain : float, optional
+            What the baseline gained here over its start, in the unit of the sizes.
+        """
+        if self.direction == "matches" or not self.sizes:
+            return None
+        sizes = np.array(self.sizes)
+        if self.published_gain:
+            if gain is None:
+                raise ValueError(f"claim {self.claim!r}: the gain of the baseline is needed")
+            sizes = sizes * gain / np.array(self.published_gain)
+        smallest = float(np.min(self.sign * sizes))
+        return smallest if smallest > self.edge else None
 
 
-def averaged(pairs, quantity):
-    """As `paired`, with the mean over several pairs of methods, such as objectives, taken within each seed.
+@dataclass(frozen=True)
+class Finding:
+    """What was measured for a claim, or why it could not be.
 
-    pairs: list of (records, baseline). Seeds that one of them lacks are left out.
+    Attributes
+    ----------
+    measured : Measurement or Unpaired, optional
+    gain : float, optional
+        What the baseline gained over its start, in the unit of the claim's sizes.
+    reason : str
+        Why there is no measurement.
     """
-    runs = [
-        ({r.manifest["seed"]: r for r in ours}, {r.manifest["seed"]: r for r in theirs})
-        for ours, theirs in pairs
+
+    measured: Measurement | Unpaired | None = None
+    gain: float | None = None
+    reason: str = ""
+
+
+def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
+    """The verdict on every claim, alone and within its family.
+
+    Parameters
+    ----------
+    claims : (K,) Claim
+    findings : (K,) Finding
+
+    Returns
+    -------
+    DataFrame, a row a claim
+        paper, claim, place, published (as printed), expected (the published size that the interval
+        has to exclude, scaled by the baseline's gain), here, low, high, n, verdict, p (of the test
+        that the quantity is at its bound), p_holm, and verdict_holm: the verdict when each of the
+        two tests behind it counts only after Holm's correction over all tests of all claims. A
+        verdict is one of `VERDICTS`; "cannot tell" may be followed by a colon and a reason.
+    """
+    if len(claims) != len(findings):
+        raise ValueError(f"{len(claims)} claims and {len(findings)} findings: one each is needed")
+    rows = [_row(claim, finding) for claim, finding in zip(claims, findings)]
+    found = pd.DataFrame(rows)
+    # Two tests a claim make the family: is it at its bound, and is it as large as published?
+    tests = found[["p", "p_published"]].to_numpy(dtype=float)
+    corrected = holm(tests.ravel()).reshape(tests.shape)
+    found["p_holm"] = corrected[:, 0]
+    found["verdict_holm"] = [
+        _after_holm(claim, finding, row["verdict"], at_bound, as_published)
+        for claim, finding, (_, row), (at_bound, as_published) in zip(
+            claims, findings, found.iterrows(), corrected
+        )
     ]
-    seeds = sorted(set.intersection(*(set(by_seed) for pair in runs for by_seed in pair)))
-    if not seeds:
-        raise ValueError(
-            f"no seed in common: {', '.join(str(sorted(by_seed)) for pair in runs for by_seed in pair)}"
-        )
-    return measured(
-        [np.mean([quantity(ours[seed], theirs[seed]) for ours, theirs in runs]) for seed in seeds]
+    return found.drop(columns="p_published")
+
+
+def read_claims(path: Any, paper: str | None = None) -> list[Claim]:
+    """The claims of `claims.csv`.
+
+    Parameters
+    ----------
+    path : path
+    paper : str, optional
+        Of this paper only.
+    """
+    frame = pd.read_csv(path, keep_default_na=False, dtype=str)
+    missing = {"paper", "claim", "direction", "arm", "metric"} - set(frame)
+    if missing:
+        raise ValueError(f"{path}: the columns {', '.join(sorted(missing))} are missing")
+    claims = []
+    for _, row in frame.iterrows():
+        if paper is not None and row["paper"] != paper:
+            continue
+        claims.append(_claim(row))
+    return claims
+
+
+def write(frame: pd.DataFrame, path: Any) -> None:
+    """Write a table of `judge` as CSV, numbers to six significant digits."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
+    """A table of `judge` for reading: paper, claim, published, here, n and verdict, as texts.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Of `judge`, or of `pandas.read_csv("data/verdicts.csv")`.
+    digits : int
+        Decimals of `here`.
+    """
+    here = [
+        f"{row['here']:+.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+        if np.isfinite(row["here"])
+        else ""
+        for _, row in frame.iterrows()
+    ]
+    found = frame[["paper", "claim", "published"]].assign(here=here)
+    found["n"] = [str(int(n)) if n else "" for n in frame["n"]]
+    return found.assign(verdict=frame["verdict"].to_numpy())
+
+
+def kind(text: str) -> str:
+    """The verdict without its reason, one of `VERDICTS`."""
+    return text.partition(":")[0]
+
+
+def _rule(above: bool, below: bool, below_published: bool) -> str:
+    """The verdict by what is excluded: on which side of the bound, and of the published size."""
+    if above:
+        return SMALLER if below_published else AGREES
+    if below:
+        return DISAGREES
+    return NONE_SEEN if below_published else CANNOT_TELL
+
+
+def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "paper": claim.paper,
+        "claim": claim.claim,
+        "place": claim.place,
+        "published": claim.published,
+        "expected": np.nan,
+        "here": np.nan,
+        "low": np.nan,
+        "high": np.nan,
+        "n": 0,
+        "verdict": f"{CANNOT_TELL}: {finding.reason}",
+        "p": np.nan,
+        "p_published": np.nan,
+    }
+    measured = finding.measured
+    if measured is None:
+        return row
+    expected = claim.published_edge(finding.gain)
+    low, high = _turned(claim, measured)
+    row |= {"here": measured.value, "low": measured.low, "high": measured.high, "n": measured.n}
+    row["p"] = measured.p_value(claim.sign * claim.edge)
+    if expected is not None:
+        row["expected"] = claim.sign * expected
+        row["p_published"] = measured.p_value(claim.sign * expected)
+    row["verdict"] = verdict(low, high, bound=claim.edge, published=expected)
+    if measured.n < 2:
+        row["verdict"] = f"{CANNOT_TELL}: a single seed has no interval"
+    return row
+
+
+def _turned(claim: Claim, measured: Measurement | Unpaired) -> tuple[float, float]:
+    """The ends of the interval, turned so that the claim says above."""
+    ends = (measured.low, measured.high)
+    return ends if claim.sign > 0 else (-ends[1], -ends[0])
+
+
+def _after_holm(
+    claim: Claim, finding: Finding, alone: str, at_bound: float, as_published: float
+) -> str:
+    """The verdict with the corrected p-values of its two tests."""
+    measured = finding.measured
+    if measured is None or measured.n < 2:
+        return alone
+    value = claim.sign * measured.value
+    expected = claim.published_edge(finding.gain)
+    off_bound = at_bound < FAMILY_LEVEL
+    return _rule(
+        above=off_bound and value > claim.edge,
+        below=off_bound and value < claim.edge,
+        below_published=(expected is not None and as_published < FAMILY_LEVEL and value < expected),
     )
 
 
-def score_gain(records, baseline, unit, budget=None, course=(1.0,)):
-    """Held-out avg@k of one method minus another's at equal cost, in percentage points, as `over_seeds` gives it.
-
-    unit, budget: as in `comparisons.at_budget`; None for the largest budget that both reached. course: shares of the budget
-    at which both are compared, and the mean is taken. ValueError for a budget that a run did not reach.
-    """
-    reached = common_budget({"": [*records, *baseline]}, unit)
-    budget = reached if budget is None else budget
-    if not 0 <= budget <= reached:
-        raise ValueError(f"budget={budget:g}: the runs were last evaluated at {reached:g} {unit}")
-
-    def score(record):
-        curve = record.accuracy()
-        return 100 * np.interp(budget * np.asarray(course), curve[unit], curve["accuracy"]).mean()
-
-    return over_seeds(records, score, baseline)
-
-
-def mean_of(column, first, last):
-    """Mean of a column of the rounds table over rounds `first` to `last`, both included: a function of a record."""
-    return lambda record: record.rounds.set_index("round").loc[first:last, column].mean()
+def _claim(row: pd.Series) -> Claim:
+    """A claim from a row of the CSV, all of its cells texts."""
+    own = {"paper", "claim", "place", "published", "sizes", "direction", "bound", "margin"}
+    own |= {"published_gain"}
+    return Claim(
+        paper=row["paper"],
+        claim=row["claim"],
+        place=row.get("place", ""),
+        published=row.get("published", ""),
+        sizes=_numbers(row.get("sizes", "")),
+        direction=row["direction"],
+        bound=float(row.get("bound") or 0),
+        margin=float(row.get("margin") or 0),
+        published_gain=_numbers(row.get("published_gain", "")),
+        settings={name: value for name, value in row.items() if name not in own},
+    )
 
 
-def change(records, baseline, column, first, last):
-    """By how many percent such a mean of one method lies above another's, as `paired` gives it: -50 saves half."""
-    mean = mean_of(column, first, last)
-    return paired(records, baseline, lambda ours, theirs: 100 * (mean(ours) / mean(theirs) - 1))
-
-
-def texts(tables, digits=1):
-    """Tables of value, low and high as "+0.3 ± 1.2": a DataFrame (rows x tables) of dict from title to table."""
-    columns = {}
-    for title, table in tables.items():
-        half = table["high"] - table["value"]
-        columns[title] = [
-            f"{value:+.{digits}f} ± {width:.{digits}f}"
-            for value, width in zip(table["value"], half)
-        ]
-    return pd.DataFrame(columns, index=next(iter(tables.values())).index)
+def _numbers(text: str) -> tuple[float, ...]:
+    """Numbers separated by semicolons."""
+    return tuple(float(part) for part in text.split(";") if part.strip())

@@ -1,299 +1,638 @@
-"""Pictures from records and frames, one function a figure; each draws on a given or new `Axes` and returns it.
+"""Figures of runs, one function each: it draws on the given or new Axes and returns them.
 
-Colours are seaborn's colour-blind palette, a method's colour is fixed by its place among those drawn. Bands are 95 %
-Student intervals over seeds; with one seed there is a line and no band, and the legend says n = 1.
+Records are compared by their settings: a list is divided by `runs.labelled`, and functions that
+show one method's seeds refuse records of several.
 
-`python -m workbench.plots.curves` draws the README's picture from the recorded runs in `data/runs/tiny-grpo`.
+`python -m workbench.plots.curves` draws the README's picture from the recorded runs in
+`data/runs/tiny-grpo`.
 """
 
-import itertools
-from contextlib import contextmanager
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from workbench.analysis.metrics import mean_interval
-from workbench.plots.text import plain
+from workbench.analysis.courses import comparable, name_of, scores, spent
+from workbench.analysis.intervals import mean_interval
+from workbench.analysis.runs import arms, one_setting
+from workbench.plots.style import (
+    NAMED,
+    SOFT,
+    WIDTH,
+    Look,
+    finish,
+    looks,
+    new_axes,
+    save,
+    seeds,
+    short_numbers,
+    style,
+)
+from workbench.records import Record
+
+__all__ = [
+    "AXIS_LABELS",
+    "accuracy_by_level",
+    "by_level",
+    "course_grid",
+    "learning_curve",
+    "overview",
+    "pretraining",
+    "sampled_and_greedy",
+    "save",
+    "style",
+    "success_rates",
+    "summary",
+    "watch",
+    "zero_gradient",
+]
 
 AXIS_LABELS = {
     "round": "round",
     "seconds": "training time (s)",
     "rollouts": "rollouts sampled",
     "flops": "floating-point operations",
+    "tokens_sampled": "tokens sampled",
+    "tokens_trained": "tokens trained on",
     "accuracy": "held-out accuracy (avg@k)",
     "greedy": "held-out accuracy (greedy)",
     "reward": "mean reward of a round",
     "effective_gradient_ratio": "effective-gradient ratio",
+    "all_negative": "problems all wrong (share)",
+    "all_positive": "problems all right (share)",
+    "unsolved": "problems without a right response (share)",
+    "trained": "rollouts trained on in a round",
+    "selected": "rollouts selected in a round",
     "entropy": "token entropy (nats)",
     "gradient_norm": "gradient norm",
     "length": "response length (tokens)",
 }
-SPENT = ("seconds", "rollouts", "flops")  # summed over rounds when they are an x axis
-STYLE = {
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#666666",
-    "axes.titlesize": "medium",
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "font.size": 10,
-    "svg.hashsalt": "workbench",
-    "svg.fonttype": "none",
-}
+SUMMED = ("seconds", "rollouts", "flops", "tokens_sampled", "tokens_trained", "tokens_selected")
+FEW_POINTS = 30  # up to which points are marked
 
 
-@contextmanager
-def style():
-    """The house style, for code of your own: `with wb.plots.style() as colours: ...`; gives the palette.
+def learning_curve(
+    records: Any,
+    *,
+    x: Any = "round",
+    y: str = "accuracy",
+    smooth: int = 1,
+    until: float | str | None = None,
+    references: Mapping[str, float] | None = None,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """y against x, a line for each setting, with an interval over its seeds.
 
-    Only these settings change and come back: a whole `rc_context` would also undo the notebook's switch to inline figures.
+    Parameters
+    ----------
+    records : Record, list of Record, or dict from label to either
+        A list is divided by settings; grpo(4) and grpo(8) are two lines.
+    x : str or courses.Unit
+        "round", or what is summed up to the round: seconds, rollouts, flops, tokens_sampled,
+        tokens_trained, or a `cost.CostModel`.
+    y : str
+        Held-out scores, "accuracy", "greedy" or "pass@k", or any column of `Record.rounds`.
+    smooth : int
+        Rounds of a moving mean, for columns of the rounds table.
+    until : number or "common", optional
+        Where curves end: a value of x, or where the first of them does.
+    references : dict from name to value, optional
+        Dashed horizontal lines with their names.
+    title, xlabel, ylabel : str, optional
+        In place of the usual ones.
+    legend : {"outside", "above", "direct", None}
+        As in `style.finish`.
+    ax : Axes, optional
+        New ones by default. Curves that are there already keep their colours.
+
+    Returns
+    -------
+    Axes
     """
-    before = {name: plt.rcParams[name] for name in STYLE}
-    plt.rcParams.update(STYLE)
-    try:
-        yield sns.color_palette("colorblind")
-    finally:
-        plt.rcParams.update(before)
-
-
-def learning_curve(records, *, x="round", y="accuracy", smooth=1, ax=None):
-    """y against x, a line a method, with an interval over seeds.
-
-    records: a `Record`, a list of them (those of one method are its seeds), or a dict from label to either.
-    x: round, seconds, rollouts or flops (the last three summed up to the round). y: accuracy or greedy (held-out), or
-    any column of `Record.rounds`. smooth: width in rounds of a moving mean, for columns of the rounds table.
-    """
-    with style() as colours:
-        ax = ax or _new_axes()
-        unused = itertools.islice(
-            itertools.cycle(colours), len(ax.lines), None
-        )  # curves already there keep theirs
-        for (label, group), colour in zip(_grouped(records).items(), unused):
-            _band(
-                ax,
-                [_curve(record, x, y, smooth) for record in group],
-                f"{plain(label)} (n = {len(group)})",
-                colour,
-            )
-        ax.set(xlabel=AXIS_LABELS.get(x, x), ylabel=AXIS_LABELS.get(y, y))
-        ax.legend()
+    groups = arms(records)
+    if len(groups) > 1 and is_held_out(y):
+        comparable(groups)
+    with style():
+        ax = ax or new_axes()
+        drawn = [str(line.get_label()) for line in ax.lines]
+        taken = [label.partition(" (n = ")[0] for label in drawn if not label.startswith("_")]
+        styles = looks([*taken, *groups])
+        curves = {label: _curves(group, x, y, smooth) for label, group in groups.items()}
+        end = _end(curves, until)
+        for label, of_label in curves.items():
+            text = f"{label} (n = {len(of_label)})"
+            band(ax, of_label, text, styles[label], end)
+        for name, value in (references or {}).items():
+            ax.axhline(value, color=SOFT, ls="--", lw=1, label=name)
+        short_numbers(ax, x)
+        name = name_of(x)
+        finish(
+            ax,
+            title=title,
+            xlabel=xlabel or AXIS_LABELS.get(name, name),
+            ylabel=ylabel
+            or axis_label(y, [record for group in groups.values() for record in group]),
+            legend=legend,
+        )
     return ax
 
 
-def sampled_and_greedy(records, *, ax=None):
-    """Held-out accuracy of sampled and of greedy responses by round: one or more records of one method, its seeds.
+def course_grid(
+    groups: Any,
+    baseline: str,
+    *,
+    x: Any = "rollouts",
+    y: str = "accuracy",
+    columns: int = 3,
+    until: float | None = None,
+    title: str | None = None,
+    figure: Figure | None = None,
+) -> np.ndarray:
+    """Every method against the baseline in a panel of its own, all on the same axes.
 
-    Where only the sampled curve rises, the model puts more weight on what it could do before (sharpening); where the
-    greedy one rises with it, its best answer has changed.
+    Parameters
+    ----------
+    groups : dict from label to records
+    baseline : str
+        A label; it is drawn in every panel.
+    x, y
+        As in `learning_curve`.
+    columns : int
+        Panels in a row.
+    until : float, optional
+        Where the x axis ends.
+    title : str, optional
+    figure : Figure, optional
+
+    Returns
+    -------
+    array of Axes, one a method
     """
+    groups = arms(groups)
+    others = [label for label in groups if label != baseline]
+    rows = -(-len(others) // columns)
+    with style():
+        figure = figure or plt.figure(figsize=(WIDTH, 0.7 + 1.75 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        styles = looks(groups)
+        counts = {label: len(group) for label, group in groups.items()}
+        for ax, label in zip(axes.flat, others):
+            for name in (baseline, label):
+                curves = _curves(groups[name], x, y, 1)
+                band(ax, curves, name, styles[name], until, points=False)
+            ax.set_title(f"{label} (n = {counts[label]})", color=styles[label].colour)
+            if until is not None:
+                ax.set_xlim(0, until)
+            short_numbers(ax, x, ticks=4)
+        for ax in list(axes.flat)[len(others) :]:
+            ax.set_axis_off()
+        name = name_of(x)
+        figure.supxlabel(AXIS_LABELS.get(name, name), size="medium")
+        figure.supylabel(axis_label(y, groups[baseline]), size="medium")
+        text = f"grey: {baseline} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
+        figure.suptitle(f"{title}\n{text}" if title else text, x=0.01, ha="left", size="medium")
+    return axes.ravel()[: len(others)]
+
+
+def sampled_and_greedy(
+    records: Any,
+    *,
+    title: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """Held-out accuracy of sampled and of greedy responses by round, of one setting's seeds.
+
+    Where only the sampled curve rises, the model puts more weight on what it could do before
+    (sharpening). Where the greedy one rises with it, its best answer has changed.
+
+    Parameters
+    ----------
+    records : records of one setting
+    title : str, optional
+    legend : {"outside", "above", "direct", None}
+    ax : Axes, optional
+    """
+    group = one_setting(records)
     with style() as colours:
-        ax = ax or _new_axes()
-        records = _listed(records)
-        k = int(records[0].evals["samples"].iloc[0])
+        ax = ax or new_axes()
+        sampled = axis_label("accuracy", group).partition("(")[2].rstrip(")")
         for y, name, colour in (
-            ("accuracy", f"avg@{k}", colours[0]),
+            ("accuracy", f"sampled ({sampled})", colours[0]),
             ("greedy", "greedy", colours[1]),
         ):
-            _band(ax, [_curve(record, "round", y, 1) for record in records], name, colour)
-        ax.set(xlabel="round", ylabel="held-out accuracy", title=_who(records))
-        ax.legend(loc="lower right")
-    return ax
-
-
-def accuracy_by_level(records, *, rounds=None, ax=None):
-    """Held-out accuracy at each difficulty level, a bar an evaluation; several records are averaged (seeds).
-
-    rounds: numbers of the evaluations, default the first and the last.
-    """
-    with style() as colours:
-        ax = ax or _new_axes()
-        records = _listed(records)
-        evals = _tables([record.evals for record in records])
-        rounds = rounds or sorted({evals["round"].min(), evals["round"].max()})
-        _known(set(evals["round"]), rounds, "an evaluated round")
-        evals = evals.assign(accuracy=evals.correct / evals.samples)
-        table = evals.pivot_table(index="level", columns="round", values="accuracy")
-        _bars(ax, table[list(rounds)].rename(columns=lambda number: f"round {number}"), colours)
-        ax.set(xlabel="level", ylabel=AXIS_LABELS["accuracy"], ylim=(0, 1), title=_who(records))
-        ax.legend()
-    return ax
-
-
-def zero_gradient(records, *, smooth=5, ax=None):
-    """Share of problems whose rollouts were all right, all wrong, or mixed, round by round (stacked).
-
-    Only mixed groups have a gradient under group-normalised advantages. smooth: rounds of the moving mean. Several
-    records are averaged (seeds).
-    """
-    with style() as colours:
-        ax = ax or _new_axes()
-        records = _listed(records)
-        rounds = (
-            _tables([record.rounds for record in records])
-            .groupby("round")[["all_negative", "all_positive"]]
-            .mean()
+            band(ax, _curves(group, "round", y, 1), name, Look(colour, "-", "o"))
+        short_numbers(ax, "round")
+        finish(
+            ax,
+            title=who(group) if title is None else title,
+            xlabel="round",
+            ylabel="held-out accuracy",
+            legend=legend,
         )
-        wrong, right = rounds.rolling(smooth, min_periods=1).mean().to_numpy().T
-        shares, names = [right, 1 - wrong - right, wrong], ["all right", "mixed", "all wrong"]
+    return ax
+
+
+def accuracy_by_level(
+    records: Any,
+    *,
+    rounds: Sequence[int] | None = None,
+    title: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """Held-out accuracy at each difficulty level, a bar for each evaluation.
+
+    Parameters
+    ----------
+    records : records of one setting
+        Seeds are averaged.
+    rounds : list of int, optional
+        Numbers of the evaluations; the first and the last by default.
+    title : str, optional
+    legend : {"outside", "above", None}
+    ax : Axes, optional
+    """
+    group = one_setting(records)
+    evals = pd.concat([record.evals for record in group], ignore_index=True)
+    if rounds is None:
+        rounds = sorted({int(evals["round"].min()), int(evals["round"].max())})
+    _check_known(set(evals["round"]), rounds, "an evaluated round")
+    evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
+    table = evals.pivot_table(index="level", columns="round", values="accuracy")
+    table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
+    table.columns.name = None
+    return by_level(table, title=who(group) if title is None else title, legend=legend, ax=ax)
+
+
+def zero_gradient(
+    records: Any,
+    *,
+    smooth: int = 5,
+    title: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """Share of problems whose rollouts were all right, mixed, or all wrong, round by round.
+
+    Only mixed groups have a gradient under group-normalised advantages.
+
+    Parameters
+    ----------
+    records : records of one setting
+        Seeds are averaged.
+    smooth : int
+        Rounds of the moving mean.
+    title : str, optional
+    legend : {"outside", None}
+    ax : Axes, optional
+    """
+    group = one_setting(records)
+    tables = pd.concat([record.rounds for record in group], ignore_index=True)
+    rounds = tables.groupby("round")[["all_negative", "all_positive"]].mean()
+    smoothed = rounds.rolling(smooth, min_periods=1).mean()
+    wrong = smoothed["all_negative"].to_numpy()
+    right = smoothed["all_positive"].to_numpy()
+    shares = {"all right": right, "mixed": 1 - wrong - right, "all wrong": wrong}
+    with style():
+        ax = ax or new_axes()
+        colours = [NAMED[name] for name in shares]
         drawn = ax.stackplot(
-            rounds.index,
-            shares,
-            labels=names,
-            colors=[colours[2], colours[0], colours[3]],
-            alpha=0.8,
-            lw=0,
+            rounds.index, list(shares.values()), labels=list(shares), colors=colours, lw=0
         )
-        ax.set(xlabel="round", ylabel="share of problems", title=_who(records))
-        ax.set(ylim=(0, 1), xlim=(rounds.index[0], max(rounds.index[-1], rounds.index[0] + 1)))
-        ax.legend(drawn[::-1], names[::-1], loc="center left", bbox_to_anchor=(1, 0.5))
+        last = max(rounds.index[-1], rounds.index[0] + 1)
+        ax.set(ylim=(0, 1), xlim=(rounds.index[0], last))
+        short_numbers(ax, "round")
+        finish(
+            ax,
+            title=who(group) if title is None else title,
+            xlabel="round",
+            ylabel="share of problems",
+            legend=None,
+        )
+        if legend is not None:
+            # In the order in which they lie on one another.
+            ax.legend(drawn[::-1], list(shares)[::-1], loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def success_rates(rates, *, label=None, bins=20, ax=None):
-    """How many problems have which success rate: a histogram of rates (P,) in [0, 1]; label names where they are from.
+def success_rates(
+    rates: Any, *, bins: int = 20, title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """How many problems have which success rate.
 
-    The two ends, never and always solved, are bars of their own: with sampled groups they give next to no gradient.
+    The two ends, never and always solved, are bars of their own: with sampled groups they give next
+    to no gradient.
+
+    Parameters
+    ----------
+    rates : (P,) numbers from 0 to 1
+    bins : int
+    title : str, optional
+    ax : Axes, optional
     """
     rates = np.asarray(rates, dtype=np.float64)
     if rates.ndim != 1 or not rates.size or not ((rates >= 0) & (rates <= 1)).all():
         raise ValueError(
             f"rates: shape {rates.shape}; one or more numbers from 0 to 1 in a row are needed"
         )
-    with style() as colours:
-        ax = ax or _new_axes()
-        inside = rates[(rates > 0) & (rates < 1)]
+    with style():
+        ax = ax or new_axes()
+        ends = (rates == 0) | (rates == 1)
         ax.hist(
-            inside,
+            rates[~ends],
             np.linspace(0, 1, bins + 1),
-            color=colours[0],
+            color=NAMED["solved sometimes"],
             label="solved sometimes",
             rwidth=0.85,
         )
-        for place, value, name, colour in (
-            (-0.04, 0, "never solved", colours[3]),
-            (1.04, 1, "always solved", colours[2]),
-        ):
-            ax.bar(place, (rates == value).sum(), 0.04, color=colour, label=name)
-        ax.set(
+        for place, value, name in ((-0.04, 0, "never solved"), (1.04, 1, "always solved")):
+            ax.bar(place, (rates == value).sum(), 0.04, color=NAMED[name], label=name)
+        ax.set_xlim(-0.09, 1.09)
+        finish(
+            ax,
+            title=f"Success rates of {len(rates)} problems" if title is None else title,
             xlabel="success rate of a problem",
             ylabel="problems",
-            xlim=(-0.09, 1.09),
-            title=label or "",
         )
-        ax.legend()
     return ax
 
 
-def pretraining(frame, *, y="loss", smooth=1, label=None, ax=None):
-    """A column of a base model's log against the training step: frame (steps x columns) with a column `step`.
+def pretraining(
+    frame: pd.DataFrame,
+    *,
+    y: str | Iterable[str] = "loss",
+    smooth: int = 1,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Columns of a base model's log against the training step.
 
-    y: a column, or a list of them, drawn from light to dark. smooth: rows of a moving mean. label: title.
+    Parameters
+    ----------
+    frame : DataFrame
+        With a column `step`.
+    y : str or list of str
+        Several columns are drawn from light to dark, as levels of difficulty.
+    smooth : int
+        Rows of a moving mean.
+    title : str, optional
+    ax : Axes, optional
     """
     names = [y] if isinstance(y, str) else list(y)
-    _known(frame.columns, ["step", *names], "a column of the log")
+    _check_known(frame.columns, ["step", *names], "a column of the log")
     with style() as colours:
-        ax = ax or _new_axes()
-        shades = colours[:1] if len(names) == 1 else sns.color_palette("viridis_r", len(names))
+        ax = ax or new_axes()
+        several = len(names) > 1
+        shades = sns.color_palette("viridis_r", len(names)) if several else colours[:1]
         for name, colour in zip(names, shades):
-            ax.plot(
-                frame["step"],
-                frame[name].rolling(smooth, min_periods=1).mean(),
-                color=colour,
-                label=str(name),
-            )
-        ax.set(
+            values = frame[name].rolling(smooth, min_periods=1).mean()
+            ax.plot(frame["step"], values, color=colour, label=str(name))
+        finish(
+            ax,
+            title=title,
             xlabel="training step",
-            ylabel=names[0] if len(names) == 1 else "held-out accuracy",
-            title=label or "",
+            ylabel="held-out accuracy" if several else names[0],
+            legend="outside" if several else None,
         )
-        if len(names) > 1:
-            ax.legend(title="level", loc="center left", bbox_to_anchor=(1, 0.5))
+        if several:
+            ax.get_legend().set_title("level")
     return ax
 
 
-def by_level(table, *, label=None, ax=None):
-    """Bars of accuracy by level: table (levels x series), a bar for each column; label: title."""
+def by_level(
+    table: pd.DataFrame,
+    *,
+    title: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """Bars of accuracy by level.
+
+    Parameters
+    ----------
+    table : DataFrame (levels x series)
+        A bar for each column.
+    title : str, optional
+    legend : {"outside", "above", None}
+    ax : Axes, optional
+    """
     if table.empty:
         raise ValueError(
             "table: it is empty; a row for each level and a column for each series are needed"
         )
     with style() as colours:
-        ax = ax or _new_axes()
-        _bars(ax, table, colours)
-        ax.set(xlabel="level", ylabel="held-out accuracy", ylim=(0, 1), title=label or "")
-        ax.legend(title=table.columns.name)
+        ax = ax or new_axes()
+        width = 0.8 / len(table.columns)
+        for i, name in enumerate(table.columns):
+            places = np.arange(len(table)) + i * width
+            ax.bar(places, table[name], width, label=str(name), color=colours[i % len(colours)])
+        ax.set_xticks(np.arange(len(table)) + 0.4 - width / 2, table.index)
+        ax.set_ylim(0, 1)
+        ax.grid(visible=False, axis="x")
+        finish(
+            ax,
+            title=title,
+            xlabel="level (operations in a chain)",
+            ylabel="held-out accuracy",
+            legend=legend,
+        )
+        if ax.get_legend() is not None and table.columns.name:
+            ax.get_legend().set_title(str(table.columns.name))
     return ax
 
 
-def summary(records, *, figure=None):
-    """Two panels on one method's seeds: sampled and greedy accuracy, and where a gradient comes from. Returns the Figure."""
+def summary(records: Any, *, title: str | None = None, figure: Figure | None = None) -> Figure:
+    """Two panels on one setting's seeds: sampled and greedy accuracy, and where a gradient is.
+
+    Parameters
+    ----------
+    records : records of one setting
+    title : str, optional
+        The finding; method, lab and seeds by default.
+    figure : Figure, optional
+    """
+    group = one_setting(records)
     with style():
-        figure = figure or plt.figure(figsize=(10, 3.6), layout="constrained")
+        figure = figure or plt.figure(figsize=(WIDTH, 3.4), layout="constrained")
         accuracy, shares = figure.subplots(1, 2)
-        records = _listed(records)
-        sampled_and_greedy(records, ax=accuracy)
-        zero_gradient(records, ax=shares)
-        accuracy.set_title("Held-out arithmetic problems")
-        shares.set_title("Rollouts of one problem: only mixed ones have a gradient")
-        figure.suptitle(_who(records), x=0.01, ha="left", weight="bold")
+        sampled_and_greedy(group, ax=accuracy, title="Held-out problems", legend="above")
+        zero_gradient(group, ax=shares, title="Only mixed groups have a gradient")
+        figure.suptitle(title or who(group), x=0.01, ha="left", weight="bold")
     return figure
 
 
-def overview(record, *, figure=None):
-    """Four panels on one run: reward, held-out accuracy, accuracy by level, zero-gradient shares. Returns the Figure."""
+def overview(record: Record, *, figure: Figure | None = None) -> Figure:
+    """Four panels on one run: reward, held-out accuracy, accuracy by level, shares of groups."""
     with style() as colours:
-        figure = figure or plt.figure(figsize=(10, 6.4), layout="constrained")
+        figure = figure or plt.figure(figsize=(WIDTH, 5.6), layout="constrained")
         figure.clear()
         (reward, accuracy), (levels, shares) = figure.subplots(2, 2)
         rounds = record.rounds
         if len(rounds):
+            smoothed = rounds["reward"].rolling(10, min_periods=1).mean()
             reward.plot(rounds["round"], rounds["reward"], color=colours[0], alpha=0.3, lw=1)
-            reward.plot(
-                rounds["round"],
-                rounds["reward"].rolling(10, min_periods=1).mean(),
-                color=colours[0],
-                label="mean of 10",
-            )
-            reward.legend(loc="lower right")
-            zero_gradient(record, ax=shares)
+            reward.plot(rounds["round"], smoothed, color=colours[0], label="mean of 10 rounds")
+            short_numbers(reward, "round")
+            zero_gradient(record, title="Only mixed groups have a gradient", ax=shares)
         if len(record.evals):
-            sampled_and_greedy(record, ax=accuracy)
-            accuracy_by_level(record, ax=levels)
-        reward.set(title="Training reward", xlabel="round", ylabel=AXIS_LABELS["reward"])
-        accuracy.set(title="Held-out problems", xlabel="round", ylabel="held-out accuracy")
-        levels.set_title("Held-out accuracy by level")
-        shares.set_title("Where a gradient comes from")
-        figure.suptitle(_who([record]), x=0.01, ha="left", weight="bold")
+            sampled_and_greedy(record, title="Held-out problems", legend="above", ax=accuracy)
+            title = "Held-out accuracy by level"
+            accuracy_by_level(record, title=title, legend="above", ax=levels)
+        finish(
+            reward,
+            title="Training reward",
+            xlabel="round",
+            ylabel="mean reward",
+            legend="above" if len(rounds) else None,
+        )
+        figure.suptitle(who([record]), x=0.01, ha="left", weight="bold")
     return figure
 
 
-def save(figures, folder):
-    """Writes Axes (their whole figure) as SVG: dict name -> Axes, to folder/name.svg, without a date in the file."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with style():
-        for name, ax in figures.items():
-            ax.figure.savefig(Path(folder) / f"{name}.svg", metadata={"Date": None})
+def watch(run: Any, n: int, *, every: int = 5) -> Iterator[dict[str, Any]]:
+    """`run.rounds(n)` with the overview redrawn in the notebook every few rounds.
 
+    Outside a notebook these are just the rounds.
 
-def watch(run, n, *, every=5):
-    """`run.rounds(n)` with the overview figure redrawn in the notebook every few rounds; outside one, just the rounds."""
-    figure, handle = None, None
+    Parameters
+    ----------
+    run : Run
+    n : int
+        Rounds in all.
+    every : int
+        Rounds from one drawing to the next.
+
+    Yields
+    ------
+    dict
+        The row of each new round.
+    """
+    figure = None
+    handle = None
     for row in run.rounds(n):
         yield row
         if row["round"] % every == 0 or row["round"] == n:
             figure, handle = _show(run.record, figure, handle)
 
 
-def _show(record, figure, handle):
+# Parts that other figures use
+
+
+def band(
+    ax: Axes,
+    curves: Sequence[tuple[np.ndarray, np.ndarray]],
+    label: str,
+    look: Look,
+    end: float | None = None,
+    points: bool = True,
+) -> None:
+    """The mean of several curves and its interval.
+
+    Parameters
+    ----------
+    ax : Axes
+    curves : list of (x, y) arrays
+        One a seed. Curves whose x differ are read at those of the first one, within the range that
+        all of them have.
+    label : str
+    look : style.Look
+    end : float, optional
+        Where the curve ends.
+    points : bool
+        Whether to mark the points of curves that have few.
+    """
+    start = max(x[0] for x, _ in curves)
+    stop = min(x[-1] for x, _ in curves)
+    stop = stop if end is None else min(stop, end)
+    places = curves[0][0]
+    places = places[(places >= start) & (places <= stop)]
+    if end is not None and stop > (places[-1] if len(places) else -np.inf):
+        places = np.append(places, stop)
+    values = np.array([np.interp(places, x, y) for x, y in curves])
+    intervals = np.array([mean_interval(column) for column in values.T])
+    mean, half = intervals.T
+    marker = look.marker if points and len(places) < FEW_POINTS else None
+    ax.plot(places, mean, color=look.colour, ls=look.dash, marker=marker, ms=4, label=label)
+    if len(curves) > 1:
+        ax.fill_between(places, mean - half, mean + half, color=look.colour, alpha=0.18, lw=0)
+
+
+def is_held_out(y: str) -> bool:
+    """Whether y is a score on held-out problems, not a column of the rounds table."""
+    return y in ("accuracy", "greedy") or y.startswith("pass@")
+
+
+def axis_label(y: str, records: Sequence[Record] = ()) -> str:
+    """The label of a y axis, with the samples that avg@k has in these records."""
+    label = AXIS_LABELS.get(y, y)
+    if y.startswith("pass@"):
+        return f"held-out {y}"
+    if y != "accuracy":
+        return label
+    samples = set()
+    for record in records[:3]:
+        evals = record.evals
+        if len(evals):
+            samples.add(int(evals["samples"].iloc[0]))
+    return label.replace("@k", f"@{samples.pop()}") if len(samples) == 1 else label
+
+
+def who(records: Sequence[Record]) -> str:
+    """What a figure shows: method, lab, and seed or number of seeds."""
+    manifests = [record.manifest for record in records]
+    names = []
+    for manifest in manifests:
+        lab = (manifest.get("lab") or {}).get("lab", "a lab")
+        names.append(f"{manifest['method']['name']} on {lab}")
+    known = ", ".join(dict.fromkeys(names))
+    if len(records) == 1:
+        return f"{known}, seed {manifests[0]['seed']}"
+    return f"{known}, {seeds([len(records)])} seeds"
+
+
+def _curves(
+    records: Sequence[Record], x: Any, y: str, smooth: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(x, y) of every record."""
+    return [_curve(record, x, y, smooth) for record in records]
+
+
+def _curve(record: Record, x: Any, y: str, smooth: int) -> tuple[np.ndarray, np.ndarray]:
+    if is_held_out(y):
+        values = scores(record, y)
+        places = spent(record, x)
+        return places.loc[values.index].to_numpy(), values.to_numpy()
+    rounds = record.rounds
+    known = [name for name in rounds if rounds[name].dtype.kind in "iufb"]
+    _check_known([*known, "accuracy", "greedy", "pass@k"], [y], "a score or a column of the rounds")
+    places = spent(record, x).to_numpy()[1:]
+    return places, rounds[y].rolling(smooth, min_periods=1).mean().to_numpy(dtype=float)
+
+
+def _end(
+    curves: Mapping[str, list[tuple[np.ndarray, np.ndarray]]], until: float | str | None
+) -> float | None:
+    """Where curves end: None for where each of them does."""
+    if until != "common":
+        return None if until is None else float(until)
+    return min(float(x[-1]) for of_label in curves.values() for x, _ in of_label)
+
+
+def _show(record: Record, figure: Any, handle: Any) -> tuple[Any, Any]:
+    """Draw the overview in the cell's output; nothing outside a notebook."""
     try:
         from IPython import get_ipython
         from IPython.display import display
@@ -302,7 +641,7 @@ def _show(record, figure, handle):
     if get_ipython() is None:
         return None, None
     if figure is None:
-        figure = plt.figure(figsize=(10, 6.4), layout="constrained")
+        figure = plt.figure(figsize=(WIDTH, 5.6), layout="constrained")
         plt.close(figure)  # shown by its handle alone, not once more at the end of the cell
     overview(record, figure=figure)
     if handle is None:
@@ -311,98 +650,20 @@ def _show(record, figure, handle):
     return figure, handle
 
 
-def _new_axes():
-    return plt.subplots(figsize=(6.4, 3.6), layout="constrained")[1]
+def _check_known(names: Iterable[Any], wanted: Iterable[Any], what: str) -> None:
+    names = list(names)
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        known = ", ".join(map(str, sorted(names, key=str)))
+        raise ValueError(f"{unknown[0]!r} is not {what}; there are {known}")
 
 
-def _who(records):
-    """What a figure shows: method, lab, and seed or number of seeds."""
-    manifests = [record.manifest for record in records]
-    names = ", ".join(
-        dict.fromkeys(f"{m['method']['name']} on {m['lab']['lab']}" for m in manifests)
-    )
-    return f"{plain(names)}, " + (
-        f"seed {manifests[0]['seed']}" if len(records) == 1 else f"n = {len(records)} seeds"
-    )
-
-
-def _listed(records):
-    records = list(records) if isinstance(records, (list, tuple)) else [records]
-    if not records:
-        raise ValueError("records=[]: at least one is needed")
-    return records
-
-
-def _tables(frames):
-    import pandas as pd
-
-    return pd.concat(frames, ignore_index=True)
-
-
-def _known(names, wanted, what):
-    odd = [name for name in wanted if name not in names]
-    if odd:
-        raise ValueError(
-            f"{odd[0]!r} is not {what}; there are {', '.join(map(str, sorted(names, key=str)))}"
-        )
-
-
-def _bars(ax, table, colours):
-    """Bars side by side: table (groups x series)."""
-    width = 0.8 / len(table.columns)
-    for i, (name, colour) in enumerate(zip(table.columns, itertools.cycle(colours))):
-        ax.bar(np.arange(len(table)) + i * width, table[name], width, label=str(name), color=colour)
-    ax.set_xticks(np.arange(len(table)) + 0.4 - width / 2, table.index)
-
-
-def _grouped(records):
-    if isinstance(records, dict):
-        return {
-            label: group if isinstance(group, (list, tuple)) else [group]
-            for label, group in records.items()
-        }
-    groups = {}
-    for record in records if isinstance(records, (list, tuple)) else [records]:
-        groups.setdefault(record.label, []).append(record)
-    return groups
-
-
-def _curve(record, x, y, smooth):
-    """(x, y) arrays of one record."""
-    held_out = y in ("accuracy", "greedy")
-    table = record.accuracy() if held_out else record.rounds
-    _known(
-        table.columns,
-        (x, y),
-        "a column of the held-out accuracies" if held_out else "a column of the rounds table",
-    )
-    if held_out:
-        return table[x].to_numpy(float), table[y].to_numpy(float)
-    place = table[x].cumsum() if x in SPENT else table[x]
-    return place.to_numpy(float), table[y].rolling(smooth, min_periods=1).mean().to_numpy(float)
-
-
-def _band(ax, curves, label, colour):
-    """Mean and interval over seeds; curves of unlike x are interpolated onto the first one's x within their common range."""
-    start, end = max(c[0][0] for c in curves), min(c[0][-1] for c in curves)
-    x = curves[0][0]
-    x = x[(x >= start) & (x <= end)]
-    values = np.array([np.interp(x, *curve) for curve in curves])
-    stats = [mean_interval(column) for column in values.T]
-    mean, half = (np.array(part) for part in zip(*stats))
-    ax.plot(x, mean, "o-" if len(x) < 30 else "-", ms=4, color=colour, label=label)
-    if len(curves) > 1:
-        ax.fill_between(x, mean - half, mean + half, color=colour, alpha=0.2, lw=0)
-
-
-def main():
-    """Draws figures/readme.png."""
-    from pathlib import Path
-
+def main() -> None:
+    """Draw figures/readme.png."""
     from workbench import labs
-    from workbench.records import record as records
+    from workbench.analysis.runs import load_all
 
-    runs = [records.load(path) for path in sorted(labs.shipped("runs/tiny-grpo").glob("seed-*"))]
+    runs = load_all(labs.shipped("runs"))["tiny-grpo"]
     target = Path("figures") / "readme.png"
     target.parent.mkdir(exist_ok=True)
     summary(runs).savefig(target, dpi=150)

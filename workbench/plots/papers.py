@@ -1,113 +1,382 @@
-"""Figures that the paper notebooks share, from the frames of `comparisons` and `metrics`; house style of `plots`."""
+"""Figures of the paper notebooks, from the tables of `workbench.analysis`.
+
+Each function draws on the given or new Axes and returns them. `title` is the finding that the
+figure shows, in the words of whoever draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from workbench.plots.curves import style
+from workbench.analysis.verdicts import kind as verdict_kind
+from workbench.plots.style import (
+    GRID,
+    INK,
+    MARKERS,
+    NAMED,
+    PALETTE,
+    SOFT,
+    WIDTH,
+    finish,
+    looks,
+    named_colours,
+    new_axes,
+    panels,
+    row_axes,
+    seeds,
+    style,
+)
 
-INK = "#333333"
+__all__ = [
+    "bands",
+    "correlation_maps",
+    "counts",
+    "differences",
+    "dots",
+    "gains",
+    "heatmap",
+    "leaderboard",
+    "panels",
+    "relation",
+    "sampled_and_trained",
+    "spent_and_gained",
+    "stacked",
+    "sweep",
+    "trajectories",
+    "trajectory_grid",
+    "transitions",
+    "verdicts",
+    "waterfall",
+]
+
+SHARES = {1.0: "all", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
+NARROW_TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 2)
+RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
+NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
 
-def panels(n, *, width=4.0, height=3.5):
-    """n Axes side by side in the house style, as a list; width and height of each in inches."""
-    with style():
-        return list(
-            plt.subplots(1, n, figsize=(n * width, height), layout="constrained", squeeze=False)[
-                1
-            ].flat
-        )
+# A value for each row
 
 
-def dots(table, *, label=None, reference=None, ax=None):
-    """A value with its interval for every row: table with columns mean and half, as `comparisons.at_budget` gives it.
+def dots(
+    table: pd.DataFrame,
+    *,
+    reference: str | None = None,
+    title: str | None = None,
+    label: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A value with its interval for every row.
 
-    label: of the x axis. reference: row whose mean is drawn as a line through all. n, where the table has it, is named
-    behind each label.
+    Parameters
+    ----------
+    table : DataFrame
+        Columns mean and half, as `comparisons.at_budget` gives them; n is named where it is there.
+    reference : str, optional
+        The row whose mean is drawn as a line through all.
+    title, label : str, optional
+        The finding, and the x axis.
+    ax : Axes, optional
     """
     with style() as colours:
-        ax = ax or _rows_axes(len(table))
-        place = np.arange(len(table))[::-1]
+        ax = ax or row_axes(len(table))
+        places = np.arange(len(table))[::-1]
         ax.errorbar(
             table["mean"],
-            place,
+            places,
             xerr=table["half"],
             fmt="o",
             color=colours[0],
-            ecolor=INK,
+            ecolor=SOFT,
             elinewidth=1,
             capsize=3,
         )
         if reference is not None:
-            ax.axvline(
-                table.loc[reference, "mean"],
-                color=colours[3],
-                ls="--",
-                lw=1,
-                zorder=0,
-                label=str(reference),
+            ax.axvline(table.loc[reference, "mean"], color=SOFT, ls="--", lw=1, zorder=0)
+            ax.annotate(
+                str(reference),
+                (table.loc[reference, "mean"], 1),
+                (3, -2),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                va="top",
+                size="small",
+                color=SOFT,
             )
-        _name_rows(ax, table, place)
-        ax.set(xlabel=label or "")
+        _name_rows(ax, table, places)
+        finish(ax, title=title, xlabel=label, legend=None)
     return ax
 
 
-def differences(table, *, label="difference", baseline=None, ax=None):
-    """Paired differences to a baseline with their intervals: table with columns difference, low, high.
+def differences(
+    table: pd.DataFrame,
+    *,
+    baseline: str | None = None,
+    title: str | None = None,
+    label: str = "difference",
+    ax: Axes | None = None,
+) -> Axes:
+    """Paired differences to a baseline with their intervals.
 
-    Rows without a difference (the baseline itself) are left out. An interval that holds 0 is drawn hollow.
+    Parameters
+    ----------
+    table : DataFrame
+        Columns difference, low and high. Rows without a difference, such as the baseline itself,
+        are left out. A dot is hollow where its interval holds 0.
+    baseline : str, optional
+        Named at the line of 0.
+    title, label : str, optional
+        The finding, and the x axis.
+    ax : Axes, optional
     """
     table = table[table["difference"].notna()]
     with style() as colours:
-        ax = ax or _rows_axes(len(table))
-        place = np.arange(len(table))[::-1]
+        ax = ax or row_axes(len(table))
+        places = np.arange(len(table))[::-1]
         ax.axvline(0, color=INK, lw=1)
-        for y, (_, row) in zip(place, table.iterrows()):
-            clear = row["low"] > 0 or row["high"] < 0
-            ax.plot([row["low"], row["high"]], [y, y], color=INK, lw=1)
-            ax.plot(
-                row["difference"], y, "o", color=colours[0], mfc=colours[0] if clear else "white"
-            )
-        _name_rows(ax, table, place)
+        for place, (_, row) in zip(places, table.iterrows()):
+            _interval(ax, place, row["difference"], row["low"], row["high"], colours[0])
+        _name_rows(ax, table, places)
         ax.locator_params(axis="x", nbins=6)
-        ax.set(xlabel=label, title=f"against {baseline}" if baseline else "")
+        if title is None and baseline:
+            title = f"Against {baseline}"
+        finish(ax, title=title, xlabel=label, legend=None)
     return ax
 
 
-def stacked(table, *, label=None, palette=None, ax=None):
-    """A bar a row, stacked by column: table (rows x parts) such as `comparisons.phases`; columns that are 0 are left out.
+def leaderboard(
+    tables: Mapping[str, pd.DataFrame] | pd.DataFrame,
+    *,
+    baseline: str,
+    title: str | None = None,
+    label: str = "cost to the target, baseline = 1 (fewer is better)",
+    axes: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """Methods by what they need to a target, as ratios to a baseline with intervals.
 
-    palette: name of a seaborn palette for columns that have an order; None for the colour-blind one.
+    Parameters
+    ----------
+    tables : DataFrame, or dict from title to DataFrame
+        As `targets.to_target` gives them with a baseline; a panel each, all in the order of the
+        first one's ratios. A ratio whose interval is open on one side, because a run did not reach
+        the target, ends in an arrow.
+    baseline : str
+        The row that all are compared with.
+    title, label : str, optional
+        The finding, and the x axis.
+    axes : list of Axes, optional
+
+    Returns
+    -------
+    list of Axes
+    """
+    if isinstance(tables, pd.DataFrame):
+        tables = {"": tables}
+    first = next(iter(tables.values()))
+    order = first.drop(index=baseline)["ratio"].dropna().sort_values().index
+    places = np.arange(len(order))[::-1]
+    with style():
+        if axes is None:
+            axes = panels(len(tables), height=1.3 + 0.3 * len(order))
+        styles = looks([baseline, *order])
+        for ax, (name, table) in zip(axes, tables.items()):
+            ax.axvline(1, color=styles[baseline].colour, lw=1.5)
+            for place, method in zip(places, order):
+                row = table.loc[method]
+                _ratio(ax, place, row["ratio"], row["low"], row["high"], styles[method].colour)
+            ax.set_title(name)
+        _ratio_axes(list(axes), {name: table.loc[order] for name, table in tables.items()})
+        for ax in axes:
+            ax.set_yticks(places, [""] * len(order))
+            ax.set_ylim(-0.7, len(order) - 0.3)
+            ax.grid(visible=False, axis="y")
+        names = _with_seeds(order, first.loc[order].get("pairs"))
+        axes[0].set_yticks(places, names)
+        figure = axes[0].figure
+        figure.supxlabel(label.replace("baseline", baseline), size="medium")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    return list(axes)
+
+
+def stacked(
+    table: pd.DataFrame,
+    *,
+    names: Mapping[str, str] | None = None,
+    palette: str | None = None,
+    title: str | None = None,
+    label: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A bar for each row, stacked by column.
+
+    Parameters
+    ----------
+    table : DataFrame (rows x parts)
+        Such as `comparisons.phases`; columns that are all 0 are left out.
+    names : dict from column to text, optional
+        What the legend calls the parts.
+    palette : str, optional
+        A seaborn palette for columns that have an order. Outcomes, difficulty classes, phases and
+        kinds of groups have colours of their own.
+    title, label : str, optional
+        The finding, and the x axis.
+    ax : Axes, optional
     """
     table = table.loc[:, (table != 0).any()]
-    with style() as colours:
-        ax = ax or _rows_axes(len(table))
-        place, start = np.arange(len(table))[::-1], np.zeros(len(table))
-        for name, colour in zip(
-            table, sns.color_palette(palette, len(table.columns)) if palette else colours
-        ):
-            ax.barh(place, table[name], left=start, color=colour, height=0.65, label=str(name))
+    with style():
+        ax = ax or row_axes(len(table) + 1)
+        places = np.arange(len(table))[::-1]
+        start = np.zeros(len(table))
+        for name, colour in named_colours(table.columns, palette).items():
+            text = (names or {}).get(name, str(name))
+            ax.barh(places, table[name], left=start, color=colour, height=0.65, label=text)
             start = start + table[name].to_numpy()
-        _name_rows(ax, table, place)
-        ax.set(xlabel=label or "")
-        _legend_above(ax, len(table.columns))
+        _name_rows(ax, table, places)
+        finish(ax, title=title, xlabel=label, legend="above")
     return ax
 
 
-def sweep(series, *, xlabel=None, ylabel=None, log=True, ax=None):
-    """Values with intervals along a numeric parameter: dict from name to a table indexed by the parameter, with mean, half.
+def waterfall(
+    start: float,
+    parts: pd.DataFrame | pd.Series,
+    *,
+    names: tuple[str, str] = ("before", "after"),
+    limit: float | None = None,
+    title: str | None = None,
+    label: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """From a cost to a smaller one, step by step, with the sign and interval of each step.
 
-    log: a logarithmic x axis to base 2, ticks at the values tried.
+    Parameters
+    ----------
+    start : float
+        The cost before.
+    parts : Series, or DataFrame with value, low and high
+        What each step saves; negative where it costs more. The index names the steps in words.
+    names : (before, after)
+        Of the first and the last bar.
+    limit : float, optional
+        Where the x axis ends, so that several panels have the same.
+    title, label : str, optional
+        The finding, and the x axis.
+    ax : Axes, optional
     """
-    with style() as colours:
-        ax = ax or plt.subplots(figsize=(5.2, 3.4), layout="constrained")[1]
-        for (name, table), colour in zip(series.items(), colours):
+    table = parts.to_frame("value") if isinstance(parts, pd.Series) else parts
+    saving = PALETTE[2]
+    costing = PALETTE[3]
+    with style():
+        ax = ax or row_axes(len(table) + 2)
+        places = np.arange(len(table) + 2)[::-1]
+        ax.barh(places[0], start, color=SOFT, height=0.65)
+        _beside(ax, start, places[0], f"{start:.3g}")
+        left = float(start)
+        for place, (_, row) in zip(places[1:], table.iterrows()):
+            saved = float(row["value"])
+            begin = min(left, left - saved)
+            end = max(left, left - saved)
+            colour = saving if saved >= 0 else costing
+            ax.barh(place, end - begin, left=begin, color=colour, height=0.65)
+            text = f"{-saved:+.1f}"
+            if "low" in table:
+                # The interval of the step, drawn where the step ends.
+                ax.plot([left - row["high"], left - row["low"]], [place] * 2, color=INK, lw=1)
+                text += f" [{-row['high']:.1f}, {-row['low']:.1f}]"
+                end = max(end, left - row["low"])
+            _beside(ax, end, place, text)
+            left -= saved
+        ax.barh(places[-1], left, color=PALETTE[0], height=0.65)
+        _beside(ax, left, places[-1], f"{left:.3g}")
+        for colour, text in ((saving, "saves"), (costing, "costs more")):
+            ax.barh(0, 0, color=colour, label=text)
+        ax.set_yticks(places, [names[0], *map(str, table.index), names[1]])
+        ax.set_xlim(0, limit or 1.35 * start)
+        ax.grid(visible=False, axis="y")
+        finish(ax, title=title, xlabel=label, legend="above")
+    return ax
+
+
+# Curves
+
+
+def bands(
+    series: Mapping[str, pd.DataFrame],
+    *,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """Mean curves with their intervals from tables.
+
+    Parameters
+    ----------
+    series : dict from name to a DataFrame indexed by x, with mean, half and n
+        As `pods.curves` gives them.
+    title, xlabel, ylabel : str, optional
+    legend : {"outside", "above", "direct", None}
+    ax : Axes, optional
+    """
+    with style():
+        ax = ax or new_axes()
+        styles = looks(series)
+        for name, table in series.items():
+            look = styles[name]
+            x = table.index.to_numpy(dtype=float)
+            text = f"{name} ({seeds(table['n'].unique())})"
+            ax.plot(x, table["mean"], color=look.colour, ls=look.dash, label=text)
+            low = table["mean"] - table["half"]
+            ax.fill_between(
+                x, low, table["mean"] + table["half"], color=look.colour, alpha=0.18, lw=0
+            )
+        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend)
+    return ax
+
+
+def sweep(
+    series: Mapping[str, pd.DataFrame],
+    *,
+    log: bool = True,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """Values with intervals along a numeric parameter.
+
+    Parameters
+    ----------
+    series : dict from name to a DataFrame indexed by the parameter, with mean and half
+    log : bool
+        A logarithmic x axis to base 2, with ticks at the values tried.
+    title, xlabel, ylabel : str, optional
+    legend : {"outside", "above", "direct", None}
+        None where there is one series.
+    ax : Axes, optional
+    """
+    with style():
+        ax = ax or new_axes()
+        styles = looks(series)
+        for name, table in series.items():
             ax.errorbar(
                 table.index,
                 table["mean"],
                 table["half"],
-                fmt="o-",
-                color=colour,
+                marker=styles[name].marker,
+                color=styles[name].colour,
+                ls=styles[name].dash,
                 capsize=3,
                 lw=1.5,
                 label=str(name),
@@ -117,32 +386,211 @@ def sweep(series, *, xlabel=None, ylabel=None, log=True, ax=None):
             ax.set_xscale("log", base=2)
         ax.set_xticks(values, [f"{value:g}" for value in values])
         ax.minorticks_off()
-        ax.set(xlabel=xlabel or "", ylabel=ylabel or "")
-        if len(series) > 1:
-            ax.legend()
+        several = len(series) > 1
+        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend if several else None)
     return ax
 
 
-def heatmap(table, *, label=None, diverging=False, largest=None, digits=2, ax=None):
-    """A table as coloured, numbered cells, empty where it is NaN: transition matrices, correlations.
+def trajectories(
+    series: Mapping[str, pd.Series],
+    *,
+    title: str | None = None,
+    ylabel: str = "success rate",
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """Single problems visit by visit.
 
-    diverging: a scale around 0 from -1 to 1 (correlations); else from 0 to `largest`, None for the table's own. label: of
-    the colour bar.
+    Parameters
+    ----------
+    series : dict from name to a Series indexed by visit
+    title, ylabel : str, optional
+    legend : {"outside", "above", None}
+    ax : Axes, optional
     """
     with style():
-        rows, columns = table.shape
-        ax = (
-            ax
-            or plt.subplots(
-                figsize=(2.2 + 0.72 * columns, 1.3 + 0.42 * rows), layout="constrained"
-            )[1]
+        ax = ax or new_axes()
+        styles = looks(series)
+        for name, values in series.items():
+            look = styles[name]
+            ax.plot(
+                values.index,
+                values,
+                marker=look.marker,
+                ms=4,
+                color=look.colour,
+                ls=look.dash,
+                label=str(name),
+            )
+        ax.set_ylim(-0.05, 1.05)
+        finish(ax, title=title, xlabel="visit", ylabel=ylabel, legend=legend)
+    return ax
+
+
+def trajectory_grid(
+    visits: Mapping[str, pd.DataFrame],
+    problems: Sequence[str],
+    *,
+    title: str | None = None,
+    figure: Figure | None = None,
+) -> np.ndarray:
+    """Single problems visit by visit, a column each: success rate above, rollouts below.
+
+    Parameters
+    ----------
+    visits : dict from name to a table of `difficulty.visits`
+    problems : list of str
+        Their ids.
+    title : str, optional
+    figure : Figure, optional
+
+    Returns
+    -------
+    (2, problems) array of Axes
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), figure 10.
+    """
+    with style():
+        figure = figure or plt.figure(figsize=(WIDTH, 4.2), layout="constrained")
+        axes = figure.subplots(2, len(problems), sharex=True, sharey="row", squeeze=False)
+        for problem, column in zip(problems, axes.T):
+            for name, ax in zip(("rate", "rollouts"), column):
+                series = {label: table.loc[problem, name] for label, table in visits.items()}
+                trajectories(series, legend=None, ax=ax)
+            # The name of the family stands before a slash, and is the same for all.
+            column[0].set(title=str(problem).split("/", 1)[-1], xlabel="")
+        axes[0, 0].set_ylabel("success rate")
+        largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
+        axes[1, 0].set(ylabel="rollouts", ylim=(0, 1.08 * largest))
+        for ax in axes.flat:
+            ax.label_outer()
+        figure.legend(
+            *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(visits)
         )
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    return axes
+
+
+# Distributions and relations
+
+
+def counts(
+    series: Mapping[str, np.ndarray],
+    *,
+    log: bool = True,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str = "visits of a problem",
+    ax: Axes | None = None,
+) -> Axes:
+    """Histogram of whole numbers, such as rollouts a visit; the largest is named.
+
+    Parameters
+    ----------
+    series : dict from name to an array (N,) of whole numbers
+    log : bool
+        A logarithmic count axis.
+    title, xlabel, ylabel : str, optional
+    ax : Axes, optional
+    """
+    with style():
+        ax = ax or new_axes()
+        largest = max(int(np.max(values)) for values in series.values())
+        # Whole numbers, so that every bar stands for equally many of them.
+        width = -(-(largest + 1) // 60)
+        edges = np.arange(0, largest + 1 + width, width) - 0.5
+        styles = looks(series)
+        for name, values in series.items():
+            text = f"{name} (largest {int(np.max(values))})"
+            ax.hist(values, edges, color=styles[name].colour, alpha=0.6, label=text)
+        ax.set_yscale("log" if log else "linear")
+        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend="above")
+    return ax
+
+
+def relation(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str,
+    *,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Points of two columns of a frame, coloured by a third; Pearson's r stands in the corner.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    x, y, by : names of columns
+    title, xlabel, ylabel : str, optional
+    ax : Axes, optional
+    """
+    with style():
+        ax = ax or new_axes()
+        names = [str(name) for name in frame[by].unique()]
+        styles = looks(names)
+        for name, part in frame.groupby(by, sort=False):
+            look = styles[str(name)]
+            ax.plot(
+                part[x],
+                part[y],
+                look.marker,
+                ms=5,
+                color=look.colour,
+                mec="white",
+                ls="none",
+                label=str(name),
+            )
+        text = f"r = {frame[x].corr(frame[y]):.2f} over {len(frame)} points"
+        ax.annotate(text, (0.02, 0.03), xycoords="axes fraction", size="small", color=SOFT)
+        finish(ax, title=title, xlabel=xlabel or x, ylabel=ylabel or y)
+    return ax
+
+
+def heatmap(
+    table: pd.DataFrame,
+    *,
+    diverging: bool = False,
+    largest: float | None = None,
+    digits: int = 2,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    label: str | None = None,
+    bar: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """A table as coloured, numbered cells, empty where it is NaN.
+
+    Parameters
+    ----------
+    table : DataFrame
+    diverging : bool
+        A scale around 0, from -1 to 1, for correlations. Otherwise from 0 to `largest`.
+    largest : float, optional
+        None for the table's own largest value.
+    digits : int
+        Decimals of the numbers.
+    title, xlabel, ylabel : str, optional
+    label : str, optional
+        Of the colour bar.
+    bar : bool
+        Whether there is one.
+    ax : Axes, optional
+    """
+    rows, columns = table.shape
+    with style():
+        ax = ax or new_axes(1.4 + 0.34 * rows, min(WIDTH, 2.6 + 0.62 * columns))
         ax.grid(visible=False)
-        scale = (
-            {"cmap": "vlag", "vmin": -1, "vmax": 1}
-            if diverging
-            else {"cmap": "Blues", "vmin": 0, "vmax": largest}
-        )
+        scale: dict[str, Any] = {"cmap": "Blues", "vmin": 0, "vmax": largest}
+        if diverging:
+            scale = {"cmap": "vlag", "vmin": -1, "vmax": 1}
         sns.heatmap(
             table.astype(float),
             annot=True,
@@ -150,8 +598,9 @@ def heatmap(table, *, label=None, diverging=False, largest=None, digits=2, ax=No
             linewidths=0.5,
             linecolor="white",
             ax=ax,
-            annot_kws={"size": 8},
-            cbar_kws={"label": label or ""},
+            annot_kws={"size": 7.5},
+            cbar=bar,
+            cbar_kws={"label": label or ""} if bar else None,
             **scale,
         )
         ax.tick_params(length=0)
@@ -159,161 +608,181 @@ def heatmap(table, *, label=None, diverging=False, largest=None, digits=2, ax=No
             ax.get_xticks(), ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor"
         )
         ax.set_yticks(ax.get_yticks(), ax.get_yticklabels(), rotation=0)
+        finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
     return ax
 
 
-def counts(series, *, xlabel=None, ylabel="visits of a problem", log=True, ax=None):
-    """Histogram of whole numbers, such as rollouts a visit: dict from name to an array (N,), drawn side by side.
+def transitions(
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    title: str | None = None,
+    figure: Figure | None = None,
+) -> np.ndarray:
+    """Transition matrices side by side, on one colour scale.
 
-    log: a logarithmic count axis. The largest value of each is named in the legend.
+    Parameters
+    ----------
+    tables : dict from panel title to a DataFrame (5 x 5)
+        As `difficulty.transitions` gives them: as allocated, at equal numbers, of several methods.
+        Two in a row.
+    title : str, optional
+    figure : Figure, optional
+
+    Returns
+    -------
+    array of Axes, one a table
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), figure 6.
     """
-    with style() as colours:
-        ax = ax or plt.subplots(figsize=(6.4, 3.4), layout="constrained")[1]
-        largest = max(int(np.max(values)) for values in series.values())
-        width = -(
-            -(largest + 1) // 60
-        )  # whole numbers, so that every bar stands for as many of them
-        edges = np.arange(0, largest + 1 + width, width) - 0.5
-        for (name, values), colour in zip(series.items(), colours):
-            ax.hist(
-                values,
-                edges,
-                color=colour,
-                alpha=0.6,
-                label=f"{name} (largest {int(np.max(values))})",
-            )
-        ax.set(xlabel=xlabel or "", ylabel=ylabel, yscale="log" if log else "linear")
-        ax.legend()
-    return ax
-
-
-def trajectories(series, *, ylabel="success rate", ax=None):
-    """Single problems visit by visit: dict from name to `comparisons.visits`-like rates, each (visits,) Series."""
-    with style() as colours:
-        ax = ax or plt.subplots(figsize=(4.2, 3.0), layout="constrained")[1]
-        for (name, values), colour, marker in zip(series.items(), colours, "os^Dv*"):
-            ax.plot(values.index, values, marker=marker, ms=4, color=colour, label=str(name))
-        ax.set(xlabel="visit", ylabel=ylabel, ylim=(-0.05, 1.05))
-        ax.legend()
-    return ax
-
-
-def relation(frame, x, y, by, *, xlabel=None, ylabel=None, ax=None):
-    """Points of two columns of a frame, coloured by a third, with Pearson's r over all of them in the title."""
-    with style() as colours:
-        ax = ax or plt.subplots(figsize=(5.2, 3.6), layout="constrained")[1]
-        for (name, part), colour, marker in zip(frame.groupby(by, sort=False), colours, "os^Dv*"):
-            ax.plot(part[x], part[y], marker, ms=5, color=colour, mec="white", label=str(name))
-        ax.set(
-            xlabel=xlabel or x,
-            ylabel=ylabel or y,
-            title=f"r = {frame[x].corr(frame[y]):.2f} over {len(frame)} points",
+    rows = -(-len(tables) // 2)
+    columns = min(len(tables), 2)
+    with style():
+        if figure is None:
+            figure = plt.figure(figsize=(WIDTH, 0.8 + 2.7 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for number, (name, table) in enumerate(tables.items()):
+            ax = axes.flat[number]
+            heatmap(100 * table, largest=100, digits=0, bar=False, ax=ax)
+            ax.set_title(name, size="small")
+            # The names of the classes stand at the outer edges only.
+            if number % columns:
+                ax.set_yticklabels([])
+            if number + columns < len(tables):
+                ax.set_xticklabels([])
+        for ax in list(axes.flat)[len(tables) :]:
+            ax.set_axis_off()
+        used = axes.ravel()[: len(tables)]
+        figure.colorbar(
+            used[0].collections[0], ax=list(used), label="% of the row's problems", shrink=0.8
         )
-        ax.legend()
-    return ax
+        figure.supylabel("at the first visit", size="medium")
+        figure.supxlabel("at the last visit", size="medium")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    return used
 
 
-def trajectory_grid(visits, problems, *, figure=None):
-    """Single problems visit by visit, a column each: success rate above, rollouts below (Knapsack RL, figure 10).
+def correlation_maps(
+    mean: pd.DataFrame,
+    deviation: pd.DataFrame,
+    *,
+    spread: pd.DataFrame | None = None,
+    title: str | None = None,
+    ylabel: str | None = None,
+    counts: Sequence[int] = (),
+    figure: Figure | None = None,
+) -> np.ndarray:
+    """Correlations of scores with features, and how far seeds lie apart, one above the other.
 
-    visits: dict from name to a table of `comparisons.visits`; problems: their ids. Returns the (2, problems) array of Axes.
+    Parameters
+    ----------
+    mean, deviation : DataFrame (settings or windows x features)
+        As `cbs.correlation_spread` or `cbs.correlations` gives them.
+    spread : DataFrame (features), optional
+        Of `cbs.correlation_spread`: the ratio of the spread between settings to what seeds alone
+        explain stands below, as a row of its own; about 1 is nothing but the seed.
+    title, ylabel : str, optional
+        The finding, and what the rows are.
+    counts : list of int
+        Seeds, for the titles of the panels.
+    figure : Figure, optional
+
+    Returns
+    -------
+    array of Axes
+
+    References
+    ----------
+    CBS (arXiv 2602.08499), figure 9.
+    """
+    n = f", {seeds(counts)} seeds" if len(counts) else ""
+    heights = [len(mean), len(deviation)] + ([1] if spread is not None else [])
+    with style():
+        if figure is None:
+            height = 2.2 + 0.3 * sum(heights) + 0.35 * len(heights)
+            figure = plt.figure(figsize=(WIDTH, height), layout="constrained")
+        axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        heatmap(
+            mean,
+            diverging=True,
+            title=f"correlation of score and feature, mean{n}",
+            label="Pearson's r",
+            ylabel=ylabel,
+            ax=axes[0],
+        )
+        heatmap(
+            deviation,
+            largest=1.0,
+            title="deviation between seeds",
+            label="deviation of r",
+            ylabel=ylabel,
+            ax=axes[1],
+        )
+        if spread is not None:
+            row = spread[["ratio"]].T.rename(index={"ratio": "ratio"})
+            heatmap(
+                row,
+                largest=4.0,
+                digits=1,
+                title="between settings over what seeds explain (1: nothing else)",
+                bar=False,
+                ax=axes[2],
+            )
+        for ax in axes[:-1]:
+            ax.tick_params(labelbottom=False)
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    return np.asarray(axes)
+
+
+# What is spent and gained
+
+
+def sampled_and_trained(
+    table: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Rollouts that carry a gradient by rollouts sampled, log-log, every method named.
+
+    Parameters
+    ----------
+    table : DataFrame, a row a method
+        sampled and trained (per problem and round) and kind, by which dots have their marker. The
+        diagonals are shares of the sampled ones. Names of dots that lie on one another are joined.
+    title : str, optional
+    ax : Axes, optional
     """
     with style():
-        figure = figure or plt.figure(
-            figsize=(2.5 * len(problems) + 0.5, 4.4), layout="constrained"
-        )
-        axes = figure.subplots(2, len(problems), sharex=True, sharey="row", squeeze=False)
-        for problem, column in zip(problems, axes.T):
-            for name, ax in zip(("rate", "rollouts"), column):
-                trajectories(
-                    {label: table.loc[problem, name] for label, table in visits.items()}, ax=ax
-                )
-                ax.get_legend().remove()
-            column[0].set(
-                title=str(problem).split("/", 1)[-1], xlabel=""
-            )  # without the family's name
-        axes[0, 0].set(ylabel="success rate of the visit")
-        largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
-        axes[1, 0].set(ylabel="rollouts of the visit", ylim=(0, 1.08 * largest))
-        for ax in axes.flat:
-            ax.label_outer()
-        figure.legend(
-            *axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=len(visits)
-        )
-    return axes
-
-
-def waterfall(start, parts, *, label=None, names=("before", "after"), ax=None):
-    """From a cost to a smaller one, step by step: start a number, parts a Series of savings (negative: extra cost)."""
-    with style() as colours:
-        ax = ax or _rows_axes(len(parts) + 2)
-        left, rows = float(start), [(names[0], 0.0, float(start), colours[7])]
-        for name, saved in parts.items():
-            rows.append(
-                (
-                    str(name),
-                    min(left, left - saved),
-                    abs(saved),
-                    colours[2] if saved >= 0 else colours[3],
-                )
-            )
-            left -= saved
-        rows.append((names[1], 0.0, left, colours[0]))
-        place = np.arange(len(rows))[::-1]
-        for y, (_, begin, width, colour) in zip(place, rows):
-            ax.barh(y, width, left=begin, color=colour, height=0.65)
-            ax.annotate(
-                f"{width:.3g}",
-                (begin + width, y),
-                (3, 0),
-                textcoords="offset points",
-                va="center",
-                size=8,
-            )
-        ax.set_yticks(place, [row[0] for row in rows])
-        ax.set(
-            xlabel=label or "", xlim=(0, 1.12 * max(begin + width for _, begin, width, _ in rows))
-        )
-    return ax
-
-
-def spending(table, *, label=None, ax=None):
-    """Rollouts that carry a gradient by rollouts sampled, log-log, every method named where it stands.
-
-    table: columns sampled and trained (per problem and round) and kind, by which dots are coloured; index: names. The
-    diagonals are shares of the sampled ones. Names of dots that lie on one another are joined. label: title.
-    """
-    with style() as colours:
-        ax = ax or plt.subplots(figsize=(5.4, 4.4), layout="constrained")[1]
-        sampled, trained = table["sampled"].to_numpy(float), table["trained"].to_numpy(float)
-        (left, right), (low, high) = (
-            (sampled.min() / 2.6, sampled.max() * 2.8),
-            (trained.min() / 1.6, trained.max() * 2),
-        )
-        for share, name in (
-            (1, "all"),
-            (1 / 2, "1/2"),
-            (1 / 4, "1/4"),
-            (1 / 8, "1/8"),
-            (1 / 16, "1/16"),
-        ):
-            ax.plot([left, right], [share * left, share * right], color="#cccccc", lw=1, zorder=0)
+        ax = ax or new_axes(4.2)
+        sampled = table["sampled"].to_numpy(float)
+        trained = table["trained"].to_numpy(float)
+        left = sampled.min() / 2.6
+        right = sampled.max() * 2.8
+        low = trained.min() / 1.6
+        high = trained.max() * 2
+        for share, name in SHARES.items():
+            ax.plot([left, right], [share * left, share * right], color=GRID, lw=1, zorder=0)
             x = min(right, high / share) / 1.12
             ax.text(
                 x,
                 share * x,
                 name,
-                color="#666666",
+                color=SOFT,
                 size=8,
                 ha="center",
                 va="center",
-                backgroundcolor="white",
+                backgroundcolor=ax.get_facecolor(),
             )
-        for kind, part in table.groupby("kind", sort=False):
-            colour = _kind_colour(table["kind"], kind, colours)
-            ax.plot(
-                part["sampled"], part["trained"], "o", ms=8, color=colour, mec="white", label=kind
-            )
+        kinds = list(dict.fromkeys(table["kind"]))
+        styles = looks(table.index)
+        for number, kind in enumerate(kinds):
+            part = table[table["kind"] == kind]
+            marker = MARKERS[number]
+            ax.plot([], [], marker, color=SOFT, ms=7, ls="none", label=kind)
+            for name, row in part.iterrows():
+                colour = styles[str(name)].colour
+                ax.plot(row["sampled"], row["trained"], marker, ms=8, color=colour, mec="white")
         for x, y, name, on_left in _joined_names(table, right):
             ax.annotate(
                 name,
@@ -325,137 +794,271 @@ def spending(table, *, label=None, ax=None):
                 ha="right" if on_left else "left",
                 linespacing=1.05,
             )
-        ax.set(
-            xscale="log",
-            yscale="log",
-            xlim=(left, right),
-            ylim=(low, high),
-            title=label or "",
-            xlabel="rollouts sampled a problem",
-            ylabel="of these, trained on with a gradient",
-        )
+        ax.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, high))
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(plt.FixedLocator([0.5, 1, 2, 4, 8, 16, 32, 64]))
             axis.set_major_formatter("{x:g}")
             axis.set_minor_locator(plt.NullLocator())
-        ax.legend(loc="upper left", handletextpad=0.1, borderaxespad=0)
-    return ax
-
-
-def gains(tables, kinds, *, label=None, axes=None):
-    """Differences to a baseline with their intervals, a panel a budget: dict from title to a table with value, low, high.
-
-    tables: of the same rows in the same order; n, where they have it, is named. kinds: Series by row, the colour of a dot.
-    label: of the x axis. A dot is filled where its interval leaves 0 out; one seed has no interval and a hollow dot. Returns
-    the axes, an array.
-    """
-    with style() as colours:
-        rows = next(iter(tables.values()))
-        size = {"figsize": (3 + 1.7 * len(tables), 1.1 + 0.3 * len(rows)), "layout": "constrained"}
-        axes = (
-            plt.subplots(1, len(tables), sharex=True, squeeze=False, **size)[1][0]
-            if axes is None
-            else axes
+        finish(
+            ax,
+            title=title,
+            xlabel="rollouts sampled a problem",
+            ylabel="trained on with a gradient\n(grey: share of the sampled)",
+            legend="above",
         )
-        place = np.arange(len(rows))[::-1]
-        for ax, (title, table) in zip(axes, tables.items()):
-            ax.axvline(0, color=INK, lw=1)
-            for y, (name, row) in zip(place, table.iterrows()):
-                colour = _kind_colour(kinds, kinds[name], colours)
-                clear = row["low"] > 0 or row["high"] < 0
-                ax.plot(
-                    [row["low"], row["high"]], [y, y], color=colour, lw=1.5, solid_capstyle="butt"
-                )
-                ax.plot(row["value"], y, "o", ms=6, color=colour, mfc=colour if clear else "white")
-            ax.set_yticks(place, rows.index if ax is axes[0] else [])
-            ax.set(title=title, ylim=(-0.7, len(rows) - 0.3))
-            ax.grid(visible=False, axis="y")
-        seeds = sorted({int(n) for table in tables.values() for n in table.get("n", ())})
-        named = f" (n = {' or '.join(map(str, seeds))} seeds)" if seeds else ""
-        axes[len(axes) // 2].set_xlabel((label or "difference") + named)
-    return axes
-
-
-def spent_and_gained(table, tables, *, label=None):
-    """`spending` beside the panels of `gains`: a table and tables as they take them. Returns the axes, the map's first."""
-    with style():
-        figure = plt.figure(figsize=(5 + 2 * len(tables), 4.7), layout="constrained")
-        grid = figure.add_gridspec(1, 1 + len(tables), width_ratios=[2.4, *[1] * len(tables)])
-        left, first = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
-        panels = [first, *(figure.add_subplot(place, sharex=first) for place in list(grid)[2:])]
-    spending(table, label="Sampled, and trained on", ax=left)
-    gains(tables, table["kind"], label=label, axes=panels)
-    return [left, *panels]
-
-
-def verdicts(table, *, ax=None):
-    """Claims and verdicts as a coloured list: table of `verdicts.table`, its index the paper (drawn where it changes)."""
-    with style() as colours:
-        ax = ax or plt.subplots(figsize=(10, 0.6 + 0.27 * len(table)))[1]
-        shades = {"agrees": colours[2], "disagrees": colours[3], "cannot tell": "#bbbbbb"}
-        columns = {"claim": 0.085, "published": 0.56, "here": 0.73, "verdict": 0.895}
-        for name, x in columns.items():
-            ax.text(x, 0, name, weight="bold", size=9, va="center")
-        before = None
-        for y, (paper, row) in enumerate(table.iterrows(), start=1):
-            if paper != before:
-                ax.axhline(y - 0.5, color="#666666", lw=0.8)
-                ax.text(0, y, paper, weight="bold", size=9, va="center")
-            ax.add_patch(
-                plt.Rectangle(
-                    (0.885, y - 0.42), 0.115, 0.84, color=shades[row["verdict"]], alpha=0.75, lw=0
-                )
-            )
-            for name, x in columns.items():
-                ax.text(x, y, row[name], size=8.5, va="center")
-            before = paper
-        ax.set(xlim=(0, 1), ylim=(len(table) + 0.6, -0.6))
-        ax.set_axis_off()
-        ax.figure.subplots_adjust(0.01, 0.01, 0.99, 0.99)
     return ax
 
 
-def _kind_colour(kinds, kind, colours):
-    """Grey for the first kind, then colours by order of appearance."""
-    kinds = list(dict.fromkeys(kinds))
-    return "#777777" if kind == kinds[0] else colours[[0, 1, 2, 4][kinds.index(kind) - 1]]
+def gains(
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    title: str | None = None,
+    label: str = "difference (right is better)",
+    axes: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """Differences to a baseline with their intervals, a panel for each budget.
 
+    Parameters
+    ----------
+    tables : dict from panel title to a DataFrame with value, low and high
+        Of the same rows in the same order; n is named where it is there. A dot is filled where its
+        interval leaves 0 out. One seed has no interval and a hollow dot.
+    title, label : str, optional
+        The finding, and the x axis.
+    axes : list of Axes, optional
 
-def _joined_names(table, end, near=0.03, letter=0.031, height=0.042):
-    """(x, y, name, whether it stands on the left) for `spending`: one for all dots less than `near` decades apart.
-
-    letter, height: of the text in decades. A name stands on the side where it meets fewer dots and names, and not the end.
+    Returns
+    -------
+    list of Axes
     """
-    table = table.sort_values("trained", ascending=False, kind="stable")
-    places, groups = np.log10(table[["sampled", "trained"]].to_numpy(float)), []
-    for i, place in enumerate(places):
-        known = [group for group in groups if np.abs(places[group[0]] - place).max() < near]
-        known[0].append(i) if known else groups.append([i])
-    taken = [(x - 0.015, x + 0.015, y) for x, y in places]
-    for group in groups:
-        (x, y), name = places[group].mean(axis=0), ", ".join(table.index[group])
-        width = letter * len(name)
-        sides = [(x + 0.03, x + 0.03 + width, y), (x - 0.03 - width, x - 0.03, y)]
-        met = [
-            sum(start < b and a < stop and abs(y - z) < height for a, b, z in taken)
-            + 9 * (stop > np.log10(end))
-            for start, stop, _ in sides
-        ]
-        left = bool(met[1] < met[0])
-        taken.append(sides[left])
-        yield 10**x, 10**y, name, left
+    first = next(iter(tables.values()))
+    places = np.arange(len(first))[::-1]
+    with style():
+        if axes is None:
+            figure = plt.figure(figsize=(WIDTH, 1.3 + 0.3 * len(first)), layout="constrained")
+            axes = list(figure.subplots(1, len(tables), sharex=True, squeeze=False)[0])
+        styles = looks(map(str, first.index))
+        for ax, (name, table) in zip(axes, tables.items()):
+            ax.axvline(0, color=INK, lw=1)
+            for place, (row_name, row) in zip(places, table.iterrows()):
+                colour = styles[str(row_name)].colour
+                _interval(ax, place, row["value"], row["low"], row["high"], colour)
+            ax.set_yticks(places, [""] * len(first))
+            ax.set(title=name, ylim=(-0.7, len(first) - 0.3))
+            ax.grid(visible=False, axis="y")
+            ax.locator_params(axis="x", nbins=4)
+        axes[0].set_yticks(places, first.index)
+        numbers = [n for table in tables.values() for n in table.get("n", ())]
+        named = f" ({seeds(numbers)} seeds)" if numbers else ""
+        figure = axes[0].figure
+        axes[len(axes) // 2].set_xlabel(label + named)
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    return list(axes)
 
 
-def _rows_axes(rows):
-    return plt.subplots(figsize=(6.4, 1.1 + 0.34 * rows), layout="constrained")[1]
+def spent_and_gained(
+    table: pd.DataFrame,
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    titles: tuple[str, str] = ("", ""),
+    label: str = "difference (right is better)",
+) -> list[Axes]:
+    """`sampled_and_trained` above the panels of `gains`.
+
+    Parameters
+    ----------
+    table, tables
+        As they take them.
+    titles : (upper, lower)
+        The two findings.
+    label : str
+        Of the lower x axis.
+
+    Returns
+    -------
+    list of Axes, the upper one first
+    """
+    rows = len(next(iter(tables.values())))
+    with style():
+        heights = [4.2, 1.3 + 0.3 * rows]
+        figure = plt.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+        above, below = figure.subfigures(2, 1, height_ratios=heights)
+        upper = above.subplots()
+        lower = list(below.subplots(1, len(tables), sharex=True, squeeze=False)[0])
+    sampled_and_trained(table, title=titles[0], ax=upper)
+    gains(tables, label=label, axes=lower)
+    if titles[1]:
+        below.suptitle(titles[1], x=0.01, ha="left", weight="bold")
+    return [upper, *lower]
 
 
-def _name_rows(ax, table, place):
-    seeds = [f" (n = {int(n)})" for n in table["n"]] if "n" in table else [""] * len(table)
-    ax.set_yticks(place, [f"{name}{n}" for name, n in zip(table.index, seeds)])
+# Verdicts
+
+
+def verdicts(
+    table: pd.DataFrame,
+    *,
+    digits: int = 1,
+    wrap: int = 44,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Claims and verdicts as a coloured list.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `verdicts.judge`, or "data/verdicts.csv" as pandas reads it.
+    digits : int
+        Decimals of what was measured.
+    wrap : int
+        Characters of a claim in one line.
+    title : str, optional
+    ax : Axes, optional
+    """
+    import textwrap
+
+    from workbench.analysis.verdicts import table as as_text
+
+    shown = as_text(table, digits).reset_index(drop=True)
+    claims = [textwrap.fill(text, wrap) for text in shown["claim"]]
+    heights = np.array([0.3 + 0.5 * (1 + text.count("\n")) for text in claims])
+    middles = np.cumsum(heights) - heights / 2
+    with style():
+        ax = ax or plt.subplots(figsize=(WIDTH, 0.5 + 0.24 * (heights.sum() + 1.2)))[1]
+        columns = {"claim": 0.0, "published": 0.44, "here": 0.59, "n": 0.765, "verdict": 0.79}
+        for name, x in columns.items():
+            ax.text(x + 0.006, -0.5, name, weight="bold", size=8, va="center")
+        before = None
+        for number, row in shown.iterrows():
+            y = middles[number]
+            top = y - heights[number] / 2
+            if row["paper"] != before:
+                ax.axhline(top, color=SOFT, lw=0.8)
+            verdict = verdict_kind(row["verdict"])
+            colour = NAMED[verdict]
+            box = Rectangle((0.79, top + 0.06), 0.21, heights[number] - 0.12, color=colour, lw=0)
+            ax.add_patch(box)
+            texts = {"claim": claims[number], "published": row["published"], "here": row["here"]}
+            texts |= {"n": row["n"], "verdict": verdict}
+            for name, x in columns.items():
+                # The boxes are light or strong in both settings, so their text stays dark.
+                ink = "#111111" if name == "verdict" else INK
+                ax.text(x + 0.006, y, texts[name], size=7.2, va="center", color=ink)
+            if row["paper"] != before:
+                ax.text(
+                    -0.012,
+                    y,
+                    row["paper"],
+                    weight="bold",
+                    size=8,
+                    va="center",
+                    ha="right",
+                )
+            before = row["paper"]
+        ax.set(xlim=(-0.145, 1), ylim=(middles[-1] + heights[-1] / 2 + 0.2, -1.0))
+        ax.set_axis_off()
+        if title:
+            ax.set_title(title, x=0.0)
+        ax.figure.subplots_adjust(0.01, 0.01, 0.99, 0.96 if title else 0.99)
+    return ax
+
+
+# Parts
+
+
+def _interval(ax: Axes, place: float, value: float, low: float, high: float, colour: Any) -> None:
+    """A dot with its interval, hollow where the interval holds 0 or is missing."""
+    clear = low > 0 or high < 0
+    ax.plot([low, high], [place, place], color=colour, lw=1.5, solid_capstyle="butt")
+    face = colour if clear else ax.get_facecolor()
+    ax.plot(value, place, "o", ms=6, color=colour, mfc=face)
+
+
+def _ratio(ax: Axes, place: float, ratio: float, low: float, high: float, colour: Any) -> None:
+    """A ratio with its interval; an end that is open becomes an arrow once the axes are known."""
+    clear = low > 1 or high < 1
+    ends = [low if low > 0 else ratio, high if np.isfinite(high) else ratio]
+    ax.plot(ends, [place, place], color=colour, lw=1.5, solid_capstyle="butt")
+    ax.plot(ratio, place, "o", ms=6, color=colour, mfc=colour if clear else ax.get_facecolor())
+    for open_, to in ((low <= 0, 1 / 1.6), (not np.isfinite(high) and not np.isnan(high), 1.6)):
+        if open_:
+            ax.annotate(
+                "",
+                (ratio * to, place),
+                (ratio, place),
+                arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.5},
+            )
+
+
+def _ratio_axes(axes: list[Axes], tables: Mapping[str, pd.DataFrame]) -> None:
+    """A logarithmic x axis, the same for all panels, with plain numbers at its ticks."""
+    values = np.concatenate(
+        [table[["ratio", "low", "high"]].to_numpy(float).ravel() for table in tables.values()]
+    )
+    values = values[np.isfinite(values) & (values > 0)]
+    low = min(values.min(), 1) / 1.15
+    high = max(values.max(), 1) * 1.15
+    if any((table["high"] == np.inf).any() for table in tables.values()):
+        high = max(high, 1.8 * max(table["ratio"].max() for table in tables.values()))
+    ticks = [tick for tick in RATIO_TICKS if low <= tick <= high]
+    if len(ticks) < 3:
+        ticks = [tick for tick in NARROW_TICKS if low <= tick <= high]
+    for ax in axes:
+        ax.set_xscale("log")
+        ax.set_xlim(low, high)
+        ax.xaxis.set_major_locator(plt.FixedLocator(ticks))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_locator(plt.NullLocator())
+
+
+def _beside(ax: Axes, x: float, y: float, text: str) -> None:
+    ax.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", size=8)
+
+
+def _with_seeds(names: Sequence[Any], numbers: Any) -> list[str]:
+    if numbers is None:
+        return [str(name) for name in names]
+    return [
+        f"{name} (n = {int(n)})" if np.isfinite(n) else str(name) for name, n in zip(names, numbers)
+    ]
+
+
+def _name_rows(ax: Axes, table: pd.DataFrame, places: np.ndarray) -> None:
+    ax.set_yticks(places, _with_seeds(table.index, table.get("n")))
     ax.set_ylim(-0.6, len(table) - 0.4)
     ax.grid(visible=False, axis="y")
 
 
-def _legend_above(ax, columns):
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
+def _joined_names(
+    table: pd.DataFrame, end: float, letter: float = 0.024, height: float = 0.045
+) -> Iterator[tuple[float, float, str, bool]]:
+    """(x, y, name, whether it stands on the left) for `sampled_and_trained`, one for all dots that
+    lie on one another. letter, height: of the text, in decades. A name stands on the side where it
+    meets fewer dots and names, and not the end of the axes.
+    """
+    table = table.sort_values("trained", ascending=False, kind="stable")
+    places = np.log10(table[["sampled", "trained"]].to_numpy(float))
+    groups: list[list[int]] = []
+    for i, place in enumerate(places):
+        known = [group for group in groups if np.abs(places[group[0]] - place).max() < NEAR]
+        if known:
+            known[0].append(i)
+        else:
+            groups.append([i])
+    taken = [(x - 0.015, x + 0.015, y) for x, y in places]
+    for group in groups:
+        x, y = places[group].mean(axis=0)
+        name = ", ".join(map(str, table.index[group]))
+        width = letter * len(name)
+        sides = [(x + 0.03, x + 0.03 + width, y), (x - 0.03 - width, x - 0.03, y)]
+        met = []
+        for start, stop, _ in sides:
+            others = sum(
+                start < b and a < stop and abs(y - other) < height for a, b, other in taken
+            )
+            met.append(others + 9 * (stop > np.log10(end)))
+        left = bool(met[1] < met[0])
+        taken.append(sides[left])
+        yield 10**x, 10**y, name, left

@@ -1,137 +1,242 @@
-"""Pictures of the papers' theory and of gradients, one function a figure, in the style of `plots`.
+"""Figures of the papers' theory and of gradients, one function each, in the house style.
 
-Each takes arrays or frames, draws on a given or new `Axes` and returns it. Bars and bands are 95 % intervals.
+Each draws on the given or new Axes and returns them. Bars and bands are 95 % intervals.
 """
 
-import matplotlib.pyplot as plt
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
-from workbench.analysis.metrics import mean_interval
-from workbench.plots.curves import style
+from workbench.analysis.intervals import Interval, mean_interval
+from workbench.plots.style import MARKERS, SOFT, finish, new_axes, style
 from workbench.theory.theorems import split_variances
+from workbench.utils.validation import one_of
 
-FIDELITY_LABELS = {"cosine": "cosine with the reference gradient", "norm_ratio": "norm / norm of the reference",
-                   "gradient": "share of problems left with a gradient"}  # fmt: skip
-MARKERS = "osD^vP*X"
+__all__ = [
+    "FIDELITY_LABELS",
+    "bound_growth",
+    "fidelity",
+    "needed_rollouts",
+    "norm_bound",
+    "norms_by_balance",
+    "regret",
+    "split_variance",
+    "success_gain",
+]
+
+FIDELITY_LABELS = {
+    "cosine": "cosine with the reference gradient",
+    "norm_ratio": "norm / norm of the reference",
+    "gradient": "share of problems left with a gradient",
+}
+LOG_TICKS = [2, 5, 10, 20, 50, 100, 200]
 
 
-def split_variance(rewards, sizes, *, ax=None):
-    """Variance of the k highest and m-k lowest of rewards (n,) by the share k/m from the top, a curve for each m of sizes.
+def split_variance(
+    rewards: Any, sizes: Sequence[int], *, title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Variance of the k highest and m-k lowest of the rewards, by the share k/m from the top.
 
-    The best split of each is filled (PODS, lemma 3.1).
+    Parameters
+    ----------
+    rewards : (n,) numbers
+    sizes : list of m
+        A curve each; the best split of each is filled.
+    title : str, optional
+    ax : Axes, optional
+
+    References
+    ----------
+    PODS (arXiv 2504.13818), lemma 3.1.
     """
     with style() as colours:
-        ax = ax or _new_axes()
+        ax = ax or new_axes()
         for m, colour, marker in zip(sizes, colours, MARKERS):
-            variances, share = split_variances(rewards, m), np.arange(m + 1) / m
+            variances = split_variances(rewards, m)
+            share = np.arange(m + 1) / m
             best = variances.argmax()
             ax.plot(
                 share, variances, color=colour, marker=marker, mfc="white", ms=5, label=f"m = {m}"
             )
             ax.plot(share[best], variances[best], color=colour, marker=marker, ms=8)
-        ax.set(
+        finish(
+            ax,
+            title=title or f"Every split of {len(rewards)} rewards; filled: the largest variance",
             xlabel="share of the m rollouts taken from the top",
             ylabel="variance of the rewards",
-            title=f"Every split of {len(rewards)} rewards; filled: the largest variance",
         )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def needed_rollouts(frame, observed=None, *, ax=None):
-    """Rollouts that a gradient needs by success rate: frame (rates x quantities), index the rates.
+def needed_rollouts(
+    frame: pd.DataFrame,
+    observed: pd.DataFrame | None = None,
+    *,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Rollouts that a gradient needs, by success rate.
 
-    Of `theory.needed_rollouts` at alpha=0.9; of the simulated means some fifteen are drawn (Knapsack RL, figure 3).
-    observed: problems of `theory.observed_rollouts`, drawn in place of the simulated means.
+    Parameters
+    ----------
+    frame : DataFrame (rates x quantities)
+        Of `theorems.needed_rollouts` at alpha=0.9. Of the simulated means some fifteen are drawn.
+    observed : DataFrame, optional
+        Problems of `theorems.observed_rollouts`, drawn in place of the simulated means.
+    title : str, optional
+    ax : Axes, optional
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), proposition 1 and figure 3.
     """
     with style() as colours:
-        ax = ax or _new_axes()
+        ax = ax or new_axes()
+        rates = frame.index
         ax.step(
-            frame.index,
-            frame["least"],
-            where="mid",
-            color=colours[0],
-            label="fewest for 90 %, exact",
+            rates, frame["least"], where="mid", color=colours[0], label="fewest for 90 %, exact"
         )
-        ax.plot(
-            frame.index, frame["formula"], "--", color=colours[1], label="for 90 %, proposition 1"
-        )
-        ax.plot(frame.index, frame["expected"], color=colours[2], label="until the first, expected")
+        ax.plot(rates, frame["formula"], "--", color=colours[1], label="for 90 %, proposition 1")
+        ax.plot(rates, frame["expected"], color=colours[2], label="until the first, expected")
         if observed is None:
             some = frame.iloc[:: max(1, len(frame) // 14)]
-            ax.errorbar(some.index, some["simulated"], some["half"], fmt="o", ms=5, color=colours[3], capsize=3,
-                        label="simulated")  # fmt: skip
+            ax.errorbar(
+                some.index,
+                some["simulated"],
+                some["half"],
+                fmt="o",
+                ms=5,
+                color=colours[3],
+                capsize=3,
+                label="simulated",
+            )
         else:
-            ax.plot(observed["rate"], observed["needed"], "o", ms=5, color=colours[3], alpha=0.7,
-                    label=f"until the first, measured\n(n = {len(observed)} problems)")  # fmt: skip
-        ax.axhline(8, color="#666666", lw=1, ls=":")
-        ax.annotate(
-            "N = 8", (0.5, 8), (0, 3), textcoords="offset points", ha="center", color="#444444"
-        )
-        ax.set(
-            yscale="log",
+            text = f"until the first, measured\n(n = {len(observed)} problems)"
+            ax.plot(
+                observed["rate"],
+                observed["needed"],
+                "o",
+                ms=5,
+                color=colours[3],
+                alpha=0.7,
+                label=text,
+            )
+        ax.axhline(8, color=SOFT, lw=1, ls=":", label="GRPO's 8 rollouts")
+        ax.set_yscale("log")
+        ax.set_yticks(LOG_TICKS, LOG_TICKS)
+        ax.minorticks_off()
+        finish(
+            ax,
+            title=title or "Rollouts that a gradient needs",
             xlabel="success rate of the problem",
             ylabel="rollouts",
-            title="Rollouts that a gradient needs",
         )
-        ax.set_yticks([2, 5, 10, 20, 50, 100, 200], [2, 5, 10, 20, 50, 100, 200])
-        ax.minorticks_off()
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def success_gain(frame, *, ax=None):
-    """Gain in success rate by one update: frame (rates x cases); the column "p(1-p)^2" is drawn dashed (figure 8)."""
+def success_gain(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """Gain in success rate by one update.
+
+    Parameters
+    ----------
+    frame : DataFrame (rates x cases)
+        The column "p(1-p)^2" is drawn dashed.
+    title : str, optional
+    ax : Axes, optional
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), proposition 2 and figure 8.
+    """
     formula = "p(1-p)^2"
     with style() as colours:
-        ax = ax or _new_axes()
-        for name, colour in zip([name for name in frame if name != formula], colours):
+        ax = ax or new_axes()
+        cases = [name for name in frame if name != formula]
+        for name, colour in zip(cases, colours):
             ax.plot(frame.index, frame[name], color=colour, label=name)
-        ax.plot(frame.index, frame[formula], "--", color="black", label="$p(1-p)^2$")
-        ax.set(
+        ax.plot(frame.index, frame[formula], "--", color=SOFT, label="$p(1-p)^2$")
+        ax.set_ylim(0, None)
+        finish(
+            ax,
+            title=title or "What one update on a right answer gains",
             xlabel="success rate before the update",
             ylabel="gain / learning rate",
-            ylim=(0, None),
-            title="What one update on a right answer gains",
         )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def norm_bound(frame, *, ax=None):
-    """Squared gradient norms over the bound of AERO's theorem 4.1, by the bound: `gradients.norm_bounds`.
+def norm_bound(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """Squared gradient norms over the bound of AERO's theorem 4.1, by the bound.
 
-    Above 1 the bound is broken. Each case's legend entry has its number of groups.
+    Above 1 the bound is broken.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Of `gradients.norm_bounds`.
+    title : str, optional
+    ax : Axes, optional
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), theorem 4.1.
     """
-    _not_empty("frame", frame)
+    _check_not_empty("frame", frame)
     with style() as colours:
-        ax = ax or _new_axes()
-        ax.axhline(1, color="#666666", lw=1)
+        ax = ax or new_axes()
+        ax.axhline(1, color=SOFT, lw=1, label="the bound")
         for i, (case, part) in enumerate(frame.groupby("case", sort=False)):
-            ax.plot(part["bound"], part["squared"] / part["bound"], MARKERS[i], color=colours[i], mfc="none", ms=9 - 2 * i,
-                    mew=1.3, label=f"{case} (n = {len(part)})")  # fmt: skip
-        ax.set(
-            xscale="log",
+            ax.plot(
+                part["bound"],
+                part["squared"] / part["bound"],
+                MARKERS[i],
+                color=colours[i],
+                mfc="none",
+                ms=9 - 2 * i,
+                mew=1.3,
+                label=f"{case} (n = {len(part)})",
+            )
+        ax.set_xscale("log")
+        ax.set_ylim(0, None)
+        finish(
+            ax,
+            title=title or "AERO, theorem 4.1 on the tiny model's gradients",
             xlabel=r"bound $cm/(c+m)^2\,|v_C - v_F|^2$",
             ylabel="squared norm / bound",
-            ylim=(0, None),
-            title="AERO, theorem 4.1 on the tiny model's gradients",
         )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def norms_by_balance(frame, c, *, ax=None):
-    """Squared norms by the number of wrong rollouts beside c right ones, of `gradients.norms_by_balance`.
+def norms_by_balance(
+    frame: pd.DataFrame, c: int, *, title: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Squared norms by the number of wrong rollouts beside c right ones.
 
-    Lines: the factor of the theorem, |E G|^2 (which it fits), and E|G|^2 with its interval over problems.
+    Parameters
+    ----------
+    frame : DataFrame
+        Of `gradients.norms_by_balance`.
+    c : int
+        The right ones. Counts m below c, to the left of the dotted line, lie outside lemma 4.2.
+    title : str, optional
+    ax : Axes, optional
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), lemma 4.2, which is about m = k c with k of at least 1.
     """
-    _not_empty("frame", frame)
+    _check_not_empty("frame", frame)
     with style() as colours:
-        ax = ax or _new_axes()
-        means = frame.groupby("m")["group"].apply(mean_interval)
-        centre, half = np.array(means.tolist()).T
-        factor = frame.groupby("m")[["factor", "signal"]].mean()
+        ax = ax or new_axes()
+        by_m = frame.groupby("m")
+        factor = by_m[["factor", "signal"]].mean()
+        intervals = [(m, *mean_interval(part["group"])) for m, part in by_m]
+        counts, centre, half = np.array(intervals).T
         ax.plot(factor.index, factor["factor"], color=colours[0], label="factor $cm/(c+m)^2$")
         ax.plot(
             factor.index,
@@ -142,7 +247,7 @@ def norms_by_balance(frame, c, *, ax=None):
             label=r"mean gradient, $|E\,G|^2$",
         )
         ax.errorbar(
-            means.index,
+            counts,
             centre,
             half,
             fmt="s-",
@@ -151,121 +256,152 @@ def norms_by_balance(frame, c, *, ax=None):
             capsize=3,
             label=r"one group, $E|G|^2$",
         )
-        ax.axvline(c, color="#666666", lw=1, ls=":")
-        ax.set(
-            xticks=means.index,
+        ax.axvline(c, color=SOFT, lw=1, ls=":", label=f"m = c = {c}; the lemma: from here on")
+        ax.set_xticks(counts)
+        ax.set_ylim(0, None)
+        finish(
+            ax,
+            title=title
+            or f"Balance and the gradient's size (n = {frame['problem'].nunique()} problems)",
             xlabel=f"wrong rollouts m beside c = {c} right ones",
             ylabel=f"relative to m = {c}",
         )
-        ax.set(
-            ylim=(0, None),
-            title=f"Balance and the gradient's size (n = {frame['problem'].nunique()} problems)",
-        )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def regret(curves, exponents, *, ax=None):
-    """Mean cumulative regret by round, log-log: curves label -> (runs, T), exponents label -> `Interval`.
+def regret(
+    curves: Mapping[str, np.ndarray],
+    exponents: Mapping[str, Interval],
+    *,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Mean cumulative regret by round, log-log.
 
-    Bands are 95 % Student intervals over runs.
+    Parameters
+    ----------
+    curves : dict from label to (runs, T)
+        Of `bandits.regret`, a row a run.
+    exponents : dict from label to Interval
+        Of `bandits.growth_exponent`.
+    title : str, optional
+    ax : Axes, optional
     """
     with style() as colours:
-        ax = ax or _new_axes()
+        ax = ax or new_axes()
         for (label, runs), colour in zip(curves.items(), colours):
             rounds = np.unique(np.geomspace(10, runs.shape[1], 60).astype(int))
             centre, half = np.array([mean_interval(runs[:, t - 1]) for t in rounds]).T
             found = exponents[label]
-            text = f"{label} (n = {len(runs)}): $T^{{{found.estimate:.2f}}}$ [{found.low:.2f}, {found.high:.2f}]"
-            ax.plot(rounds, centre, color=colour, label=text)
-            ax.fill_between(
-                rounds,
-                np.maximum(centre - half, 1e-3),
-                centre + half,
-                color=colour,
-                alpha=0.2,
-                lw=0,
-            )
-        ax.set(
-            xscale="log",
-            yscale="log",
+            power = f"$T^{{{found.estimate:.2f}}}$ [{found.low:.2f}, {found.high:.2f}]"
+            ax.plot(rounds, centre, color=colour, label=f"{label} (n = {len(runs)})\n{power}")
+            low = np.maximum(centre - half, 1e-3)  # a logarithm needs a number above 0
+            ax.fill_between(rounds, low, centre + half, color=colour, alpha=0.2, lw=0)
+        ax.set(xscale="log", yscale="log")
+        finish(
+            ax,
+            title=title or "Regret on the synthetic bandit",
             xlabel="round T",
             ylabel="cumulative regret",
-            title="Regret on the synthetic bandit",
         )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def bound_growth(frame, *, ax=None):
-    """What the bound of CBS's theorem 5.4 is made of, by rounds, log-log: `bandits.bound_parts`.
+def bound_growth(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None) -> Axes:
+    """What the bound of CBS's theorem 5.4 is made of, by rounds, log-log.
 
-    A regret above the line y = T says nothing: no policy can lose more than 1 a round.
+    A bound above the line y = T says nothing: no policy can lose more than 1 a round.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Of `bandits.bound_parts`.
+    title : str, optional
+    ax : Axes, optional
     """
+    names = {
+        "d": "effective dimension d",
+        "S": "norm S of the reward",
+        "bound": "bound, constants 1",
+    }
     with style() as colours:
-        ax = ax or _new_axes()
-        names = {
-            "d": "effective dimension d",
-            "S": "norm S of the reward",
-            "bound": "bound, constants 1",
-        }
+        ax = ax or new_axes()
         for name, colour, marker in zip(names, colours, MARKERS):
             ax.plot(frame.index, frame[name], color=colour, marker=marker, ms=5, label=names[name])
         ax.plot(
             frame.index,
             frame.index,
-            color="#666666",
+            color=SOFT,
             lw=1,
             ls=":",
-            label="T, the worst possible regret",
+            label="T, the worst\npossible regret",
         )
-        ax.set(
-            xscale="log",
-            yscale="log",
-            xlabel="rounds T",
-            ylabel="value",
-            title="The parts of theorem 5.4's bound",
-        )
+        ax.set(xscale="log", yscale="log")
         ax.set_xticks(frame.index, frame.index)
         ax.minorticks_off()
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        finish(
+            ax,
+            title=title or "The parts of theorem 5.4's bound",
+            xlabel="rounds T",
+            ylabel="value",
+        )
     return ax
 
 
-def fidelity(means, *, y="cosine", label=None, ax=None):
-    """What selectors leave of a gradient by the share of rollouts kept: `gradients.fidelity_means`, a line a rule.
+def fidelity(
+    means: pd.DataFrame,
+    *,
+    y: str = "cosine",
+    title: str | None = None,
+    legend: str | None = "outside",
+    ax: Axes | None = None,
+) -> Axes:
+    """What selectors leave of a gradient, by the share of rollouts kept, a line a rule.
 
-    y: cosine, norm_ratio (both with their interval over problems) or gradient. label: what the reference is, for the title.
+    Parameters
+    ----------
+    means : DataFrame
+        Of `gradients.fidelity_means`.
+    y : {"cosine", "norm_ratio", "gradient"}
+        The first two have their interval over problems.
+    title : str, optional
+    legend : {"outside", "above", None}
+    ax : Axes, optional
     """
-    if y not in FIDELITY_LABELS:
-        raise ValueError(f"y={y!r}: allowed are {', '.join(FIDELITY_LABELS)}")
-    _not_empty("means", means)
+    one_of("y", y, FIDELITY_LABELS)
+    _check_not_empty("means", means)
     with style() as colours:
-        ax = ax or _new_axes()
+        ax = ax or new_axes()
         if y == "norm_ratio":
-            ax.axhline(1, color="#666666", lw=1)
+            ax.axhline(1, color=SOFT, lw=1)
         rules = means.groupby("rule", sort=False)
         for i, (rule, part) in enumerate(rules):
             part = part.sort_values("kept")
             half = part[f"{y}_half"] if f"{y}_half" in part else None
-            x = part["kept"] + 0.007 * (i - (len(rules) - 1) / 2)  # side by side where shares agree
-            ax.errorbar(x, part[y], half, fmt=f"{MARKERS[i]}-", ms=max(8 - i, 5), color=colours[i], capsize=2, elinewidth=1,
-                        label=rule)  # fmt: skip
-        ax.set(
+            # Rules are drawn side by side where their shares agree.
+            x = part["kept"] + 0.007 * (i - (len(rules) - 1) / 2)
+            ax.errorbar(
+                x,
+                part[y],
+                half,
+                fmt=f"{MARKERS[i]}-",
+                ms=max(8 - i, 5),
+                color=colours[i],
+                capsize=2,
+                elinewidth=1,
+                label=rule,
+            )
+        ax.set(xlim=(0, 1.03), ylim=(0, None))
+        finish(
+            ax,
+            title=title or f"What selectors leave of a gradient (n = {means['n'].max()} problems)",
             xlabel="share of the rollouts kept",
             ylabel=FIDELITY_LABELS[y],
-            xlim=(0, 1.03),
-            ylim=(0, None),
-            title=f"{label or 'Selectors'} (n = {means['n'].max()} problems)",
+            legend=legend,
         )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax
 
 
-def _not_empty(name, frame):
+def _check_not_empty(name: str, frame: pd.DataFrame) -> None:
     if frame.empty:
         raise ValueError(f"{name}: it is empty; no problem had enough right and wrong rollouts")
-
-
-def _new_axes():
-    return plt.subplots(figsize=(7.2, 3.6), layout="constrained")[1]

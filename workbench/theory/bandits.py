@@ -1,20 +1,41 @@
-"""CBS's theory where the truth is known: regret on a synthetic contextual bandit, and the quantities of its bounds.
+"""CBS's theory where the truth is known: regret on a synthetic contextual bandit, and the
+quantities of its bounds (CBS, arXiv 2602.08499, section 5).
 
-In each round M arms show their features; a policy chooses one and sees a noisy reward of it, as in section 5 of the
-paper. `Bandit` knows the true rewards, so that regret can be counted. `neural_tangent_kernel`, `effective_dimension`,
-`norm` and `bound_parts` are those of theorem 5.4; `best_reachable` checks theorem 5.3 by trying every scheduler of a tiny case.
+In each round M arms show their features; a policy chooses one and sees a noisy reward of it.
+`Bandit` knows the true rewards, so that regret can be counted. `neural_tangent_kernel`,
+`effective_dimension`, `norm` and `bound_parts` are those of theorem 5.4. `best_reachable` checks
+theorem 5.3 by trying every scheduler of a tiny case.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from workbench.analysis.metrics import Interval
+from workbench.analysis.intervals import Interval
 from workbench.scheduler import Learner, epsilon
 from workbench.utils.seeding import generator
+from workbench.utils.validation import one_of, positive_number, whole_number
 
-REWARDS = {
+__all__ = [
+    "POLICIES",
+    "REWARDS",
+    "Bandit",
+    "best_reachable",
+    "bound_parts",
+    "effective_dimension",
+    "growth_exponent",
+    "neural_tangent_kernel",
+    "norm",
+    "regret",
+]
+
+REWARDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "linear": lambda x: (1 + x) / 2,
     "quadratic": lambda x: x**2,
     "cosine": lambda x: (1 + np.cos(3 * x)) / 2,
@@ -25,10 +46,22 @@ POLICIES = ("cbs", "greedy", "random", "oracle")
 
 @dataclass(frozen=True)
 class Bandit:
-    """M arms a round with features (M, D) of Euclidean length 1 and true rewards in [0, 1] (assumption 5.1).
+    """M arms a round, with features of Euclidean length 1 and true rewards in [0, 1].
 
-    reward: how the true reward depends on the arm's part along a hidden direction, of `REWARDS`. noise: deviation of
-    what is observed. All arms of all rounds follow from the seed, so that policies meet the same ones.
+    All arms of all rounds follow from the seed, so that policies meet the same ones.
+
+    Attributes
+    ----------
+    arms, dimension : int
+    reward : {"linear", "quadratic", "cosine", "none"}
+        How the true reward depends on the arm's part along a hidden direction.
+    noise : float
+        Deviation of what is observed.
+    seed : int
+
+    References
+    ----------
+    CBS (arXiv 2602.08499), assumption 5.1.
     """
 
     arms: int = 10
@@ -37,16 +70,13 @@ class Bandit:
     noise: float = 0.1
     seed: int = 0
 
-    def __post_init__(self):
-        if self.reward not in REWARDS:
-            raise ValueError(f"reward={self.reward!r}: allowed are {', '.join(REWARDS)}")
-        for name, least in (("arms", 1), ("dimension", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)}: at least {least} is needed")
-        if not self.noise >= 0:
-            raise ValueError(f"noise={self.noise}: zero or more is needed")
+    def __post_init__(self) -> None:
+        one_of("reward", self.reward, REWARDS)
+        whole_number("arms", self.arms, 1)
+        whole_number("dimension", self.dimension, 1)
+        positive_number("noise", self.noise, zero=True)
 
-    def rounds(self, n):
+    def rounds(self, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Features (n, M, D), true rewards (n, M) and observed rewards (n, M) of n rounds."""
         rng = generator(self.seed, "bandit", self.reward)
         hidden = _unit(rng.normal(size=self.dimension))
@@ -55,40 +85,100 @@ class Bandit:
         return features, truth, truth + self.noise * rng.normal(size=truth.shape)
 
 
-def regret(bandit, policy, rounds, *, seed=0, warmup=50, start=1.0, decay=0.008, floor=0.2, learning_rate=1e-3, width=64,
-           depth=3, optimizer="adam", batch=16):  # fmt: skip
-    """Cumulative regret of a policy after each round, (rounds,), eq. 13; never falls.
+def regret(
+    bandit: Bandit,
+    policy: str,
+    rounds: int,
+    *,
+    seed: int = 0,
+    warmup: int = 50,
+    start: float = 1.0,
+    decay: float = 0.008,
+    floor: float = 0.2,
+    learning_rate: float = 1e-3,
+    width: int = 64,
+    depth: int = 3,
+    optimizer: str = "adam",
+    batch: int = 16,
+) -> np.ndarray:
+    """Cumulative regret of a policy after each round.
 
-    policy: "cbs" scores arms with a `Learner` and follows it but for epsilon (eq. 9); exploring it takes the newest
-    arm, which here, as all are new, is any arm; "greedy" is the same without exploration, as in the analysis;
-    "random" chooses blindly; "oracle" knows the truth. After each round one squared-error step is taken, on this round
-    and `batch` - 1 earlier ones drawn at random: with one arm a round, one pair alone would be a very small batch.
+    Parameters
+    ----------
+    bandit : Bandit
+    policy : {"cbs", "greedy", "random", "oracle"}
+        "cbs" scores arms with a `Learner` and follows it but for epsilon (equation 9). Exploring,
+        it takes the newest arm, which here, as all are new, is any arm. "greedy" is the same
+        without exploration, as in the analysis; "random" chooses blindly; "oracle" knows the truth.
+    rounds : int
+    seed : int
+        Of the policy.
+    warmup, start, decay, floor
+        As in `scheduler.epsilon`.
+    learning_rate, width, depth, optimizer
+        As in `scheduler.Learner`.
+    batch : int
+        After each round one squared-error step is taken, on this round and `batch` - 1 earlier ones
+        drawn at random: with one arm a round, one pair alone would be a very small batch.
+
+    Returns
+    -------
+    (rounds,) float64
+        It never falls.
+
+    References
+    ----------
+    CBS (arXiv 2602.08499), equation 13.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy={policy!r}: allowed are {', '.join(POLICIES)}")
+    one_of("policy", policy, POLICIES)
     features, truth, seen = bandit.rounds(rounds)
     rng = generator(seed, "bandit policy", policy)
     if policy == "oracle":
-        chosen = truth.argmax(1)
+        chosen = truth.argmax(axis=1)
     elif policy == "random":
         chosen = rng.integers(bandit.arms, size=rounds)
     else:
-        chances = [
-            epsilon(t, warmup, start, decay, floor) if policy == "cbs" else 0.0
-            for t in range(1, rounds + 1)
-        ]
+        chances = np.zeros(rounds)
+        if policy == "cbs":
+            numbers = range(1, rounds + 1)
+            chances = np.array([epsilon(t, warmup, start, decay, floor) for t in numbers])
         learner = Learner(
             int(rng.integers(2**63)), width, depth, learning_rate, optimizer, bandit.dimension
         )
         chosen = _learnt(learner, features, seen, rng.random(rounds) < chances, rng, batch)
-    return np.cumsum(truth.max(1) - truth[np.arange(rounds), chosen])
+    return np.cumsum(truth.max(axis=1) - truth[np.arange(rounds), chosen])
 
 
-def growth_exponent(regrets, rng, *, start=0.25, level=0.95, resamples=1000):
-    """Exponent a of regret ~ T^a with its bootstrap interval over runs: `Interval`.
+def growth_exponent(
+    regrets: Any,
+    rng: np.random.Generator,
+    *,
+    start: float = 0.25,
+    level: float = 0.95,
+    resamples: int = 1000,
+) -> Interval:
+    """Exponent a of regret ~ T^a, with its bootstrap interval over runs.
 
-    regrets (S, T): cumulative regret of S runs. The slope of log mean regret against log T from round start * T on; 1
-    is linear, below 1 sublinear, 0.5 the bound of theorem 5.4. NaN where there is no regret. One run has no interval.
+    The slope of log mean regret against log T. 1 is linear, below 1 sublinear, 0.5 the bound of
+    theorem 5.4. It is a slope of the mean over runs, not a mean over runs of slopes, which is why
+    it is bootstrapped.
+
+    Parameters
+    ----------
+    regrets : (S, T)
+        Cumulative regret of S runs.
+    rng : numpy.random.Generator
+        Draws runs with replacement.
+    start : float
+        Rounds from this share of T on are read.
+    level : float
+        Probability of the interval.
+    resamples : int
+
+    Returns
+    -------
+    Interval
+        NaN where there is no regret. One run has no interval.
     """
     regrets = np.asarray(regrets, dtype=np.float64)
     if regrets.ndim != 2 or regrets.shape[1] < 4:
@@ -98,30 +188,45 @@ def growth_exponent(regrets, rng, *, start=0.25, level=0.95, resamples=1000):
     rounds = np.arange(1, regrets.shape[1] + 1)
     late = rounds >= max(1, start * regrets.shape[1])
     x = np.log(rounds[late])
-    estimate = _slope(x, regrets.mean(0)[late])
+    estimate = _slope(x, regrets.mean(axis=0)[late])
     if len(regrets) < 2 or np.isnan(estimate):
-        return Interval(estimate, float("nan"), float("nan"))
+        return Interval(estimate, np.nan, np.nan)
     draws = rng.integers(len(regrets), size=(resamples, len(regrets)))
-    slopes = [_slope(x, regrets[rows].mean(0)[late]) for rows in draws]
-    return Interval(
-        estimate, *(float(q) for q in np.quantile(slopes, [0.5 - level / 2, 0.5 + level / 2]))
-    )
+    slopes = [_slope(x, regrets[rows].mean(axis=0)[late]) for rows in draws]
+    low, high = np.quantile(slopes, [0.5 - level / 2, 0.5 + level / 2])
+    return Interval(estimate, float(low), float(high))
 
 
-def neural_tangent_kernel(features, depth=3):
-    """NTK matrix (n, n) of rows of length 1 (n, D) for a ReLU network of `depth` layers (definition B.1).
+def neural_tangent_kernel(features: Any, depth: int = 3) -> np.ndarray:
+    """The neural tangent kernel of a ReLU network between rows of length 1.
 
     For unit rows the expectations have closed forms: with correlation c, E[relu relu] is
-    (sqrt(1 - c^2) + c (pi - arccos c)) / (2 pi) and E[step step] is (pi - arccos c) / (2 pi) (Cho and Saul 2009).
+    (sqrt(1 - c^2) + c (pi - arccos c)) / (2 pi) and E[step step] is (pi - arccos c) / (2 pi).
+
+    Parameters
+    ----------
+    features : (n, D)
+        Rows of Euclidean length 1.
+    depth : int
+        Layers of the network.
+
+    Returns
+    -------
+    (n, n) float64
+
+    References
+    ----------
+    CBS (arXiv 2602.08499), definition B.1; Cho and Saul 2009.
     """
     features = np.asarray(features, dtype=np.float64)
     if features.ndim != 2 or not np.allclose(np.linalg.norm(features, axis=1), 1):
         raise ValueError(
-            f"features {features.shape}: rows of Euclidean length 1, (n, D), are needed (assumption 5.1)"
+            f"features {features.shape}: rows of Euclidean length 1, (n, D), are needed "
+            "(assumption 5.1)"
         )
-    if depth < 1:
-        raise ValueError(f"depth={depth}: at least 1 is needed")
-    covariance = kernel = features @ features.T
+    whole_number("depth", depth, 1)
+    covariance = features @ features.T
+    kernel = covariance
     for _ in range(depth):
         c = np.clip(covariance, -1, 1)
         angle = np.pi - np.arccos(c)
@@ -130,92 +235,146 @@ def neural_tangent_kernel(features, depth=3):
     return (kernel + covariance) / 2
 
 
-def effective_dimension(kernel):
-    """log det(I + H) / log(1 + n) of an NTK matrix H (n, n) (theorem 5.4)."""
+def effective_dimension(kernel: Any) -> float:
+    """log det(I + H) / log(1 + n) of a kernel matrix H (n, n) (CBS, theorem 5.4)."""
     kernel = np.asarray(kernel, dtype=np.float64)
-    return float(np.linalg.slogdet(np.eye(len(kernel)) + kernel)[1] / np.log(1 + len(kernel)))
+    _, log_determinant = np.linalg.slogdet(np.eye(len(kernel)) + kernel)
+    return float(log_determinant / np.log(1 + len(kernel)))
 
 
-def norm(kernel, rewards):
-    """S = sqrt(r' H^-1 r) of an NTK matrix H (n, n) and rewards r (n,); small where the reward is smooth (theorem 5.4).
+def norm(kernel: Any, rewards: Any) -> float:
+    """S = sqrt(r' H^-1 r), small where the reward is smooth (CBS, theorem 5.4).
 
-    ValueError where H is singular: two arms with the same features (assumption 5.2).
+    Parameters
+    ----------
+    kernel : (n, n)
+        H, not singular: no two arms may have the same features (assumption 5.2).
+    rewards : (n,)
     """
-    kernel, rewards = np.asarray(kernel, dtype=np.float64), np.asarray(rewards, dtype=np.float64)
+    kernel = np.asarray(kernel, dtype=np.float64)
+    rewards = np.asarray(rewards, dtype=np.float64)
     least = np.linalg.eigvalsh(kernel)[0]
     if least <= 1e-10 * len(kernel):
         raise ValueError(
-            f"kernel: its least eigenvalue is {least:.1e}; no two arms may have the same features (assumption 5.2)"
+            f"kernel: its least eigenvalue is {least:.1e}; no two arms may have the same features "
+            "(assumption 5.2)"
         )
     return float(np.sqrt(rewards @ np.linalg.solve(kernel, rewards)))
 
 
-def bound_parts(bandit, rounds):
-    """What theorem 5.4's bound consists of after each number of rounds: a DataFrame (rounds x quantities), index T.
+def bound_parts(bandit: Bandit, rounds: Iterable[int]) -> pd.DataFrame:
+    """What theorem 5.4's bound consists of after each number of rounds.
 
-    Columns: d, the `effective_dimension` of all arms' kernel; S, the `norm` of all true rewards; bound, sqrt(T) (d + S
-    sqrt(d)) + sqrt(T), with the theorem's constants and logarithms left out. Time cubic in T times the arms.
+    Parameters
+    ----------
+    bandit : Bandit
+    rounds : numbers of rounds T
+        Time is cubic in T times the arms.
+
+    Returns
+    -------
+    DataFrame, indexed by T
+        d, the `effective_dimension` of all arms' kernel; S, the `norm` of all true rewards; bound,
+        sqrt(T) (d + S sqrt(d)) + sqrt(T), with the theorem's constants and logarithms left out.
     """
-    import pandas as pd
-
+    rounds = list(rounds)
     rows = []
     for n in rounds:
         features, truth, _ = bandit.rounds(n)
         kernel = neural_tangent_kernel(features.reshape(-1, bandit.dimension))
-        d, s = effective_dimension(kernel), norm(kernel, truth.ravel())
+        d = effective_dimension(kernel)
+        s = norm(kernel, truth.ravel())
         rows.append((d, s, np.sqrt(n) * (d + s * np.sqrt(d) + 1)))
-    return pd.DataFrame(rows, columns=["d", "S", "bound"], index=list(rounds)).rename_axis("T")
+    return pd.DataFrame(rows, columns=["d", "S", "bound"], index=rounds).rename_axis("T")
 
 
-def best_reachable(buffer, rounds, step, performance, kinds=2):
-    """Theorem 5.3's optimum by brute force: the best expected max over rounds of the performance, a number.
+def best_reachable(
+    buffer: int,
+    rounds: int,
+    step: Callable[[Any, int], Any],
+    performance: Callable[[Any], float],
+    kinds: int = 2,
+) -> float:
+    """Theorem 5.3's optimum by brute force: the best expected maximum of the performance.
 
-    One rollout is sampled a round, of each of `kinds` kinds with equal chance, and one is chosen from the last `buffer`
-    rounds by a score of (kind, age); every order of those pairs is tried, which is every scheduler there is.
-    step(state, kind) is the state after training, performance(state) its worth; the first state is 0.
-    The paper's claim: it never falls with the buffer.
+    One rollout is sampled a round, of each of `kinds` kinds with equal chance, and one is chosen
+    from the last `buffer` rounds by a score of (kind, age). Every order of those pairs is tried,
+    which is every scheduler there is.
+
+    Parameters
+    ----------
+    buffer, rounds : int
+    step : function
+        step(state, kind) is the state after training; the first state is 0.
+    performance : function
+        performance(state) is its worth.
+    kinds : int
+
+    Returns
+    -------
+    float
+        The paper's claim: it never falls with the buffer.
     """
-    if not 1 <= buffer <= rounds:
-        raise ValueError(f"buffer={buffer}: from 1 to rounds={rounds} is needed")
+    whole_number("rounds", rounds, 1)
+    whole_number("buffer", buffer, 1, rounds)
     sequences = list(product(range(kinds), repeat=rounds))
+    arms = list(product(range(kinds), range(buffer)))
     best = -np.inf
-    for order in permutations(list(product(range(kinds), range(buffer)))):
+    for order in permutations(arms):
         rank = {arm: place for place, arm in enumerate(order)}
-        best = max(
-            best,
-            np.mean([_reached(sampled, rank, buffer, step, performance) for sampled in sequences]),
-        )
+        reached = [_reached(sampled, rank, buffer, step, performance) for sampled in sequences]
+        best = max(best, np.mean(reached))
     return float(best)
 
 
-def _reached(sampled, rank, buffer, step, performance):
-    """The highest performance when round t trains on the first in rank of the last rounds' rollouts."""
-    state, reached = 0, -np.inf
+def _reached(
+    sampled: Sequence[int],
+    rank: Mapping[tuple[int, int], int],
+    buffer: int,
+    step: Callable[[Any, int], Any],
+    performance: Callable[[Any], float],
+) -> float:
+    """The highest performance when round t trains on the first in rank of the last rounds'
+    rollouts.
+    """
+    state = 0
+    reached = -np.inf
     for t in range(len(sampled)):
-        kind, _ = min(((sampled[t - age], age) for age in range(min(buffer, t + 1))), key=rank.get)
+        arms = [(sampled[t - age], age) for age in range(min(buffer, t + 1))]
+        kind, _ = min(arms, key=lambda arm: rank[arm])
         state = step(state, kind)
         reached = max(reached, performance(state))
     return reached
 
 
-def _learnt(learner, features, seen, explore, rng, batch):
+def _learnt(
+    learner: Learner,
+    features: np.ndarray,
+    seen: np.ndarray,
+    explore: np.ndarray,
+    rng: np.random.Generator,
+    batch: int,
+) -> np.ndarray:
     """Arms chosen by a learner, (T,)."""
     rounds, arms = seen.shape
     chosen = np.empty(rounds, dtype=np.int64)
     for t in range(rounds):
-        chosen[t] = rng.integers(arms) if explore[t] else learner.scores(features[t]).argmax()
-        rows = np.append(
-            rng.integers(t, size=min(t, batch - 1)) if t else np.empty(0, np.int64), t
-        ).astype(np.int64)
+        if explore[t]:
+            chosen[t] = rng.integers(arms)
+        else:
+            chosen[t] = learner.scores(features[t]).argmax()
+        earlier = rng.integers(t, size=min(t, batch - 1)) if t else np.empty(0, np.int64)
+        rows = np.append(earlier, t).astype(np.int64)
         learner.update(features[rows, chosen[rows]], seen[rows, chosen[rows]])
     return chosen
 
 
-def _slope(x, regret):
+def _slope(x: np.ndarray, regret: np.ndarray) -> float:
+    """Slope of log regret against x; NaN where there is no regret."""
     if (regret <= 0).any():
         return float("nan")
     return float(np.polyfit(x, np.log(regret), 1)[0])
 
 
-def _unit(rows):
+def _unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)

@@ -1,0 +1,196 @@
+"""Intervals against tables, coverage by simulation, and ends that nothing is known about."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from workbench.analysis.intervals import (
+    Measurement,
+    Unpaired,
+    holm,
+    linear_fit,
+    mean_interval,
+    student,
+    welch,
+)
+
+VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def test_students_interval_by_the_table():
+    """1, 2, 3: mean 2, standard error 1/sqrt(3), t(.975, 2) = 4.303."""
+    mean, half = mean_interval([1, 2, 3])
+    assert (mean, half) == pytest.approx((2, 4.30265 / 3**0.5), rel=1e-5)
+    assert student([1, 2, 3]) == pytest.approx((2, 2 - half, 2 + half))
+    assert np.isnan(mean_interval([1.0])[1]), "one value has no spread"
+
+
+def test_the_review_s_half_widths():
+    """Three seeds cost 2.5 deviations of half-width, five 1.24, ten .72."""
+    for n, width in ((3, 2.48), (5, 1.24), (10, 0.715)):
+        values = rng(n).normal(size=n)
+        assert mean_interval(values)[1] / values.std(ddof=1) == pytest.approx(width, abs=0.005)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    draw = rng(1)
+    inside = 0
+    for _ in range(2000):
+        interval = student(draw.normal(3.0, 2.0, size=4))
+        inside += interval.low <= 3 <= interval.high
+    assert 0.935 <= inside / 2000 <= 0.965
+
+
+def test_ratios_are_averaged_on_the_log_scale():
+    """Half and twice cancel: the geometric mean is 1, and the interval is symmetric in logs."""
+    found = Measurement(np.array([0.5, 2.0, 0.5, 2.0]), scale="ratio")
+    assert found.value == pytest.approx(1)
+    assert np.log(found.low) == pytest.approx(-np.log(found.high))
+
+
+@given(VALUES)
+def test_changes_in_percent_are_the_ratios_they_stand_for(logs):
+    ratios = np.exp(np.array(logs) / 50)
+    as_ratio = Measurement(ratios, scale="ratio")
+    as_percent = Measurement(100 * (ratios - 1), scale="percent")
+    assert as_percent.value == pytest.approx(100 * (as_ratio.value - 1), abs=1e-6)
+    assert as_percent.low == pytest.approx(100 * (as_ratio.low - 1), rel=1e-6, abs=1e-6)
+
+
+@given(VALUES, st.floats(-100, 100))
+def test_the_p_value_and_the_interval_say_the_same(values, bound):
+    found = Measurement(np.array(values))
+    distance = min(abs(bound - found.low), abs(bound - found.high))
+    if distance > 1e-6:
+        assert (found.p_value(bound) < 0.05) == (not found.low <= bound <= found.high)
+
+
+def test_the_p_value_is_that_of_scipy():
+    values = rng(2).normal(0.3, 1.0, 8)
+    expected = stats.ttest_1samp(values, 0.1).pvalue
+    assert Measurement(values).p_value(0.1) == pytest.approx(expected)
+
+
+def test_a_lower_bound_leaves_the_upper_end_open():
+    values = np.array([1.5, 2.0, 2.5, 2.0])
+    plain = Measurement(values, scale="ratio")
+    lower = Measurement(values, scale="ratio", censored=1)
+    upper = Measurement(values, scale="ratio", censored_baseline=2)
+    neither = Measurement(values, scale="ratio", censored=1, censored_baseline=1)
+    assert lower.high == np.inf and upper.low == 0
+    assert (neither.low, neither.high) == (0, np.inf)
+    assert lower.low < plain.low and upper.high > plain.high, "a censored pair is less than a pair"
+    assert lower.p_value(1) > plain.p_value(1) and upper.p_value(1) == 1.0
+
+
+def test_each_censored_pair_takes_a_degree_of_freedom():
+    logs = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    found = Measurement(np.exp(logs), scale="ratio", censored=2)
+    expected = 0.3 - stats.t.ppf(0.975, 2) * logs.std(ddof=1) / np.sqrt(5)
+    assert np.log(found.low) == pytest.approx(expected)
+
+
+def test_where_nobody_arrives_the_bounds_decide_with_six_seeds():
+    six = Measurement(np.array([2.0, 3, 4, 2, 3, 4]), scale="ratio", censored=6)
+    assert (six.low, six.high) == pytest.approx((2, np.inf))
+    assert six.p_value(1) == pytest.approx(2 / 64) and six.p_value(2.5) == 1.0
+    five = Measurement(np.array([2.0, 3, 4, 2, 3]), scale="ratio", censored=5)
+    assert five.low == 0 and five.p_value(1) == 1.0
+
+
+@pytest.mark.parametrize("n", [5, 8])
+@pytest.mark.parametrize("cut", [0.1, 0.3, 1.0])
+def test_the_end_that_is_left_holds_with_censored_values(n, cut):
+    """True log ratios of mean 0, cut off above: the lower end is above 0 in 2.5 % at most."""
+    draw = rng(n)
+    misses = 0
+    for _ in range(1500):
+        logs = draw.normal(0.0, 0.5, size=n)
+        bounds = np.exp(np.minimum(logs, cut))
+        found = Measurement(bounds, scale="ratio", censored=int((logs > cut).sum()))
+        misses += found.low > 1
+    assert misses / 1500 <= 0.035
+
+
+def test_welch_is_that_of_scipy():
+    a = rng(4).normal(1, 2, 9)
+    b = rng(5).normal(0, 1, 5)
+    expected = stats.ttest_ind(a, b, equal_var=False)
+    found = Unpaired(a, b)
+    interval = expected.confidence_interval()
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_value(0) == pytest.approx(expected.pvalue)
+    assert found.n == 5 and welch(a, b).estimate == pytest.approx(a.mean() - b.mean())
+    assert np.isnan(welch([1.0], [1.0, 2.0]).low)
+
+
+def test_ratios_of_unpaired_runs():
+    found = Unpaired(np.array([2.0, 8.0]), np.array([1.0, 4.0, 2.0]), scale="ratio")
+    assert found.value == pytest.approx(2)
+    assert Unpaired(np.array([2.0, 8.0]), np.array([1.0, 4.0]), "percent").value == 100
+    open_above = Unpaired(np.array([6.0, 6.0]), np.array([1.0, 2.0]), "ratio", censored=2)
+    assert open_above.high == np.inf and 0 < open_above.low
+
+
+def test_holm_by_hand():
+    """Three tests: .01 x 3, then .03 x 2, then .04 x 1, never below the one before."""
+    assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.9]).tolist() == [1, 1]
+    found = holm([0.02, np.nan, 0.04])
+    assert found[[0, 2]].tolist() == pytest.approx([0.04, 0.04]) and np.isnan(found[1])
+
+
+def test_holm_keeps_the_family_s_error():
+    """Ten true hypotheses: in one of twenty families at most is any rejected."""
+    draw = rng(6)
+    families = [bool((holm(draw.random(10)) < 0.05).any()) for _ in range(2000)]
+    assert np.mean(families) <= 0.065
+
+
+def test_a_line_and_the_ratio_of_its_slopes():
+    x = np.array([[1.0, 2.0], [2.0, 1.0], [3.0, 5.0], [4.0, 3.0], [5.0, 8.0]])
+    exact = linear_fit(x, 4 + 0.5 * x[:, 0] + 2 * x[:, 1], ["a", "b"])
+    assert exact.interval("constant") == pytest.approx((4, 4, 4), abs=1e-9)
+    assert exact.ratio("a", "b") == pytest.approx((0.25, 0.25, 0.25), abs=1e-9)
+    assert exact.r_squared == pytest.approx(1) and exact.degrees == 2
+
+
+def test_fieller_covers_the_ratio_as_often_as_it_says():
+    draw = rng(7)
+    x = draw.uniform(0, 10, size=(12, 2))
+    inside = 0
+    for _ in range(500):
+        y = 1 + 0.5 * x[:, 0] + 2 * x[:, 1] + draw.normal(0, 2, 12)
+        interval = linear_fit(x, y, ["a", "b"]).ratio("a", "b")
+        inside += interval.low <= 0.25 <= interval.high
+    assert 0.92 <= inside / 500 <= 0.98
+
+
+def test_a_slope_that_may_be_zero_gives_no_ratio():
+    x = np.array([[1.0, 2.0], [2.0, 1.0], [3.0, 5.0], [4.0, 3.0], [5.0, 8.0]])
+    noisy = linear_fit(x, np.array([1.0, 9, 2, 8, 3]), ["a", "b"])
+    assert np.isnan(noisy.ratio("a", "b").low)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Measurement(np.array([])), r"values: shape \(0,\)"),
+        (lambda: Measurement(np.ones((2, 2))), r"values: shape \(2, 2\)"),
+        (lambda: Measurement(np.array([1.0, 0.0]), scale="ratio"), "values: .*0.0"),
+        (lambda: Measurement(np.array([-100.0]), scale="percent"), "above -100 %"),
+        (lambda: Measurement(np.array([1.0]), scale="log"), "scale='log': allowed"),
+        (lambda: Measurement(np.array([1.0]), level=95), "level=95"),
+        (lambda: linear_fit([[1.0], [2.0]], [1.0, 2.0], ["n"]), "2 observations"),
+        (lambda: linear_fit([[1.0, 2]] * 5, range(5), ["n", "m"]), "follows from the others"),
+    ],
+)
+def test_bad_input_is_named(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()

@@ -1,0 +1,337 @@
+"""Published claims, measured on recorded runs.
+
+`data/published/claims.csv` has a row for every claim; its columns are those of `verdicts.Claim`,
+and these, which say how to measure it:
+
+    arm, baseline   labels of the records; several pairs, separated by semicolons, are averaged
+                    within each seed
+    metric          a name of `METRICS`
+    unit            what a budget or a target is counted in: round, rollouts, flops, seconds
+    column          a column of the rounds table; for "share" several, separated by semicolons
+    from_epoch      the first epoch that counts, 1 for all rounds
+    rounds          the rounds that count, as "70-90", in place of an epoch
+    budget          share of the budget that both arms reached, 1 for all of it
+    target          share of the way to the highest score that all runs reach
+    gain_of         the label whose gain scales the published sizes; empty for the baseline
+
+The same claims can be put to any set of runs whose labels are these: another base model, another
+batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis import difficulty
+from workbench.analysis.courses import common_budget, read
+from workbench.analysis.intervals import LEVEL, Measurement
+from workbench.analysis.runs import by_seed, one_setting, rounds_per_epoch
+from workbench.analysis.targets import common_target, crossing
+from workbench.analysis.verdicts import Claim, Finding, judge, kind
+from workbench.records import Record
+
+__all__ = ["METRICS", "BySeed", "carried_over", "findings", "judged", "measure"]
+
+Runs = Mapping[str, Sequence[Record]]
+LAST_ROUND = 2**62  # later than any round: to the end of the run
+
+
+@dataclass(frozen=True)
+class BySeed:
+    """A quantity seed by seed.
+
+    Attributes
+    ----------
+    values : dict from seed to number
+    scale : {"linear", "ratio", "percent"}
+        See `intervals.Measurement`.
+    censored, censored_baseline : sets of seeds
+        Whose value is only a lower, or only an upper, bound.
+    """
+
+    values: dict[int, float]
+    scale: str = "linear"
+    censored: set[int] = field(default_factory=set)
+    censored_baseline: set[int] = field(default_factory=set)
+
+
+def judged(claims: Sequence[Claim], runs: Runs, level: float = LEVEL) -> pd.DataFrame:
+    """Measure every claim and decide it: the table of `verdicts.judge`.
+
+    Parameters
+    ----------
+    claims : list of Claim
+        Of `verdicts.read_claims`.
+    runs : dict from label to records
+        Labels that no claim names are passed over; a claim whose labels are missing, or whose runs
+        cannot be compared, ends in "cannot tell" with the reason.
+    level : float
+        Probability of the intervals.
+    """
+    return judge(claims, findings(claims, runs, level))
+
+
+def findings(claims: Sequence[Claim], runs: Runs, level: float = LEVEL) -> list[Finding]:
+    """What was measured for each claim, or why it could not be."""
+    found = []
+    for claim in claims:
+        try:
+            found.append(measure(claim, runs, level))
+        except ValueError as error:
+            found.append(Finding(reason=str(error)))
+    return found
+
+
+def measure(claim: Claim, runs: Runs, level: float = LEVEL) -> Finding:
+    """One claim measured on recorded runs.
+
+    Raises
+    ------
+    ValueError
+        When an arm is missing, runs cannot be compared, or a column is not there.
+    """
+    settings = claim.settings or {}
+    metric = settings.get("metric", "")
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r}: allowed are {', '.join(METRICS)}")
+    pairs = _pairs(settings, runs)
+    parts = [METRICS[metric](ours, theirs, settings) for ours, theirs in pairs]
+    measured = _averaged(parts, level)
+    gain = _gain(settings, runs, pairs) if claim.published_gain else None
+    return Finding(measured, gain)
+
+
+def carried_over(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Does a verdict carry over? The verdicts of several sets of runs side by side.
+
+    Parameters
+    ----------
+    tables : dict from title to a table of `judged`
+        The same claims on other subjects or regimes.
+
+    Returns
+    -------
+    DataFrame, a row a claim
+        paper, claim, one column of verdicts for each table, and same: whether all those that could
+        tell say the same.
+    """
+    first = next(iter(tables.values()))
+    found = first[["paper", "claim"]].copy()
+    for title, table in tables.items():
+        if table["claim"].tolist() != first["claim"].tolist():
+            raise ValueError(f"{title}: other claims than in the first table")
+        found[title] = table["verdict"].map(kind).to_numpy()
+    columns = found[list(tables)]
+    told = [{text for text in row if text != "cannot tell"} for row in columns.to_numpy()]
+    return found.assign(same=[len(texts) <= 1 for texts in told])
+
+
+# Metrics: the arm's records, the baseline's, and the claim's settings in; a number a seed out
+
+
+def _accuracy(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+    """Held-out score of the arm minus the baseline's at equal cost, in points."""
+    courses = read({"arm": ours, "baseline": theirs}, settings.get("y") or "accuracy")
+    unit = settings["unit"]
+    budget = common_budget(courses, unit) * float(settings.get("budget") or 1)
+    values = {}
+    for seed in _common(courses["arm"], courses["baseline"]):
+        arm = courses["arm"][seed].score_at(unit, budget)
+        values[seed] = 100 * (arm - courses["baseline"][seed].score_at(unit, budget))
+    return BySeed(values)
+
+
+def _change(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+    """By how many percent the mean of a column lies above the baseline's."""
+    means = _column_means(ours, theirs, settings)
+    return BySeed(
+        {seed: 100 * (arm / baseline - 1) for seed, (arm, baseline) in means.items()}, "percent"
+    )
+
+
+def _difference(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+    """By how many points the mean of a column of shares lies above the baseline's."""
+    means = _column_means(ours, theirs, settings)
+    return BySeed({seed: 100 * (arm - baseline) for seed, (arm, baseline) in means.items()})
+
+
+def _share(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+    """How many percent of a run's seconds some columns take; the baseline has no say."""
+    columns = settings["column"].split(";")
+    values = {}
+    for record in ours:
+        rounds = record.rounds
+        missing = [column for column in columns if column not in rounds]
+        if missing:
+            raise ValueError(f"{record.path}: no column {', '.join(missing)}")
+        part = sum(rounds[column].sum() for column in columns)
+        values[record.manifest["seed"]] = 100 * part / rounds["seconds"].sum()
+    return BySeed(values)
+
+
+def _to_target(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+    """By how many percent the cost to a target lies above the baseline's."""
+    groups = {"arm": ours, "baseline": theirs}
+    target = common_target({"baseline": theirs}, share=float(settings.get("target") or 0.8))
+    courses = read(groups)
+    found = BySeed({}, "percent")
+    for seed in _common(courses["arm"], courses["baseline"]):
+        crossed = {
+            label: crossing(by_seed_[seed].places(settings["unit"]), by_seed_[seed].scores, target)
+            for label, by_seed_ in courses.items()
+        }
+        found.values[seed] = 100 * (crossed["arm"].place / crossed["baseline"].place - 1)
+        if not crossed["arm"].reached:
+            found.censored.add(seed)
+        if not crossed["baseline"].reached:
+            found.censored_baseline.add(seed)
+    return found
+
+
+def _unsolved_at_last_visit(
+    ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
+    """By how many percent more problems than the baseline's have no right rollout at their last
+    visit, read at equal numbers of rollouts.
+    """
+    frames = difficulty.outcomes({"arm": ours, "baseline": theirs})
+    rates = difficulty.last_rates(frames, equal=True)
+    values = {}
+    for seed in _common(rates["arm"], rates["baseline"]):
+        shares = {label: float((found[seed] == 0).mean()) for label, found in rates.items()}
+        values[seed] = 100 * (shares["arm"] / shares["baseline"] - 1)
+    return BySeed(values, "percent")
+
+
+def _unsolved_at_equal_numbers(
+    ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
+    """By how many percent more visits than the baseline's have no right rollout, where of both as
+    many rollouts are read as the smaller one has.
+    """
+    frames = difficulty.outcomes({"arm": ours, "baseline": theirs})
+    arm = by_seed(ours)
+    values = {}
+    for seed in _common(frames["arm"], frames["baseline"]):
+        first = _rounds(arm[seed], settings)[0]
+        pair = [frames[label][seed] for label in ("arm", "baseline")]
+        shares = difficulty.unsolved_shares([part[part["round"] >= first] for part in pair])
+        values[seed] = 100 * (shares[0] / shares[1] - 1)
+    return BySeed(values, "percent")
+
+
+Metric = Callable[[list[Record], list[Record], Mapping[str, str]], BySeed]
+METRICS: dict[str, Metric] = {
+    "accuracy": _accuracy,
+    "change": _change,
+    "difference": _difference,
+    "share": _share,
+    "to_target": _to_target,
+    "unsolved_at_equal_numbers": _unsolved_at_equal_numbers,
+    "unsolved_at_last_visit": _unsolved_at_last_visit,
+}
+
+
+def _pairs(settings: Mapping[str, str], runs: Runs) -> list[tuple[list[Record], list[Record]]]:
+    """Records of arm and baseline for every pair; a claim without a baseline has empty ones."""
+    names = _labels(settings["arm"])
+    baselines = _labels(settings.get("baseline", "")) or [""] * len(names)
+    if len(names) != len(baselines):
+        raise ValueError(f"arm={names}, baseline={baselines}: one baseline for each arm is needed")
+    missing = [name for name in [*names, *baselines] if name and not runs.get(name)]
+    if missing:
+        raise ValueError(f"no runs of {', '.join(dict.fromkeys(missing))}")
+    pairs = []
+    for name, baseline in zip(names, baselines):
+        theirs = one_setting(runs[baseline], baseline) if baseline else []
+        pairs.append((one_setting(runs[name], name), theirs))
+    return pairs
+
+
+def _averaged(parts: Sequence[BySeed], level: float) -> Measurement:
+    """The mean of several pairs of arms within each seed that all of them have."""
+    seeds = sorted(set.intersection(*(set(part.values) for part in parts)))
+    if not seeds:
+        raise ValueError("the arms have no seed in common")
+    scale = parts[0].scale
+    values = []
+    for seed in seeds:
+        # One value a pair, averaged on the scale that its kind of number is averaged on.
+        of_seed = np.array([part.values[seed] for part in parts])
+        values.append(Measurement(of_seed, scale=scale).value)
+    return Measurement(
+        np.array(values),
+        scale=scale,
+        censored=sum(any(seed in part.censored for part in parts) for seed in seeds),
+        censored_baseline=sum(
+            any(seed in part.censored_baseline for part in parts) for seed in seeds
+        ),
+        level=level,
+    )
+
+
+def _gain(
+    settings: Mapping[str, str], runs: Runs, pairs: list[tuple[list[Record], list[Record]]]
+) -> float:
+    """What the baseline gained over its start by the budget of the claim, in points."""
+    named = _labels(settings.get("gain_of", ""))
+    gains = []
+    for i, (ours, theirs) in enumerate(pairs):
+        if named and not runs.get(named[i]):
+            raise ValueError(f"no runs of {named[i]}")
+        of = one_setting(runs[named[i]], named[i]) if named else theirs
+        courses = read({"arm": ours, "baseline": theirs, "gain of": of})
+        budget = common_budget(courses, settings["unit"]) * float(settings.get("budget") or 1)
+        for course in courses["gain of"].values():
+            gains.append(100 * (course.score_at(settings["unit"], budget) - course.scores[0]))
+    return float(np.mean(gains))
+
+
+def _column_means(
+    ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
+) -> dict[int, tuple[float, float]]:
+    """Means of a column over the rounds that two runs of a seed both have, from an epoch on."""
+    column = settings["column"]
+    arm = by_seed(ours)
+    baseline = by_seed(theirs)
+    means = {}
+    for seed in _common(arm, baseline):
+        first, last = _rounds(arm[seed], settings)
+        tables = [record[seed].rounds for record in (arm, baseline)]
+        last = min(last, *(int(table["round"].max()) for table in tables))
+        if first > last:
+            raise ValueError(
+                f"{arm[seed].path}: both runs have {last} rounds, and the claim begins at {first}"
+            )
+        found = []
+        for record, table in zip((arm[seed], baseline[seed]), tables):
+            if column not in table:
+                raise ValueError(f"{record.path}: no column {column}")
+            found.append(float(table.loc[table["round"].between(first, last), column].mean()))
+        means[seed] = (found[0], found[1])
+    return means
+
+
+def _rounds(record: Record, settings: Mapping[str, str]) -> tuple[int, int]:
+    """The first and the last round that a claim counts."""
+    if settings.get("rounds"):
+        first, last = settings["rounds"].split("-")
+        return int(first), int(last)
+    epoch = int(settings.get("from_epoch") or 1)
+    length = rounds_per_epoch(record) if epoch > 1 else 0
+    if length is None:
+        raise ValueError(f"{record.path}: its lab has no pool, so it has no epoch {epoch}")
+    return (epoch - 1) * length + 1, LAST_ROUND
+
+
+def _common(ours: Mapping[int, Any], theirs: Mapping[int, Any]) -> list[int]:
+    return sorted(set(ours) & set(theirs))
+
+
+def _labels(text: str) -> list[str]:
+    return [name.strip() for name in text.split(";") if name.strip()]

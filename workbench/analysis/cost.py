@@ -1,0 +1,428 @@
+"""The price of sampling: one number that decides which method is the cheaper one.
+
+A method that samples much and trains on little is cheap where sampling is cheap. Where it is, is a
+property of the machine: the *price of sampling* is what a sampled token costs, divided by what a
+trained token costs. Counted in FLOPs it is 2 / 6 (AERO, arXiv 2602.14338, equation 23). In seconds
+it depends on how many responses are decoded at once, so it is measured. With the price given, a
+run's bill is
+
+    bill = tokens trained + price x tokens sampled        (in trained tokens)
+
+There are two bills, by what is trained. "gradient" counts the rollouts from which a gradient comes,
+which is what this library computes. "selected" counts every selected rollout, also those of
+advantage 0, as the papers' trainers compute them.
+
+The time that verifying and scheduling take is in neither bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq
+
+from workbench.analysis.courses import Course, read
+from workbench.analysis.intervals import LEVEL, Measurement
+from workbench.analysis.metrics import FORWARD, TRAINING, finite
+from workbench.analysis.runs import arms
+from workbench.analysis.targets import Crossing, crossing, ratio_to_target
+from workbench.utils.validation import is_number, one_of, shown
+
+__all__ = [
+    "FLOP_PRICE",
+    "BreakEven",
+    "CostModel",
+    "Tokens",
+    "bill_ratio",
+    "break_even",
+    "break_even_prices",
+    "price_of_sampling",
+    "ratios_by_price",
+    "tokens_to_target",
+]
+
+FLOP_PRICE = FORWARD / TRAINING
+BILLS = {"gradient": "tokens_trained", "selected": "tokens_selected"}
+PRICES = tuple(float(price) for price in np.geomspace(0.01, 100, 81))
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A unit of spending for every comparison: trained tokens plus sampled ones at a price.
+
+    Attributes
+    ----------
+    price : float
+        Cost of a sampled token over that of a trained token, above 0: by hand, or
+        `price_of_sampling(...).value`.
+    bill : {"gradient", "selected"}
+        Which trained tokens are counted.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"tokens_sampled": [100, 100], "tokens_trained": [40, 60]})
+    >>> CostModel(0.5).per_round(table)
+    array([ 90., 110.])
+    """
+
+    price: float
+    bill: str = "gradient"
+
+    def __post_init__(self) -> None:
+        _check_price(self.price)
+        one_of("bill", self.bill, BILLS)
+
+    @property
+    def name(self) -> str:
+        """How the unit is called on an axis."""
+        return f"trained tokens, a sampled one counting {self.price:.3g}"
+
+    def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
+        """What each row of a record's rounds table cost, (rounds,) float64."""
+        sampled = rounds["tokens_sampled"].to_numpy(dtype=float)
+        return _trained(rounds, self.bill) + self.price * sampled
+
+
+class Tokens(NamedTuple):
+    """What a run had sampled and trained when it reached its target, or when it ended."""
+
+    sampled: float
+    trained: float
+    reached: bool
+
+
+class BreakEven(NamedTuple):
+    """The price of sampling at which two arms cost the same to a target, with its interval.
+
+    `estimate` is NaN where one of them is cheaper at every price tried; `cheaper_below` says
+    whether the arm is the cheaper one below the break-even price (or everywhere). The interval
+    holds all prices at which the interval of the cost ratio holds 1; its ends are 0 and inf where
+    that goes on beyond the prices tried, and NaN where it does so nowhere.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    cheaper_below: bool
+
+
+def price_of_sampling(
+    records: Any, unit: str = "seconds", bill: str = "gradient", level: float = LEVEL
+) -> Measurement:
+    """What a sampled token costs over what a trained one costs, measured on recorded runs.
+
+    Parameters
+    ----------
+    records : records of one setting
+        With timings taken on the machine in question, by one run at a time.
+    unit : {"seconds", "flops"}
+        Of generation over tokens sampled, and of the update over tokens trained.
+    bill : {"gradient", "selected"}
+        Which tokens the update is divided by. On this library's own runs "gradient" is what was
+        computed.
+    level : float
+        Probability of the interval.
+
+    Returns
+    -------
+    Measurement
+        On the scale "ratio": one price a run.
+
+    Raises
+    ------
+    ValueError
+        For a run that sampled or trained nothing.
+    """
+    one_of("unit", unit, ("seconds", "flops"))
+    one_of("bill", bill, BILLS)
+    [group] = arms({"records": records}).values()
+    prices = []
+    for record in group:
+        rounds = record.rounds
+        sampled = rounds["tokens_sampled"].sum()
+        trained = _trained(rounds, bill).sum()
+        generating = rounds[f"{unit}_generate"].sum()
+        updating = rounds[f"{unit}_update"].sum()
+        if not min(sampled, trained, generating, updating) > 0:
+            raise ValueError(
+                f"{record.path}: {sampled:g} tokens sampled in {generating:g} {unit} and "
+                f"{trained:g} trained in {updating:g}; all must be above 0 to have a price"
+            )
+        prices.append((generating / sampled) / (updating / trained))
+    return Measurement(np.array(prices), scale="ratio", level=level)
+
+
+# Pure functions: tokens in, prices out
+
+
+def bill_ratio(
+    ours: Iterable[Tokens], theirs: Iterable[Tokens], price: float, level: float = LEVEL
+) -> Measurement:
+    """The bill of one arm over that of another at a price, pair by pair.
+
+    Parameters
+    ----------
+    ours, theirs : (n,) Tokens each
+        Of the same seeds in the same order.
+    price : float
+        Of sampling, above 0.
+    level : float
+        Probability of the interval.
+
+    Examples
+    --------
+    >>> ours, theirs = [Tokens(400, 100, True)] * 2, [Tokens(100, 300, True)] * 2
+    >>> [round(bill_ratio(ours, theirs, price).value, 3) for price in (0.1, 2 / 3, 10)]
+    [0.452, 1.0, 3.154]
+    """
+    _check_price(price)
+    return ratio_to_target(
+        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in ours],
+        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in theirs],
+        level,
+    )
+
+
+def break_even(
+    ours: Iterable[Tokens],
+    theirs: Iterable[Tokens],
+    prices: Iterable[float] = PRICES,
+    level: float = LEVEL,
+) -> BreakEven:
+    """The price at which two arms cost the same to the target.
+
+    Parameters
+    ----------
+    ours, theirs : (n,) Tokens each
+        Of the same seeds in the same order.
+    prices : rising numbers above 0
+        Where to look; between the first change of sign the root is found exactly.
+    level : float
+        Probability of the interval.
+
+    Returns
+    -------
+    BreakEven
+
+    Examples
+    --------
+    >>> found = break_even([Tokens(400, 100, True)] * 2, [Tokens(100, 300, True)] * 2)
+    >>> round(found.estimate, 4), found.cheaper_below
+    (0.6667, True)
+    """
+    ours = list(ours)
+    theirs = list(theirs)
+    grid = _checked_prices(prices)
+
+    def logs(price: float) -> tuple[float, float, float]:
+        measured = bill_ratio(ours, theirs, price, level)
+        with np.errstate(divide="ignore"):
+            value, low, high = np.log([measured.value, measured.low, measured.high])
+        return float(value), float(low), float(high)
+
+    def holds_one(price: float) -> bool:
+        _, low, high = logs(price)
+        return low <= 0 <= high
+
+    values = np.array([logs(price)[0] for price in grid])
+    estimate = _root(lambda price: logs(price)[0], grid, values)
+    cheaper_below = bool(values[0] < 0)
+    undecided = np.flatnonzero([holds_one(price) for price in grid])
+    if not len(undecided):
+        return BreakEven(estimate, np.nan, np.nan, cheaper_below)
+    first = undecided[0]
+    last = undecided[-1]
+    low = 0.0 if first == 0 else _edge(holds_one, grid[first - 1], grid[first])
+    high = np.inf if last == len(grid) - 1 else _edge(holds_one, grid[last + 1], grid[last])
+    return BreakEven(estimate, low, high, cheaper_below)
+
+
+# The same on records
+
+
+def tokens_to_target(
+    groups: Any, target: float, bill: str = "gradient", *, y: str = "accuracy", grid: str = "common"
+) -> dict[str, dict[int, Tokens]]:
+    """Tokens that every run sampled and trained until its held-out score reached a target.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    target : float
+    bill : {"gradient", "selected"}
+    y, grid
+        As in `courses.read`.
+
+    Returns
+    -------
+    dict from label to a dict from seed to Tokens
+    """
+    one_of("bill", bill, BILLS)
+    found: dict[str, dict[int, Tokens]] = {}
+    for label, by_seed in read(groups, y, grid=grid).items():
+        found[label] = {}
+        for seed, course in by_seed.items():
+            found[label][seed] = _tokens(course, target, bill)
+    return found
+
+
+def ratios_by_price(
+    groups: Any,
+    target: float,
+    baseline: str,
+    prices: Iterable[float] = PRICES,
+    *,
+    bill: str = "gradient",
+    y: str = "accuracy",
+    level: float = LEVEL,
+) -> pd.DataFrame:
+    """The bill of every arm to a target over the baseline's, by the price of sampling.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    target : float
+    baseline : str
+        A label.
+    prices : numbers above 0
+    bill, y
+        As in `tokens_to_target`.
+    level : float
+        Probability of the intervals.
+
+    Returns
+    -------
+    DataFrame, a row a label and price
+        label, price, ratio, low, high, n (pairs), censored and censored_baseline.
+    """
+    pairs = _pairs(groups, target, baseline, bill, y)
+    rows = []
+    for label, (ours, theirs) in pairs.items():
+        for price in _checked_prices(prices):
+            found = bill_ratio(ours, theirs, float(price), level)
+            rows.append(
+                {
+                    "label": label,
+                    "price": float(price),
+                    "ratio": found.value,
+                    "low": found.low,
+                    "high": found.high,
+                    "n": found.n,
+                    "censored": found.censored,
+                    "censored_baseline": found.censored_baseline,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def break_even_prices(
+    groups: Any,
+    target: float,
+    baseline: str,
+    prices: Iterable[float] = PRICES,
+    *,
+    bill: str = "gradient",
+    y: str = "accuracy",
+    level: float = LEVEL,
+) -> pd.DataFrame:
+    """`break_even` of every arm against the baseline: a DataFrame, a row a label.
+
+    Columns: price (the break-even), low, high, cheaper_below and n (pairs).
+    """
+    pairs = _pairs(groups, target, baseline, bill, y)
+    rows = {}
+    for label, (ours, theirs) in pairs.items():
+        found = break_even(ours, theirs, prices, level)
+        rows[label] = {
+            "price": found.estimate,
+            "low": found.low,
+            "high": found.high,
+            "cheaper_below": found.cheaper_below,
+            "n": len(ours),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _pairs(
+    groups: Any, target: float, baseline: str, bill: str, y: str
+) -> dict[str, tuple[list[Tokens], list[Tokens]]]:
+    """Tokens of every arm and of the baseline, for the seeds that both have."""
+    tokens = tokens_to_target(groups, target, bill, y=y)
+    one_of("baseline", baseline, tokens)
+    theirs = tokens.pop(baseline)
+    pairs = {}
+    for label, ours in tokens.items():
+        seeds = sorted(set(ours) & set(theirs))
+        if not seeds:
+            raise ValueError(
+                f"{label} and {baseline} have no seed in common: {sorted(ours)} and "
+                f"{sorted(theirs)}"
+            )
+        pairs[label] = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+    return pairs
+
+
+def _tokens(course: Course, target: float, bill: str) -> Tokens:
+    """What a run had sampled and trained at its crossing."""
+    crossed = crossing(course.rounds, course.scores, target)
+    rounds = np.array([0, *course.table["round"]], dtype=float)
+    sampled = np.array([0.0, *course.table["tokens_sampled"].cumsum()])
+    trained = np.array([0.0, *np.cumsum(_trained(course.table, bill))])
+    return Tokens(
+        float(np.interp(crossed.place, rounds, sampled)),
+        float(np.interp(crossed.place, rounds, trained)),
+        crossed.reached,
+    )
+
+
+def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:
+    """The trained tokens of each round that a bill counts, (rounds,)."""
+    column = BILLS[bill]
+    if column not in rounds:
+        raise ValueError(
+            f"bill={bill!r}: the record has no column {column}; records made before it was added "
+            'have to be made again, or take bill="gradient"'
+        )
+    return rounds[column].to_numpy(dtype=float)
+
+
+def _root(function: Callable[[float], float], grid: np.ndarray, values: np.ndarray) -> float:
+    """Where a function changes its sign for the first time; NaN where it does not."""
+    for i in range(len(grid) - 1):
+        if values[i] == 0:
+            return float(grid[i])
+        if values[i] * values[i + 1] < 0:
+            return float(brentq(function, grid[i], grid[i + 1]))
+    return np.nan
+
+
+def _edge(inside: Callable[[float], bool], out: float, within: float) -> float:
+    """Where a condition that holds at `within` and not at `out` begins to hold, by bisection."""
+    for _ in range(40):
+        middle = float(np.sqrt(out * within))
+        if inside(middle):
+            within = middle
+        else:
+            out = middle
+    return float(within)
+
+
+def _check_price(price: Any) -> None:
+    if not is_number(price) or price <= 0:
+        raise ValueError(
+            f"price={shown(price)}: a number above 0 is needed, the cost of a sampled token over "
+            "that of a trained one"
+        )
+
+
+def _checked_prices(prices: Iterable[float]) -> np.ndarray:
+    grid = finite("prices", list(prices), 1)
+    for price in grid:
+        _check_price(float(price))
+    if (np.diff(grid) <= 0).any():
+        raise ValueError("prices: they must rise")
+    return grid

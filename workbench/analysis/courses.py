@@ -1,0 +1,325 @@
+"""The course of a run: held-out scores, evaluation by evaluation, beside what was spent by then.
+
+All comparisons of arms begin with `read`, which sees to it that they can be compared:
+
+1. Every run was evaluated, and all of them on the same held-out problems.
+2. All arms have one grid of evaluation rounds. Between two evaluations a score is interpolated
+   linearly. A learning curve is mostly concave, so a coarse grid reads too low between its points;
+   an arm that is evaluated every 16 rounds and one that is evaluated every 24 differ by that alone.
+   `read` therefore keeps the evaluations that every run still going at that round has, and warns
+   where this leaves something out, or refuses with grid="refuse".
+
+What remains is small and alike in all arms: with one grid, each arm is interpolated over equally
+many of its own rounds.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.metrics import pass_at_k
+from workbench.analysis.runs import arms
+from workbench.records import Record
+from workbench.utils.validation import one_of, shown
+
+__all__ = [
+    "Course",
+    "GridWarning",
+    "Unit",
+    "common_budget",
+    "comparable",
+    "read",
+    "scores",
+    "spent",
+]
+
+UNITS = (
+    "round",
+    "rollouts",
+    "flops",
+    "seconds",
+    "tokens_sampled",
+    "tokens_trained",
+    "tokens_selected",
+)
+GRIDS = ("common", "refuse")
+
+
+class GridWarning(UserWarning):
+    """Evaluations were left out, because not all arms of a comparison have them."""
+
+
+class Unit(Protocol):
+    """What spending is counted in, besides the names of `UNITS`; see `cost.CostModel`."""
+
+    name: str
+
+    def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
+        """What each row of a record's rounds table cost, (rounds,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Course:
+    """One run's evaluations.
+
+    Attributes
+    ----------
+    label : str
+        The arm that it belongs to.
+    seed : int
+    rounds : (E,) int64
+        Rounds after which it was evaluated; 0 is before training.
+    scores : (E,) float64
+        Its held-out scores there.
+    table : DataFrame
+        The rounds table of the record.
+    path : Path
+        Of the record.
+    """
+
+    label: str
+    seed: int
+    rounds: np.ndarray
+    scores: np.ndarray
+    table: pd.DataFrame
+    path: Path
+
+    def places(self, unit: str | Unit) -> np.ndarray:
+        """What had been spent at each evaluation, (E,) float64."""
+        return _cumulative(self.table, unit, self.path).loc[self.rounds].to_numpy()
+
+    def score_at(self, unit: str | Unit, budget: float) -> float:
+        """The score when `budget` had been spent, linear between two evaluations.
+
+        Raises
+        ------
+        ValueError
+            When the run's last evaluation came before.
+        """
+        places = self.places(unit)
+        if not 0 <= budget <= places[-1]:
+            raise ValueError(
+                f"budget={budget:g}: {self.path} was last evaluated at {places[-1]:g} "
+                f"{name_of(unit)}"
+            )
+        return float(np.interp(budget, places, self.scores))
+
+
+def read(
+    groups: Any,
+    y: str = "accuracy",
+    *,
+    levels: Sequence[int] | None = None,
+    grid: str = "common",
+) -> dict[str, dict[int, Course]]:
+    """The courses of a comparison, all on one grid of evaluation rounds.
+
+    Parameters
+    ----------
+    groups : Record, list of Record, or dict from label to records
+    y : str
+        "accuracy" (avg@k), "greedy", or "pass@2", "pass@8", ... up to the samples of a problem.
+    levels : list of int, optional
+        Held-out problems of these difficulty levels only.
+    grid : {"common", "refuse"}
+        What to do with arms that were evaluated after different rounds: keep the rounds that they
+        have in common, or raise ValueError. An evaluation after a run's own last round is not
+        counted as a difference.
+
+    Returns
+    -------
+    dict from label to a dict from seed to Course
+
+    Raises
+    ------
+    ValueError
+        For runs without an evaluation, with other held-out problems, or without two common rounds.
+    """
+    one_of("grid", grid, GRIDS)
+    groups = arms(groups)
+    comparable(groups)
+    courses = {}
+    for label, records in groups.items():
+        courses[label] = {}
+        for record in records:
+            values = scores(record, y, levels)
+            courses[label][record.manifest["seed"]] = Course(
+                label,
+                record.manifest["seed"],
+                values.index.to_numpy(),
+                values.to_numpy(),
+                record.rounds,
+                record.path,
+            )
+    return _on_one_grid(courses, grid)
+
+
+def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = None) -> pd.Series:
+    """Held-out scores of a run, a Series indexed by round.
+
+    Parameters
+    ----------
+    record : Record
+    y : str
+        "accuracy", "greedy" or "pass@k", as in `read`.
+    levels : list of int, optional
+    """
+    evals = record.evals
+    if levels is not None:
+        evals = evals[evals["level"].isin(list(levels))]
+        if evals.empty:
+            raise ValueError(
+                f"levels={shown(levels)}: no held-out problem of {record.path} has them"
+            )
+    if y == "accuracy":
+        return (evals["correct"] / evals["samples"]).groupby(evals["round"]).mean()
+    if y == "greedy":
+        return evals["greedy"].astype(float).groupby(evals["round"]).mean()
+    k = re.fullmatch(r"pass@(\d+)", y)
+    if k is None:
+        raise ValueError(f"y={y!r}: allowed are 'accuracy', 'greedy' and 'pass@k', such as pass@8")
+    samples = int(evals["samples"].min())
+    parts = {
+        number: pass_at_k(part["correct"].to_numpy(), samples, int(k[1]))
+        for number, part in evals.groupby("round")
+    }
+    return pd.Series(parts)
+
+
+def spent(record: Record, unit: str | Unit) -> pd.Series:
+    """What a run had spent by the end of each round, a Series indexed by round, 0 for round 0.
+
+    Parameters
+    ----------
+    record : Record
+    unit : str or Unit
+        "round", "rollouts" (sampled), "flops", "seconds" (of training, without evaluation),
+        "tokens_sampled", "tokens_trained" (with a gradient), "tokens_selected", or a
+        `cost.CostModel`.
+    """
+    return _cumulative(record.rounds, unit, record.path)
+
+
+def comparable(groups: Any) -> None:
+    """ValueError unless every run was evaluated, and all on the same held-out problems."""
+    known: set[str] | None = None
+    for records in arms(groups).values():
+        for record in records:
+            evals = record.evals
+            if evals.empty:
+                raise ValueError(
+                    f"{record.path}: the run was never evaluated on held-out problems, so it "
+                    "cannot be compared"
+                )
+            problems = set(evals["problem"])
+            known = known or problems
+            if problems != known:
+                raise ValueError(
+                    f"{record.path}: other held-out problems than those of the first run; compare "
+                    "runs of one lab"
+                )
+
+
+def common_budget(groups: Any, unit: str | Unit) -> float:
+    """The largest budget that every run had reached by its last evaluation on the common grid."""
+    courses = groups if _are_courses(groups) else read(groups)
+    return min(float(course.places(unit)[-1]) for course in each(courses))
+
+
+def each(courses: dict[str, dict[int, Course]]) -> Iterable[Course]:
+    """All courses of a comparison, one after the other."""
+    for by_seed in courses.values():
+        yield from by_seed.values()
+
+
+def name_of(unit: str | Unit) -> str:
+    """How a unit is called in messages and tables."""
+    return unit if isinstance(unit, str) else unit.name
+
+
+def _are_courses(groups: Any) -> bool:
+    """Whether groups are what `read` returned."""
+    if not isinstance(groups, dict) or not groups:
+        return False
+    return isinstance(next(iter(groups.values())), dict)
+
+
+def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series:
+    if not isinstance(unit, str):
+        values = np.cumsum(unit.per_round(rounds))
+    elif unit == "round":
+        values = rounds["round"].to_numpy(dtype=float)
+    else:
+        one_of("unit", unit, UNITS)
+        if unit not in rounds:
+            raise ValueError(
+                f"unit={unit!r}: {path} has no such column; records made before it was added have "
+                "to be made again"
+            )
+        values = rounds[unit].cumsum().to_numpy(dtype=float)
+    return pd.Series([0.0, *values], index=[0, *rounds["round"]], name=name_of(unit))
+
+
+def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, dict[int, Course]]:
+    """Courses restricted to the rounds at which every run that was still going was evaluated."""
+    everyone = list(each(courses))
+    kept: dict[str, dict[int, Course]] = {}
+    left_out: dict[str, str] = {}  # by label: seeds of an arm share their grid
+    for label, by_seed in courses.items():
+        kept[label] = {}
+        for seed, course in by_seed.items():
+            keep = np.array([_all_have(number, everyone) for number in course.rounds], dtype=bool)
+            # The evaluation that every run gets at its end may lie off the grid; it is no warning.
+            lost = course.rounds[:-1][~keep[:-1]]
+            if len(lost):
+                left_out[label] = f"{label} at rounds {_some(lost)}"
+            kept[label][seed] = replace(
+                course, rounds=course.rounds[keep], scores=course.scores[keep]
+            )
+    if left_out and grid == "refuse":
+        raise ValueError(
+            "the arms were evaluated after different rounds, so interpolating between evaluations "
+            f"would favour the finer grid (not in all runs: {_first(left_out)}); run them "
+            'with the same evaluate_every, or pass grid="common"'
+        )
+    short = next((course for course in each(kept) if len(course.rounds) < 2), None)
+    if short is not None and len(everyone) > 1:
+        raise ValueError(
+            f"{short.path}: fewer than two of its evaluations are at rounds that all arms have; "
+            "run the arms with the same evaluate_every"
+        )
+    if left_out:
+        warnings.warn(
+            "the arms were evaluated after different rounds; left out, because not all of them "
+            f"have it: {_first(left_out)}",
+            GridWarning,
+            stacklevel=3,
+        )
+    return kept
+
+
+def _all_have(number: int, courses: Iterable[Course]) -> bool:
+    """Whether every run that went on until this round was evaluated after it."""
+    for course in courses:
+        if course.rounds[-1] >= number and number not in course.rounds:
+            return False
+    return True
+
+
+def _first(texts: dict[str, str], most: int = 3) -> str:
+    shown = "; ".join(list(texts.values())[:most])
+    return shown if len(texts) <= most else f"{shown}; ..."
+
+
+def _some(numbers: np.ndarray, most: int = 4) -> str:
+    text = ", ".join(str(int(number)) for number in numbers[:most])
+    return text if len(numbers) <= most else f"{text}, ..."

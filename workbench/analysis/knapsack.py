@@ -1,0 +1,108 @@
+"""Knapsack RL (arXiv 2509.25849): what its allocation spends rollouts on, and how well it knows
+where.
+
+A frame is a record's rollouts with the columns problem, round and correct; a visit is one problem
+in one round, see `workbench.analysis.difficulty`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.difficulty import CLASSES, classify
+
+__all__ = ["estimation_error", "past_and_present", "spending"]
+
+
+def past_and_present(
+    frame: pd.DataFrame, window: int = 16
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """What was known of a problem before each visit but its first, and what the visit showed.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Rollouts with problem, round and correct.
+    window : int
+        The last so many rollouts are known.
+
+    Yields
+    ------
+    visit, past, present : int, (w,) and (n,) float64
+        Outcomes as 0.0 and 1.0; `past` has `window` of them or fewer.
+    """
+    sizes = frame.groupby(["problem", "round"], sort=True).size()
+    ordered = frame.sort_values(["problem", "round"], kind="stable")
+    outcomes = np.split(ordered["correct"].to_numpy(float), sizes.cumsum()[:-1])
+    past = np.empty(0)
+    for visit, present in zip(sizes.groupby("problem").cumcount(), outcomes):
+        if visit == 0:
+            past = present
+            continue
+        yield int(visit), past[-window:], present
+        past = np.concatenate([past, present])
+
+
+def estimation_error(
+    frame: pd.DataFrame, window: int = 16, rng: np.random.Generator | None = None
+) -> pd.Series:
+    """How far the rate of a problem's last rollouts lies from its rate at the next visit.
+
+    Parameters
+    ----------
+    frame, window
+        As for `past_and_present`.
+    rng : numpy.random.Generator, optional
+        Shuffles past and present outcomes of each visit first. What is left then is the error that
+        chance alone would make, had the policy stood still.
+
+    Returns
+    -------
+    Series by visit, from 1 on
+        Mean absolute error over problems. Even a perfect estimate keeps the sampling error of the
+        visit itself.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), appendix G.3, figure 15.
+    """
+    errors: dict[int, list[float]] = {}
+    for visit, past, present in past_and_present(frame, window):
+        if rng is not None:
+            mixed = rng.permutation(np.concatenate([past, present]))
+            past, present = np.split(mixed, [len(past)])
+        errors.setdefault(visit, []).append(abs(past.mean() - present.mean()))
+    by_visit = {visit: float(np.mean(values)) for visit, values in sorted(errors.items())}
+    return pd.Series(by_visit, name="error")
+
+
+def spending(frame: pd.DataFrame, window: int = 16) -> pd.DataFrame:
+    """What rollouts were spent on, by what was known of a problem before its visit.
+
+    Parameters
+    ----------
+    frame, window
+        As for `past_and_present`; first visits, of which nothing was known, are left out.
+
+    Returns
+    -------
+    DataFrame, a row for each of `difficulty.CLASSES`
+        visits (share of them), rollouts (mean of a visit), spent (share of all rollouts) and mixed
+        (share of the visits with right and wrong rollouts).
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), figure 16.
+    """
+    rows = []
+    for _, past, present in past_and_present(frame, window):
+        rows.append((past.mean(), len(present), 0 < present.mean() < 1))
+    table = pd.DataFrame(rows, columns=["rate", "rollouts", "mixed"])
+    by_class = table.groupby(classify(table["rate"]))
+    found = by_class[["rollouts", "mixed"]].mean()
+    found.insert(0, "visits", by_class.size() / len(table))
+    found.insert(2, "spent", by_class["rollouts"].sum() / table["rollouts"].sum())
+    return found.reindex(list(CLASSES))

@@ -1,0 +1,317 @@
+"""How small a difference n seeds can resolve. To be asked before a night of training, not after.
+
+Two measurements answer it. *Splitting*: seeds of one method are divided at random into two arms
+that are compared as two methods would be. Nothing differs, so every interval that leaves 0 out is a
+false alarm, and its half-width is the smallest change that this many seeds show. *Positive
+control*: two methods that are known to differ, compared with ever fewer seeds: how often is the
+difference found?
+
+Splitting pairs unlike seeds. Arms of a real comparison share problem order and evaluation draws
+seed by seed, so their paired differences may vary less; `paired_resolution` measures that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import optimize, stats
+
+from workbench.analysis.courses import Unit, common_budget, read
+from workbench.analysis.intervals import LEVEL, mean_interval
+from workbench.analysis.metrics import finite
+from workbench.analysis.targets import crossing
+from workbench.utils.validation import numpy_generator, one_of, positive_number, whole_number
+
+__all__ = [
+    "control",
+    "paired_resolution",
+    "resolution",
+    "seed_values",
+    "smallest_change",
+]
+
+SIZES = (3, 5, 8, 12)
+SCALES = ("linear", "log")
+
+
+def smallest_change(
+    deviation: float, n: int, level: float = LEVEL, power: float | None = None
+) -> float:
+    """The smallest true difference that n pairs of seeds resolve.
+
+    Parameters
+    ----------
+    deviation : float
+        Standard deviation of a paired difference, above 0.
+    n : int
+        Pairs, at least 2.
+    level : float
+        Probability of the interval.
+    power : float, optional
+        With it, the difference whose interval leaves 0 out with this probability. Without it, the
+        half-width that Student's interval has with this deviation; that is found about every second
+        time.
+
+    Returns
+    -------
+    float
+        In the unit of the deviation.
+
+    Examples
+    --------
+    >>> [round(smallest_change(1.0, n), 2) for n in (3, 5, 10)]
+    [2.48, 1.24, 0.72]
+    >>> round(smallest_change(1.0, 5, power=0.8), 2)
+    1.68
+    """
+    positive_number("deviation", deviation)
+    whole_number("n", n, 2)
+    quantile = float(stats.t.ppf(0.5 + level / 2, n - 1))
+    if power is None:
+        return deviation * quantile / np.sqrt(n)
+
+    def missing(shift: float) -> float:
+        """How much power lacks at a shift, counted in standard errors."""
+        return power - float(stats.nct.sf(quantile, n - 1, shift))
+
+    shift = optimize.brentq(missing, 0.0, 10 * quantile + 10)
+    return deviation * shift / np.sqrt(n)
+
+
+def resolution(
+    values: Any,
+    sizes: Iterable[int] = SIZES,
+    *,
+    rng: np.random.Generator,
+    splits: int = 2000,
+    level: float = LEVEL,
+    scale: str = "linear",
+) -> pd.DataFrame:
+    """What n seeds resolve, by splitting the seeds of one method against each other.
+
+    Parameters
+    ----------
+    values : (N,) numbers
+        One a seed of the same setting, such as `seed_values` returns.
+    sizes : numbers of seeds
+    rng : numpy.random.Generator
+        Draws the splits.
+    splits : int
+        Splits of each size.
+    level : float
+        Probability of the intervals.
+    scale : {"linear", "log"}
+        "log" for costs: differences are taken of logarithms, and the columns hold changes in
+        percent.
+
+    Returns
+    -------
+    DataFrame, indexed by n
+        half_width, the typical half-width of an interval (root mean square over the splits); at_80,
+        the change that would be found four times out of five; false_alarms, the share of splits
+        whose interval leaves 0 out, NaN with fewer than 2 n seeds, where arms of n cannot be split
+        off; and seeds, N. The first two follow from the deviation over all N seeds.
+
+    Raises
+    ------
+    ValueError
+        For fewer than 4 values, or values that are all equal.
+    """
+    one_of("scale", scale, SCALES)
+    numpy_generator(rng)
+    values = _on_scale(finite("values", values, 1), scale)
+    if len(values) < 4:
+        raise ValueError(f"values: {len(values)} of them; at least 4 seeds are needed to be split")
+    # Two unlike seeds differ by sqrt(2) times the deviation of one.
+    deviation = np.sqrt(2) * values.std(ddof=1)
+    rows = {}
+    for n in sizes:
+        whole_number("sizes", n, 2)
+        alarms = np.nan
+        if 2 * n <= len(values):
+            alarms = _false_alarms(values, n, splits, level, rng)
+        rows[n] = _row(deviation, n, level, scale) | {
+            "false_alarms": alarms,
+            "seeds": len(values),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
+
+
+def paired_resolution(
+    ours: Any,
+    theirs: Any,
+    sizes: Iterable[int] = SIZES,
+    *,
+    level: float = LEVEL,
+    scale: str = "linear",
+) -> pd.DataFrame:
+    """What n seeds resolve, by the spread of the paired differences of two arms.
+
+    Parameters
+    ----------
+    ours, theirs : (N,) numbers
+        Of the same seeds in the same order.
+    sizes, level, scale
+        As in `resolution`.
+
+    Returns
+    -------
+    DataFrame, indexed by n
+        half_width, at_80 and seeds, as in `resolution`.
+    """
+    one_of("scale", scale, SCALES)
+    differences = _differences(ours, theirs, scale)
+    rows = {}
+    for n in sizes:
+        row = _row(differences.std(ddof=1), n, level, scale)
+        rows[n] = row | {"seeds": len(differences)}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
+
+
+def control(
+    ours: Any,
+    theirs: Any,
+    sizes: Iterable[int] = SIZES,
+    *,
+    rng: np.random.Generator,
+    draws: int = 2000,
+    level: float = LEVEL,
+    scale: str = "linear",
+) -> pd.DataFrame:
+    """How often a difference that is there is found with n seeds: a positive control.
+
+    Parameters
+    ----------
+    ours, theirs : (N,) numbers
+        Of the same seeds in the same order.
+    rng : numpy.random.Generator
+        Draws n of the N seeds without replacement.
+    draws : int
+        Draws of each size.
+    sizes, level, scale
+        As in `resolution`.
+
+    Returns
+    -------
+    DataFrame, indexed by n
+        found, the share of draws whose interval leaves 0 out on the side of the mean over all
+        seeds, NaN for n above N; and difference, that mean (in percent with scale="log").
+    """
+    one_of("scale", scale, SCALES)
+    numpy_generator(rng)
+    differences = _differences(ours, theirs, scale)
+    rows = {}
+    for n in sizes:
+        share = np.nan
+        if n <= len(differences):
+            share = _found(differences, n, draws, level, rng)
+        rows[n] = {"found": share, "difference": _shown_on(differences.mean(), scale)}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
+
+
+def seed_values(
+    records: Any,
+    *,
+    target: float | None = None,
+    unit: str | Unit = "rollouts",
+    budget: float | None = None,
+    y: str = "accuracy",
+) -> pd.Series:
+    """One number for each seed of a setting, as `resolution` takes them.
+
+    Parameters
+    ----------
+    records : records of one setting
+    target : float, optional
+        With it, what each run spent until its score reached the target; use scale="log".
+    unit : str or Unit
+        What is counted to the target, or what the budget is counted in.
+    budget : float, optional
+        Without a target: the score at this budget, in percentage points; None for the largest that
+        all reached.
+    y : str
+        As in `courses.read`.
+
+    Returns
+    -------
+    Series, indexed by seed
+
+    Raises
+    ------
+    ValueError
+        When a run does not reach the target: with censored values the spread is not known, so
+        choose a lower target.
+    """
+    [courses] = read({"records": records}, y).values()
+    if target is None:
+        if budget is None:
+            budget = common_budget({"records": courses}, unit)
+        return pd.Series(
+            {seed: 100 * course.score_at(unit, budget) for seed, course in courses.items()}
+        )
+    found = {}
+    for seed, course in courses.items():
+        crossed = crossing(course.places(unit), course.scores, target)
+        if not crossed.reached:
+            raise ValueError(
+                f"target={target:g}: {course.path} does not reach it, so the spread over seeds is "
+                "not known; choose a lower target"
+            )
+        found[seed] = crossed.place
+    return pd.Series(found)
+
+
+def _row(deviation: float, n: int, level: float, scale: str) -> dict[str, float]:
+    half_width = smallest_change(deviation, n, level)
+    at_80 = smallest_change(deviation, n, level, power=0.8)
+    return {"half_width": _shown_on(half_width, scale), "at_80": _shown_on(at_80, scale)}
+
+
+def _false_alarms(
+    values: np.ndarray, n: int, splits: int, level: float, rng: np.random.Generator
+) -> float:
+    """Share of random splits into two arms of n whose paired interval leaves 0 out."""
+    alarms = 0
+    for _ in range(splits):
+        drawn = rng.permutation(values)[: 2 * n]
+        mean, half = mean_interval(drawn[:n] - drawn[n:], level)
+        alarms += abs(mean) > half
+    return alarms / splits
+
+
+def _found(
+    differences: np.ndarray, n: int, draws: int, level: float, rng: np.random.Generator
+) -> float:
+    """Share of draws of n differences whose interval lies on the side of their overall mean."""
+    sign = np.sign(differences.mean())
+    found = 0
+    for _ in range(draws):
+        mean, half = mean_interval(rng.choice(differences, n, replace=False), level)
+        found += sign * mean > half
+    return found / draws
+
+
+def _differences(ours: Any, theirs: Any, scale: str) -> np.ndarray:
+    ours = _on_scale(finite("ours", ours, 1), scale)
+    theirs = _on_scale(finite("theirs", theirs, 1), scale)
+    if ours.shape != theirs.shape or len(ours) < 2:
+        raise ValueError(
+            f"ours {ours.shape} and theirs {theirs.shape}: at least two pairs of seeds are needed"
+        )
+    return ours - theirs
+
+
+def _on_scale(values: np.ndarray, scale: str) -> np.ndarray:
+    if scale == "linear":
+        return values
+    if (values <= 0).any():
+        raise ValueError(f"values: {values.min():g} is among them; costs above 0 are needed")
+    return np.log(values)
+
+
+def _shown_on(change: float, scale: str) -> float:
+    """A change as it is read: in the unit of the values, or in percent."""
+    return float(change if scale == "linear" else 100 * np.expm1(change))

@@ -1,0 +1,273 @@
+"""Which records belong together: seeds of one setting, and settings of one comparison.
+
+Two records are *seeds of one another* if everything but the seed is the same: method with all its
+arguments, lab, and training arguments. How often a run was evaluated or checkpointed does not
+count. Records of different settings are never averaged, whatever their names say.
+
+A comparison is a dict from label to the records of its seeds, as `load_all`, `find` and `labelled`
+return it; the labels are the arms of the comparison.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.records import Record
+
+__all__ = [
+    "Arms",
+    "arms",
+    "by_seed",
+    "find",
+    "labelled",
+    "load_all",
+    "one_setting",
+    "rounds_per_epoch",
+    "settings",
+]
+
+Arms = Mapping[str, Sequence[Record]]
+
+LONGEST_LABEL = 60
+
+# What two runs may differ in and still be seeds of one another.
+FREE_ARGUMENTS = ("seed", "evaluate_every", "checkpoint_every")
+
+
+def load_all(path: Any) -> dict[str, list[Record]]:
+    """The records in directories `path/label/seed-N`, by label.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    dict from label to a list of Record
+        Labels in alphabetical order, the records of each in the order of their seeds.
+
+    Raises
+    ------
+    ValueError
+        When there are none, or when runs of different settings share a label.
+    """
+    found: dict[str, list[Record]] = {}
+    for manifest in sorted(Path(path).glob("*/*/manifest.json")):
+        found.setdefault(manifest.parent.parent.name, []).append(Record(manifest.parent))
+    if not found:
+        raise ValueError(f"path={str(path)!r}: no records of the form label/seed-0 there")
+    return arms(found)
+
+
+def find(paths: Iterable[Any]) -> dict[str, list[Record]]:
+    """The records at or under some paths, at most two directories deep, by label; see `labelled`.
+
+    Raises
+    ------
+    ValueError
+        For a path without any record.
+    """
+    records: dict[Path, Record] = {}
+    for path in map(Path, paths):
+        manifests = []
+        for depth in ("", "*/", "*/*/"):
+            manifests += sorted(path.glob(f"{depth}manifest.json"))
+        if not manifests:
+            raise ValueError(
+                f"{str(path)!r}: no record there (manifest.json is missing), nor in its directories"
+            )
+        for manifest in manifests:
+            records[manifest.parent.resolve()] = Record(manifest.parent)
+    return labelled(records.values())
+
+
+def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
+    """Group records into settings and their seeds.
+
+    Directories label/seed-0, label/seed-1, ... give their own label. The label of other records is
+    the method's name. Where several settings share a name, what differs between them stands behind
+    it, as in "grpo (allocator.n=4)"; where that is not enough, or a seed occurs twice, the path
+    does.
+
+    Parameters
+    ----------
+    records : one or more Record
+
+    Returns
+    -------
+    dict from label to a list of Record
+        In the order of first appearance, the records of each in the order of their seeds.
+    """
+    records = [records] if isinstance(records, Record) else list(records)
+    if not records:
+        raise ValueError("records=[]: at least one is needed")
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        name = _folder_label(record) or record.label
+        folder = str(record.path.resolve().parent) if _folder_label(record) else ""
+        key = json.dumps(settings(record), sort_keys=True)
+        groups.setdefault((name, folder + key), []).append(record)
+    parts = []
+    for (name, _), group in groups.items():
+        seeds = {record.manifest["seed"] for record in group}
+        if len(seeds) < len(group):
+            # A seed that occurs twice is another run of the same setting, so it stands alone.
+            parts += [(name, [record]) for record in group]
+        else:
+            parts.append((name, group))
+    labels = _distinct_labels(parts)
+    return {label: _in_order(group) for label, (_, group) in zip(labels, parts)}
+
+
+def arms(records: Any) -> dict[str, list[Record]]:
+    """A comparison from whatever a function was given.
+
+    Parameters
+    ----------
+    records : Record, list of Record, or dict from label to either
+        A dict keeps its labels; a list is grouped by `labelled`.
+
+    Returns
+    -------
+    dict from label to a list of Record
+
+    Raises
+    ------
+    ValueError
+        When a label of a dict holds no run, runs of different settings, or one seed twice.
+    TypeError
+        For anything but records, such as paths.
+    """
+    if not isinstance(records, Mapping):
+        return labelled(_listed(records))
+    found = {}
+    for label, group in records.items():
+        group = _listed(group)
+        one_setting(group, f"label {label!r}")
+        found[str(label)] = _in_order(group)
+    if not found:
+        raise ValueError("records={}: at least one label with its records is needed")
+    return found
+
+
+def one_setting(records: Any, what: str = "records") -> list[Record]:
+    """The records as a list; ValueError unless they are seeds of one setting.
+
+    Parameters
+    ----------
+    records : Record or list of Record
+    what : str
+        How the message names them.
+    """
+    records = _listed(records)
+    if not records:
+        raise ValueError(f"{what}: at least one record is needed")
+    found = labelled(records)
+    if len(found) == 1:
+        return _in_order(records)
+    different = {json.dumps(settings(record), sort_keys=True) for record in records}
+    if len(different) == 1:
+        raise ValueError(f"{what}: a seed occurs twice; give the runs labels of their own")
+    raise ValueError(
+        f"{what}: runs of {len(found)} different settings ({', '.join(found)}) are no seeds of one "
+        "another, so they are not averaged; pass a dict from label to records"
+    )
+
+
+def by_seed(records: Sequence[Record]) -> dict[int, Record]:
+    """The records of one setting by their seed."""
+    return {record.manifest["seed"]: record for record in records}
+
+
+def settings(record: Record) -> dict[str, Any]:
+    """What makes a run's setting: method, lab and training arguments, as its manifest has them."""
+    manifest = record.manifest
+    arguments = manifest.get("arguments", {})
+    return {
+        "method": manifest["method"],
+        "lab": manifest.get("lab"),
+        "arguments": {
+            name: value for name, value in arguments.items() if name not in FREE_ARGUMENTS
+        },
+    }
+
+
+def rounds_per_epoch(record: Record) -> int | None:
+    """Rounds in which a run goes through its pool once; None where the lab has no pool.
+
+    The last round of an epoch may take some problems of the next one.
+    """
+    manifest = record.manifest
+    pool = (manifest.get("lab") or {}).get("pool")
+    problems = manifest.get("arguments", {}).get("problems_per_round")
+    if pool is None or problems is None:
+        return None
+    return -(-int(pool) // int(problems))
+
+
+def _folder_label(record: Record) -> str | None:
+    """The label that a directory label/seed-N gives, None for another directory."""
+    folder = record.path.resolve()
+    return folder.parent.name if re.fullmatch(r"seed-\d+", folder.name) else None
+
+
+def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
+    """One label for each group: the name, what distinguishes its settings, or its path."""
+    labels = [name for name, _ in parts]
+    for name in sorted({label for label in labels if labels.count(label) > 1}):
+        places = [i for i, (other, _) in enumerate(parts) if other == name]
+        flat = [_flat(settings(parts[i][1][0])) for i in places]
+        keys = sorted({key for each in flat for key in each})
+        differing = [key for key in keys if len({each.get(key) for each in flat}) > 1]
+        for i, each in zip(places, flat):
+            shown = ", ".join(f"{_short(key)}={each.get(key, 'none')}" for key in differing)
+            if shown:
+                labels[i] = f"{name} ({shown})"
+    found = []
+    for label, (name, group) in zip(labels, parts):
+        distinct = labels.count(label) == 1 and len(label) <= LONGEST_LABEL
+        found.append(label if distinct else f"{name} ({group[0].path})")
+    return found
+
+
+def _flat(value: Any, path: str = "") -> dict[str, str]:
+    """A nested description as one level: dotted path to text."""
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    else:
+        return {path: str(value)}
+    flat = {}
+    for name, item in items:
+        flat |= _flat(item, f"{path}.{name}".lstrip("."))
+    return flat
+
+
+def _short(key: str) -> str:
+    """A dotted path without the part that every run has."""
+    for prefix in ("method.", "lab.", "arguments."):
+        key = key.removeprefix(prefix)
+    return key
+
+
+def _in_order(records: Sequence[Record]) -> list[Record]:
+    return sorted(records, key=lambda record: record.manifest["seed"])
+
+
+def _listed(records: Any) -> list[Record]:
+    """One or more records as a list; TypeError for paths and other things."""
+    if isinstance(records, Record):
+        return [records]
+    if isinstance(records, Iterable) and not isinstance(records, str | Path | Mapping):
+        records = list(records)
+        if all(isinstance(record, Record) for record in records):
+            return records
+    raise TypeError(
+        f"records={records!r}: a Record, a list of them, or a dict from label to either is needed, "
+        "as wb.load(path) and analysis.runs.load_all(path) give them"
+    )

@@ -1,0 +1,254 @@
+"""What it takes to reach a target score: rollouts, FLOPs, seconds or rounds.
+
+On a rising learning curve this is a sharper question than the score at a budget. A ratio is formed
+for every seed, an arm's cost over the baseline's, and averaged on the log scale.
+
+A run that ends before the target is *censored*: its cost is only known to be more than it had
+spent. Leaving such runs out would flatter the slow arms. They are counted at what they had spent,
+and the interval is open on the side where this says nothing, see `intervals.Measurement`.
+
+The sampling error of a single evaluation would let a noisy curve cross a target too early. The
+crossing is therefore that of the rising curve that fits all evaluations best (isotonic least
+squares), linear between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import isotonic_regression
+
+from workbench.analysis.courses import Course, Unit, each, name_of, read
+from workbench.analysis.intervals import LEVEL, Measurement
+from workbench.analysis.metrics import finite
+from workbench.utils.validation import one_of, shown
+
+__all__ = ["Crossing", "common_target", "crossing", "ratio_to_target", "rising", "to_target"]
+
+
+class Crossing(NamedTuple):
+    """Where a run reached a target: `place`, or where it ended if it did not get there."""
+
+    place: float
+    reached: bool
+
+
+def rising(scores: Any) -> np.ndarray:
+    """The rising curve closest to the scores in least squares, (E,) float64.
+
+    Neighbours that fall are replaced by their mean (pooling of adjacent violators).
+
+    Examples
+    --------
+    >>> rising([0.1, 0.3, 0.2, 0.6]).tolist()
+    [0.1, 0.25, 0.25, 0.6]
+    """
+    return isotonic_regression(finite("scores", scores, 1)).x
+
+
+def crossing(places: Any, scores: Any, target: float) -> Crossing:
+    """Where the rising fit of a curve reaches a target.
+
+    Parameters
+    ----------
+    places : (E,) numbers, never falling
+        Round, rollouts, ... at each evaluation.
+    scores : (E,) numbers
+    target : float
+
+    Returns
+    -------
+    Crossing
+        Linear between two evaluations. A curve that never reaches the target is censored at its
+        last place.
+
+    Raises
+    ------
+    ValueError
+        When the curve begins at the target or above it: then no ratio of costs has a meaning.
+
+    Examples
+    --------
+    >>> crossing([0, 10, 20], [0.2, 0.4, 0.6], 0.5)
+    Crossing(place=15.0, reached=True)
+    >>> crossing([0, 10, 20], [0.2, 0.4, 0.6], 0.7)
+    Crossing(place=20.0, reached=False)
+    """
+    places = finite("places", places, 1)
+    fit = rising(scores)
+    if places.shape != fit.shape or (np.diff(places) < 0).any():
+        raise ValueError(
+            f"places {places.shape} and scores {fit.shape}: one rising place for each score is "
+            "needed"
+        )
+    if not np.isfinite(target):
+        raise ValueError(f"target={shown(target)}: a finite number is needed")
+    if fit[0] >= target:
+        raise ValueError(
+            f"target={target:g}: a run begins at {fit[0]:.3g}; the target must lie above that"
+        )
+    if fit[-1] < target:
+        return Crossing(float(places[-1]), False)
+    after = int(np.argmax(fit >= target))
+    before = after - 1
+    share = (target - fit[before]) / (fit[after] - fit[before])
+    return Crossing(float(places[before] + share * (places[after] - places[before])), True)
+
+
+def ratio_to_target(ours: Any, theirs: Any, level: float = LEVEL) -> Measurement:
+    """Costs of one arm over those of another, pair by pair, with censored runs counted.
+
+    Parameters
+    ----------
+    ours, theirs : (n,) Crossing each
+        Of the same seeds in the same order.
+    level : float
+        Probability of the interval.
+
+    Returns
+    -------
+    Measurement
+        On the scale "ratio". Below 1, the arm needs less than the baseline.
+
+    Examples
+    --------
+    >>> ours = [Crossing(50, True), Crossing(60, False)]
+    >>> found = ratio_to_target(ours, [Crossing(100, True), Crossing(100, True)])
+    >>> round(found.value, 3), found.censored, found.high
+    (0.548, 1, inf)
+    """
+    ours = [Crossing(*crossed) for crossed in ours]
+    theirs = [Crossing(*crossed) for crossed in theirs]
+    if len(ours) != len(theirs):
+        raise ValueError(f"{len(ours)} and {len(theirs)} runs: pairs of runs are needed")
+    ratios = [a.place / b.place for a, b in zip(ours, theirs)]
+    return Measurement(
+        np.array(ratios),
+        scale="ratio",
+        censored=sum(not crossed.reached for crossed in ours),
+        censored_baseline=sum(not crossed.reached for crossed in theirs),
+        level=level,
+    )
+
+
+def to_target(
+    groups: Any,
+    target: float,
+    unit: str | Unit = "rollouts",
+    *,
+    baseline: str | None = None,
+    y: str = "accuracy",
+    level: float = LEVEL,
+    grid: str = "common",
+) -> pd.DataFrame:
+    """What every arm spends until its held-out score reaches a target.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    target : float
+        A score, see `common_target` for one that all runs reach.
+    unit : str or Unit
+        See `courses.spent`.
+    baseline : str, optional
+        A label: the others are compared with it, seed by seed.
+    y, grid
+        As in `courses.read`.
+    level : float
+        Probability of the intervals.
+
+    Returns
+    -------
+    DataFrame, a row a label
+        n (runs), reached (how many of them reached the target) and cost, the geometric mean over
+        runs, in which a run that did not reach it counts with all it spent. With a baseline also
+        ratio, low and high (on the log scale), pairs, censored (pairs whose run did not reach the
+        target, so that the ratio is at least the value) and censored_baseline (pairs whose
+        baseline did not, so that it is at most the value).
+
+    Raises
+    ------
+    ValueError
+        For a target at or below where a run begins, and for runs that cannot be compared.
+    """
+    courses = read(groups, y, grid=grid)
+    if baseline is not None:
+        one_of("baseline", baseline, courses)
+    crossings = _crossings(courses, target, unit)
+    rows: dict[str, dict[str, float]] = {}
+    for label, by_seed in crossings.items():
+        places = np.array([crossed.place for crossed in by_seed.values()])
+        rows[label] = {
+            "n": len(by_seed),
+            "reached": sum(crossed.reached for crossed in by_seed.values()),
+            "cost": float(np.exp(np.log(places).mean())),
+        }
+        if baseline is not None and label != baseline:
+            rows[label] |= _against(by_seed, crossings[baseline], level)
+    found = pd.DataFrame.from_dict(rows, orient="index")
+    return found.rename_axis(f"{y} {target:g}, {name_of(unit)}")
+
+
+def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float:
+    """The highest score that every run reaches, by the rising fit of its curve.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    y : str
+        As in `courses.read`.
+    share : float
+        1 for that score itself; .8 for a target at 80 % of the way there from the highest score
+        before training.
+
+    Raises
+    ------
+    ValueError
+        When a run ends no higher than another one begins.
+    """
+    courses = list(each(read(groups, y)))
+    fits = [rising(course.scores) for course in courses]
+    start = max(float(fit[0]) for fit in fits)
+    top = min(float(fit[-1]) for fit in fits)
+    if top <= start:
+        raise ValueError(
+            f"no target: a run ends at {top:.3g} and one begins at {start:.3g}, so there is no "
+            "score above the start that all reach"
+        )
+    if not 0 < share <= 1:
+        raise ValueError(f"share={shown(share)}: a number above 0 and up to 1 is needed")
+    return start + share * (top - start)
+
+
+def _crossings(
+    courses: dict[str, dict[int, Course]], target: float, unit: str | Unit
+) -> dict[str, dict[int, Crossing]]:
+    found: dict[str, dict[int, Crossing]] = {}
+    for label, by_seed in courses.items():
+        found[label] = {
+            seed: crossing(course.places(unit), course.scores, target)
+            for seed, course in by_seed.items()
+        }
+    return found
+
+
+def _against(
+    ours: dict[int, Crossing], theirs: dict[int, Crossing], level: float
+) -> dict[str, float]:
+    """The paired ratio of two arms; nothing where they have no seed in common."""
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds:
+        return {}
+    measured = ratio_to_target(
+        [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds], level
+    )
+    return {
+        "ratio": measured.value,
+        "low": measured.low,
+        "high": measured.high,
+        "pairs": measured.n,
+        "censored": measured.censored,
+        "censored_baseline": measured.censored_baseline,
+    }

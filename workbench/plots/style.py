@@ -1,0 +1,416 @@
+"""The house style of all figures: sizes, colours, where labels stand, and how figures are saved.
+
+- A figure is 7 inches wide, 700 pixels at the usual 100 dots an inch, and its text is readable at
+  that size.
+- A method, an outcome, a phase and a verdict have the same colour in every figure. The colours are
+  distinguishable with the usual kinds of colour blindness, and none of them is needed to read a
+  figure: lines have labels or dashes, bars have names.
+- A title says what the figure shows; whoever draws it for a text passes the finding as `title`.
+- Bands and bars are 95 % Student intervals over seeds, and the number of seeds is named.
+- Saved as SVG, a figure follows the reader's light or dark setting.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+WIDTH = 7.0  # inches
+HEIGHT = 3.6
+
+INK = "#262626"
+SOFT = "#666666"
+GRID = "#e6e6e6"
+PAPER = "#ffffff"
+
+BASELINE = "#4d4d4d"
+
+# The same parts of a figure on a dark page.
+DARK = {
+    INK: "#e6e6e6",
+    SOFT: "#a8a8a8",
+    GRID: "#3a3f45",
+    PAPER: "#16191d",
+    BASELINE: "#d0d0d0",
+}
+
+PALETTE = (
+    "#0173b2",
+    "#de8f05",
+    "#029e73",
+    "#d55e00",
+    "#cc78bc",
+    "#56b4e9",
+    "#ca9161",
+    "#949494",
+    "#8a7a00",
+    "#6a51a3",
+)
+
+# Methods by the beginning of their label; the longest one that fits decides.
+METHODS = {
+    "grpo": BASELINE,
+    "dapo": "#56b4e9",
+    "gspo": "#ca9161",
+    "dr_grpo": "#8a7a00",
+    "pods": "#0173b2",
+    "max_variance": "#0173b2",
+    "max_reward": "#ca9161",
+    "random": "#949494",
+    "ar3po": "#de8f05",
+    "knapsack": "#029e73",
+    "aero": "#d55e00",
+    "cbs": "#cc78bc",
+}
+
+WRONG = "#b35806"
+MIXED = "#c4c4c4"
+RIGHT = "#2166ac"
+
+# Everything else that has a colour of its own, by its name in tables.
+NAMED = {
+    "all wrong": WRONG,
+    "mixed": MIXED,
+    "all right": RIGHT,
+    "never solved": WRONG,
+    "solved sometimes": MIXED,
+    "always solved": RIGHT,
+    "extremely-hard": WRONG,
+    "hard": "#f1a340",
+    "medium": MIXED,
+    "easy": "#7fb4d8",
+    "extremely-easy": RIGHT,
+    "generate": "#56b4e9",
+    "verify": "#949494",
+    "schedule": "#e3c515",
+    "update": "#0173b2",
+    "alike": "#949494",
+    "rescued": "#d55e00",
+    "partial": "#e3a86b",
+    "high": "#0173b2",
+    "agrees": "#029e73",
+    "smaller than published": "#8fd0b8",
+    "none seen": "#f2c48d",
+    "disagrees": "#d55e00",
+    "cannot tell": "#d0d0d0",
+}
+
+# Later settings of one method share its colour and differ in their dashes.
+DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+MARKERS = "os^Dv*P<>X"
+
+SETTINGS = {
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": "medium",
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "font.size": 10,
+    "svg.hashsalt": "workbench",
+    "svg.fonttype": "none",
+}
+
+
+class Look(NamedTuple):
+    """How one label is drawn."""
+
+    colour: str
+    dash: Any
+    marker: str
+
+
+@contextmanager
+def style() -> Iterator[Any]:
+    """The house style for drawing of your own: `with plots.style() as colours: ...`.
+
+    Only these settings change, and they come back: a whole `rc_context` would also undo the
+    notebook's switch to inline figures.
+
+    Yields
+    ------
+    seaborn palette
+    """
+    before = {name: plt.rcParams[name] for name in SETTINGS}
+    plt.rcParams.update(SETTINGS)
+    try:
+        yield sns.color_palette(PALETTE)
+    finally:
+        plt.rcParams.update(before)
+
+
+def new_axes(height: float = HEIGHT, width: float = WIDTH) -> Axes:
+    """An Axes of a figure of its own, in inches."""
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def row_axes(rows: int) -> Axes:
+    """An Axes whose height fits so many rows."""
+    return new_axes(1.2 + 0.32 * rows)
+
+
+def panels(n: int, *, width: float | None = None, height: float = 3.2) -> list[Axes]:
+    """n Axes side by side, as a list.
+
+    Parameters
+    ----------
+    n : int
+    width : float, optional
+        Of each, in inches; None for a figure of the usual width.
+    height : float
+        In inches.
+    """
+    whole = WIDTH if width is None else n * width
+    with style():
+        _, axes = plt.subplots(1, n, figsize=(whole, height), layout="constrained", squeeze=False)
+    return list(axes.flat)
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """Colour, dash and marker of every label, the same in every figure.
+
+    A label that begins with the name of a method has its colour; the second and later settings of
+    that method have other dashes and markers. Other labels take colours that none of these has.
+
+    Parameters
+    ----------
+    labels : texts
+        In the order in which they are drawn.
+
+    Returns
+    -------
+    dict from label to Look
+
+    Examples
+    --------
+    >>> found = looks(["GRPO", "Knapsack RL", "knapsack-maxvar"])
+    >>> found["Knapsack RL"].colour == found["knapsack-maxvar"].colour
+    True
+    >>> found["Knapsack RL"].dash == found["knapsack-maxvar"].dash
+    False
+    """
+    labels = list(labels)
+    own = {label: _method_colour(label) for label in labels}
+    free = [colour for colour in PALETTE if colour not in own.values()] or list(PALETTE)
+    used: dict[str, int] = {}
+    found = {}
+    others = 0
+    for label in labels:
+        colour = own[label]
+        if colour is None:
+            colour = free[others % len(free)]
+            others += 1
+        turn = used.get(colour, 0)
+        used[colour] = turn + 1
+        found[label] = Look(colour, DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
+    return found
+
+
+def named_colours(names: Iterable[Any], palette: str | None = None) -> dict[Any, Any]:
+    """A colour for each part of a stacked bar.
+
+    Outcomes, difficulty classes, phases, kinds of groups and verdicts have their own.
+
+    Parameters
+    ----------
+    names : texts
+    palette : str, optional
+        A seaborn palette for parts that have an order and none of these names.
+    """
+    names = list(names)
+    if all(str(name) in NAMED for name in names):
+        return {name: NAMED[str(name)] for name in names}
+    colours = sns.color_palette(palette, len(names)) if palette else PALETTE
+    return {name: colours[i % len(colours)] for i, name in enumerate(names)}
+
+
+def finish(
+    ax: Axes,
+    *,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    legend: str | None = "outside",
+) -> Axes:
+    """Set title and axis labels where they are given, and place the legend.
+
+    Parameters
+    ----------
+    ax : Axes
+    title, xlabel, ylabel : str, optional
+        None leaves what is there.
+    legend : {"outside", "above", "direct", None}
+        Beside the axes, above them, as labels at the ends of the lines, or none.
+    """
+    if title is not None:
+        ax.set_title(title)
+    if xlabel is not None:
+        ax.set_xlabel(xlabel)
+    if ylabel is not None:
+        ax.set_ylabel(ylabel)
+    if legend == "direct":
+        label_ends(ax)
+    elif legend == "outside":
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    elif legend == "above":
+        entries = len(ax.get_legend_handles_labels()[1])
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(entries, 4), borderaxespad=0.2)
+        ax.set_title(ax.get_title("left"), pad=8 + 16 * -(-entries // 4))
+    return ax
+
+
+def label_ends(ax: Axes, gap: float = 0.075) -> None:
+    """Write each line's label beside its right end, in its colour, apart from one another.
+
+    Parameters
+    ----------
+    ax : Axes
+        Lines whose label begins with an underscore are passed over.
+    gap : float
+        The least distance between two labels, as a share of the height of the axes.
+    """
+    lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+    if not lines:
+        return
+    ends = []
+    for line in lines:
+        x = np.asarray(line.get_xdata(), dtype=float)
+        y = np.asarray(line.get_ydata(), dtype=float)
+        last = np.flatnonzero(np.isfinite(y))[-1]
+        ends.append((x[last], y[last]))
+    to_axes = ax.transData + ax.transAxes.inverted()
+    heights = to_axes.transform(ends)[:, 1]
+    for line, height in zip(lines, spread(heights, gap)):
+        ax.annotate(
+            str(line.get_label()),
+            (1.01, height),
+            xycoords="axes fraction",
+            color=line.get_color(),
+            va="center",
+            size="small",
+            annotation_clip=False,
+        )
+
+
+def spread(heights: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
+    """Heights moved apart to a least distance, each as little as needed, (N,) float64.
+
+    Examples
+    --------
+    >>> spread([0.5, 0.5, 0.9], 0.1).round(2).tolist()
+    [0.45, 0.55, 0.9]
+    """
+    heights = np.asarray(heights, dtype=float)
+    order = np.argsort(heights, kind="stable")
+    # Groups of labels that touch are pooled and stand evenly around their mean.
+    groups: list[list[float]] = []
+    for height in heights[order]:
+        groups.append([height])
+        while len(groups) > 1 and _too_near(groups[-2], groups[-1], gap):
+            last = groups.pop()
+            groups[-1] += last
+    placed = []
+    for group in groups:
+        start = np.mean(group) - gap * (len(group) - 1) / 2
+        placed += [start + gap * i for i in range(len(group))]
+    moved = np.empty(len(heights))
+    moved[order] = placed
+    return moved
+
+
+def short_numbers(ax: Axes, x: Any, ticks: int = 6) -> None:
+    """Ticks of the x axis: whole numbers of rounds, and 20k or 1.5T of everything else.
+
+    Parameters
+    ----------
+    ax : Axes
+    x : str or courses.Unit
+        What the axis shows.
+    ticks : int
+        At most so many.
+    """
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=x == "round"))
+    if x not in ("round", "seconds"):
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def save(figures: Mapping[str, Any], folder: Any) -> None:
+    """Write figures as SVG that follow the reader's light or dark setting.
+
+    Parameters
+    ----------
+    figures : dict from name to Axes or Figure
+        Of Axes their whole figure is written, to folder/name.svg, without a date in the file.
+    folder : path
+        Made when missing.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with style():
+        for name, drawn in figures.items():
+            figure = drawn if isinstance(drawn, Figure) else drawn.figure
+            (Path(folder) / f"{name}.svg").write_text(svg(figure))
+
+
+def svg(figure: Figure) -> str:
+    """A figure as SVG text, with the colours of paper and ink for dark pages."""
+    buffer = io.StringIO()
+    with style():
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    rules = []
+    for light, dark in DARK.items():
+        for part in ("fill", "stroke"):
+            rules.append(f'[style*="{part}: {light}"]{{{part}:{dark} !important}}')
+    sheet = "<style>@media (prefers-color-scheme: dark){" + "".join(rules) + "}</style>"
+    # The first tag is the one of the drawing itself.
+    return re.sub(r"(<svg\b[^>]*>)", lambda tag: tag[1] + sheet, buffer.getvalue(), count=1)
+
+
+def seeds(counts: Iterable[int]) -> str:
+    """How many seeds, for labels and titles: "n = 8", "n = 5 or 8".
+
+    Examples
+    --------
+    >>> seeds([8, 5, 8])
+    'n = 5 or 8'
+    """
+    return "n = " + " or ".join(str(count) for count in sorted({int(count) for count in counts}))
+
+
+def _method_colour(label: str) -> str | None:
+    """The colour of the method that a label begins with."""
+    text = re.sub(r"[^a-z0-9]+", "_", label.lower())
+    fitting = [name for name in METHODS if text.startswith(name)]
+    return METHODS[max(fitting, key=len)] if fitting else None
+
+
+def _too_near(lower: list[float], upper: list[float], gap: float) -> bool:
+    """Whether two groups of labels would touch."""
+    top = np.mean(lower) + gap * (len(lower) - 1) / 2
+    bottom = np.mean(upper) - gap * (len(upper) - 1) / 2
+    return bool(bottom - top < gap)
