@@ -59,7 +59,10 @@ def readable(app, what, name, obj, options, lines):
 def _block(text):
     if text.startswith("    ") or re.search(r"\S {2,}\S", text) or "\n    " in text:
         return "::\n\n" + textwrap.indent(textwrap.dedent(text), "   ")
-    return "".join(_code(part) if part.startswith("`") else _escaped(part) for part in re.split(r"(`[^`]+`)", text))
+    return "".join(
+        _code(part) if part.startswith("`") else _escaped(part)
+        for part in re.split(r"(`[^`]+`)", text)
+    )
 
 
 def _code(quoted):
@@ -80,7 +83,9 @@ def _inline(self, node):
 def _displayed(self, node):
     formula, _, tag = node.astext().partition(r"\tag{")
     number = f'<span class="tag">({tag.rstrip("} ")})</span>' if tag else ""
-    self.body.append(f'<div class="formula">{convert(formula.strip(), display="block")}{number}</div>')
+    self.body.append(
+        f'<div class="formula">{convert(formula.strip(), display="block")}{number}</div>'
+    )
     raise nodes.SkipNode
 
 

@@ -355,7 +355,9 @@ def test_the_error_is_that_of_the_estimate_used():
 
 def test_reused_rollouts_do_not_count():
     rates = SuccessRates()
-    rates.feedback(Rollouts(problem=["a"] * 3, correct=[0, 0, 1], round=[7, 7, 2]), Context(round=7))
+    rates.feedback(
+        Rollouts(problem=["a"] * 3, correct=[0, 0, 1], round=[7, 7, 2]), Context(round=7)
+    )
     assert estimate(rates, "a") == pytest.approx([0])
 
 

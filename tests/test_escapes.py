@@ -20,7 +20,6 @@ import pytest
 from attacks import ATTACKS
 from programs import (
     AS_USER,
-    BWRAP,
     ROOT,
     WEAK,
     all_kinds,

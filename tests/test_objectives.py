@@ -53,9 +53,16 @@ def test_the_average_over_groups_weighs_every_group_alike():
 def test_clipping_by_hand():
     # A > 0: 1.5 is bounded at 1.28 and 0.5 is not. A < 0: 0.5 is bounded at 0.8.
     ratios = [[1.5, 0.5, 1.0], [0.5, 1.0, 1.0]]
-    assert loss(ratios, loss_aggregation="token") == pytest.approx(-(1.28 + 0.5 + 1.0 - 2 * 0.8) / 4)
+    assert loss(ratios, loss_aggregation="token") == pytest.approx(
+        -(1.28 + 0.5 + 1.0 - 2 * 0.8) / 4
+    )
     _, clipped = surrogate(
-        torch.tensor(ratios).log(), OLD_LOGPROBS, ADVANTAGES, MASK, clip=(0.2, 0.28), importance_sampling="token"
+        torch.tensor(ratios).log(),
+        OLD_LOGPROBS,
+        ADVANTAGES,
+        MASK,
+        clip=(0.2, 0.28),
+        importance_sampling="token",
     )
     assert clipped.tolist() == [[True, False, False], [True, False, False]]
 
@@ -64,22 +71,27 @@ def test_sequence_ratio_is_the_geometric_mean():
     ratios = [[1.1, 1.2, 1.0], [0.9, 1.0, 1.0]]
     first = (1.1 * 1.2) ** (1 / 3)
     second = 0.9
-    assert loss(ratios, importance_sampling="sequence", loss_aggregation="rollout") == pytest.approx(
-        -(first - 2 * second) / 2, rel=1e-5
-    )
+    assert loss(
+        ratios, importance_sampling="sequence", loss_aggregation="rollout"
+    ) == pytest.approx(-(first - 2 * second) / 2, rel=1e-5)
 
 
 def test_sequence_gradient_is_shared_by_its_tokens():
     logprobs = torch.tensor([[0.05, 0.1, 0.0], [0.0, 0.0, 0.0]], requires_grad=True)
-    policy_loss(logprobs, OLD_LOGPROBS, ADVANTAGES, MASK, importance_sampling="sequence", loss_aggregation="rollout").backward()
+    policy_loss(
+        logprobs,
+        OLD_LOGPROBS,
+        ADVANTAGES,
+        MASK,
+        importance_sampling="sequence",
+        loss_aggregation="rollout",
+    ).backward()
     expected = -math.exp(0.05) / 3 / 2  # s * A / |o| / R
     assert logprobs.grad[0].tolist() == pytest.approx([expected] * 3, rel=1e-5)
     assert logprobs.grad[1].tolist() == [pytest.approx(1.0), 0.0, 0.0]
 
 
-@given(
-    st.sampled_from(IMPORTANCE_SAMPLING), st.sampled_from(LOSS_AGGREGATION), st.integers(0, 99)
-)
+@given(st.sampled_from(IMPORTANCE_SAMPLING), st.sampled_from(LOSS_AGGREGATION), st.integers(0, 99))
 def test_padding_never_matters(importance_sampling, aggregation, seed):
     draw = torch.Generator().manual_seed(seed)
     logprobs = torch.randn(2, 3, generator=draw) - 2

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from math_cases import CASES, LIMITS
 
 from workbench.verifiers import STATUSES, Math, Scores
-from workbench.verifiers.boxes import BOX, last_box, only_box, readable
+from workbench.verifiers.boxes import BOX, last_box, only_box
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE = 1.2

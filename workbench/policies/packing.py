@@ -113,7 +113,9 @@ def pack(rollouts: Rollouts, device: Any) -> Packing:
         positions=tensor(positions),
         rows=rows,
         outputs=tensor(outputs),
-        predicts=tensor(_predicts(rollouts.response, prompts.offsets[1:][prompt_of_row] - 1, start)),
+        predicts=tensor(
+            _predicts(rollouts.response, prompts.offsets[1:][prompt_of_row] - 1, start)
+        ),
     )
 
 

@@ -12,7 +12,7 @@ chunks, so that no (R, T, V) tensor is ever held.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,8 @@ class TransformersPolicy:
         self._check_logits()
         self.merges = engine is None and self._can_merge()
         self.packs = True
-        if core.config._attn_implementation == "sdpa": core.set_attn_implementation("workbench_packed")
+        if core.config._attn_implementation == "sdpa":
+            core.set_attn_implementation("workbench_packed")
 
     @classmethod
     def from_pretrained(
