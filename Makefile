@@ -45,7 +45,7 @@ help:
 	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
 	@echo 'make test-trl-latest  the tests of the TRL trainer on TRL $(TRL_LATEST), in an environment of its own, $(TRL_VENV)'
 	@echo 'make bench       setup, then the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg'
-	@echo 'make lint        setup, then ruff'
+	@echo 'make lint        setup, then ruff (rules and format) and mypy on the core'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
 	@echo 'make clean       remove the environments and what tools leave behind; runs are kept'
 	@echo
@@ -159,6 +159,8 @@ bench: setup
 
 lint: setup
 	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check --quiet . || { echo 'error: not formatted; run: $(BIN)/ruff format .' >&2; exit 1; }
+	@$(BIN)/python -m mypy
 
 # The tighter set first: whatever both files name has one pin. Python 3.11's answer serves 3.12 and 3.13 as well.
 LOCK = uv pip compile pyproject.toml $(LOCK_ARGS) --quiet --python-version 3.11 --python-platform linux --no-annotate --no-header
@@ -179,6 +181,6 @@ lock:
 	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
 
 clean:
-	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) $(TRL_VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) $(TRL_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
