@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from workbench.objectives import Objective, kl_estimate, surrogate, token_weights
+from workbench.objectives import (
+    BY_COVARIANCE,
+    Objective,
+    gains,
+    kl_estimate,
+    token_weights,
+    tokens_by_covariance,
+)
 from workbench.rollouts import Ragged, Rollouts
 
 if TYPE_CHECKING:
@@ -130,6 +137,11 @@ def grpo_step(
     # resumed run as in an uninterrupted one.
     optimizer.zero_grad(set_to_none=False)
     policy.model.train()
+    chosen = None
+    if objective.surrogate in BY_COVARIANCE:
+        chosen = _tokens_by_covariance(
+            policy, rollouts, advantages, objective, temperature, micro_tokens
+        )
     # Rows: clip ratio, entropy, log-probability difference.
     per_rollout = np.full((3, len(rollouts)), np.nan)
     totals = np.zeros(3)  # loss, KL, tokens
@@ -143,6 +155,7 @@ def grpo_step(
             objective,
             temperature,
             reference,
+            None if chosen is None else chosen.take(index),
         )
         # Before the backward pass, so that the message can name the rows of this micro-batch.
         if not torch.isfinite(loss):
@@ -306,6 +319,7 @@ def _micro_loss(
     objective: Objective,
     temperature: float,
     reference: Any,
+    chosen: Ragged | None = None,
 ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
     """Loss of a micro-batch, its statistics and its sums.
 
@@ -319,14 +333,11 @@ def _micro_loss(
     token_weight = torch.as_tensor(weights.padded(), device=device)
     token_advantage = torch.as_tensor(advantages.padded(), dtype=torch.float32, device=device)
 
-    gain, clipped = surrogate(
-        logprobs,
-        old_logprobs,
-        token_advantage,
-        mask,
-        clip=objective.clip,
-        importance_sampling=objective.importance_sampling,
-    )
+    chosen_tokens = None
+    if chosen is not None:
+        chosen_tokens = torch.as_tensor(chosen.padded(), device=device).bool()
+
+    gain, clipped = gains(objective, logprobs, old_logprobs, token_advantage, mask, chosen_tokens)
     loss = -(gain * token_weight).sum()
     kl = torch.zeros((), device=device)
     if objective.entropy:
@@ -343,6 +354,34 @@ def _micro_loss(
     stats = torch.stack([column.sum(1) / lengths for column in (clipped, entropy, difference)])
     sums = np.array([loss.item(), kl.item(), mask.sum().item()])
     return loss, stats.detach().cpu().numpy(), sums
+
+
+def _tokens_by_covariance(
+    policy: Policy,
+    rollouts: Rollouts,
+    advantages: Ragged,
+    objective: Objective,
+    temperature: float,
+    micro_tokens: int,
+) -> Ragged:
+    """Which tokens of the whole step Clip-Cov or KL-Cov treats apart, one bool for each.
+
+    Covariances are taken over the whole step, so this is one more forward pass before it.
+    """
+    mask = torch.as_tensor(rollouts.response.mask())
+    logprobs = torch.zeros(mask.shape)
+    for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens):
+        with torch.no_grad():
+            part = policy.logprobs(rollouts.take(index), temperature).float().cpu()
+        logprobs[index, : part.shape[1]] = part
+    chosen = tokens_by_covariance(
+        objective,
+        logprobs,
+        torch.as_tensor(rollouts.old_logprobs.padded()),
+        torch.as_tensor(advantages.padded()),
+        mask,
+    )
+    return Ragged(chosen[mask].numpy(), rollouts.response.offsets)
 
 
 def _loss_weights(
@@ -368,7 +407,8 @@ def _rows_to_compute(
     if "gradient" in rollouts:
         carries_gradient = carries_gradient & rollouts["gradient"]
     # A penalty or a bonus pulls at rollouts whatever their advantage is.
-    if objective.kl > 0 or objective.entropy > 0:
+    has_penalty = objective.kl > 0 or objective.surrogate == "kl_cov"
+    if has_penalty or objective.entropy > 0:
         return np.flatnonzero(carries_gradient)
     return np.flatnonzero(carries_gradient & _any_nonzero(advantages))
 

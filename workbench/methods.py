@@ -841,6 +841,88 @@ def adarft(n: int = 8, **curriculum: Any) -> Method:
     return Method("adarft", curriculum=curricula.AdaRft(**curriculum), allocator=Uniform(n))
 
 
+def cispo(n: int = 8, clip: tuple[float, float] = (1.0, 4.0)) -> Method:
+    """CISPO: the bounded ratio is a weight without gradient, so that no token is lost.
+
+    Parameters
+    ----------
+    n : int
+    clip : (low, high)
+        The paper has no lower bound in effect and does not print the upper one. (1.0, 4.0) bounds
+        the weight to [0, 5], where 5 is TRL's recommendation; verl has (0.2, 0.2).
+
+    References
+    ----------
+    MiniMax-M1 (arXiv 2506.13585); the bound of 5 after ScaleRL (arXiv 2510.13786).
+    """
+    objective = Objective(clip=clip, surrogate="cispo")
+    return Method("cispo", allocator=Uniform(n), objective=objective)
+
+
+def sapo(n: int = 8, temperatures: tuple[float, float] = (1.0, 1.05)) -> Method:
+    """SAPO: a smooth gate on the ratio in place of the clip, narrower for negative advantages.
+
+    References
+    ----------
+    SAPO (arXiv 2511.20347): temperatures 1 and 1.05, the mean over rollouts of token means.
+    """
+    objective = Objective(surrogate="sapo", temperatures=temperatures, loss_aggregation="rollout")
+    return Method("sapo", allocator=Uniform(n), objective=objective)
+
+
+def gmpo(n: int = 8, clip: tuple[float, float] = (0.4, 0.4)) -> Method:
+    """GMPO: the geometric mean of a response's bounded ratios in place of their mean.
+
+    References
+    ----------
+    GMPO (arXiv 2507.20673): 8 rollouts, and ratios bounded to [exp(-0.4), exp(0.4)]. verl takes
+    this bound from its clip ratio of .2.
+    """
+    objective = Objective(clip=clip, surrogate="gmpo", loss_aggregation="rollout")
+    return Method("gmpo", allocator=Uniform(n), objective=objective)
+
+
+def clip_cov(n: int = 8, share: float = 2e-4, **objective: Any) -> Method:
+    """Clip-Cov: a few tokens drawn among those of high covariance carry no gradient.
+
+    The covariance is that of a token's advantage and log-probability; it drives the fall of the
+    entropy.
+
+    Parameters
+    ----------
+    n : int
+    share : float
+        Of the tokens of a step; at least one token.
+    objective
+        Further arguments of `Objective`, such as covariance_range.
+
+    References
+    ----------
+    Cui et al. (arXiv 2505.22617): a share of 2e-4 and covariances from 1 to 5.
+    """
+    options = {"surrogate": "clip_cov", "covariance_share": share, **objective}
+    return Method("clip_cov", allocator=Uniform(n), objective=Objective(**options))
+
+
+def kl_cov(n: int = 8, share: float = 2e-3, weight: float = 1.0) -> Method:
+    """KL-Cov: the tokens of the highest covariances pay for moving, and no ratio is clipped.
+
+    Parameters
+    ----------
+    n : int
+    share : float
+        Of the tokens of a step; at least one token.
+    weight : float
+        Of the penalty |log ratio|.
+
+    References
+    ----------
+    Cui et al. (arXiv 2505.22617): share and weight of the authors' code. verl has 2e-4 and .1.
+    """
+    objective = Objective(surrogate="kl_cov", covariance_share=share, covariance_kl=weight)
+    return Method("kl_cov", allocator=Uniform(n), objective=objective)
+
+
 # Checks
 
 

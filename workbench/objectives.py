@@ -1,28 +1,42 @@
-"""The loss: clipped policy-gradient objectives in one form.
+"""The loss: policy-gradient objectives in one form.
 
-| method   | importance_sampling | loss_aggregation |
-| -------- | ------------------- | ---------------- |
-| GRPO     | "token"             | "rollout"        |
-| DAPO     | "token"             | "token"          |
-| GSPO     | "sequence"          | "rollout"        |
-| Dr. GRPO | "token"             | "constant"       |
-| AERO     | "token"             | "group"          |
+| method   | surrogate  | importance_sampling | loss_aggregation |
+| -------- | ---------- | ------------------- | ---------------- |
+| GRPO     | "clip"     | "token"             | "rollout"        |
+| DAPO     | "clip"     | "token"             | "token"          |
+| GSPO     | "clip"     | "sequence"          | "rollout"        |
+| Dr. GRPO | "clip"     | "token"             | "constant"       |
+| AERO     | "clip"     | "token"             | "group"          |
+| CISPO    | "cispo"    | "token"             | "token"          |
+| SAPO     | "sapo"     | "token"             | "rollout"        |
+| GMPO     | "gmpo"     | its own             | "rollout"        |
+| Clip-Cov | "clip_cov" | "token"             | "token"          |
+| KL-Cov   | "kl_cov"   | "token"             | "token"          |
 
 CBS (arXiv 2602.08499), appendix A, writes the first three in one form.
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from workbench.utils.validation import is_number, one_of, positive_number, whole_number
+from workbench.utils.validation import (
+    is_number,
+    one_of,
+    positive_number,
+    share,
+    whole_number,
+)
 
 IMPORTANCE_SAMPLING = ("token", "sequence")
 LOSS_AGGREGATION = ("rollout", "token", "group", "constant")
+SURROGATES = ("clip", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov")
+BY_COVARIANCE = ("clip_cov", "kl_cov")  # the surrogates that treat some tokens apart
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,8 @@ class Objective:
     ----------
     clip : (low, high)
         The ratio of new to old probabilities stays within [1 - low, 1 + high]; high may be
-        infinite. The default is that of DAPO and Knapsack RL.
+        infinite. The default is that of DAPO and Knapsack RL. "gmpo" bounds the logarithm of the
+        ratio instead, to [-low, high]; "sapo" and "kl_cov" have no bound and leave it unread.
     importance_sampling : {"token", "sequence"}
         One ratio for each token, or one for a whole response (GSPO; CBS, equations 18 and 19).
     loss_aggregation : {"rollout", "token", "group", "constant"}
@@ -45,6 +60,27 @@ class Objective:
         needs no reference.
     entropy : float
         Weight of the bonus on the mean entropy of tokens.
+    surrogate : {"clip", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov"}
+        What each token contributes, see `gains`.
+    dual_clip : float, optional
+        For negative advantages the ratio counts at most as this number, which must exceed 1; with
+        "clip" and "clip_cov". 3 in verl, 10 in its DAPO recipes; None is off, as in the papers
+        above.
+    temperatures : (positive, negative)
+        Of "sapo", for advantages above 0 and for the others.
+    covariance_share : float
+        Share of the tokens of an optimizer step that "clip_cov" or "kl_cov" treats apart, at least
+        one token.
+    covariance_range : (low, high)
+        "clip_cov" chooses among the tokens whose covariance lies strictly between these.
+    covariance_kl : float
+        Weight of the penalty on the tokens that "kl_cov" chooses.
+
+    References
+    ----------
+    Dual clip: Ye et al. (arXiv 1912.09729). SAPO (arXiv 2511.20347): temperatures 1 and 1.05.
+    Clip-Cov and KL-Cov (arXiv 2505.22617): the defaults are verl's; the authors' own code has a
+    share of 2e-3 and a weight of 1 with "kl_cov".
     """
 
     clip: tuple[float, float] = (0.2, 0.28)
@@ -53,13 +89,32 @@ class Objective:
     length: int | None = None
     kl: float = 0.0
     entropy: float = 0.0
+    surrogate: str = "clip"
+    dual_clip: float | None = None
+    temperatures: tuple[float, float] = (1.0, 1.05)
+    covariance_share: float = 2e-4
+    covariance_range: tuple[float, float] = (1.0, 5.0)
+    covariance_kl: float = 0.1
 
     def __post_init__(self) -> None:
         _check(self.clip, self.importance_sampling, self.loss_aggregation)
+        _check_surrogate(self)
         if self.length is not None:
             whole_number("length", self.length, 1)
         positive_number("kl", self.kl, zero=True)
         positive_number("entropy", self.entropy, zero=True)
+
+
+def check_clipped(objective: Objective, trainer: str) -> None:
+    """ValueError unless a trainer that has the clipped surrogate alone can carry the objective."""
+    if objective.surrogate != "clip":
+        raise ValueError(
+            f"surrogate={objective.surrogate!r}: {trainer} has only 'clip' of a method's objective"
+        )
+    if objective.dual_clip is not None:
+        raise ValueError(
+            f"dual_clip={objective.dual_clip}: {trainer} carries no such bound; leave it at None"
+        )
 
 
 def policy_loss(
@@ -74,8 +129,9 @@ def policy_loss(
     length: int | None = None,
     groups: Any = None,
     weights: torch.Tensor | None = None,
+    **surrogate: Any,
 ) -> torch.Tensor:
-    """The clipped policy-gradient loss, a scalar to be minimised.
+    """The policy-gradient loss, a scalar to be minimised.
 
     Parameters
     ----------
@@ -94,6 +150,8 @@ def policy_loss(
         Which rollouts belong together, for loss_aggregation="group".
     weights : (R, T), optional
         Weight of every token, in place of loss_aggregation; for a part of a larger batch.
+    surrogate
+        The surrogate and its options, see `Objective`: surrogate="sapo", dual_clip=3.0.
 
     Raises
     ------
@@ -117,18 +175,81 @@ def policy_loss(
     >>> round(float(policy_loss(new, old, torch.tensor([2.0]), mask)), 4)
     -2.56
     """
-    _check(clip, importance_sampling, loss_aggregation)
+    objective = Objective(clip, importance_sampling, loss_aggregation, **surrogate)
     if weights is None:
         weights = token_weights(mask, loss_aggregation, length or mask.shape[1], groups)
-    gain, _ = surrogate(
-        logprobs,
-        old_logprobs,
-        advantages,
-        mask,
-        clip=clip,
-        importance_sampling=importance_sampling,
-    )
+    chosen = None
+    if objective.surrogate in BY_COVARIANCE:
+        chosen = tokens_by_covariance(objective, logprobs, old_logprobs, advantages, mask)
+    gain, _ = gains(objective, logprobs, old_logprobs, advantages, mask, chosen)
     return -(gain * weights).sum()
+
+
+def gains(
+    objective: Objective,
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    chosen: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each token adds to the objective (R, T), and where a bound took effect (R, T) bool.
+
+    With A the advantage and r the ratio of new to old probabilities, and sg(x) the value of x
+    without its gradient, a token adds
+
+    - "clip": min(r A, bounded r A);
+    - "cispo": sg(bounded r) A log p, so that every token keeps a gradient;
+    - "sapo": A (4 / tau) sigmoid(tau (r - 1)), whose slope in r is 1 at r = 1 and fades smoothly on
+      both sides;
+    - "gmpo": A times the geometric mean of the response's ratios, each bounded on the side that
+      would raise the objective;
+    - "clip_cov": as "clip", but nothing for the tokens `chosen`;
+    - "kl_cov": r A without a bound, minus covariance_kl |log r| for the tokens `chosen`.
+
+    Parameters
+    ----------
+    objective : Objective
+    logprobs, old_logprobs, advantages, mask
+        See `policy_loss`.
+    chosen : (R, T) bool, optional
+        What `tokens_by_covariance` returned, for "clip_cov" and "kl_cov"; None for no token.
+
+    References
+    ----------
+    CISPO: MiniMax-M1 (arXiv 2506.13585). SAPO (arXiv 2511.20347). GMPO (arXiv 2507.20673). Clip-Cov
+    and KL-Cov (arXiv 2505.22617).
+    """
+    if advantages.dim() == 1:
+        advantages = advantages[:, None]
+    if objective.surrogate == "gmpo":
+        return _geometric_mean(logprobs, old_logprobs, advantages, mask, objective.clip)
+    log_ratio = _log_ratio(logprobs, old_logprobs, mask, objective.importance_sampling)
+    ratio = log_ratio.exp()
+    if objective.surrogate == "sapo":
+        positive, negative = objective.temperatures
+        temperature = torch.where(advantages > 0, positive, negative)
+        gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
+        return advantages * gate, torch.zeros_like(mask)
+    if objective.surrogate == "cispo":
+        bounded = ratio.clamp(1 - objective.clip[0], 1 + objective.clip[1])
+        gain = bounded.detach() * advantages * torch.where(mask, logprobs, 0.0)
+        return gain, mask & (bounded != ratio)
+    if objective.surrogate == "kl_cov":
+        gain = ratio * advantages
+        if chosen is not None:
+            gain = gain - torch.where(chosen, objective.covariance_kl * log_ratio.abs(), 0.0)
+        return gain, torch.zeros_like(mask)
+
+    gain, clipped = _clipped(ratio, advantages, mask, objective.clip)
+    if objective.dual_clip is not None:
+        floor = objective.dual_clip * advantages
+        is_below = mask & (advantages < 0) & (gain < floor)
+        gain = torch.where(is_below, floor, gain)
+        clipped = clipped | is_below
+    if chosen is not None:
+        gain = torch.where(chosen, 0.0, gain)
+    return gain, clipped
 
 
 def surrogate(
@@ -140,26 +261,103 @@ def surrogate(
     clip: tuple[float, float],
     importance_sampling: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each token's clipped objective (R, T), and where the clip took effect (R, T) bool.
+    """`gains` with the surrogate "clip", for trainers that have a loss of their own.
 
     Arguments: see `policy_loss`.
     """
-    # Padding may hold anything, infinities included, and must not reach a sum.
-    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
-    if importance_sampling == "sequence":
-        lengths = mask.sum(1, keepdim=True).clamp(min=1)
-        sequence = log_ratio.sum(1, keepdim=True) / lengths
-        # The value is the ratio of the sequence; the gradient reaches it through each token (CBS,
-        # equation 19).
-        log_ratio = torch.where(mask, sequence.detach() + logprobs - logprobs.detach(), 0.0)
-    ratio = log_ratio.exp()
+    objective = Objective(clip, importance_sampling)
+    return gains(objective, logprobs, old_logprobs, advantages, mask)
+
+
+def tokens_by_covariance(
+    objective: Objective,
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+) -> torch.Tensor:
+    """The tokens that "clip_cov" or "kl_cov" treats apart, (R, T) bool.
+
+    The covariance of a token is (A - mean A) (log p - mean log p), with means over all tokens. A
+    token of high covariance is one whose training lowers the entropy most.
+
+    "kl_cov" takes the tokens of the highest covariances. "clip_cov" draws among the tokens whose
+    covariance lies within `covariance_range` and whose ratio is not clipped already. The draw is
+    seeded by the old log-probabilities, so that the same step draws the same tokens again.
+
+    Arguments: see `policy_loss`; all tokens of an optimizer step are needed.
+
+    References
+    ----------
+    Clip-Cov and KL-Cov (arXiv 2505.22617); verl's code, which takes the tokens of a micro-batch.
+    """
     if advantages.dim() == 1:
         advantages = advantages[:, None]
+    logprobs = logprobs.detach()
+    of_token = advantages.expand_as(logprobs)[mask].double()
+    values = logprobs[mask].double()
+    covariance = (of_token - of_token.mean()) * (values - values.mean())
+    count = max(int(objective.covariance_share * len(covariance)), 1)
+    if objective.surrogate == "kl_cov":
+        rows = torch.argsort(covariance, descending=True, stable=True)[:count]
+    else:
+        low, high = objective.covariance_range
+        _, clipped = gains(objective, logprobs, old_logprobs, advantages, mask)
+        within = (covariance > low) & (covariance < high) & ~clipped[mask]
+        allowed = torch.nonzero(within)[:, 0]
+        seed = zlib.crc32(old_logprobs[mask].cpu().float().numpy().tobytes())
+        order = np.random.default_rng(seed).permutation(len(allowed))[:count]
+        rows = allowed[torch.as_tensor(order, device=allowed.device)]
+    is_chosen = torch.zeros_like(covariance, dtype=torch.bool)
+    is_chosen[rows] = True
+    chosen = torch.zeros_like(mask)
+    chosen[mask] = is_chosen
+    return chosen
+
+
+def _log_ratio(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    mask: torch.Tensor,
+    importance_sampling: str = "token",
+) -> torch.Tensor:
+    """Logarithm of each token's ratio, (R, T), 0 at padding."""
+    # Padding may hold anything, infinities included, and must not reach a sum.
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
+    if importance_sampling == "token":
+        return log_ratio
+    lengths = mask.sum(1, keepdim=True).clamp(min=1)
+    sequence = log_ratio.sum(1, keepdim=True) / lengths
+    # The value is the ratio of the sequence; the gradient reaches it through each token (CBS,
+    # equation 19).
+    return torch.where(mask, sequence.detach() + logprobs - logprobs.detach(), 0.0)
+
+
+def _clipped(
+    ratio: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, clip: tuple[float, float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The clipped objective of PPO, and where the clip took effect."""
     bounded = ratio.clamp(1 - clip[0], 1 + clip[1])
     # The lower of the two: where the clip would raise the objective it is not applied.
     gain = torch.minimum(ratio * advantages, bounded * advantages)
-    clipped = mask & (bounded * advantages < ratio * advantages)
-    return gain, clipped
+    return gain, mask & (bounded * advantages < ratio * advantages)
+
+
+def _geometric_mean(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    clip: tuple[float, float],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """GMPO: the advantage times the geometric mean of bounded ratios, and where the bound held."""
+    log_ratio = _log_ratio(logprobs, old_logprobs, mask)
+    sign = torch.sign(advantages)
+    bounded = log_ratio.clamp(-clip[0], clip[1])
+    pessimistic = sign * torch.minimum(sign * log_ratio, sign * bounded)
+    clipped = mask & (sign * bounded < sign * log_ratio)
+    mean = pessimistic.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    return (advantages * mean.exp()).expand_as(log_ratio), clipped
 
 
 def token_weights(
@@ -220,3 +418,34 @@ def _check(clip: Any, importance_sampling: Any, loss_aggregation: Any) -> None:
     pair = pair and all(is_number(bound) or bound == float("inf") for bound in clip)
     if not pair or not (0 <= clip[0] <= 1 and clip[1] >= 0):
         raise ValueError(f"clip={clip}: (low, high) with low in [0, 1] and high >= 0 is needed")
+
+
+def _check_surrogate(objective: Objective) -> None:
+    one_of("surrogate", objective.surrogate, SURROGATES)
+    if objective.surrogate == "gmpo" and objective.importance_sampling != "token":
+        raise ValueError(
+            f"importance_sampling={objective.importance_sampling!r}: surrogate='gmpo' has its own "
+            "ratio of a whole response; leave it at 'token'"
+        )
+    if objective.dual_clip is not None:
+        if objective.surrogate not in ("clip", "clip_cov"):
+            raise ValueError(
+                f"dual_clip={objective.dual_clip!r}: surrogate={objective.surrogate!r} has no such "
+                "bound; it goes with 'clip' and 'clip_cov'"
+            )
+        if not is_number(objective.dual_clip) or objective.dual_clip <= 1:
+            raise ValueError(f"dual_clip={objective.dual_clip!r}: a number above 1 is needed")
+    temperatures = _pair("temperatures", objective.temperatures)
+    if min(temperatures) <= 0:
+        raise ValueError(f"temperatures={temperatures}: numbers above 0 are needed")
+    low, high = _pair("covariance_range", objective.covariance_range)
+    if not low < high:
+        raise ValueError(f"covariance_range=({low}, {high}): the lower bound must come first")
+    share("covariance_share", objective.covariance_share)
+    positive_number("covariance_kl", objective.covariance_kl, zero=True)
+
+
+def _pair(name: str, pair: Any) -> tuple[float, float]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(is_number, pair)):
+        raise ValueError(f"{name}={pair!r}: two numbers are needed")
+    return pair[0], pair[1]

@@ -20,6 +20,7 @@ from workbench.advantages import BatchNormalized, GroupNormalized, Posterior
 from workbench.allocators import DynamicSampling, Knapsack, Uniform
 from workbench.curricula import ShuffledEpochs
 from workbench.methods import Method
+from workbench.objectives import check_clipped
 from workbench.selectors import All, MaxReward, MaxVariance, Random, Scheduler
 from workbench.trl.verdict import check_correct
 from workbench.utils.descriptions import compose
@@ -74,6 +75,7 @@ def arguments(method: Method) -> dict[str, Any]:
     'sequence'
     """
     objective = method.objective
+    check_clipped(objective, "TRL's trainer")
     if objective.loss_aggregation not in LOSSES:
         raise ValueError(
             f"loss_aggregation={objective.loss_aggregation!r}: TRL has no such average; use one of "

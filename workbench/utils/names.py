@@ -31,6 +31,11 @@ MORE_PAPERS = (
     "exgrpo",
     "lilo",
     "adarft",
+    "cispo",
+    "sapo",
+    "gmpo",
+    "clip_cov",
+    "kl_cov",
 )
 
 # The functions of `workbench.labs`.

@@ -27,6 +27,7 @@ from workbench.allocators import (
 )
 from workbench.curricula import ShuffledEpochs
 from workbench.methods import Method
+from workbench.objectives import check_clipped
 from workbench.replay import CorrectResponses
 from workbench.selectors import HalfRight, MaxReward, MaxVariance, Random, Scheduler
 from workbench.utils.descriptions import compose, describe, rebuild
@@ -275,6 +276,7 @@ def check(method: Method) -> None:
     method.check_provided(provided(method), "verl")
     check_curriculum(method)
     objective = method.objective
+    check_clipped(objective, "verl")
     replay = method.replay
     other_terms = objective.kl > 0 or objective.entropy > 0
     if other_terms and isinstance(replay, CorrectResponses) and replay.mode == "stop-gradient":
