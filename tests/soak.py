@@ -4,6 +4,8 @@ nobody disturbed.
     make soak                                 # ten minutes
     make soak SOAK_ARGS="--minutes 60"
     python tests/soak.py --minutes 5 --seed 3 --methods grpo aero
+    python tests/soak.py --sweep-deaths 20    # a sweep that dies 20 times, in place of single runs
+    python tests/soak.py --sweep-deaths 20 --ray
 
 A run has several lives. Each is a forked child of this process, which has imported everything and
 never trains itself, so that a life costs no import time. Every life but the last one is disturbed
@@ -26,6 +28,12 @@ the undisturbed run, bit for bit, except for timings, and for the reason why a w
 wrong: whether a hostile answer is refused before its deadline depends on how busy the machine is.
 No process is left over. Exit status 1, and the directories are kept, when any of it does not hold.
 
+With --sweep-deaths a sweep of four runs is started so many times. Each time a worker, the server
+that workers are forked from, or the sweep itself is killed, terminated, hung up or interrupted at a
+random moment; with --ray it runs on a Ray of its own, which has no such server. After each death
+nothing may be left over, and in the end the table and all records are those of an undisturbed
+sweep.
+
 The seed fixes the delays. What a run is doing after a delay is up to the machine.
 """
 
@@ -47,6 +55,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import sweep_processes
 import torch
 from conftest import small_lab
 from hostile import FAMILIES
@@ -355,12 +364,56 @@ def mounted(folder):
     return path if done.returncode == 0 else None
 
 
+def soak_sweeps(deaths, on_ray, seed):
+    """A sweep that dies so many times, and then ends like one that nobody disturbed."""
+    folder = Path(tempfile.mkdtemp(prefix="soak-sweeps-"))
+    cases = [
+        {"label": label, "rounds": 40, "method": method}
+        for label, method in (("a", "grpo"), ("b", "pods"), ("c", "knapsack"), ("d", "ar3po"))
+    ]
+    grid = sweep_processes.write_grid(folder, cases)
+    options = ("--jobs", "2", *(("--ray", "local") if on_ray else ()))
+    sweep_processes.check_ends_well(grid, folder / "whole", options)
+    kinds = [kind for kind in sweep_processes.DEATHS if not (on_ray and kind == "server")]
+    rng = random.Random(seed)
+    counts = Counter()
+    started = time.monotonic()
+    out = folder / "out-1"
+    for number in range(1, deaths + 1):
+        kind = kinds[number % len(kinds)]
+        delay = rng.uniform(0, 4)
+        sweep_processes.disturb(grid, out, kind, delay, options, ray=on_ray)
+        rounds = {path.parent.name: len(wb.load(path).rounds) for path in records_in(out)}
+        print(f"death {number}: {kind} after {delay:.2f} s: rounds {rounds}", flush=True)
+        counts[kind] += 1
+        if all(rounds.get(case["label"]) == 40 for case in cases):
+            # Nothing is left to disturb, so the deaths that remain are those of another sweep.
+            sweep_processes.check_finished(grid, out, folder / "whole", options)
+            counts["sweeps"] += 1
+            out = folder / f"out-{number + 1}"
+    sweep_processes.check_finished(grid, out, folder / "whole", options)
+    counts["sweeps"] += 1
+    print(f"\n{(time.monotonic() - started) / 60:.1f} minutes, {deaths} deaths: {dict(counts)}")
+    print("every run and every table equal those of an undisturbed sweep; nothing is left over")
+    shutil.rmtree(folder)
+
+
+def records_in(out):
+    """The directories of the records of a sweep that have been begun."""
+    return sorted(manifest.parent for manifest in out.glob("*/*/manifest.json"))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--sweep-deaths", type=int, default=0)
+    parser.add_argument("--ray", action="store_true")
     options = parser.parse_args()
+    if options.sweep_deaths:
+        soak_sweeps(options.sweep_deaths, options.ray, options.seed)
+        return
     assert set(wb.methods.PAPERS) <= set(METHODS)
 
     folder = Path(tempfile.mkdtemp(prefix="soak-"))

@@ -1,14 +1,18 @@
-"""What tests of sweeps share: a grid of small runs, and the processes that belong to a sweep."""
+"""What tests of sweeps share: a grid of small runs, the processes of a sweep, and its deaths."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
+import pandas as pd
 import yaml
-from conftest import heed_interrupts
+from conftest import heed_interrupts, timeless
+
+import workbench as wb
 
 MARK = "WORKBENCH_SWEEP_UNDER_TEST"  # in the environment of a sweep and of all that it starts
 LAB = {"base": "clean", "pool": 16, "levels": [1, 2], "held_out": 6, "samples": 1}
@@ -68,12 +72,18 @@ def children_at_work(mark):
 
 
 def server(mark):
-    """Process id of the server of a sweep; None while there is none."""
+    """Process ids of the server of a sweep, as a list; empty while there is none."""
     at_work = children_at_work(mark)
-    for pid, command in processes(mark).items():
-        if "sweeps.server" in command and pid not in at_work:
-            return pid
-    return None
+    return [
+        pid
+        for pid, command in processes(mark).items()
+        if "sweeps.server" in command and pid not in at_work
+    ]
+
+
+def workers_of_ray(mark):
+    """Process ids of the runs on Ray, which names its workers after the function at work."""
+    return [pid for pid, command in processes(mark).items() if "ray::_execute" in command]
 
 
 def parent(pid):
@@ -99,3 +109,66 @@ def kill(pid, number=signal.SIGKILL):
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+# Deaths
+
+# What is killed, the signal, and the exit status of the sweep; None where the sweep goes on.
+DEATHS = {
+    "worker": (children_at_work, signal.SIGKILL, None),
+    "server": (server, signal.SIGKILL, None),
+    "killed": (None, signal.SIGKILL, -signal.SIGKILL),
+    "terminated": (None, signal.SIGTERM, 128 + signal.SIGTERM),
+    "hung up": (None, signal.SIGHUP, 128 + signal.SIGHUP),
+    "interrupted": (None, signal.SIGINT, 130),
+}
+
+
+def disturb(grid, out, death, delay, options=("--jobs", "2"), ray=False):
+    """Start a sweep, and disturb it `delay` seconds after its first run has begun.
+
+    Returns what the sweep said. Fails unless the sweep ends with the exit status that belongs to
+    the death, and nothing that it started is left over.
+    """
+    mark = uuid.uuid4().hex
+    at_work = workers_of_ray if ray else children_at_work
+    victims, number, status = DEATHS[death]
+    process = start(grid, out, mark, *options)
+    wait_for(lambda: at_work(mark) or process.poll() is not None)
+    time.sleep(delay)
+    if victims is None:
+        kill(process.pid, number)
+    else:
+        found = at_work(mark) if death == "worker" else victims(mark)
+        for pid in found[:1]:
+            kill(pid, number)
+    said = process.communicate(timeout=600)[0]
+    # A sweep that has lost a run says so; one that had ended before ended well or with a failure.
+    allowed = {0, 1} if status is None else {0, 1, status}
+    assert process.returncode in allowed, (death, process.returncode, said)
+    wait_for(lambda: not processes(mark), 60)
+    return said
+
+
+def check_ends_well(grid, out, options=("--jobs", "2")):
+    """Start the sweep and leave it alone: it ends well, and nothing is left over."""
+    mark = uuid.uuid4().hex
+    process = start(grid, out, mark, *options)
+    said = process.communicate(timeout=900)[0]
+    assert process.returncode == 0, said
+    wait_for(lambda: not processes(mark), 60)
+
+
+def check_finished(grid, out, whole, options=("--jobs", "2")):
+    """Start the sweep once more, undisturbed; every run and the table equal those of `whole`."""
+    check_ends_well(grid, out, options)
+    table = pd.read_csv(out / "results.csv")
+    expected = pd.read_csv(whole / "results.csv")
+    same = ["run", "status", "rounds", "rollouts", "accuracy", "greedy"]
+    pd.testing.assert_frame_equal(table[same], expected[same])
+    for name in table["run"]:
+        record = wb.load(out / name, strict=True)
+        assert record.problems() == []
+        pd.testing.assert_frame_equal(
+            timeless(record.rounds), timeless(wb.load(whole / name).rounds), check_exact=True
+        )

@@ -12,7 +12,10 @@ from click.testing import CliRunner
 
 from workbench.__main__ import main
 from workbench.cli import doctor
+from workbench.labs import shipped
 from workbench.policies import memory
+from workbench.utils import machine
+from workbench.utils.requirements import install_command, parse_requirements
 
 NVIDIA_SMI = """#!/bin/sh
 echo "0, GPU-aaaa, NVIDIA L40S, 46068, 45000, 580.95.05"
@@ -29,7 +32,7 @@ def no_gpu(monkeypatch, tmp_path):
     """A search path without nvidia-smi and without a compiler."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(doctor, "_gpus_of_torch", list)
+    monkeypatch.setattr(machine, "_gpus_of_torch", list)
     return tmp_path
 
 
@@ -43,15 +46,18 @@ def two_gpus(no_gpu, monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Linux")
 
 
-def installed(monkeypatch, **versions):
-    """Pretends that these distributions have these versions, None for missing; the others are as they are."""
+def install(monkeypatch, **versions):
+    """Pretend that these distributions have these versions, None for one that is missing.
+
+    The others are as they are.
+    """
     real = metadata.version
 
     def version(name):
-        found = versions[name] if name in versions else real(name)
-        if found is None:
+        pretended = versions[name] if name in versions else real(name)
+        if pretended is None:
             raise metadata.PackageNotFoundError(name)
-        return found
+        return pretended
 
     monkeypatch.setattr(metadata, "version", version)
 
@@ -68,23 +74,40 @@ EVERYTHING = {
 }
 
 
-# --- the machine
+# The machine
 
 
 def test_this_machine():
-    here = doctor.machine()
-    assert here["python"] == platform.python_version() and 1 <= here["cores"] <= os.cpu_count()
+    here = doctor.this_machine()
+    assert here["python"] == platform.python_version()
+    assert 1 <= here["cores"] <= os.cpu_count()
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 2**28 < here["memory"] <= physical and here["disk"] > 0
-    assert here["torch"] == metadata.version("torch") and here["model"].endswith("models/tiny")
+    assert 2**28 < here["memory"] <= physical
+    assert here["disk"] > 0
+    assert here["torch"] == metadata.version("torch")
+
+
+def test_the_shipped_models_are_those_of_the_data():
+    weights = sorted(shipped("models").glob("*/model.safetensors"))
+    names = [path.parent.name for path in weights]
+    assert len(names) >= 2
+    assert doctor.shipped_models() == names
 
 
 def test_the_tiny_lab_runs_here():
-    assert doctor.obstacles("tiny") == doctor.obstacles("transformers") == []
+    assert doctor.obstacles("tiny") == []
+    assert doctor.obstacles("transformers") == []
+
+
+def test_without_the_shipped_models_the_tiny_lab_cannot_run(monkeypatch):
+    monkeypatch.setattr(doctor, "MODELS", "no-models")
+    [line] = doctor.obstacles("tiny")
+    assert line.endswith("make one with: python -m workbench base-model")
+    assert doctor.obstacles("transformers") == []
 
 
 def test_gpus_as_nvidia_smi_prints_them(two_gpus):
-    first, second = doctor.gpus()
+    first, second = machine.gpus()
     assert first == {
         "name": "NVIDIA L40S",
         "bytes": 46068 * 2**20,
@@ -109,38 +132,40 @@ def test_gpus_as_nvidia_smi_prints_them(two_gpus):
 def test_only_visible_gpus_count(two_gpus, monkeypatch, visible, names):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu["name"].removeprefix("NVIDIA ") for gpu in doctor.gpus()] == names
+    assert [gpu["name"].removeprefix("NVIDIA ") for gpu in machine.gpus()] == names
 
 
 def test_unified_memory_is_no_crash():
-    assert doctor.parse_gpus("0, GPU-a, NVIDIA GB10, [N/A], [N/A], 580.1")[0]["bytes"] == 0
+    [gpu] = machine.parse_gpus("0, GPU-a, NVIDIA GB10, [N/A], [N/A], 580.1")
+    assert gpu["bytes"] == 0
 
 
 def test_compiler(no_gpu, monkeypatch):
-    assert doctor.compiler() is None
+    assert machine.compiler() is None
     program = no_gpu / "clang"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert doctor.compiler() == str(program)
+    assert machine.compiler() == str(program)
     monkeypatch.setenv("CC", "clang -O2")
-    assert doctor.compiler() == str(program)
+    assert machine.compiler() == str(program)
 
 
-# --- packages
+# Packages
 
 
 def test_packages_of_pyproject():
-    found = {entry["name"]: entry for entry in doctor.packages()}
-    assert found["torch"]["state"] == "ok" and found["torch"]["extras"] == [""]
-    assert found["peft"]["extras"] == ["lora", "gpu"] and found["numpy"][
-        "version"
-    ] == metadata.version("numpy")
+    entries = {entry["name"]: entry for entry in doctor.packages()}
+    assert entries["torch"]["state"] == "ok"
+    assert entries["torch"]["extras"] == [""]
+    assert entries["peft"]["extras"] == ["lora", "gpu"]
+    assert entries["numpy"]["version"] == metadata.version("numpy")
 
 
 def test_versions_out_of_bounds_are_seen(monkeypatch):
-    installed(monkeypatch, torch="2.4.0", peft=None)
-    found = {entry["name"]: entry["state"] for entry in doctor.packages()}
-    assert found["torch"] == "out of bounds" and found["peft"] == "missing"
+    install(monkeypatch, torch="2.4.0", peft=None)
+    states = {entry["name"]: entry["state"] for entry in doctor.packages()}
+    assert states["torch"] == "out of bounds"
+    assert states["peft"] == "missing"
 
 
 def test_metadata_of_an_installed_package_says_the_same():
@@ -150,47 +175,44 @@ def test_metadata_of_an_installed_package_says_the_same():
         "vllm>=0.27; (sys_platform == 'linux') and extra == 'gpu'",
         "never>=1; (sys_platform == 'plan9') and extra == 'gpu'",
     ]
-    found = doctor.parse_requirements(lines)
-    names = {extra: [r.name for r in group] for extra, group in found.items()}
-    assert names == {
-        "": ["click"],
-        "lora": ["peft"],
-        **({"gpu": ["vllm"]} if sys.platform == "linux" else {}),
-    }
+    groups = parse_requirements(lines)
+    names = {extra: [each.name for each in group] for extra, group in groups.items()}
+    expected = {"": ["click"], "lora": ["peft"]}
+    if sys.platform == "linux":
+        expected["gpu"] = ["vllm"]
+    assert names == expected
 
 
 def test_install_command_has_the_bounds():
-    assert (
-        doctor.install_command(["peft", "something-else"])
-        == "pip install 'peft<0.22,>=0.19' something-else"
-    )
+    command = install_command(["peft", "something-else"])
+    assert command == "pip install 'peft<0.22,>=0.19' something-else"
 
 
-# --- what a lab needs
+# What a lab needs
 
 
 def test_missing_packages_come_with_the_command(monkeypatch):
-    installed(monkeypatch, **{**EVERYTHING, "peft": None, "trl": None})
+    install(monkeypatch, **{**EVERYTHING, "peft": None, "trl": None})
     last = doctor.obstacles("unsloth")[-1]
-    assert (
-        last.startswith("missing: peft, trl; install with: pip install 'peft<") and "\n" not in last
-    )
+    assert last.startswith("missing: peft, trl; install with: pip install 'peft<")
+    assert "\n" not in last
 
 
 def test_without_a_gpu(no_gpu, monkeypatch):
-    installed(monkeypatch, **EVERYTHING)
+    install(monkeypatch, **EVERYTHING)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    assert doctor.no_gpu().startswith("an NVIDIA GPU is needed, and nvidia-smi shows none")
-    assert [line[:12] for line in doctor.obstacles("unsloth")] == ["an NVIDIA GP", "no C compile"]
+    assert machine.no_gpu().startswith("an NVIDIA GPU is needed, and nvidia-smi shows none")
+    first, second = doctor.obstacles("unsloth")
+    assert first.startswith("an NVIDIA GPU")
+    assert second.startswith("no C compiler")
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    assert doctor.no_gpu() == "Linux with an NVIDIA GPU is needed, this is Darwin"
+    assert machine.no_gpu() == "Linux with an NVIDIA GPU is needed, this is Darwin"
 
 
 def test_a_gpu_and_the_wrong_torch(two_gpus, monkeypatch):
-    installed(monkeypatch, **{**EVERYTHING, "torch": "2.13.0+cpu"})
-    assert doctor.no_gpu().startswith(
-        "torch 2.13.0+cpu has no CUDA; get the build that has: pip install"
-    )
+    install(monkeypatch, **{**EVERYTHING, "torch": "2.13.0+cpu"})
+    reason = machine.no_gpu()
+    assert reason.startswith("torch 2.13.0+cpu has no CUDA; get the build that has: pip install")
 
 
 @pytest.mark.parametrize(
@@ -205,69 +227,70 @@ def test_a_gpu_and_the_wrong_torch(two_gpus, monkeypatch):
     ],
 )
 def test_what_unsloth_needs(two_gpus, monkeypatch, gone, options, missing):
-    installed(monkeypatch, **{**EVERYTHING, gone: None})
-    told = [line for line in doctor.obstacles("unsloth", **options) if "install with" in line]
-    assert [
-        line.startswith(f"missing: {gone}; install with: pip install '{gone}") for line in told
-    ] == [True] * missing
+    install(monkeypatch, **{**EVERYTHING, gone: None})
+    lines = [line for line in doctor.obstacles("unsloth", **options) if "install with" in line]
+    assert len(lines) == missing
+    for line in lines:
+        assert line.startswith(f"missing: {gone}; install with: pip install '{gone}")
 
 
 def test_unknown_labs():
-    with pytest.raises(ValueError, match="lab='cloud': there are tiny, transformers, unsloth"):
+    with pytest.raises(ValueError, match="lab='cloud': allowed are 'tiny', 'transformers'"):
         doctor.obstacles("cloud")
 
 
-# --- reports and the command line
+# Reports and the command line
 
 
-def test_a_model_is_held_against_the_largest_gpu(two_gpus, monkeypatch, tmp_path):
-    installed(monkeypatch, **EVERYTHING)
+def test_a_model_is_held_against_the_largest_gpu(two_gpus, monkeypatch):
+    install(monkeypatch, **EVERYTHING)
     monkeypatch.setenv("CC", sys.executable)  # any program that is there
-    fits = doctor.report("unsloth", "Qwen/Qwen2.5-3B-Instruct", load_in_4bit=True)
-    assert (
-        fits["can_run"]
-        and fits["model"]["device"] == "NVIDIA H200"
-        and fits["model"]["lora_parameters"] == 119_734_272
-    )
-    assert fits["model"]["total"] == sum(memory.estimate("Qwen2.5-3B", load_in_4bit=True).values())
+    told = doctor.report("unsloth", "Qwen/Qwen2.5-3B-Instruct", load_in_4bit=True)
+    assert told["can_run"]
+    assert told["model"]["device"] == "NVIDIA H200"
+    assert told["model"]["lora_parameters"] == 119_734_272
+    assert told["model"]["total"] == sum(memory.estimate("Qwen2.5-3B", load_in_4bit=True).values())
+
+
+def test_a_model_that_does_not_fit_is_an_obstacle(two_gpus, monkeypatch):
+    install(monkeypatch, **EVERYTHING)
+    monkeypatch.setenv("CC", sys.executable)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    small = doctor.report("unsloth", "Llama-3.1-8B", lora_rank=0)
-    assert (
-        not small["can_run"]
-        and "does not fit" in small["obstacles"][0]
-        and not small["model"]["fits"]
-    )
-    assert doctor.report("tiny", "Llama-3.1-8B", lora_rank=0)["can_run"], (
-        "the tiny lab does not load it"
-    )
+    told = doctor.report("unsloth", "Llama-3.1-8B", lora_rank=0)
+    assert not told["can_run"]
+    assert not told["model"]["fits"]
+    assert "does not fit" in told["obstacles"][0]
+    # The tiny lab does not load the model.
+    assert doctor.report("tiny", "Llama-3.1-8B", lora_rank=0)["can_run"]
 
 
 def test_command_line_without_a_gpu(no_gpu, monkeypatch):
-    installed(monkeypatch, unsloth=None)
+    install(monkeypatch, unsloth=None)
     result = invoke("--lab", "unsloth")
-    assert (
-        result.exit_code == 1
-        and "lab unsloth: cannot run here" in result.output
-        and "gpu       none" in result.output
-    )
-    assert "unsloth             -" in result.output and "pip install" in result.output
+    assert result.exit_code == 1
+    assert "lab unsloth: cannot run here" in result.output
+    assert "gpu       none" in result.output
+    assert "unsloth             -" in result.output
+    assert "pip install" in result.output
     assert invoke().exit_code == 0
 
 
 def test_json_is_the_report():
     result = invoke("--json", "--model", "SmolLM2-135M", "--lora-rank", "8", "--max-length", "256")
     told = json.loads(result.output)
-    assert result.exit_code == 0 and told["can_run"] and told["lab"] == "tiny"
-    assert told["model"]["parameters"] == 134_515_008 and told["model"]["max_length"] == 256
+    assert result.exit_code == 0
+    assert told["can_run"]
+    assert told["lab"] == "tiny"
+    assert told["model"]["parameters"] == 134_515_008
+    assert told["model"]["max_length"] == 256
     assert told["model"]["total"] == sum(told["model"]["bytes"].values())
 
 
 def test_text_names_every_part():
     output = invoke("--model", "SmolLM2-135M").output
-    assert (
-        all(part in output for part in memory.estimate("SmolLM2-135M"))
-        and "134,515,008 parameters" in output
-    )
+    for part in memory.estimate("SmolLM2-135M"):
+        assert part in output
+    assert "134,515,008 parameters" in output
 
 
 @pytest.mark.parametrize(
@@ -281,23 +304,26 @@ def test_text_names_every_part():
 )
 def test_errors_are_one_line(arguments, code, message):
     result = invoke(*arguments)
-    assert (
-        result.exit_code == code and message in result.output and "Traceback" not in result.output
-    )
+    assert result.exit_code == code
+    assert message in result.output
+    assert "Traceback" not in result.output
 
 
 def test_nothing_heavy_is_loaded():
-    code = (
-        "import sys; from workbench import doctor; doctor.report('tiny', 'Qwen2.5-3B'); "
-        "heavy = {'torch', 'transformers', 'vllm', 'unsloth', 'pandas', 'datasets'}; print(sorted(heavy & set(sys.modules)))"
-    )
+    code = """
+import sys
+from workbench.cli import doctor
+
+doctor.report("tiny", "Qwen2.5-3B")
+heavy = {"torch", "transformers", "vllm", "unsloth", "pandas", "datasets"}
+print(sorted(heavy & set(sys.modules)))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_as_a_program():
-    done = subprocess.run(
-        [sys.executable, "-m", "workbench", "doctor", "--json"], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "workbench", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["machine"]["python"] == platform.python_version()

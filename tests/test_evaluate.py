@@ -1,7 +1,8 @@
+"""Held-out scores."""
+
 import numpy as np
 import pytest
 
-from workbench.analysis.metrics import avg_at_k
 from workbench.evaluation import evaluate
 from workbench.problems import arithmetic
 from workbench.verifiers import Math
@@ -17,7 +18,7 @@ def test_a_row_a_problem(policy):
     assert frame["problem"].tolist() == [p.id for p in PROBLEMS]
     assert (frame["samples"] == 4).all()
     assert frame["correct"].between(0, 4).all()
-    assert 0 < avg_at_k(frame["correct"], 4) < 1
+    assert 0 < frame["correct"].sum() < 4 * len(PROBLEMS)
     assert frame.equals(again)
     assert not frame.equals(other)
     assert frame["greedy"].dtype == bool

@@ -122,7 +122,7 @@ def test_small_levels_leave_their_share_to_others():
     [
         (lambda: arithmetic(10, levels=(9,)), r"levels=\(9,\): known levels are 1, 2"),
         (lambda: arithmetic(10, levels=()), "levels"),
-        (lambda: arithmetic(0), "n=0: a whole number of at least 1"),
+        (lambda: arithmetic(0), "n=0: a whole number from 1 to 100000 is needed"),
         (lambda: arithmetic(-3), "n=-3"),
         (lambda: arithmetic(10, split="test"), "split='test': allowed are 'train', 'heldout'"),
         (lambda: arithmetic(10**4, levels=[1]), r"have only 99 distinct train problems"),

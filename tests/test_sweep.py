@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -177,34 +178,26 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
 # Deaths
 
 
+@pytest.fixture(scope="module")
+def many_rounds(tmp_path_factory):
+    """A grid of two runs that take a while, and the output of its undisturbed sweep."""
+    folder = tmp_path_factory.mktemp("whole")
+    grid = write_grid(folder, [{"label": label, "rounds": 30} for label in ("a", "b")])
+    sweep(grid, out=folder / "out", jobs=2, report=lambda line: None)
+    return grid, folder / "out"
+
+
 @linux
-def test_a_killed_run_is_reported_and_goes_on(tmp_path):
-    """A worker dies, then its sweep, by SIGKILL: nothing is left over and nothing is lost."""
-    cases = [{"label": label, "rounds": 30} for label in ("a", "b")]
-    grid = write_grid(tmp_path, cases)
+def test_a_sweep_that_dies_again_and_again_loses_no_run(many_rounds, tmp_path):
+    """One death of each kind at a random moment; nothing is left over, and the end is the same."""
+    grid, whole = many_rounds
     out = tmp_path / "out"
-
-    first = under_test.start(grid, out, "first", "--jobs", "2")
-    wait_for(lambda: (out / "a/seed-0/rounds.parquet").exists())
-    wait_for(lambda: len(under_test.children_at_work("first")) == 2)
-    under_test.kill(under_test.children_at_work("first")[0])
-    line = ""
-    while "killed" not in line:
-        line = first.stdout.readline()
-        assert line, "the sweep ended without a word of the killed run"
-    assert "failed: its process was killed by SIGKILL; the same command goes on with it" in line
-    first.kill()
-    first.wait()
-    wait_for(lambda: not under_test.processes("first"), 30)
-
-    second = under_test.start(grid, out, "second", "--jobs", "2")
-    said = second.communicate(timeout=400)[0]
-    assert second.returncode == 0, said
-    table = pd.read_csv(out / "results.csv")
-    assert table["status"].tolist() == ["done", "done"]
-    for name in table["run"]:
-        assert wb.load(out / name).rounds["round"].tolist() == list(range(1, 31))
-    assert not under_test.processes("second")
+    moments = random.Random(0)
+    for death in ("worker", "killed", "terminated", "hung up"):
+        said = under_test.disturb(grid, out, death, moments.uniform(0, 1))
+        if death == "worker":
+            assert "failed: its process was killed by SIGKILL; the same command goes on" in said
+    under_test.check_finished(grid, out, whole)
 
 
 @linux

@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard's event files read back, objects of one's own, dashboards where they are installed."""
+"""Trackers: TensorBoard's event files read back, objects of one's own, and installed dashboards."""
 
 import math
 import sys
@@ -45,12 +45,14 @@ def scalars(path):
     events = EventAccumulator(str(path), size_guidance={"scalars": 0})
     events.Reload()
     return {
-        tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
     }
 
 
 def test_a_run_tells_its_trackers_and_tensorboard_beside_the_record(tmp_path):
-    notes, broken = Notes(), Broken()
+    notes = Notes()
+    broken = Broken()
     run = wb.Run(
         small_lab(),
         wb.methods.grpo(n=4),
@@ -58,26 +60,30 @@ def test_a_run_tells_its_trackers_and_tensorboard_beside_the_record(tmp_path):
         trackers=(notes, "tensorboard", broken),
         **SMALL,
     )
-    with pytest.warns(
-        RuntimeWarning,
-        match=r"tracker Broken: log raised OSError: no route to host; the run goes on",
-    ) as seen:
+    message = r"tracker Broken: log raised OSError: no route to host; the run goes on"
+    with pytest.warns(RuntimeWarning, match=message) as warned:
         rows = list(run.rounds(2, progress=False))
-    assert sum("Broken" in str(w.message) for w in seen) == 1 and len(broken.calls) == 3
+    assert sum("Broken" in str(warning.message) for warning in warned) == 1
+    assert len(broken.calls) == 3
     assert [call[0] for call in notes.calls] == ["start", "log", "log", "log", "log", "finish"]
-    assert [call[2] for call in notes.calls if call[0] == "log" and "reward" in call[2]] == rows
+    logged = [call[2] for call in notes.calls if call[0] == "log"]
+    assert [row for row in logged if "reward" in row] == rows
+
     rows += list(run.rounds(3, progress=False))
-    assert [call[0] for call in notes.calls[6:]] == ["start", "log", "finish"]
-    record = wb.load(tmp_path / "a")
+    # Round 3 is off the grid of evaluations and the last one asked for, so it is evaluated.
+    assert [call[0] for call in notes.calls[6:]] == ["start", "log", "log", "finish"]
     shown = scalars(tmp_path / "a" / "tensorboard")
     assert [step for step, _ in shown["reward"]] == [1, 2, 3]
     for name in ("reward", "seconds", "effective_gradient_ratio"):
         assert [value for _, value in shown[name]] == pytest.approx([row[name] for row in rows])
-    accuracy = record.accuracy()
+    curve = wb.load(tmp_path / "a").accuracy()
     assert shown["evaluation/accuracy"] == [
-        (r, pytest.approx(a)) for r, a in zip(accuracy["round"], accuracy["accuracy"])
+        (number, pytest.approx(accuracy))
+        for number, accuracy in zip(curve["round"], curve["accuracy"])
     ]
-    assert "kl" not in shown and math.isnan(rows[0]["kl"])  # what is not finite is no scalar
+    # What is not finite is no scalar.
+    assert math.isnan(rows[0]["kl"])
+    assert "kl" not in shown
 
 
 def test_a_round_that_is_repeated_is_shown_once(tmp_path):
@@ -91,29 +97,26 @@ def test_a_round_that_is_repeated_is_shown_once(tmp_path):
 
 
 def test_without_trackers_nothing_is_written_and_nothing_warns(tmp_path):
+    run = wb.Run(small_lab(held_out=0), wb.methods.grpo(n=2), out=tmp_path / "a", **SMALL)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        list(
-            wb.Run(small_lab(held_out=0), wb.methods.grpo(n=2), out=tmp_path / "a", **SMALL).rounds(
-                1, progress=False
-            )
-        )
+        list(run.rounds(1, progress=False))
     assert not (tmp_path / "a" / "tensorboard").exists()
 
 
-def test_bad_trackers_are_named(tmp_path, monkeypatch):
-    for odd in ("tensorbord", 3, object()):
-        with pytest.raises(
-            ValueError,
-            match=r"^trackers: .*; allowed are 'tensorboard', 'wandb', 'trackio' and objects with",
-        ):
-            Trackers((odd,), tmp_path)
-    for package in ("tensorboard", "wandb", "trackio"):
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(
-            ImportError, match=rf"^trackers='{package}' needs a package: pip install {package}$"
-        ):
-            Trackers(package, tmp_path)
+@pytest.mark.parametrize("wrong", ["tensorbord", 3, object()])
+def test_what_is_no_tracker_is_refused(wrong, tmp_path):
+    message = r"^trackers: .*; allowed are 'tensorboard', 'wandb', 'trackio' and objects with"
+    with pytest.raises(ValueError, match=message):
+        Trackers((wrong,), tmp_path)
+
+
+@pytest.mark.parametrize("package", ["tensorboard", "wandb", "trackio"])
+def test_a_package_that_is_missing_comes_with_its_command(package, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    message = rf"^trackers='{package}' needs a package: pip install {package}$"
+    with pytest.raises(ImportError, match=message):
+        Trackers(package, tmp_path)
 
 
 @pytest.mark.parametrize("package", ["wandb", "trackio"])

@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from workbench import __version__
-from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
+from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
 
 UNITS = ("seconds", "flops", "rollouts", "round")
-RESUMABLE = ("quickstart", "run", "sweep")
+RESUMABLE = ("quickstart", "run", "resume", "sweep")
 
 EPILOG = """\b
 Exit status: 0 done; 1 an error, named in one line on stderr (doctor also: cannot run here);
@@ -58,6 +58,11 @@ def method_names(ctx: click.Context, parameter: click.Parameter, incomplete: str
     return [name for name in (*PAPERS, *MORE_PAPERS) if name.startswith(incomplete)]
 
 
+def base_model_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The base models that begin like this, for completion in the shell."""
+    return [name for name in BASE_MODELS if name.startswith(incomplete)]
+
+
 def print_completion(ctx: click.Context, parameter: click.Parameter, shell: str | None) -> None:
     """Print the script that completes commands and methods in that shell, and end."""
     if not shell or ctx.resilient_parsing:
@@ -97,11 +102,14 @@ def main() -> None:
     default=100,
     show_default=True,
     type=click.IntRange(1),
-    help="Rounds of 32 problems x 8 rollouts.",
+    help="Rounds in all, each of 32 problems x 8 rollouts.",
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Of everything that is drawn.")
 @click.option(
-    "--out", default="runs/quickstart", show_default=True, help="Directory of the record, resumed."
+    "--out",
+    default="runs/quickstart",
+    show_default=True,
+    help="Directory of the record. A run that stopped there goes on.",
 )
 @click.option("--figures", default="figures", show_default=True, help="Directory of the pictures.")
 def quickstart(**options: Any) -> None:
@@ -112,12 +120,14 @@ def quickstart(**options: Any) -> None:
 
 
 @main.command(
-    help=f"""Run METHOD in a lab: {", ".join(PAPERS)}.
+    short_help="Train by any method in any lab.",
+    help=f"""Train by METHOD in a lab, and leave a record.
 
-    Further methods are {", ".join(MORE_PAPERS)}.
+    METHOD is one of {", ".join(PAPERS)}; or, from further papers, {", ".join(MORE_PAPERS)}.
 
-    The slots of a method are {", ".join(SLOTS)}. The parts of the reward go by name:
-    reward.overlong.buffer.
+    A method has a slot for each decision: {", ".join(SLOTS)}. With --set you change an argument of
+    the method (n=16), put another value into a slot (selector=MaxVariance), or change an argument
+    of a slot (selector.m=4). The parts of the reward go by their names (reward.overlong.buffer=64).
     """,
     epilog=examples(
         "run grpo --set n=16 --out runs/grpo",
@@ -133,34 +143,65 @@ def quickstart(**options: Any) -> None:
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument of the method, as n=16, or of a slot, as selector.m=4; repeatable.",
+    help="An argument of the method, as n=16, or of a slot, as selector.m=4. Repeatable.",
 )
 @click.option(
     "--lab",
     multiple=True,
     metavar="NAME|NAME=VALUE",
-    help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024; repeatable.",
+    help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
 )
-@click.option("--model", metavar="NAME_OR_PATH", help="The model of the lab.")
-@click.option("--data", metavar="FILE", help="Problems: .jsonl, .json, .csv or .parquet.")
-@click.option("--held-out-data", metavar="FILE", help="Problems to evaluate on.")
-@click.option("--prompt-column", default="prompt", show_default=True, help="Column of questions.")
-@click.option("--answer-column", default="answer", show_default=True, help="Column of answers.")
-@click.option("--rounds", default=200, show_default=True, type=click.IntRange(1))
-@click.option("--problems", default=32, show_default=True, help="Problems a round.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--model", metavar="NAME_OR_PATH", help="The model that the lab trains.")
+@click.option(
+    "--data", metavar="FILE", help="Problems to train on: a .jsonl, .json, .csv or .parquet file."
+)
+@click.option(
+    "--held-out-data", metavar="FILE", help="Problems to evaluate on, in a file of the same kinds."
+)
+@click.option(
+    "--prompt-column", default="prompt", show_default=True, help="The column of the questions."
+)
+@click.option(
+    "--answer-column", default="answer", show_default=True, help="The column of the right answers."
+)
+@click.option(
+    "--rounds", default=200, show_default=True, type=click.IntRange(1), help="Rounds in all."
+)
+@click.option(
+    "--problems", default=32, show_default=True, help="Problems that a round begins with."
+)
+@click.option("--seed", default=0, show_default=True, help="Of everything that is drawn.")
 @click.option(
     "--evaluate-every",
     default=20,
     show_default=True,
-    help="Rounds between evaluations, 0 for none.",
+    help="Rounds between evaluations on held-out problems; 0 for none.",
 )
-@click.option("--out", required=True, help="Directory of the record; resumed if it holds this run.")
+@click.option(
+    "--out",
+    required=True,
+    help="Directory of the record. If it holds this run already, the run goes on.",
+)
 @print_json
 def run(**options: Any) -> None:
     from workbench.cli import train
 
     train.run(**options)
+
+
+@main.command(epilog=examples("resume runs/grpo --rounds 400"))
+@click.argument("path", type=click.Path(), metavar="RECORD")
+@click.option("--rounds", required=True, type=click.IntRange(1), help="Rounds in all.")
+@print_json
+def resume(**options: Any) -> None:
+    """Go on with a run, as its record says that it was begun.
+
+    Lab, method and settings are read from the manifest in RECORD. It may come from somebody else:
+    it can name parts of this package and their arguments, and nothing in it is run as code.
+    """
+    from workbench.cli import train
+
+    train.resume(**options)
 
 
 @main.command(
@@ -172,11 +213,15 @@ def run(**options: Any) -> None:
     )
 )
 @click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="RECORD...")
-@click.option("--html", metavar="FILE", help="Write a report: one HTML file, without network.")
-@click.option("--out", metavar="FIG", help="Write a figure of one method: .svg, .png, .pdf.")
+@click.option(
+    "--html", metavar="FILE", help="Write a report as one HTML file that loads nothing else."
+)
+@click.option(
+    "--out", metavar="FIGURE", help="Write a figure of one method, as .svg, .png or .pdf."
+)
 @print_json
 def show(**options: Any) -> None:
-    """Show what a run left: its table, a figure, a report.
+    """Show what a run left, as a table, a figure or a report.
 
     RECORD is a run's directory, one with a directory for each seed, or one with label/seed-0,
     label/seed-1, ...
@@ -199,29 +244,29 @@ def show(**options: Any) -> None:
     default="seconds",
     show_default=True,
     type=click.Choice(UNITS),
-    help="What all have spent equally.",
+    help="The cost that is made equal.",
 )
 @click.option(
     "--y",
     default="accuracy",
     show_default=True,
     type=click.Choice(["accuracy", "greedy"]),
-    help="Held-out score.",
+    help="The held-out score, of sampled or of greedy answers.",
 )
 @click.option(
     "--baseline",
     metavar="LABEL",
-    help="What differences are taken to.  [default: grpo, or else the first]",
+    help="The method that others are compared with. Default: grpo, or else the first one.",
 )
 @click.option(
     "--budget",
     type=click.FloatRange(0),
-    help="Of x.  [default: the most that every run reached]",
+    help="How much of the cost. Default: the most that every run reached.",
 )
-@click.option("--out", metavar="FIG", help="Write the figure: .svg, .png, .pdf.")
+@click.option("--out", metavar="FIGURE", help="Write the figure, as .svg, .png or .pdf.")
 @print_json
 def compare(**options: Any) -> None:
-    """Compare held-out accuracy at an equal budget, with intervals and paired differences.
+    """Compare held-out accuracy at an equal cost, with intervals and paired differences.
 
     A and B are records, or directories with label/seed-0, label/seed-1, ...; records that differ in
     the seed alone are one method's seeds.
@@ -239,16 +284,24 @@ def compare(**options: Any) -> None:
 @click.argument("grid", type=click.Path())
 @click.option(
     "--out",
-    help="Output directory, gone on with if it holds this sweep.  [default: runs/sweeps/NAME]",
+    help="Output directory. A sweep that stopped there goes on. Default: runs/sweeps/NAME.",
 )
-@click.option("--jobs", type=click.IntRange(1), help="Runs side by side.  [default: one a core]")
 @click.option(
-    "--ray", metavar="ADDRESS", help="A Ray cluster: auto or its address; local starts one here."
+    "--jobs", type=click.IntRange(1), help="Runs side by side. Default: one for each core."
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="A Ray cluster: auto or its address, or local to start one on this machine.",
 )
 @click.option("--gpus", default=0.0, help="GPUs that each run takes on Ray.")
 @print_json
 def sweep(**options: Any) -> None:
-    """Make the runs of GRID, a YAML file."""
+    """Make all the runs of a grid, and a table of what came of them.
+
+    GRID is a YAML file of names and plain data; nothing in it is run as code, except that a grid
+    may name a notebook, which is run. The same command makes what is missing or has failed.
+    """
     from workbench.cli import train
 
     train.sweep(**options)
@@ -256,21 +309,21 @@ def sweep(**options: Any) -> None:
 
 @main.command(
     "base-model",
+    help=f"""Make a base model of the tiny lab again, by supervised training.
+
+    NAME is one of {", ".join(BASE_MODELS)}. The directory gets the weights, the tokenizer, a card,
+    and tables of the loss and of the held-out accuracy while training.
+    """,
     epilog=examples("base-model early-small", "base-model late-large --out my-model --seed 1"),
 )
-@click.argument("name")
-@click.option("--out", help="Directory to write the model to.  [default: data/models/NAME]")
-@click.option("--seed", type=int, help="Default: that of the shipped model.")
-@click.option("--steps", type=int, help="Default: those of the shipped model.")
-def base_model(name: str, out: str | None, seed: int | None, steps: int | None) -> None:
-    """Make a base model of the tiny lab again: supervised training, with its card.
+@click.argument("name", shell_complete=base_model_names)
+@click.option("--out", help="Directory that the model is written to. Default: data/models/NAME.")
+@click.option("--seed", type=int, help="Of weights and corpus. Default: that of the shipped model.")
+@click.option("--steps", type=int, help="Training steps. Default: those of the shipped model.")
+def base_model(**options: Any) -> None:
+    from workbench.cli import train
 
-    NAME is early-small, early-large, late-small, late-large or tiny.
-    """
-    from workbench.base_model.training import make
-    from workbench.cli.terminal import say
-
-    make(name, out or f"data/models/{name}", seed=seed, steps=steps, report=say)
+    train.base_model(**options)
 
 
 @main.command(
@@ -280,29 +333,35 @@ def base_model(name: str, out: str | None, seed: int | None, steps: int | None) 
         "doctor --json",
     )
 )
-@click.option("--lab", default="tiny", show_default=True, type=click.Choice(LABS))
+@click.option(
+    "--lab", default="tiny", show_default=True, type=click.Choice(LABS), help="The lab in question."
+)
 @click.option(
     "--model",
     metavar="NAME_OR_PATH",
-    help="Estimate the memory of this model; nothing is downloaded.",
+    help="Estimate the memory that this model takes. Nothing is downloaded.",
 )
-@click.option("--lora-rank", default=64, show_default=True, help="0 trains all parameters.")
-@click.option("--load-in-4bit", is_flag=True, help="Quantised weights (bitsandbytes).")
+@click.option(
+    "--lora-rank", default=64, show_default=True, help="Of the adapters; 0 trains all parameters."
+)
+@click.option("--load-in-4bit", is_flag=True, help="Quantise the weights by bitsandbytes.")
 @click.option(
     "--fast-inference/--no-fast-inference",
     default=True,
     show_default=True,
-    help="vLLM samples in the lab unsloth.",
+    help="Whether vLLM samples in the lab unsloth.",
 )
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the weights.")
 @click.option(
-    "--max-length", default=1024, show_default=True, help="Tokens of prompt and response."
+    "--max-length", default=1024, show_default=True, help="Tokens of prompt and response together."
 )
-@click.option("--rollouts", default=64, show_default=True, help="Sampled at once.")
-@click.option("--micro-tokens", default=16_384, show_default=True, help="Tokens of a micro-batch.")
+@click.option("--rollouts", default=64, show_default=True, help="Rollouts sampled at once.")
+@click.option(
+    "--micro-tokens", default=16_384, show_default=True, help="Tokens of one micro-batch."
+)
 @print_json
 def doctor(json: bool, **options: Any) -> None:
-    """Show this machine and what is missing.
+    """Show this machine, and what it lacks to run a lab.
 
     The exit status is 1 when the lab, with the model if one is named, cannot run here.
     """

@@ -118,8 +118,8 @@ def _text(table: pd.DataFrame, x: str, y: str, budget: float, baseline: str) -> 
         lines.append(line.rstrip())
     lines += [
         "",
-        "± is the 95 % interval over seeds. Differences are paired by seed and problem, with a",
-        "two-way bootstrap interval. better: the share of seeds that are ahead.",
+        "± is the 95 % interval over seeds. Differences are between runs of the same seed; their",
+        "intervals are Student's. better: the share of seeds that are ahead, ties counting half.",
     ]
     return "\n".join(lines)
 

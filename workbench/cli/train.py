@@ -1,14 +1,19 @@
-"""The commands that train: quickstart, run and sweep."""
+"""The commands that train: quickstart, run, resume, sweep and base-model."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.cli import summaries
 from workbench.cli.terminal import as_json, say
+from workbench.utils.names import BASE_MODELS
+from workbench.utils.validation import one_of
+
+if TYPE_CHECKING:
+    from workbench.run import Run
 
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
@@ -78,12 +83,31 @@ def run(
         problems_per_round=problems,
         evaluate_every=evaluate_every,
     )
+    _train(started, rounds, json)
+
+
+def resume(path: str, rounds: int, json: bool) -> None:
+    """A run as its record says, and its table."""
+    import workbench as wb
+
+    _train(wb.Run.resume(path), rounds, json)
+
+
+def _train(run: Run, rounds: int, json: bool) -> None:
     if not json:
-        say(repr(started.method))
-    for _ in started.rounds(rounds):
+        say(repr(run.method))
+    for _ in run.rounds(rounds):
         pass
-    summarized = summaries.summary(started.record)
+    summarized = summaries.summary(run.record)
     say(as_json(summarized) if json else summaries.text(summarized))
+
+
+def base_model(name: str, out: str | None, seed: int | None, steps: int | None) -> None:
+    """One of the shipped models, made again."""
+    one_of("name", name, BASE_MODELS)
+    from workbench.base_model.training import make
+
+    make(name, out or f"data/models/{name}", seed=seed, steps=steps, report=say)
 
 
 def sweep(

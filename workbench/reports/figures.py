@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from workbench.analysis import comparisons
 from workbench.plots import curves as plots
 from workbench.plots import papers as plots_papers
+from workbench.plots.style import PALETTE
 from workbench.plots.text import plain
 from workbench.records import Record
 
@@ -38,7 +39,6 @@ IN_FIGURE = 4  # labels up to which a figure has a legend of its own
 SHORT = 24  # letters of a label that fit into a figure's legend
 
 OUTCOMES = ("all right", "mixed", "all wrong")
-OUTCOME_COLOURS = (2, 0, 3)  # of the palette, in bars and areas alike
 
 CURVES = {
     "reward": "Mean reward of a round's rollouts.",
@@ -111,17 +111,16 @@ def draw_curves(
         Whether to draw one, outside the axes where there are more than `IN_FIGURE` labels.
     """
     places = {label: place for place, label in enumerate(order or groups)}
-    palette = plots.sns.color_palette("colorblind")
     for label, group in groups.items():
         plots.learning_curve({label: group}, x=x, y=y, smooth=smooth, ax=ax)
-        turn, colour = divmod(places[label], len(palette))
+        turn, colour = divmod(places[label], len(PALETTE))
         line = ax.lines[-1]
-        line.set_color(palette[colour])
+        line.set_color(PALETTE[colour])
         line.set_linestyle(DASHES[turn % len(DASHES)])
         line.set_label(f"{_shortened(plain(label))} (n = {len(group)})")
         if len(group) > 1:
             band = ax.collections[-1]
-            band.set_facecolor(palette[colour])
+            band.set_facecolor(PALETTE[colour])
             if len(groups) > IN_FIGURE:
                 band.set_alpha(0.07)  # or all bands together hide the curves
     if x == "round":
@@ -135,7 +134,7 @@ def legend(groups: Groups) -> list[dict[str, Any]]:
         return []
     entries = []
     for place, (label, group) in enumerate(groups.items()):
-        turn, colour = divmod(place, 10)
+        turn, colour = divmod(place, len(PALETTE))
         dashes = SVG_DASHES[turn % len(SVG_DASHES)]
         entries.append({"colour": colour, "dashes": dashes, "text": f"{label} (n = {len(group)})"})
     return entries
@@ -218,7 +217,7 @@ def _shares(groups: Groups) -> list[dict[str, Any]]:
     if len(groups) > IN_FIGURE:
         return [
             _figure(
-                lambda ax: _draw_outcomes(table, ax),
+                lambda ax: _draw_bars(table, ax, "share of problems"),
                 "; ".join(alts.values()),
                 "Problems whose rollouts were all right, mixed, all wrong; means over rounds.",
                 rows=len(table),
@@ -236,18 +235,6 @@ def _shares(groups: Groups) -> list[dict[str, Any]]:
     return figures
 
 
-def _draw_outcomes(table: pd.DataFrame, ax: Any) -> None:
-    """Bars in the colours that the areas of `plots.zero_gradient` have."""
-    palette = plots.sns.color_palette("colorblind")
-    # Columns that are 0 everywhere are not drawn, so their colours must not be handed over either.
-    colours = [
-        palette[colour]
-        for name, colour in zip(OUTCOMES, OUTCOME_COLOURS)
-        if (table[name] != 0).any()
-    ]
-    _draw_bars(table, ax, "share of problems", colours)
-
-
 def _phases(groups: Groups) -> dict[str, Any]:
     table = comparisons.phases(groups)
     parts = []
@@ -262,9 +249,9 @@ def _phases(groups: Groups) -> dict[str, Any]:
     )
 
 
-def _draw_bars(table: pd.DataFrame, ax: Any, label: str, colours: Any = None) -> None:
+def _draw_bars(table: pd.DataFrame, ax: Any, label: str) -> None:
     named = table.rename(index=lambda row: _shortened(plain(row)))
-    plots_papers.stacked(named, label=label, palette=colours, ax=ax)
+    plots_papers.stacked(named, label=label, ax=ax)
     # Long names leave little width, and a legend in one row would be cut.
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize="small")
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import comparisons, metrics
+from workbench.analysis import comparisons, difficulty
+from workbench.analysis.intervals import mean_interval
 from workbench.records import Record
 from workbench.reports.responses import kept_rollouts
 from workbench.utils.names import TRAINING_PHASES
@@ -204,9 +205,9 @@ def transitions(groups: Groups) -> list[dict[str, Any]]:
 
 
 def _matrix(label: str, caption: str, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
-    counts = metrics.transition_matrix(before, after)
-    shares = metrics.transition_matrix(before, after, "rows")
-    names = [name.replace("-", " ") for name in metrics.STATUS]
+    counts = difficulty.transition_matrix(before, after)
+    shares = difficulty.transition_matrix(before, after, "rows")
+    names = [name.replace("-", " ") for name in difficulty.CLASSES]
     rows = []
     for i, name in enumerate(names):
         cells = [(int(count), round(float(share), 3)) for count, share in zip(counts[i], shares[i])]
@@ -220,7 +221,7 @@ def _visited(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
     if frame is None:
         return None
     # Old responses that joined a round say nothing of the policy of that round.
-    drawn = comparisons.visits(frame[frame["age"] == 0])["rate"].groupby("problem")
+    drawn = difficulty.visits(frame[frame["age"] == 0])["rate"].groupby("problem")
     again = drawn.size() > 1
     if not again.any():
         return None
@@ -237,7 +238,7 @@ def _evaluated(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _with_interval(values: Sequence[float]) -> str:
-    return mean_and_half(*metrics.mean_interval(values)) if values else NOTHING
+    return mean_and_half(*mean_interval(values)) if values else NOTHING
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,16 +1,19 @@
 """What a notebook shows of an object: a small HTML table that fits any theme."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from html import escape
+from typing import Any
 
 LEFT = "style='text-align:left'"
 
 
-def card(title, rows):
+def card(title: Any, rows: Iterable[tuple[Any, Any]]) -> str:
     """HTML of a table with a title and rows, pairs of name and value; everything is escaped."""
-    lines = "".join(
-        f"<tr><th scope='row' {LEFT}>{escape(str(name))}</th><td "
-        f"{LEFT}>{escape(str(value))}</td></tr>"
-        for name, value in rows
-    )
+    lines = []
+    for name, value in rows:
+        head = f"<th scope='row' {LEFT}>{escape(str(name))}</th>"
+        lines.append(f"<tr>{head}<td {LEFT}>{escape(str(value))}</td></tr>")
     caption = f"<caption {LEFT}><b>{escape(str(title))}</b></caption>"
-    return f"<table>{caption}<tbody>{lines}</tbody></table>"
+    return f"<table>{caption}<tbody>{''.join(lines)}</tbody></table>"

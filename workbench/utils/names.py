@@ -41,6 +41,9 @@ MORE_PAPERS = (
 # The functions of `workbench.labs`.
 LABS = ("tiny", "transformers", "unsloth")
 
+# The shipped base models of the tiny lab, see `workbench.base_model.training.RECIPES`.
+BASE_MODELS = ("early-small", "early-large", "late-small", "late-large", "clean-large")
+
 # The slots of a method, in the order of a round, and what each one decides.
 SLOTS = {
     "curriculum": "which problems come next",
