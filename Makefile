@@ -39,7 +39,7 @@ help:
 	@echo 'make test-browser  setup, then the quickstart in JupyterLab, in Chromium (apt install chromium); pictures in build/browser'
 	@echo 'make docs        setup, then the documentation, in build/docs'
 	@echo 'make sweep       setup, then a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"'
-	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--kills 50")'
+	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--minutes 60")'
 	@echo 'make test-unsloth, make test-vllm'
 	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
 	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'

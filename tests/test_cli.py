@@ -325,8 +325,8 @@ def test_a_base_model_is_made_with_its_card(tmp_path, monkeypatch):
 
 def examples_of(text):
     """The commands in a help text, split into words."""
-    lines = [line for line in text.splitlines() if line.startswith("  python -m workbench ")]
-    return [line.split()[3:] for line in lines]
+    lines = [line.split() for line in text.splitlines() if "python -m workbench " in line]
+    return [words[3:] for words in lines]
 
 
 @pytest.mark.parametrize("name", list(main.commands))

@@ -53,9 +53,11 @@ class Disk:
 
     def recorded(self, name, function):
         def call(*arguments, **options):
-            concerned = self.concerned(arguments)
+            # Of a renaming the new name counts, since the file that had it is lost.
+            place = 1 if name in ("replace", "rename") else 0
+            concerned = self.concerned(arguments[place])
             if concerned and name in ("replace", "rename", "unlink", "remove"):
-                self.forget(arguments[-1])
+                self.forget(arguments[place])
             result = function(*arguments, **options)
             if concerned:
                 if name == "fsync":
@@ -65,9 +67,8 @@ class Disk:
 
         return call
 
-    def concerned(self, arguments):
-        """The path below the root that a call is about; None for calls elsewhere."""
-        path = arguments[-1]
+    def concerned(self, path):
+        """A path or a descriptor relative to the root; None for what lies elsewhere."""
         if isinstance(path, int):
             path = os.readlink(f"/proc/self/fd/{path}")
         path = str(path)

@@ -94,7 +94,10 @@ def test_a_run_made_again_is_the_same(tmp_path):
     before = record.rounds.iloc[:3]
     for name in ("rollouts", "selected"):
         assert [row[name] for row in made] == before[name].tolist()
-    tolerances = {"reward": 0.05, "length": 1.5, "entropy": 0.05, "gradient_norm": 0.2}
+    tolerances = {"reward": 0.05, "length": 1.5, "entropy": 0.05}
+    if record.manifest["format"] == FORMAT:
+        # Mini-batches and gradients of the methods have changed since the first version.
+        tolerances["gradient_norm"] = 0.2
     for name, tolerance in tolerances.items():
         values = [row[name] for row in made]
         assert np.allclose(values, before[name], atol=tolerance, equal_nan=True), name

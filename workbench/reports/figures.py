@@ -112,7 +112,7 @@ def draw_curves(
     """
     places = {label: place for place, label in enumerate(order or groups)}
     for label, group in groups.items():
-        plots.learning_curve({label: group}, x=x, y=y, smooth=smooth, ax=ax)
+        plots.learning_curve({plain(label): group}, x=x, y=y, smooth=smooth, legend=None, ax=ax)
         turn, colour = divmod(places[label], len(PALETTE))
         line = ax.lines[-1]
         line.set_color(PALETTE[colour])
@@ -149,8 +149,8 @@ def _page_has_legend(labels: Sequence[str]) -> bool:
 def _place_legend(ax: Any, labels: int) -> None:
     """Above the axes, or beside them when there are many labels: never on a curve."""
     if labels == 1:
-        ax.get_legend().remove()
-    elif labels <= IN_FIGURE:
+        return
+    if labels <= IN_FIGURE:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small")
     else:
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")

@@ -96,7 +96,7 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
     }
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Half a surrogate pair, as file names may hold, has no UTF-8.
+    # Paths may hold half surrogate pairs as well.
     path.write_text(_render(content), encoding="utf-8", errors="replace")
     return path
 
@@ -110,7 +110,9 @@ def _groups(records: Any) -> dict[str, Sequence[Record]]:
     groups = {}
     for label, group in records.items():
         runs = [group] if isinstance(group, Record) else group
-        groups[str(label)] = [Snapshot(record.path, record.strict) for record in runs]
+        # Names of files may hold half surrogate pairs, which neither UTF-8 nor pandas has.
+        text = str(label).encode("utf-8", "backslashreplace").decode("utf-8")
+        groups[text] = [Snapshot(record.path, record.strict) for record in runs]
     if not groups or not all(groups.values()):
         raise ValueError(f"records={records!r}: at least one record is needed for every label")
     return groups

@@ -154,7 +154,7 @@ def average_round(groups: Groups) -> Table:
         numbers = _numeric_columns(record.rounds)
         present = numbers if present is None else present & numbers
     shared = sorted(present or ())
-    means = comparisons.means(groups, shared)
+    means = comparisons.means(groups, shared) if groups else pd.DataFrame()
     parts = []
     for title, names in AVERAGE_ROUND.items():
         rows = []
