@@ -3,19 +3,23 @@
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import small_lab
+from hypothesis import given
+from hypothesis import strategies as st
+from written_records import write
 
 import workbench as wb
-from workbench import labs
-from workbench.analysis import comparisons
-from workbench.analysis import difficulty as statuses
-from workbench.analysis.metrics import STATUS
+from workbench.analysis import ar3po, cbs, difficulty, knapsack
+from workbench.analysis.difficulty import CLASSES, classify, transition_matrix
+from workbench.analysis.runs import load_all
 
 
 def frame(*rows):
     """Rows (problem, round, outcomes as a string of 0 and 1)."""
-    parts = [
-        (problem, number, outcome == "1") for problem, number, text in rows for outcome in text
-    ]
+    parts = []
+    for problem, number, text in rows:
+        for outcome in text:
+            parts.append((problem, number, outcome == "1"))
     return pd.DataFrame(parts, columns=["problem", "round", "correct"])
 
 
@@ -23,73 +27,233 @@ EVEN = frame(("a", 1, "1100"), ("b", 1, "0000"), ("a", 2, "1101"), ("b", 2, "000
 SAVING = frame(("a", 1, "1100"), ("b", 1, "0000"), ("a", 2, "11"), ("b", 2, "000000"))
 FRAMES = {"even": {0: EVEN, 1: EVEN}, "saving": {1: SAVING}}
 
-
-def test_rates_of_a_visit():
-    rows = frame(("p", 1, "1100"), ("q", 1, "00"), ("p", 2, "01"))
-    assert statuses.visit_rates(rows, 0).to_dict() == {"p": 0.5, "q": 0.0}
-    assert statuses.visit_rates(rows, -1).to_dict() == {"p": 0.5, "q": 0.0}  # q was drawn once
-    assert statuses.visit_rates(rows, 1).to_dict() == {"p": 0.5}
-    assert statuses.visit_rates(rows, 0, pd.Series({"p": 2, "q": 8})).to_dict() == {
-        "p": 1.0,
-        "q": 0.0,
-    }
+# Problem p: 2 of 4, then 1 of 2; problem q: 0 of 2.
+TWO_VISITS = frame(("p", 1, "1100"), ("q", 1, "00"), ("p", 2, "01"))
 
 
-def test_equal_numbers_take_the_smaller_of_the_two():
-    as_they_are, equal = statuses.last_rates(FRAMES), statuses.last_rates(FRAMES, equal=True)
-    assert list(equal["even"]) == list(equal["saving"]) == [1], "seed 0 is missing in one"
-    assert as_they_are["even"][1].to_dict() == {"a": 0.75, "b": 0.25} and equal["even"][
-        1
-    ].to_dict() == {"a": 1.0, "b": 0.25}
-    assert (
-        equal["saving"][1].to_dict() == as_they_are["saving"][1].to_dict() == {"a": 1.0, "b": 0.0}
+class TestClasses:
+    def test_the_bounds_belong_where_the_paper_puts_them(self):
+        """Section 5.2: (0, .2] is hard, (.2, .8) medium, [.8, 1) easy."""
+        rates = [0, 1e-9, 0.2, 0.2 + 1e-9, 0.8 - 1e-9, 0.8, 1 - 1e-9, 1]
+        expected = ["extremely-hard", "hard", "hard", "medium", "medium", "easy", "easy"]
+        assert classify(rates).tolist() == [*expected, "extremely-easy"]
+
+    def test_transitions_by_hand(self):
+        before = [0, 0, 0.5, 1]
+        after = [0, 0.5, 0.5, 1]
+        counts = transition_matrix(before, after)
+        assert counts[0].tolist() == [1, 0, 1, 0, 0]
+        assert counts.sum() == 4
+        by_row = transition_matrix(before, after, "rows")
+        assert by_row[0].tolist() == [0.5, 0, 0.5, 0, 0]
+        assert by_row[1].tolist() == [0] * 5, "a class without problems stays zero"
+        assert transition_matrix(before, after, "all")[0, 0] == 0.25
+
+    @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20))
+    def test_names_and_rates_give_the_same_matrix(self, pairs):
+        before, after = np.array(pairs).T
+        matrix = transition_matrix(before, after)
+        assert matrix.sum() == len(pairs)
+        assert (matrix == transition_matrix(classify(before), classify(after))).all()
+
+    @pytest.mark.parametrize(
+        ("call", "says"),
+        [
+            (lambda: classify([1.5]), "rates: 1.5 is not a rate"),
+            (lambda: classify([np.nan]), "rates: nan"),
+            (lambda: classify(["simple"]), "'simple' is no class of difficulty"),
+            (lambda: transition_matrix([0, 1], [0]), r"before \(2,\) and after \(1,\)"),
+            (lambda: transition_matrix([0], [0], "columns"), "normalize='columns'"),
+        ],
     )
+    def test_bad_input_is_named(self, call, says):
+        with pytest.raises(ValueError, match=says):
+            call()
 
 
-def test_final_statuses_and_who_stays():
-    table = statuses.final(FRAMES)
-    assert table.index.tolist() == [("even", 1), ("saving", 1)]
-    assert table.loc[("even", 1), [*STATUS, "stay"]].tolist() == [0, 0, 1, 0, 0, 0]
-    assert table.loc[("saving", 1), [*STATUS, "stay"]].tolist() == [0.5, 0, 0, 0, 0.5, 1]
-    assert statuses.final(FRAMES, equal=True).loc[("even", 1), "extremely-easy"] == 0.5
+class TestVisits:
+    def test_by_hand(self):
+        table = difficulty.visits(TWO_VISITS)
+        first = {"round": 1, "rollouts": 4, "correct": 2, "rate": 0.5}
+        assert table.loc[("p", 0)].to_dict() == first
+        assert table.loc[("p", 1), "rollouts"] == 2
+        assert table.loc[("q", 0), "rate"] == 0
+
+    def test_rates_of_a_visit(self):
+        assert difficulty.visit_rates(TWO_VISITS, 0).to_dict() == {"p": 0.5, "q": 0.0}
+        # q was drawn once, so that its last visit is its first.
+        assert difficulty.visit_rates(TWO_VISITS, -1).to_dict() == {"p": 0.5, "q": 0.0}
+        assert difficulty.visit_rates(TWO_VISITS, 1).to_dict() == {"p": 0.5}
+        most = pd.Series({"p": 2, "q": 8})
+        assert difficulty.visit_rates(TWO_VISITS, 0, most).to_dict() == {"p": 1.0, "q": 0.0}
+
+    def test_equal_numbers_take_the_smaller_of_the_two(self):
+        as_allocated = difficulty.last_rates(FRAMES)
+        equal = difficulty.last_rates(FRAMES, equal=True)
+        assert list(equal["even"]) == list(equal["saving"]) == [1], "seed 0 is missing in one"
+        assert as_allocated["even"][1].to_dict() == {"a": 0.75, "b": 0.25}
+        assert equal["even"][1].to_dict() == {"a": 1.0, "b": 0.25}
+        assert as_allocated["saving"][1].to_dict() == {"a": 1.0, "b": 0.0}
+        assert equal["saving"][1].to_dict() == {"a": 1.0, "b": 0.0}
+
+    def test_unsolved_shares_read_equal_numbers(self):
+        """In round 2, b has one right rollout among the first 4 of one run, none in the other."""
+        even, saving = difficulty.unsolved_shares([EVEN, SAVING])
+        assert even == 0.25, "b in round 1"
+        assert saving == 0.5, "b in both rounds"
+        # Two rollouts of a and four of b are read in round 2: the right one of b is the fourth.
+        late = frame(("b", 2, "0001"))
+        short = frame(("b", 2, "000"))
+        assert difficulty.unsolved_shares([late, short]) == [1, 1]
+
+    def test_runs_without_a_common_visit_are_refused(self):
+        with pytest.raises(ValueError, match="no visit in common"):
+            difficulty.unsolved_shares([frame(("a", 1, "0")), frame(("b", 1, "0"))])
 
 
-def test_transitions_are_shares_of_a_row():
-    found = statuses.transitions(FRAMES)["saving"]
-    assert (
-        found.loc["medium", "extremely-easy"] == 1
-        and found.loc["extremely-hard", "extremely-hard"] == 1
-    )
-    assert found.to_numpy().sum() == 2
+class TestWhereProblemsEnd:
+    def test_final_classes_and_who_stays(self):
+        table = difficulty.final(FRAMES)
+        columns = [*CLASSES, "stay"]
+        assert table.index.tolist() == [("even", 1), ("saving", 1)]
+        assert table.loc[("even", 1), columns].tolist() == [0, 0, 1, 0, 0, 0]
+        assert table.loc[("saving", 1), columns].tolist() == [0.5, 0, 0, 0, 0.5, 1]
+        equal = difficulty.final(FRAMES, equal=True)
+        assert equal.loc[("even", 1), "extremely-easy"] == 0.5
+
+    def test_transitions_are_shares_of_a_row(self):
+        table = difficulty.transitions(FRAMES)["saving"]
+        assert table.loc["medium", "extremely-easy"] == 1
+        assert table.loc["extremely-hard", "extremely-hard"] == 1
+        assert table.to_numpy().sum() == 2
+
+    def test_solved_at_least_once_counts_problems_that_were_drawn_again(self):
+        rollouts = frame(
+            ("solved", 1, "00"),
+            ("solved", 2, "01"),
+            ("solved", 3, "00"),  # once is enough
+            ("never", 1, "00"),
+            ("never", 2, "00"),
+            ("drawn once", 1, "00"),
+            ("right at once", 1, "10"),
+            ("right at once", 2, "11"),
+        )
+        table = difficulty.solved_at_least_once({"grpo": {0: rollouts}})
+        assert table.loc[("grpo", 0)].to_dict() == {"unsolved": 2, "solved": 1, "share": 0.5}
+        none = difficulty.solved_at_least_once({"grpo": {0: frame(("a", 1, "1"), ("a", 2, "1"))}})
+        assert np.isnan(none.loc[("grpo", 0), "share"])
 
 
-def test_spending_by_status():
-    table = statuses.spending(
-        frame(("p", 1, "1100"), ("p", 2, "01"), ("q", 1, "00"), ("q", 3, "1000"))
-    )
-    assert table.loc["medium"].to_dict() == {
-        "visits": 0.5,
-        "rollouts": 2,
-        "spent": 1 / 3,
-        "mixed": 1,
-    }  # p, at 2 of 4
-    assert table.loc["extremely-hard"].to_dict() == {
-        "visits": 0.5,
-        "rollouts": 4,
-        "spent": 2 / 3,
-        "mixed": 1,
-    }  # q, at 0 of 2
-    assert table.index.tolist() == list(STATUS) and table.loc["easy"].isna().all()
+class TestReplay:
+    """Old responses that joined a round are no rollouts of that round."""
+
+    def test_rows_with_an_age_are_counted_once(self, tmp_path):
+        columns = {"problem": ["a", "a"], "round": [1, 1], "correct": [True, False]}
+        again = {"problem": ["a", "a"], "round": [2, 1], "correct": [True, True]}
+        rows = [columns | {"age": [0, 0]}, again | {"age": [0, 1]}]
+        replay = {"replay": {"is": "replay.Replay"}}
+        write(tmp_path, "ar3po", method=replay, rollouts=(2, 1), rows=rows)
+        [record] = load_all(tmp_path)["ar3po"]
+        table = difficulty.fresh_rollouts(record, ("problem", "round", "correct"))
+        assert table["round"].tolist() == [1, 1, 2]
+
+    def test_without_an_age_the_round_of_the_file_decides(self, tmp_path):
+        rows = [
+            {"problem": ["a"], "round": [1], "correct": [True]},
+            {"problem": ["a", "a"], "round": [2, 1], "correct": [False, True]},
+        ]
+        # Records of early versions call the slot "reuse".
+        reuse = {"reuse": {"is": "reuse.Reuse"}}
+        write(tmp_path, "ar3po", method=reuse, rollouts=(1, 1), rows=rows)
+        frames = difficulty.outcomes(load_all(tmp_path))
+        assert frames["ar3po"][0]["round"].tolist() == [1, 2]
+
+    def test_a_record_without_rollouts_is_named(self, tmp_path):
+        write(tmp_path, "thin")
+        wb.records.thin(tmp_path / "thin" / "seed-0")
+        with pytest.raises(ValueError, match="its rollouts were not kept"):
+            difficulty.outcomes(load_all(tmp_path))
+
+
+class TestKnapsack:
+    def test_spending_by_class(self):
+        rollouts = frame(("p", 1, "1100"), ("p", 2, "01"), ("q", 1, "00"), ("q", 3, "1000"))
+        table = knapsack.spending(rollouts)
+        # Problem p was known at 2 of 4.
+        medium = {"visits": 0.5, "rollouts": 2, "spent": 1 / 3, "mixed": 1}
+        assert table.loc["medium"].to_dict() == medium
+        # Problem q was known at 0 of 2.
+        hard = {"visits": 0.5, "rollouts": 4, "spent": 2 / 3, "mixed": 1}
+        assert table.loc["extremely-hard"].to_dict() == hard
+        assert table.index.tolist() == list(CLASSES)
+        assert table.loc["easy"].isna().all()
+
+    def test_the_past_is_a_window_of_the_last_outcomes(self):
+        rollouts = frame(("p", 1, "1100"), ("p", 2, "01"), ("p", 3, "1"))
+        known = list(knapsack.past_and_present(rollouts, window=3))
+        assert [(visit, past.tolist(), present.tolist()) for visit, past, present in known] == [
+            (1, [1, 0, 0], [0, 1]),
+            (2, [0, 0, 1], [1]),
+        ]
+
+    def test_estimation_error_by_hand(self):
+        assert knapsack.estimation_error(TWO_VISITS).to_dict() == {1: 0.0}
+        # The last two of the first visit were wrong.
+        assert knapsack.estimation_error(TWO_VISITS, window=2).to_dict() == {1: 0.5}
+
+    def test_chance_alone_makes_an_error_too(self):
+        """Three right of six, split as 4 + 2: in 6 of 15 ways the two are alike."""
+        rng = np.random.default_rng(0)
+        errors = [knapsack.estimation_error(TWO_VISITS, rng=rng)[1] for _ in range(400)]
+        assert set(errors) == {0, 0.75}
+        assert np.mean(errors) == pytest.approx(0.3, abs=0.06)
+        still = TWO_VISITS.assign(correct=True)
+        assert knapsack.estimation_error(still, rng=rng).to_dict() == {1: 0.0}
+
+
+class TestAr3po:
+    def test_rollouts_by_rate_by_hand(self):
+        table = ar3po.rollouts_by_rate(TWO_VISITS)
+        assert table["problems"].tolist() == [1, 0, 1, 0, 0]
+        assert table.loc["0 to 0.2", ["rollouts", "rate"]].tolist() == [2, 0]
+        assert table.loc["0.4 to 0.6", ["rollouts", "rate"]].tolist() == [3, 0.5]
+        assert np.isnan(table.loc["0.8 to 1", "rollouts"])
+        sure = ar3po.rollouts_by_rate(TWO_VISITS.assign(correct=True))
+        assert sure.loc["0.8 to 1", "problems"] == 2
+
+    def test_a_second_stage_is_asked_for_where_the_first_has_no_right_one(self):
+        """4 rollouts, and 4 more with probability (1 - p)^4."""
+        rates = np.array([0.0, 0.5, 1.0])
+        expected = [8, 4 + 4 / 16, 4]
+        assert ar3po.expected_rollouts(rates).tolist() == pytest.approx(expected)
+
+
+class TestCbs:
+    def test_correlations_over_seeds(self, tmp_path):
+        for seed, sign in ((0, 1.0), (1, -1.0)):
+            columns = {
+                "round": np.ones(3, int),
+                "age": np.zeros(3, int),
+                "score": np.arange(3.0) * sign,
+                "feature_reward": np.arange(3.0),
+                "feature_age": np.zeros(3),
+            }
+            write(tmp_path, "cbs", seed, rollouts=(3,), rows=[columns])
+        mean, deviation = cbs.correlations(load_all(tmp_path)["cbs"], 1)
+        assert mean.loc["1-1", "reward"] == 0
+        assert deviation.loc["1-1", "reward"] == pytest.approx(1)
+        assert np.isnan(mean.loc["1-1", "age"])
 
 
 def test_a_real_run(tmp_path):
-    lab = labs.tiny(pool=8, levels=(1, 2), held_out=0)
+    lab = small_lab(pool=8, levels=(1, 2), held_out=0)
     run = wb.Run(
         lab, wb.methods.knapsack(n=4), out=tmp_path / "knapsack" / "seed-0", problems_per_round=4
     )
     list(run.rounds(4, progress=False))
-    frames = statuses.outcomes(comparisons.load_all(tmp_path))
-    table = statuses.final(frames)
-    assert table.loc[("knapsack", 0), list(STATUS)].sum() == pytest.approx(1)
-    spent = statuses.spending(frames["knapsack"][0])
-    assert np.isclose(spent["visits"].sum(), 1) and (spent["rollouts"].dropna() >= 2).all()
+    frames = difficulty.outcomes(load_all(tmp_path))
+    table = difficulty.final(frames)
+    assert table.loc[("knapsack", 0), list(CLASSES)].sum() == pytest.approx(1)
+    spent = knapsack.spending(frames["knapsack"][0])
+    assert spent["visits"].sum() == pytest.approx(1)
+    assert (spent["rollouts"].dropna() >= 2).all()

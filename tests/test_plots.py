@@ -1,15 +1,27 @@
-"""Each figure function draws on the Axes it is given and returns it; on real records."""
+"""Figures of runs and of costs: what is drawn is what the records say, in one house style."""
+
+import warnings
 
 import matplotlib
 
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.text import Text
+from written_records import curve, write
 
 import workbench as wb
 from workbench import plots
+from workbench.analysis.cost import CostModel
+from workbench.analysis.intervals import Interval
+from workbench.analysis.runs import load_all
+from workbench.plots import papers, style, theory
+from workbench.plots.text import plain
 
 RECORDS = [wb.load(path) for path in sorted(wb.labs.shipped("runs/tiny-grpo").glob("seed-*"))[:3]]
 FIGURES = {
@@ -19,6 +31,9 @@ FIGURES = {
     ),
     "learning_curve by label": lambda ax: plots.learning_curve(
         {"a": RECORDS[0], "b": RECORDS[1:]}, x="seconds", ax=ax
+    ),
+    "learning_curve at a price": lambda ax: plots.learning_curve(
+        RECORDS, x=CostModel(0.5), legend="direct", ax=ax
     ),
     "sampled_and_greedy": lambda ax: plots.sampled_and_greedy(RECORDS, ax=ax),
     "accuracy_by_level": lambda ax: plots.accuracy_by_level(RECORDS, ax=ax),
@@ -30,6 +45,31 @@ FIGURES = {
     "by_level": lambda ax: plots.by_level(pd.DataFrame({"x": [0.1, 0.2]}, index=[1, 2]), ax=ax),
 }
 
+PRICES = pd.DataFrame(
+    {
+        "label": ["pods"] * 3,
+        "price": [0.1, 1.0, 10.0],
+        "ratio": [0.5, 1.0, 2.0],
+        "low": [0.4, 0.8, 1.6],
+        "high": [0.6, 1.2, 2.5],
+        "n": [5, 5, 5],
+    }
+)
+BREAK_EVEN = pd.DataFrame(
+    {"price": [1.0], "low": [0.7], "high": [1.5], "cheaper_below": [True], "n": [5]},
+    index=["pods"],
+)
+RESOLVED = pd.DataFrame({"half_width": [9.0, 5.0], "at_80": [12.0, 7.0]}, index=[3, 8])
+
+# What other people's records may call a method.
+HOSTILE = [
+    "a $x$ and $\\frac{1$",
+    "_hidden",
+    "two\nlines\tand\x00more",
+    "half of a pair \ud800",
+    "long " * 200,
+]
+
 
 @pytest.fixture(autouse=True)
 def closed():
@@ -37,37 +77,273 @@ def closed():
     plt.close("all")
 
 
+def texts(figure):
+    """All texts of a figure that are not empty."""
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
+
+
+def drawn(ax):
+    """Render the whole figure; Matplotlib parses its texts only now."""
+    figure = ax.get_figure(root=True)
+    with warnings.catch_warnings():
+        # Characters that a font lacks are drawn as boxes, which is all one can ask for.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.canvas.draw()
+    return figure
+
+
 @pytest.mark.parametrize("draw", FIGURES.values(), ids=FIGURES)
 def test_draws_on_the_axes_given(draw):
     _, ax = plt.subplots()
-    assert draw(ax) is ax and ax.has_data() and (ax.get_xlabel() or ax.get_title())
+    assert draw(ax) is ax
+    assert ax.has_data()
+    assert ax.get_xlabel() or ax.get_title("left")
     assert draw(None) is not ax, "without one it makes its own"
 
 
-def test_the_number_of_seeds_is_shown():
-    ax = plots.learning_curve(RECORDS)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["grpo (n = 3)"]
+class TestLearningCurves:
+    def test_the_number_of_seeds_is_shown(self):
+        ax = plots.learning_curve(RECORDS)
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["grpo (n = 3)"]
+
+    def test_what_is_spent_is_summed_along_x_alone(self):
+        rounds = RECORDS[0].rounds
+        line = plots.learning_curve(RECORDS[0], x="rollouts", y="rollouts").lines[0]
+        assert line.get_xdata().tolist() == rounds["rollouts"].cumsum().tolist()
+        assert line.get_ydata().tolist() == rounds["rollouts"].tolist()
+
+    def test_the_mean_of_the_seeds_is_drawn_with_its_interval(self, tmp_path):
+        """Seeds at .2 and .4 at the end: mean .3, half-width 12.706 x .1."""
+        for seed, end in enumerate((0.2, 0.4)):
+            curve(tmp_path, "a", seed, [0.1, end])
+        ax = plots.learning_curve(load_all(tmp_path))
+        assert ax.lines[0].get_ydata().tolist() == pytest.approx([0.1, 0.3])
+        edge = ax.collections[0].get_paths()[0].vertices
+        last = edge[edge[:, 0] == 1][:, 1]
+        assert (last.min(), last.max()) == pytest.approx((0.3 - 1.2706, 0.3 + 1.2706), rel=1e-3)
+
+    def test_curves_can_end_where_the_shortest_does(self, tmp_path):
+        curve(tmp_path, "a", 0, [0.1, 0.2, 0.3], rollouts=10)
+        curve(tmp_path, "b", 0, [0.1, 0.2, 0.3], rollouts=30)
+        groups = load_all(tmp_path)
+        whole = plots.learning_curve(groups, x="rollouts")
+        assert [line.get_xdata()[-1] for line in whole.lines] == [20, 60]
+        common = plots.learning_curve(groups, x="rollouts", until="common")
+        assert [line.get_xdata()[-1] for line in common.lines] == [20, 20]
+        assert common.lines[1].get_ydata()[-1] == pytest.approx(0.1 + 0.1 * 2 / 3)
+
+    def test_a_method_keeps_its_colour_in_every_figure(self, tmp_path):
+        for label in ("grpo", "pods"):
+            curve(tmp_path, label, 0, [0.1, 0.2])
+        groups = load_all(tmp_path)
+        both = plots.learning_curve(groups).lines
+        alone = plots.learning_curve({"pods": groups["pods"]}).lines
+        assert both[1].get_color() == alone[0].get_color() == style.METHODS["pods"]
+        assert both[0].get_color() != both[1].get_color()
+
+    def test_a_second_call_on_the_same_axes_keeps_the_first_curve_s_colour(self, tmp_path):
+        for label in ("mine", "other"):
+            curve(tmp_path, label, 0, [0.1, 0.2])
+        groups = load_all(tmp_path)
+        ax = plots.learning_curve({"mine": groups["mine"]})
+        plots.learning_curve({"other": groups["other"]}, ax=ax)
+        first, second = ax.lines
+        assert first.get_color() != second.get_color()
+
+    def test_unknown_columns_are_named(self):
+        with pytest.raises(ValueError, match="'magic'"):
+            plots.learning_curve(RECORDS, y="magic")
+
+    def test_arms_with_other_held_out_problems_are_not_drawn_together(self, tmp_path):
+        write(tmp_path, "a")
+        write(tmp_path, "b", problems=("p", "r"))
+        with pytest.raises(ValueError, match="other held-out problems"):
+            plots.learning_curve(load_all(tmp_path))
+        plots.learning_curve(load_all(tmp_path), y="rollouts")
+
+    def test_every_method_stands_beside_the_baseline(self, tmp_path):
+        for label in ("grpo", "pods", "aero"):
+            curve(tmp_path, label, 0, [0.1, 0.2, 0.3])
+        axes = plots.course_grid(load_all(tmp_path), "grpo", title="It learns")
+        assert [ax.get_title("left") for ax in axes] == ["aero (n = 1)", "pods (n = 1)"]
+        assert all(len(ax.lines) == 2 for ax in axes)
 
 
-@pytest.mark.parametrize(
-    "figure", [lambda: plots.overview(RECORDS[0]), lambda: plots.summary(RECORDS)]
-)
-def test_whole_figures(figure):
-    assert all(ax.has_data() for ax in figure().axes)
+class TestOneSetting:
+    def test_bars_by_level_are_means(self, tmp_path):
+        write(tmp_path, "a", scores=((0, 0.25), (2, 0.75)))
+        ax = plots.accuracy_by_level(load_all(tmp_path)["a"])
+        heights = [bar.get_height() for bars in ax.containers for bar in bars]
+        assert heights == [0.25, 0.25, 0.75, 0.75]
+        with pytest.raises(ValueError, match="7 is not an evaluated round; there are 0, 2"):
+            plots.accuracy_by_level(load_all(tmp_path)["a"], rounds=[7])
+
+    def test_shares_of_groups_add_up_to_one(self, tmp_path):
+        columns = {"all_negative": [0.5, 0.25], "all_positive": [0.25, 0.25]}
+        write(tmp_path, "a", columns=columns)
+        ax = plots.zero_gradient(load_all(tmp_path)["a"], smooth=1)
+        tops = [area.get_paths()[0].vertices[:, 1].max() for area in ax.collections]
+        assert tops == pytest.approx([0.25, 0.75, 1.0])
+
+    def test_success_rates_have_bars_of_their_own_at_both_ends(self):
+        ax = plots.success_rates([0, 0, 0.5, 1])
+        ends = {bars.get_label(): bars[0].get_height() for bars in ax.containers[1:]}
+        assert ends == {"never solved": 2, "always solved": 1}
+        with pytest.raises(ValueError, match="rates: shape"):
+            plots.success_rates([2.0])
+
+    @pytest.mark.parametrize(
+        "figure", [lambda: plots.overview(RECORDS[0]), lambda: plots.summary(RECORDS)]
+    )
+    def test_whole_figures(self, figure):
+        assert all(ax.has_data() for ax in figure().axes)
+
+    def test_watch_outside_a_notebook_is_just_the_rounds(self, lab):
+        run = wb.Run(lab, wb.methods.grpo(4), problems_per_round=4, evaluate_every=0)
+        assert [row["round"] for row in plots.watch(run, 2)] == [1, 2]
 
 
-def test_what_is_spent_is_summed_along_x_alone():
-    rounds = RECORDS[0].rounds
-    line = plots.learning_curve(RECORDS[0], x="rollouts", y="rollouts").lines[0]
-    assert line.get_xdata().tolist() == rounds["rollouts"].cumsum().tolist()
-    assert line.get_ydata().tolist() == rounds["rollouts"].tolist()
+class TestCosts:
+    def test_prices_show_ratios_break_even_and_machines(self):
+        machines = {"this CPU": (0.3, 0.2, 0.4), "FLOPs": 1 / 3}
+        ax = plots.prices(PRICES, baseline="grpo", break_even=BREAK_EVEN, machines=machines)
+        lines = {str(line.get_label()): line for line in ax.lines}
+        assert lines["pods (n = 5)"].get_ydata().tolist() == [0.5, 1, 2]
+        dots = [line for line in ax.lines if line.get_marker() == "o"]
+        assert [dot.get_xdata()[0] for dot in dots] == [1.0]
+        found = texts(drawn(ax))
+        assert {"this CPU", "FLOPs", "cheaper than grpo"} <= set(found)
+
+    def test_an_interval_that_is_open_is_not_drawn_to_infinity(self):
+        table = PRICES.assign(high=np.inf)
+        ax = plots.prices(table, baseline="grpo")
+        assert ax.get_ylim()[1] < 10
+        drawn(ax)
+
+    def test_resolution_has_a_line_for_the_half_width_and_one_for_power(self):
+        ax = plots.resolution({"early": RESOLVED, "clean": 2 * RESOLVED})
+        drawn_lines = [line for line in ax.lines if len(line.get_xdata())]
+        assert [line.get_ydata().tolist() for line in drawn_lines[:2]] == [[9, 5], [12, 7]]
+        assert ax.get_xticks().tolist() == [3, 8]
 
 
-def test_unknown_columns_are_named():
-    with pytest.raises(ValueError, match="'magic'"):
-        plots.learning_curve(RECORDS, y="magic")
+class TestStyle:
+    @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+    def test_labels_are_moved_apart_and_keep_their_order(self, heights):
+        moved = style.spread(heights, 0.1)
+        order = np.argsort(heights, kind="stable")
+        assert (np.diff(moved[order]) >= 0.1 - 1e-9).all()
+        assert moved.mean() == pytest.approx(np.mean(heights))
+
+    def test_methods_share_a_colour_and_differ_in_dashes(self):
+        found = style.looks(["GRPO", "pods", "PODS n = 128", "mine", "yours"])
+        assert found["pods"].colour == found["PODS n = 128"].colour
+        assert found["pods"].dash != found["PODS n = 128"].dash
+        assert len({found[name].colour for name in ("GRPO", "pods", "mine", "yours")}) == 4
+
+    def test_settings_come_back(self):
+        before = plt.rcParams["font.size"], plt.rcParams["axes.grid"]
+        with plots.style():
+            assert plt.rcParams["axes.grid"]
+        assert (plt.rcParams["font.size"], plt.rcParams["axes.grid"]) == before
+
+    def test_saved_figures_follow_the_reader_s_setting(self, tmp_path):
+        plots.save({"curve": plots.learning_curve(RECORDS)}, tmp_path)
+        text = (tmp_path / "curve.svg").read_text()
+        assert "prefers-color-scheme: dark" in text
+        assert "<dc:date>" not in text
+
+    def test_figures_are_700_pixels_wide(self):
+        figures = [plots.learning_curve(RECORDS).figure, plots.overview(RECORDS[0])]
+        for figure in figures:
+            assert figure.get_size_inches()[0] * 100 == 700
 
 
-def test_watch_outside_a_notebook_is_just_the_rounds(lab):
-    run = wb.Run(lab, wb.methods.grpo(4), problems_per_round=4, evaluate_every=0)
-    assert [row["round"] for row in plots.watch(run, 2)] == [1, 2]
+class TestPlain:
+    def test_by_hand(self):
+        assert plain("a $x$") == r"a \$x\$"
+        assert plain("_a").endswith("_a")
+        assert not plain("_a").startswith("_")
+        assert plain("a\nb\x00") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
+        assert plain(8) == "8"
+        assert plain("x" * 81) == "x" * 79 + "…"
+
+    @given(st.text(alphabet=st.characters(), max_size=100))
+    def test_any_text_can_be_drawn_and_stays_as_it_is(self, text):
+        once = plain(text)
+        assert plain(once) == once
+        assert not once.startswith("_")
+        assert len(once.replace("\\$", "$")) <= 81
+        once.encode()
+
+
+@pytest.mark.parametrize("label", HOSTILE, ids=["math", "underscore", "control", "half", "long"])
+class TestNamesOfStrangers:
+    """Labels, names of methods and names of labs are drawn as they are written."""
+
+    @staticmethod
+    def shown(figure, label):
+        # Matplotlib is given an escaped dollar to draw a dollar.
+        name = plain(label)
+        return any(name[:40] in text for text in texts(figure))
+
+    def test_labels_of_curves(self, tmp_path, label):
+        curve(tmp_path, "grpo", 0, [0.1, 0.2, 0.3])
+        [record] = load_all(tmp_path)["grpo"]
+        groups = {label: [record], "grpo": [record]}
+        for legend in ("outside", "direct"):
+            ax = plots.learning_curve(groups, legend=legend)
+            assert self.shown(drawn(ax), label)
+        for baseline in groups:
+            axes = plots.course_grid(groups, baseline)
+            assert self.shown(drawn(axes[0]), label)
+
+    def test_names_in_a_manifest(self, tmp_path, label):
+        # JSON has no halves of surrogate pairs, so that a manifest cannot either.
+        name = label.replace("\ud800", "?")
+        write(tmp_path, "a", method={"name": name}, lab={"lab": name})
+        [record] = load_all(tmp_path)["a"]
+        assert self.shown(drawn(plots.sampled_and_greedy(record)), name)
+        assert self.shown(drawn(plots.accuracy_by_level(record)), name)
+
+    def test_names_of_rows_and_series(self, label):
+        table = pd.DataFrame(
+            {
+                "mean": [0.1, 0.2],
+                "half": [0.01, 0.01],
+                "difference": [np.nan, 0.1],
+                "value": [0.1, 0.2],
+                "low": [0.0, 0.05],
+                "high": [0.2, 0.3],
+                "ratio": [np.nan, 0.5],
+                "pairs": [np.nan, 3],
+                "n": [3, 3],
+            },
+            index=["grpo", label],
+        )
+        curves = {label: table[["mean", "half", "n"]].set_axis([1, 2])}
+        parts = pd.DataFrame({label: [1.0, 2.0], "b": [1.0, 1.0]}, index=["grpo", label])
+        spent = pd.DataFrame(
+            {"sampled": [8.0, 16], "trained": [8.0, 4], "kind": "paper"}, index=["grpo", label]
+        )
+        figures = [
+            papers.dots(table),
+            papers.differences(table),
+            papers.leaderboard({label: table}, baseline="grpo")[0],
+            papers.stacked(parts),
+            papers.waterfall(10, pd.Series({label: 4.0})),
+            papers.bands(curves),
+            papers.sweep(curves | {"b": curves[label]}),
+            papers.trajectories({label: pd.Series([0.0, 1.0])}),
+            papers.counts({label: np.array([1, 2])}),
+            papers.relation(table.assign(by=[label, "b"]), "mean", "half", "by"),
+            papers.heatmap(parts),
+            papers.gains({label: table})[0],
+            papers.sampled_and_trained(spent),
+            plots.by_level(parts.set_axis([1, 2])),
+            plots.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),
+            plots.resolution({label: RESOLVED}),
+            theory.regret({label: np.cumsum(np.ones((2, 20)), 1)}, {label: Interval(1, 0.9, 1.1)}),
+        ]
+        for ax in figures:
+            assert self.shown(drawn(ax), label)

@@ -1,11 +1,17 @@
 """Figures of the paper notebooks: what is drawn is what the table says."""
 
+import matplotlib
+
+matplotlib.use("agg")
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.plots import papers as pp
+from workbench.analysis.intervals import Measurement
+from workbench.analysis.verdicts import VERDICTS, Claim, Finding, judge
+from workbench.plots import papers, style
 
 
 @pytest.fixture(autouse=True)
@@ -14,172 +20,271 @@ def closed():
     plt.close("all")
 
 
-TABLE = pd.DataFrame({"n": [3, 3, 2], "mean": [0.3, 0.35, 0.2], "half": [0.01, 0.02, 0.05], "difference": [np.nan, 0.05, -0.1],
-                      "low": [np.nan, 0.02, -0.3], "high": [np.nan, 0.08, 0.1]}, index=["grpo", "pods", "cbs"])  # fmt: skip
+TABLE = pd.DataFrame(
+    {
+        "n": [3, 3, 2],
+        "mean": [0.3, 0.35, 0.2],
+        "half": [0.01, 0.02, 0.05],
+        "difference": [np.nan, 0.05, -0.1],
+        "low": [np.nan, 0.02, -0.3],
+        "high": [np.nan, 0.08, 0.1],
+    },
+    index=["grpo", "pods", "cbs"],
+)
 
 
 def rows(ax):
     return [text.get_text() for text in ax.get_yticklabels()]
 
 
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def dots(ax):
+    return [line for line in ax.lines if line.get_marker() == "o"]
+
+
+def hollow(ax):
+    """Which dots are not filled."""
+    paper = matplotlib.colors.to_hex(ax.get_facecolor())
+    return [matplotlib.colors.to_hex(dot.get_markerfacecolor()) == paper for dot in dots(ax)]
+
+
 def test_panels_are_side_by_side():
-    axes = pp.panels(3, width=2, height=1)
-    assert (
-        len(axes) == 3
-        and axes[0].figure is axes[2].figure
-        and axes[0].figure.get_size_inches().tolist() == [6, 1]
-    )
+    axes = papers.panels(3, width=2, height=1)
+    assert len(axes) == 3
+    assert axes[0].figure is axes[2].figure
+    assert axes[0].figure.get_size_inches().tolist() == [6, 1]
+    assert papers.panels(2)[0].figure.get_size_inches()[0] == style.WIDTH
 
 
-def test_dots_name_their_rows_and_n():
-    ax = pp.dots(TABLE, reference="grpo", label="avg@8")
-    assert rows(ax) == ["grpo (n = 3)", "pods (n = 3)", "cbs (n = 2)"]
-    drawn = ax.containers[0].lines[0]
-    assert drawn.get_xdata().tolist() == [0.3, 0.35, 0.2] and drawn.get_ydata().tolist() == [
-        2,
-        1,
-        0,
-    ]
+class TestRows:
+    def test_dots_name_their_rows_and_n(self):
+        ax = papers.dots(TABLE, reference="grpo", label="avg@8")
+        assert rows(ax) == ["grpo (n = 3)", "pods (n = 3)", "cbs (n = 2)"]
+        points = ax.containers[0].lines[0]
+        assert points.get_xdata().tolist() == [0.3, 0.35, 0.2]
+        assert points.get_ydata().tolist() == [2, 1, 0]
 
+    def test_differences_leave_the_baseline_out_and_show_which_are_clear(self):
+        ax = papers.differences(TABLE, baseline="grpo")
+        assert rows(ax) == ["pods (n = 3)", "cbs (n = 2)"]
+        assert hollow(ax) == [False, True]
+        assert ax.get_title("left") == "Against grpo"
 
-def test_differences_leave_the_baseline_out_and_show_which_are_clear():
-    ax = pp.differences(TABLE, baseline="grpo")
-    assert rows(ax) == ["pods (n = 3)", "cbs (n = 2)"]
-    dots = [line for line in ax.lines if line.get_marker() == "o"]
-    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True]
-
-
-def test_stacked_bars_add_up():
-    ax = pp.stacked(
-        pd.DataFrame(
+    def test_stacked_bars_add_up(self):
+        table = pd.DataFrame(
             {"generate": [1.0, 2], "verify": [0.0, 0], "update": [3.0, 1]}, index=["a", "b"]
         )
+        ax = papers.stacked(table, names={"update": "the update"})
+        assert len(ax.containers) == 2, "a part that nobody has is left out"
+        assert sum(bars[0].get_width() for bars in ax.containers) == 4
+        assert ax.containers[1][1].get_x() == 2
+        assert legend(ax) == ["generate", "the update"]
+
+    def test_ordered_columns_may_have_a_palette_of_their_own(self):
+        table = pd.DataFrame({"first": [1.0], "second": [2.0]}, index=["a"])
+        colours = {}
+        for palette in (None, "viridis"):
+            containers = papers.stacked(table, palette=palette).containers
+            colours[palette] = [bar[0].get_facecolor() for bar in containers]
+        assert colours[None] != colours["viridis"]
+        assert len(set(colours["viridis"])) == 2
+
+    def test_parts_with_a_meaning_keep_their_colour(self):
+        table = pd.DataFrame({"all wrong": [1.0], "all right": [2.0]}, index=["a"])
+        containers = papers.stacked(table, palette="viridis").containers
+        colours = [matplotlib.colors.to_hex(bar[0].get_facecolor()) for bar in containers]
+        assert colours == [style.NAMED["all wrong"], style.NAMED["all right"]]
+
+    def test_waterfall_ends_where_the_savings_lead(self):
+        parts = pd.Series({"rejection": 4.0, "rescue": -1.0})
+        ax = papers.waterfall(10, parts, names=("GRPO", "AERO"))
+        bars = [bar for bar in ax.patches if bar.get_width()]
+        assert [bar.get_width() for bar in bars] == [10, 4, 1, 7]
+        assert [bar.get_x() for bar in bars] == [0, 6, 6, 0]
+        assert rows(ax) == ["GRPO", "rejection", "rescue", "AERO"]
+        texts = [text.get_text() for text in ax.texts]
+        assert texts == ["10", "-4.0", "+1.0", "7"]
+
+    def test_waterfall_shows_the_interval_of_each_step(self):
+        parts = pd.DataFrame({"value": [4.0], "low": [3.0], "high": [5.0]}, index=["rejection"])
+        ax = papers.waterfall(10, parts)
+        assert "-4.0 [-5.0, -3.0]" in [text.get_text() for text in ax.texts]
+        assert ax.lines[0].get_xdata().tolist() == [5, 7]
+
+
+class TestLeaderboard:
+    ROWS = pd.DataFrame(
+        {
+            "ratio": [np.nan, 0.5, 1.2],
+            "low": [np.nan, 0.4, 0.9],
+            "high": [np.nan, 0.6, np.inf],
+            "pairs": [np.nan, 5, 5],
+        },
+        index=["grpo", "pods", "cbs"],
     )
-    assert len(ax.containers) == 2
-    assert (
-        sum(bars[0].get_width() for bars in ax.containers) == 4 and ax.containers[1][1].get_x() == 2
-    )
+
+    def test_the_cheapest_stands_above(self):
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
+        assert rows(ax) == ["pods (n = 5)", "cbs (n = 5)"]
+        assert [dot.get_xdata()[0] for dot in dots(ax)] == [0.5, 1.2]
+        assert hollow(ax) == [False, True]
+
+    def test_an_open_end_is_an_arrow(self):
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
+        arrows = [text for text in ax.texts if text.arrow_patch is not None]
+        assert len(arrows) == 1
+        assert arrows[0].xy[0] > 1.2
+        assert ax.get_xlim()[1] < 10, "an infinite end does not set the axis"
+
+    def test_panels_have_one_order(self):
+        other = self.ROWS.assign(ratio=[np.nan, 2.0, 0.7])
+        axes = papers.leaderboard({"rollouts": self.ROWS, "seconds": other}, baseline="grpo")
+        assert [dot.get_xdata()[0] for dot in dots(axes[1])] == [2.0, 0.7]
+        assert rows(axes[1]) == ["", ""]
+        assert axes[0].get_xlim() == axes[1].get_xlim()
 
 
-def test_ordered_columns_may_have_a_palette_of_their_own():
-    table = pd.DataFrame({"hard": [1.0], "easy": [2.0]}, index=["a"])
-    bars = {name: pp.stacked(table, palette=name).containers for name in (None, "viridis")}
-    plain, ordered = (
-        [bar[0].get_facecolor() for bar in containers] for containers in bars.values()
-    )
-    assert plain != ordered and len(set(ordered)) == 2
+class TestCurves:
+    def test_sweep_ticks_are_the_values_tried(self):
+        series = {"pods": pd.DataFrame({"mean": [1, 2], "half": [0.1, 0.1]}, index=[8, 32])}
+        ax = papers.sweep(series)
+        assert [text.get_text() for text in ax.get_xticklabels()] == ["8", "32"]
+        assert ax.get_legend() is None, "one series needs none"
+        assert legend(papers.sweep(series | {"grpo": series["pods"]})) == ["pods", "grpo"]
+
+    def test_bands_are_means_with_their_interval(self):
+        table = pd.DataFrame({"mean": [0.1, 0.2], "half": [0.05, 0.1], "n": [10, 9]}, index=[0, 2])
+        ax = papers.bands({"PODS": table})
+        assert ax.lines[0].get_ydata().tolist() == [0.1, 0.2]
+        assert legend(ax) == ["PODS (n = 9 or 10)"]
+        edge = ax.collections[0].get_paths()[0].vertices
+        assert edge[edge[:, 0] == 2][:, 1].max() == pytest.approx(0.3)
+
+    def test_trajectories_draw_each_series(self):
+        ax = papers.trajectories({"grpo": pd.Series([0, 0.5], index=[0, 1])})
+        assert ax.lines[0].get_ydata().tolist() == [0, 0.5]
+
+    def test_a_grid_has_a_column_for_each_problem(self):
+        index = pd.MultiIndex.from_product([["chains/p", "q"], [0, 1]], names=["problem", "visit"])
+        table = pd.DataFrame({"rate": [0, 0.5, 1, 1], "rollouts": [8, 20, 8, 2]}, index=index)
+        axes = papers.trajectory_grid({"grpo": table, "knapsack": table}, ["q", "chains/p"])
+        assert axes.shape == (2, 2)
+        assert [ax.get_title("left") for ax in axes[0]] == ["q", "p"]
+        assert len(axes[1, 1].lines) == 2
+        assert axes[1, 1].lines[0].get_ydata().tolist() == [8, 20]
+        assert axes[1, 0].get_ylim()[1] > 20
 
 
-def test_sweep_ticks_are_the_values_tried():
-    ax = pp.sweep({"pods": pd.DataFrame({"mean": [1, 2], "half": [0.1, 0.1]}, index=[8, 32])})
-    assert [text.get_text() for text in ax.get_xticklabels()] == [
-        "8",
-        "32",
-    ] and ax.get_legend() is None
+class TestDistributions:
+    def test_counts_name_the_largest(self):
+        ax = papers.counts({"knapsack": np.array([2, 2, 93]), "grpo": np.array([8, 8])})
+        assert legend(ax) == ["knapsack (largest 93)", "grpo (largest 8)"]
+
+    @pytest.mark.parametrize("largest, width", [(10, 1), (59, 1), (60, 2), (150, 3)])
+    def test_bars_of_counts_stand_for_equally_many_numbers(self, largest, width):
+        ax = papers.counts({"knapsack": np.arange(largest + 1)}, log=False)
+        heights = [bar.get_height() for bar in ax.patches]
+        assert set(heights[:-1]) == {width}
+        assert sum(heights) == largest + 1
+
+    def test_relation_colours_by_group_and_names_the_correlation(self):
+        frame = pd.DataFrame({"x": [0, 1, 2], "y": [4, 2, 0], "who": ["a", "b", "a"]})
+        ax = papers.relation(frame, "x", "y", "who")
+        assert [line.get_xdata().tolist() for line in ax.lines] == [[0, 2], [1]]
+        assert [text.get_text() for text in ax.texts] == ["r = -1.00 over 3 points"]
+
+    def test_heatmap_leaves_nan_empty(self):
+        table = pd.DataFrame([[1.0, np.nan], [0.5, -0.25]], index=["x", "y"], columns=["p", "q"])
+        ax = papers.heatmap(table, diverging=True)
+        assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
+
+    def test_transitions_are_percent_of_a_row_on_one_scale(self):
+        table = pd.DataFrame(np.eye(5))
+        axes = papers.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})
+        assert [ax.get_title("left") for ax in axes] == ["grpo", "knapsack", "equal"]
+        assert axes[1].texts[0].get_text() == "50"
+        assert {ax.collections[0].get_clim() for ax in axes} == {(0, 100)}
+
+    def test_correlation_maps_stand_above_their_spread(self):
+        mean = pd.DataFrame([[0.5, -0.5]], index=["grpo"], columns=["reward", "age"])
+        spread = pd.DataFrame({"ratio": [1.0, 3.0]}, index=["reward", "age"])
+        axes = papers.correlation_maps(mean, mean.abs(), spread=spread, counts=[5])
+        assert len(axes) == 3
+        assert "n = 5 seeds" in axes[0].get_title("left")
+        assert [text.get_text() for text in axes[2].texts] == ["1.0", "3.0"]
+        assert len(papers.correlation_maps(mean, mean.abs())) == 2
 
 
-def test_heatmap_leaves_nan_empty():
-    ax = pp.heatmap(
-        pd.DataFrame([[1.0, np.nan], [0.5, -0.25]], index=["x", "y"], columns=["p", "q"]),
-        diverging=True,
-    )
-    assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
-
-
-def test_counts_name_the_largest():
-    ax = pp.counts({"knapsack": np.array([2, 2, 93]), "grpo": np.array([8, 8])})
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
-        "knapsack (largest 93)",
-        "grpo (largest 8)",
-    ]
-
-
-@pytest.mark.parametrize("largest, width", [(10, 1), (59, 1), (60, 2), (150, 3)])
-def test_bars_of_counts_stand_for_equally_many_numbers(largest, width):
-    ax = pp.counts({"knapsack": np.arange(largest + 1)}, log=False)
-    heights = [bar.get_height() for bar in ax.patches]
-    assert set(heights[:-1]) == {width} and sum(heights) == largest + 1
-
-
-def test_trajectories_draw_each_series():
-    ax = pp.trajectories({"grpo": pd.Series([0, 0.5], index=[0, 1])})
-    assert ax.lines[0].get_ydata().tolist() == [0, 0.5]
-
-
-def test_a_grid_has_a_column_for_each_problem():
-    index = pd.MultiIndex.from_product([["p", "q"], [0, 1]], names=["problem", "visit"])
-    table = pd.DataFrame({"rate": [0, 0.5, 1, 1], "rollouts": [8, 20, 8, 2]}, index=index)
-    axes = pp.trajectory_grid({"grpo": table, "knapsack": table}, ["q", "p"])
-    assert (
-        axes.shape == (2, 2) and axes[0, 0].get_title("left") == "q" and len(axes[1, 1].lines) == 2
-    )
-    assert axes[1, 1].lines[0].get_ydata().tolist() == [8, 20] and axes[1, 0].get_ylim()[1] > 20
-
-
-def test_waterfall_ends_where_the_savings_lead():
-    ax = pp.waterfall(10, pd.Series({"rejection": 4.0, "rescue": -1.0}), names=("GRPO", "AERO"))
-    widths = [bar.get_width() for bar in ax.patches]
-    assert widths == [10, 4, 1, 7] and [bar.get_x() for bar in ax.patches] == [0, 6, 6, 0]
-    assert rows(ax) == ["GRPO", "rejection", "rescue", "AERO"]
-
-
-def test_relation_colours_by_group_and_names_the_correlation():
-    frame = pd.DataFrame({"x": [0, 1, 2], "y": [4, 2, 0], "who": ["a", "b", "a"]})
-    ax = pp.relation(frame, "x", "y", "who")
-    assert [line.get_xdata().tolist() for line in ax.lines] == [
-        [0, 2],
-        [1],
-    ] and "r = -1.00 over 3" in ax.get_title(loc="left")
-
-
-SPENT = pd.DataFrame({"sampled": [8, 8.2, 32, 16], "trained": [2.0, 2.1, 4, 2], "kind": ["baseline"] * 2 + ["paper"] * 2},
-                     index=["GRPO", "GSPO", "PODS", "a method of so very long a name as this"])  # fmt: skip
+SPENT = pd.DataFrame(
+    {
+        "sampled": [8, 8.2, 32, 16],
+        "trained": [2.0, 2.1, 4, 2],
+        "kind": ["baseline", "baseline", "paper", "paper"],
+    },
+    index=["GRPO", "GSPO", "PODS", "a method of so very long a name as this"],
+)
 GAINED = pd.DataFrame(
     {"value": [1.0, -1], "low": [0.5, -3], "high": [1.5, 1], "n": [5, 4.0]}, index=["GSPO", "PODS"]
 )
 
 
-def test_spending_names_every_dot_once():
-    ax = pp.spending(SPENT, label="map")
-    names = [text for text in ax.texts if "/" not in text.get_text() and text.get_text() != "all"]
-    assert [text.get_text() for text in names] == [
-        "PODS",
-        "GSPO, GRPO",
-        "a method of so very long a name as this",
-    ]
-    assert [text.get_ha() for text in names] == [
-        "left",
-        "right",
-        "right",
-    ]  # right of the dot is a third one, and the end
-    dots = [line for line in ax.lines if line.get_marker() == "o"]
-    assert dots[0].get_xdata().tolist() == [8, 8.2] and dots[1].get_ydata().tolist() == [4, 2]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["baseline", "paper"]
+class TestSpentAndGained:
+    def test_every_dot_is_named_once(self):
+        ax = papers.sampled_and_trained(SPENT, title="map")
+        shares = set(papers.SHARES.values())
+        names = [text.get_text() for text in ax.texts if text.get_text() not in shares]
+        assert names == ["PODS", "GSPO, GRPO", "a method of so very long a name as this"]
+        drawn = [line for line in ax.lines if line.get_marker() in "os" and len(line.get_xdata())]
+        assert sorted(line.get_xdata()[0] for line in drawn) == [8, 8.2, 16, 32]
+        assert legend(ax) == ["baseline", "paper"]
+
+    def test_gains_are_filled_where_the_interval_is_clear(self):
+        axes = papers.gains({"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
+        assert rows(axes[0]) == ["GSPO", "PODS"]
+        assert rows(axes[1]) == ["", ""]
+        assert axes[1].get_xlabel() == "points (n = 4 or 5 seeds)"
+        assert hollow(axes[0]) == [False, True]
+        first, second = dots(axes[0])
+        assert first.get_color() != second.get_color()
+
+    def test_both_are_one_figure(self):
+        tables = {"equal time": GAINED, "equal FLOPs": GAINED}
+        axes = papers.spent_and_gained(SPENT, tables, titles=("spent", "gained"), label="points")
+        assert len({ax.get_figure(root=True) for ax in axes}) == 1
+        assert axes[0].get_title("left") == "spent"
+        assert [ax.get_title("left") for ax in axes[1:]] == ["equal time", "equal FLOPs"]
 
 
-def test_gains_are_filled_where_the_interval_is_clear():
-    axes = pp.gains({"equal time": GAINED, "equal FLOPs": GAINED}, SPENT["kind"], label="points")
-    assert (
-        rows(axes[0]) == ["GSPO", "PODS"]
-        and rows(axes[1]) == ["", ""]
-        and axes[1].get_xlabel() == "points (n = 4 or 5 seeds)"
-    )
-    dots = [line for line in axes[0].lines if line.get_marker() == "o"]
-    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True]
-    assert dots[0].get_color() != dots[1].get_color()
-
-
-def test_spent_and_gained_are_one_figure():
-    axes = pp.spent_and_gained(SPENT, {"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
-    assert len({ax.figure for ax in axes}) == 1 and [ax.get_title("left") for ax in axes[1:]] == [
-        "equal time",
-        "equal FLOPs",
-    ]
+def verdict_table():
+    """A claim of each verdict, by intervals of half-width .25 around a value."""
+    claims = []
+    findings = []
+    for paper, value in (("PODS", 3.0), ("PODS", 1.0), ("AERO", 0.0), ("CBS", -2.0)):
+        claims.append(Claim(paper, f"{value:g} points", published="+2", sizes=(2.0,)))
+        findings.append(Finding(Measurement(value + 0.1 * np.array([-1.0, 0.0, 1.0]))))
+    claims.append(Claim("CBS", "not measured", published="+2"))
+    findings.append(Finding(reason="no runs of it"))
+    return judge(claims, findings)
 
 
 def test_verdicts_are_coloured_and_papers_named_once():
-    table = pd.DataFrame({"claim": ["saves", "gains", "gains"], "published": "1", "here": "2",
-                          "verdict": ["agrees", "cannot tell", "disagrees"]}, index=["PODS", "PODS", "CBS"])  # fmt: skip
-    ax = pp.verdicts(table)
-    assert [text.get_text() for text in ax.texts].count("PODS") == 1 and len(ax.patches) == 3
-    assert len({patch.get_facecolor() for patch in ax.patches}) == 3
+    table = verdict_table()
+    assert [text.partition(":")[0] for text in table["verdict"]] == list(VERDICTS)
+    ax = papers.verdicts(table, title="Five claims")
+    texts = [text.get_text() for text in ax.texts]
+    assert [texts.count(paper) for paper in ("PODS", "AERO", "CBS")] == [1, 1, 1]
+    colours = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches]
+    assert colours == [style.NAMED[name] for name in VERDICTS]
+    assert "+3.0 [2.8, 3.2]" in texts
+    assert "cannot tell" in texts, "the reason stands in the table"
+
+
+def test_verdicts_are_drawn_from_the_written_table(tmp_path):
+    from workbench.analysis import verdicts
+
+    verdicts.write(verdict_table(), tmp_path / "verdicts.csv")
+    frame = pd.read_csv(tmp_path / "verdicts.csv")
+    assert len(papers.verdicts(frame).patches) == 5

@@ -1,4 +1,4 @@
-"""The published numbers: complete, finite, indexed, consistent, and computed again by this package where it can."""
+"""The published numbers: complete, finite, indexed, consistent, computed again where possible."""
 
 import re
 from pathlib import Path
@@ -8,10 +8,16 @@ import pandas as pd
 import pytest
 
 from workbench.allocators import expected_rollouts, knapsack, required_rollouts
+from workbench.analysis import claims, pods, verdicts
 from workbench.scheduler import epsilon
 
 FOLDER = Path(__file__).parent.parent / "data" / "published"
-FILES = sorted(FOLDER.glob("*.csv"))
+EVERY_FILE = sorted(FOLDER.glob("*.csv"))
+# Results of runs that authors released have no place in a paper, and claims have columns of their
+# own; both have tests of their own below.
+RELEASED = [path for path in EVERY_FILE if path.stem.startswith("pods_released_")]
+FILES = [path for path in EVERY_FILE if path not in RELEASED and path.stem != "claims"]
+CLAIMS = verdicts.read_claims(FOLDER / "claims.csv")
 KEYS = ["paper", "table", "section", "page"]
 MAY_BE_EMPTY = {
     "table",
@@ -52,29 +58,24 @@ def text(paper, quantity, **where):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_columns_and_numbers(path):
     frame = table(path.stem)
-    assert (
-        list(frame.columns)[:4] == KEYS
-        and len(frame)
-        and set(frame["paper"]) == {path.stem.split("_")[0]}
-    )
+    assert list(frame.columns)[:4] == KEYS
+    assert set(frame["paper"]) == {path.stem.split("_")[0]}
     assert not frame.duplicated().any()
     for name in frame.columns.difference(MAY_BE_EMPTY):
         assert frame[name].notna().all(), name
     numbers = frame.select_dtypes("number")
-    assert not np.isinf(numbers).any().any() and len(
-        numbers.columns.difference(["section", "page"])
-    )
-    assert not ({"value", "rollouts", "p_value", "minutes_a_step"} & set(frame.columns)) - set(
-        numbers.columns
-    )
+    assert not np.isinf(numbers).any().any()
+    assert len(numbers.columns.difference(["section", "page"]))
+    expected = {"value", "rollouts", "p_value", "minutes_a_step"} & set(frame.columns)
+    assert expected <= set(numbers.columns)
 
 
 def test_the_index_names_every_file():
     index = (FOLDER / "README.md").read_text()
-    assert set(re.findall(r"^\| `(\w+\.csv)`", index, re.M)) == {path.name for path in FILES}
-    assert set(re.findall(r"^\| (pods|ar3po|knapsack|aero|cbs) \|", index, re.M)) == {
-        p.stem.split("_")[0] for p in FILES
-    }
+    names = set(re.findall(r"^\| `(\w+\.csv)`", index, re.M))
+    assert names == {path.name for path in EVERY_FILE}
+    papers = set(re.findall(r"^\| (pods|ar3po|knapsack|aero|cbs) \|", index, re.M))
+    assert papers == {path.stem.split("_")[0] for path in FILES}
 
 
 @pytest.mark.parametrize("name", ["ar3po_table1", "ar3po_table2", "cbs_table2", "cbs_table5"])
@@ -205,3 +206,127 @@ def test_aero_tables_agree_with_each_other_and_with_the_text():
         np.testing.assert_allclose(ratio.to_numpy(), said, atol=0.1)
     norms = table("aero_table7").groupby("method")["gradient_norm_x100"].mean()
     assert norms["GRPO + Bayesian Prior"] / norms["GRPO"] == pytest.approx(1.5, abs=0.1)
+
+
+class TestReleasedRuns:
+    """The runs that the authors of PODS released, against the table that stands beside them."""
+
+    def test_they_are_160_runs(self):
+        runs = 0
+        for family in pods.FAMILIES:
+            frame = pods.released_runs(family)
+            assert (frame.groupby("setting")["run"].nunique() == 10).all()
+            runs += 10 * frame["setting"].nunique()
+        for gpus in ("a100s", "h100s"):
+            runs += int(pods.multi_gpu_runs(gpus).groupby("setting")["run"].nunique().sum())
+        assert runs == 160
+
+    @pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.stem)
+    def test_scores_are_shares(self, path):
+        frame = table(path.stem)
+        scores = [name for name in frame if name.endswith("accuracy") or name == "both"]
+        assert scores
+        for name in scores:
+            assert frame[name].dropna().between(0, 1).all(), name
+        assert not frame.duplicated().any()
+
+    def test_last_checkpoints_are_the_published_accuracies(self):
+        runs = pods.released_runs()
+        last = runs[runs["hours"] == runs.groupby(["setting", "run"])["hours"].transform("max")]
+        found = last.groupby("setting")["value"].agg(["mean", "std"])
+        for _, row in table("pods_accuracy").iterrows():
+            n, m = int(row["n"]), int(row["m"])
+            rule = row["method"].removeprefix("PODS, ")
+            setting = f"GRPO {n}" if rule == "GRPO" else f"{rule} {n} to {m}"
+            assert found.loc[setting, "mean"] == pytest.approx(row["accuracy"], abs=0.0006)
+            # What stands behind the plus-minus sign is the deviation of the ten runs.
+            assert found.loc[setting, "std"] == pytest.approx(row["half_width"], abs=0.0006)
+
+    def test_max_variance_beats_random_and_max_reward_in_points(self):
+        rivals = ["random 64 to 16", "max-reward 64 to 16", "GRPO 16"]
+        for rival in rivals:
+            pair = {"max-variance 64 to 16": rival}
+            [row] = pods.against(pods.released_runs(), pair, "hours", [6]).to_dict("records")
+            assert row["n"] == 10
+            assert row["low"] > 0, rival
+
+    def test_a_run_that_ended_before_is_left_out(self):
+        pair = {"max-variance 256 to 16": "GRPO 16"}
+        [row] = pods.against(pods.released_runs(), pair, "steps", [1200]).to_dict("records")
+        assert np.isnan(row["difference"]), "its runs have 1145 steps at most"
+
+    def test_unknown_settings_are_named(self):
+        with pytest.raises(ValueError, match=r"there are .*max-variance 64 to 16"):
+            pods.against(pods.released_runs(), {"best": "GRPO 16"}, "hours", [6])
+        with pytest.raises(ValueError, match="evaluated='amc23': the runs of llama-gsm8k"):
+            pods.released_runs("llama-gsm8k", "amc23")
+
+    def test_costs_to_a_target_count_runs_that_never_arrive(self):
+        found = pods.to_target(pods.released_runs(), 0.78, "GRPO 16")
+        assert found.loc["max-reward 64 to 16", "reached"] < 10
+        assert found.loc["max-reward 64 to 16", "high"] == np.inf
+        row = found.loc["max-variance 64 to 16"]
+        assert row["reached"] == 10
+        assert row["low"] < row["ratio"] < 1, "it needs less time than GRPO"
+
+    def test_seconds_a_step_are_a_line_in_what_is_sampled_and_trained(self):
+        fit = pods.seconds_a_step(rules=["max_variance"])
+        assert fit.r_squared > 0.95
+        assert fit.interval("sampled").low > 0
+
+
+class TestClaims:
+    def test_every_claim_can_be_measured(self):
+        """Its metric is known, and it names an arm, and its arms have the form folder/label."""
+        for claim in CLAIMS:
+            assert claim.settings["metric"] in claims.METRICS, claim.claim
+            for name in (claim.settings["arm"] + ";" + claim.settings["baseline"]).split(";"):
+                assert not name or re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", name), name
+            assert claim.place, claim.claim
+            assert claim.published, claim.claim
+
+    def test_claims_are_said_once(self):
+        assert len({(claim.paper, claim.claim) for claim in CLAIMS}) == len(CLAIMS)
+        assert {claim.paper for claim in CLAIMS} == {"PODS", "AR3PO", "Knapsack RL", "AERO", "CBS"}
+
+    def test_every_size_lies_on_the_side_that_is_claimed(self):
+        for claim in CLAIMS:
+            if claim.sizes and claim.direction != "matches":
+                assert claim.published_edge(gain=20.0) is not None, claim.claim
+
+    def test_a_claim_of_equal_accuracy_has_a_margin(self):
+        matching = [claim for claim in CLAIMS if "at most 1 point below" in claim.claim]
+        assert len(matching) == 2
+        assert all((claim.direction, claim.margin) == ("matches", 1) for claim in matching)
+
+    def test_sizes_of_released_runs_are_measured_on_them(self):
+        """Three sizes come from the runs' last checkpoints, which lie at different steps."""
+        own = [claim for claim in CLAIMS if claim.paper == "PODS"]
+        compared = 0
+        for claim, finding in zip(own, pods.released_findings(own)):
+            if claim.sizes:
+                assert finding.measured.low < claim.sizes[0] < finding.measured.high
+                assert finding.gain == pytest.approx(claim.published_gain[0], abs=1)
+                compared += 1
+        assert compared == 3
+
+    @pytest.mark.parametrize(
+        ("claim", "sizes"),
+        [
+            ("rollouts a problem against GRPO's 8, %", "ar3po"),
+            ("FLOPs of a round against GRPO with n = 16, %", "aero"),
+        ],
+    )
+    def test_sizes_follow_from_the_tables(self, claim, sizes):
+        [found] = [each for each in CLAIMS if each.claim == claim]
+        if sizes == "aero":
+            cost = table("aero_table1_cost").pivot(
+                index="model", columns="method", values="petaflops_a_step"
+            )
+            expected = 100 * (cost["AERO"] / cost["GRPO"] - 1)
+        else:
+            cost = table("ar3po_table1_cost").pivot(
+                index="model", columns="method", values="responses_a_prompt"
+            )
+            expected = 100 * (cost["AR3PO"] / 8 - 1)
+        assert sorted(found.sizes) == pytest.approx(sorted(expected.dropna()), abs=0.1)

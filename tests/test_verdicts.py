@@ -1,178 +1,252 @@
-"""Verdicts on claims: hand-made intervals on either side of a bound, on it, and without an end."""
+"""Verdicts: hand-made intervals on either side of a bound and of a published size, and families."""
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench.analysis import verdicts
-from workbench.analysis.verdicts import (
-    averaged,
-    change,
-    mean_of,
-    over_seeds,
-    paired,
-    score_gain,
-    table,
-    texts,
-    verdict,
-)
+from workbench.analysis.intervals import Measurement, Unpaired
+from workbench.analysis.verdicts import Claim, Finding, judge, verdict
 
 NUMBERS = st.floats(-10, 10)
 
 
-@pytest.mark.parametrize(
-    "low, high, bounds, expected",
-    [
-        (0.1, 0.3, {"above": 0}, "agrees"),
-        (-0.1, 0.3, {"above": 0}, "cannot tell"),
-        (-0.3, -0.1, {"above": 0}, "disagrees"),
-        (0.0, 0.3, {"above": 0}, "cannot tell"),
-        (-0.3, 0.0, {"above": 0}, "disagrees"),
-        (-0.3, -0.1, {"below": 0}, "agrees"),
-        (0.4, 0.6, {"above": 0.3, "below": 0.7}, "agrees"),
-        (0.4, 0.8, {"above": 0.3, "below": 0.7}, "cannot tell"),
-        (0.8, 0.9, {"above": 0.3, "below": 0.7}, "disagrees"),
-        (0.1, 0.9, {"above": 0.3, "below": 0.7}, "cannot tell"),
-        (math.nan, math.nan, {"above": 0}, "cannot tell"),
-    ],
-)
-def test_an_interval_decides(low, high, bounds, expected):
-    assert verdict(low, high, **bounds) == expected
-
-
-@given(NUMBERS, NUMBERS, NUMBERS)
-def test_a_claim_and_its_opposite_never_both_agree(a, b, bound):
-    low, high = sorted((a, b))
-    above, below = verdict(low, high, above=bound), verdict(low, high, below=bound)
-    assert {above, below} in (
-        {"agrees", "disagrees"},
-        {"cannot tell"},
-        {"cannot tell", "disagrees"},
-        {"disagrees"},
-    )
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [((1, 0, {}), "low=1, high=0"), ((0, 1, {"above": 2, "below": 1}), "above=2")],
-)
-def test_ends_in_the_wrong_order(arguments, words):
-    low, high, bounds = arguments
-    with pytest.raises(ValueError, match=words):
-        verdict(low, high, **bounds)
-
-
-def test_the_table_shows_the_interval():
-    frame = table(
+class TestRule:
+    @pytest.mark.parametrize(
+        ("low", "high", "published", "expected"),
         [
-            {
-                "claim": "it saves",
-                "published": "50 %",
-                "value": 0.25,
-                "low": 0.125,
-                "high": 0.375,
-                "above": 0,
-            },
-            {
-                "claim": "it gains",
-                "published": "+1",
-                "value": 0.0,
-                "low": -1.0,
-                "high": 1.0,
-                "above": 0,
-                "digits": 1,
-            },
+            (0.1, 0.3, None, "agrees"),
+            (0.1, 0.3, 0.2, "agrees"),
+            (0.1, 0.3, 0.3, "agrees"),
+            (0.1, 0.3, 0.4, "smaller than published"),
+            (-0.1, 0.3, None, "cannot tell"),
+            (-0.1, 0.3, 0.2, "cannot tell"),
+            (-0.1, 0.3, 0.4, "none seen"),
+            (-0.3, -0.1, None, "disagrees"),
+            (-0.3, -0.1, 0.4, "disagrees"),
+            (0.0, 0.3, None, "cannot tell"),  # a bound that is touched is not cleared
+            (-0.3, 0.0, None, "cannot tell"),
+            (-0.3, 0.0, 0.4, "none seen"),
+            (0.1, math.inf, 0.4, "agrees"),
+            (-math.inf, 0.3, 0.4, "none seen"),
+            (math.nan, math.nan, None, "cannot tell"),
+        ],
+    )
+    def test_an_interval_decides(self, low, high, published, expected):
+        assert verdict(low, high, published=published) == expected
+
+    def test_knapsack_of_the_review(self):
+        """-.1 [-.5, .3] excludes the published +1.9, which the sign alone did not see."""
+        assert verdict(-0.5, 0.3, published=1.9) == "none seen"
+
+    def test_a_match_is_a_bound_below_zero(self):
+        assert verdict(-0.8, 0.4, bound=-1.0) == "agrees"
+        assert verdict(-1.4, 0.4, bound=-1.0) == "cannot tell"
+        assert verdict(-2.4, -1.4, bound=-1.0) == "disagrees"
+
+    @given(NUMBERS, NUMBERS, NUMBERS)
+    def test_a_claim_and_its_opposite_never_both_agree(self, a, b, bound):
+        low, high = sorted((a, b))
+        above = verdict(low, high, bound=bound)
+        below = verdict(-high, -low, bound=-bound)
+        opposite = {"agrees": "disagrees", "disagrees": "agrees", "cannot tell": "cannot tell"}
+        assert below == opposite[above]
+
+    @given(NUMBERS, NUMBERS, st.floats(0.001, 10))
+    def test_a_published_size_only_refines(self, a, b, published):
+        low, high = sorted((a, b))
+        finer = {
+            "smaller than published": "agrees",
+            "none seen": "cannot tell",
+        }
+        refined = verdict(low, high, published=published)
+        assert finer.get(refined, refined) == verdict(low, high)
+
+    @pytest.mark.parametrize(
+        ("call", "says"),
+        [
+            (lambda: verdict(1, 0), "low=1, high=0"),
+            (lambda: verdict(0, 1, published=-1), "published=-1, bound=0.0"),
+            (lambda: verdict(0, 1, bound=2, published=2), "the size must lie above the bound"),
+        ],
+    )
+    def test_bad_input_is_named(self, call, says):
+        with pytest.raises(ValueError, match=says):
+            call()
+
+    def test_there_are_five(self):
+        assert set(verdicts.VERDICTS) == {
+            "agrees",
+            "smaller than published",
+            "none seen",
+            "disagrees",
+            "cannot tell",
+        }
+        assert verdicts.kind("cannot tell: no runs of x") == "cannot tell"
+
+
+class TestClaim:
+    def test_sizes_are_scaled_by_the_gain_of_the_baseline(self):
+        """+2 where the baseline gains 20 is +4 where it gains 40."""
+        claim = Claim("A", "gains", sizes=(2.0,), published_gain=(20.0,))
+        assert claim.published_edge(40) == 4
+        with pytest.raises(ValueError, match="'gains': the gain of the baseline is needed"):
+            claim.published_edge()
+
+    def test_the_smallest_of_several_sizes_is_to_be_excluded(self):
+        assert Claim("A", "gains", sizes=(3.8, 1.9, 2.7)).published_edge() == 1.9
+        saving = Claim("A", "saves", sizes=(-28.75, -16.25), direction="below")
+        assert saving.published_edge() == 16.25, "turned around, so that the claim says above"
+
+    def test_a_size_on_the_other_side_says_nothing(self):
+        assert Claim("A", "gains", sizes=(-1.0,)).published_edge() is None
+        matching = Claim("A", "is as good", sizes=(0.2,), direction="matches", margin=1.0)
+        assert matching.published_edge() is None
+        assert matching.edge == -1
+        assert Claim("A", "takes at most 4 %", direction="below", bound=4.0).edge == -4
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"direction": "up"}, "direction='up'"),
+            ({"direction": "matches"}, "'it': a claim that matches needs a margin above 0"),
+            ({"sizes": (1.0,), "published_gain": (1.0, 2.0)}, "1 sizes and 2 gains"),
+        ],
+    )
+    def test_bad_claims_are_named(self, options, says):
+        with pytest.raises(ValueError, match=says):
+            Claim("A", "it", **options)
+
+
+def seen(*values, **options):
+    return Finding(Measurement(np.array(values, dtype=float), **options))
+
+
+class TestJudge:
+    def test_a_row_by_hand(self):
+        """Differences 1, 2 and 3: mean 2, half-width 2.484."""
+        claim = Claim("PODS", "gains", "table 1", published="+9", sizes=(9.0,))
+        [row] = judge([claim], [seen(1, 2, 3)]).to_dict("records")
+        assert row["here"] == 2
+        assert [row["low"], row["high"]] == pytest.approx([-0.484, 4.484], abs=0.001)
+        assert (row["n"], row["expected"], row["verdict"]) == (3, 9, "none seen")
+        assert row["p"] == pytest.approx(0.0742, abs=0.001)
+        # Two tests are in the family: is it 0 (p .074), and is it 9 (p .0067)?
+        assert row["p_holm"] == pytest.approx(row["p"])
+        assert row["verdict_holm"] == "none seen"
+
+    def test_a_claim_that_something_is_smaller_is_turned_around(self):
+        claim = Claim("AERO", "saves, %", sizes=(-50.0, -47.0), direction="below")
+        [agrees] = judge([claim], [seen(-55, -54, -56)]).to_dict("records")
+        assert (agrees["verdict"], agrees["expected"]) == ("agrees", -47)
+        [smaller] = judge([claim], [seen(-20, -21, -22)]).to_dict("records")
+        assert smaller["verdict"] == "smaller than published"
+        [against] = judge([claim], [seen(20, 21, 22)]).to_dict("records")
+        assert against["verdict"] == "disagrees"
+
+    def test_one_seed_and_no_runs_cannot_tell_and_say_why(self):
+        claims = [Claim("A", "one"), Claim("A", "none")]
+        table = judge(claims, [seen(5), Finding(reason="no runs of pods")])
+        assert table["verdict"].tolist() == [
+            "cannot tell: a single seed has no interval",
+            "cannot tell: no runs of pods",
         ]
+        assert table["verdict_holm"].tolist() == table["verdict"].tolist()
+        assert table["n"].tolist() == [1, 0]
+        assert table["p_holm"].isna().all()
+
+    def test_holm_withdraws_what_one_test_among_many_would_find(self):
+        """p is .03 alone, and .3 at least among ten claims of which the others say nothing."""
+        weak = seen(*(np.array([1.0, -1.0, 0.5, -0.5]) + 1.8))
+        nothing = [seen(1, -1, 0.5, -0.5) for _ in range(9)]
+        claims = [Claim("A", f"claim {i}") for i in range(10)]
+        alone = judge(claims[:1], [weak])
+        assert alone["verdict_holm"].tolist() == ["agrees"]
+        family = judge(claims, [weak, *nothing])
+        assert family["verdict"].iloc[0] == "agrees"
+        assert family["verdict_holm"].iloc[0] == "cannot tell"
+        assert family["p_holm"].iloc[0] == pytest.approx(10 * family["p"].iloc[0])
+
+    @given(st.lists(st.lists(NUMBERS, min_size=2, max_size=5), min_size=1, max_size=5))
+    def test_the_correction_never_adds_a_verdict(self, values):
+        """What is told within the family is told alone."""
+        assume(all(np.ptp(each) > 1e-6 for each in values))
+        claims = [Claim("A", f"claim {i}", sizes=(2.0,)) for i in range(len(values))]
+        table = judge(claims, [seen(*each) for each in values])
+        for alone, within in zip(table["verdict"], table["verdict_holm"]):
+            weaker = {
+                "agrees": {"agrees", "cannot tell"},
+                "smaller than published": {
+                    "smaller than published",
+                    "agrees",
+                    "none seen",
+                    "cannot tell",
+                },
+                "none seen": {"none seen", "cannot tell"},
+                "disagrees": {"disagrees", "none seen", "cannot tell"},
+                "cannot tell": {"cannot tell"},
+            }
+            assert within in weaker[alone]
+
+    def test_censored_runs_leave_an_end_open(self):
+        claim = Claim("Knapsack RL", "rollouts to the target, %", sizes=(-50.0,), direction="below")
+        never = seen(20.0, 40.0, 60.0, scale="percent", censored=3)
+        [row] = judge([claim], [never]).to_dict("records")
+        assert row["high"] == math.inf
+        assert row["verdict"] == "cannot tell"
+
+    def test_runs_of_others_are_judged_the_same_way(self):
+        measured = Unpaired(np.array([3.0, 4.0, 5.0, 4.0]), np.array([1.0, 2.0, 1.5, 1.5]))
+        [row] = judge([Claim("PODS", "gains")], [Finding(measured)]).to_dict("records")
+        assert (row["verdict"], row["n"], row["here"]) == ("agrees", 4, 2.5)
+
+    def test_each_claim_needs_a_finding(self):
+        with pytest.raises(ValueError, match="2 claims and 1 findings"):
+            judge([Claim("A", "a"), Claim("A", "b")], [Finding()])
+
+
+class TestFiles:
+    CSV = (
+        "paper,claim,place,published,sizes,published_gain,direction,bound,margin,arm,baseline,"
+        "metric\n"
+        'PODS,"accuracy, points",figure 2,+1,1.0;2.0,20;40,above,,,a/b,a/c,accuracy\n'
+        "AERO,time,table 1,less,,,below,4,,a/b,,share\n"
     )
-    assert frame.to_numpy().tolist() == [
-        ["it saves", "50 %", "0.250 [0.125, 0.375]", "agrees"],
-        ["it gains", "+1", "0.0 [-1.0, 1.0]", "cannot tell"],
-    ]
-    with pytest.raises(ValueError, match="'it is'"):
-        table([{"claim": "it is", "published": "", "value": 0, "low": 0, "high": 0}])
 
+    def test_claims_are_read(self, tmp_path):
+        path = tmp_path / "claims.csv"
+        path.write_text(self.CSV)
+        first, second = verdicts.read_claims(path)
+        assert (first.claim, first.sizes, first.published_gain) == (
+            "accuracy, points",
+            (1.0, 2.0),
+            (20.0, 40.0),
+        )
+        assert first.settings == {"arm": "a/b", "baseline": "a/c", "metric": "accuracy"}
+        assert (second.direction, second.bound, second.sizes) == ("below", 4, ())
+        assert [claim.paper for claim in verdicts.read_claims(path, "AERO")] == ["AERO"]
 
-class Seeded:
-    def __init__(self, seed, value):
-        self.manifest, self.value = {"seed": seed}, value
+    def test_a_table_without_its_columns_is_refused(self, tmp_path):
+        path = tmp_path / "claims.csv"
+        path.write_text("paper,claim\nPODS,it\n")
+        with pytest.raises(ValueError, match="the columns arm, direction, metric are missing"):
+            verdicts.read_claims(path)
 
-
-def test_seeds_are_paired():
-    ours, theirs = (
-        [Seeded(0, 3.0), Seeded(1, 5.0), Seeded(2, 9.0)],
-        [Seeded(1, 4.0), Seeded(0, 1.0)],
-    )
-    found = over_seeds(
-        ours, lambda run: run.value, theirs
-    )  # differences 2 and 1: half-width 12.706 x .5
-    assert found["value"] == 1.5 and found["n"] == 2
-    assert found["high"] - 1.5 == pytest.approx(12.706 * 0.5, rel=1e-4) == 1.5 - found["low"]
-    assert over_seeds(ours, lambda run: run.value)["n"] == 3
-    assert math.isnan(over_seeds(ours[:1], lambda run: run.value)["low"])
-    with pytest.raises(ValueError, match="no seed in common"):
-        over_seeds(ours[2:], lambda run: run.value, theirs)
-
-
-def test_the_names_are_the_three():
-    assert verdicts.VERDICTS == ("agrees", "disagrees", "cannot tell")
-
-
-def test_a_quantity_of_two_runs_and_its_mean_over_pairs():
-    ours, theirs = (
-        [Seeded(0, 3.0), Seeded(1, 8.0), Seeded(2, 9.0)],
-        [Seeded(1, 4.0), Seeded(0, 1.0)],
-    )
-    found = paired(ours, theirs, lambda a, b: a.value / b.value)  # 3 and 2
-    assert (found["value"], found["n"]) == (2.5, 2) and found["high"] - 2.5 == pytest.approx(
-        12.706 * 0.5, rel=1e-4
-    )
-    found = averaged(
-        [(ours, theirs), (theirs, theirs)], lambda a, b: a.value / b.value
-    )  # (3 + 1) / 2 and (2 + 1) / 2
-    assert (found["value"], found["n"]) == (1.75, 2) and found["high"] - 1.75 == pytest.approx(
-        12.706 * 0.25, rel=1e-4
-    )
-    with pytest.raises(ValueError, match=r"no seed in common: \[2\], \[0, 1\]"):
-        paired(ours[2:], theirs, lambda a, b: 0)
-
-
-class Trained(Seeded):
-    """Accuracy rises from 0 to `value` over two rounds of 10 rollouts; the loss falls with the round."""
-
-    path = "run"
-    evals = pd.DataFrame({"round": [0, 2]})
-    rounds = pd.DataFrame({"round": [1, 2], "rollouts": [10, 10], "loss": [3.0, 1.0]})
-
-    def accuracy(self):
-        return pd.DataFrame({"round": [0, 2], "accuracy": [0.0, self.value], "rollouts": [0, 20]})
-
-
-def test_accuracy_gained_at_an_equal_budget():
-    ours, theirs = [Trained(0, 0.5), Trained(1, 0.5)], [Trained(0, 0.4), Trained(1, 0.3)]
-    assert score_gain(ours, theirs, "rollouts")["value"] == pytest.approx(15)
-    assert score_gain(ours, theirs, "rollouts", 10)["value"] == pytest.approx(7.5)
-    assert score_gain(ours, theirs, "rollouts", course=(0.5, 1))["value"] == pytest.approx(
-        (7.5 + 15) / 2
-    )
-    with pytest.raises(ValueError, match="budget=21: the runs were last evaluated at 20 rollouts"):
-        score_gain(ours, theirs, "rollouts", 21)
-
-
-def test_means_of_a_column_and_their_change():
-    assert mean_of("loss", 1, 2)(Trained(0, 0)) == 2 and mean_of("loss", 2, 9)(Trained(0, 0)) == 1
-    less = Trained(0, 0)
-    less.rounds = Trained.rounds.assign(loss=[1.5, 0.5])
-    assert change([less], [Trained(0, 0)], "loss", 1, 2)["value"] == -50
-
-
-def test_intervals_as_texts():
-    frame = pd.DataFrame(
-        {"value": [0.26, -1], "low": [-1, -1], "high": [1.5, -1]}, index=["a", "b"]
-    )
-    assert texts({"equal time": frame}).loc[:, "equal time"].to_dict() == {
-        "a": "+0.3 ± 1.2",
-        "b": "-1.0 ± 0.0",
-    }
+    def test_verdicts_are_written_and_read_again(self, tmp_path):
+        claims = [Claim("PODS", "gains", published="+2"), Claim("AERO", "saves")]
+        table = judge(claims, [seen(1.0, 1.1, 0.9), Finding(reason="no runs of aero")])
+        verdicts.write(table, tmp_path / "made" / "verdicts.csv")
+        again = pd.read_csv(
+            tmp_path / "made" / "verdicts.csv", keep_default_na=False, na_values=[""]
+        )
+        columns = ["paper", "claim", "published", "here", "low", "high", "n", "verdict"]
+        assert set(columns) <= set(again)
+        assert again["verdict"].tolist() == ["agrees", "cannot tell: no runs of aero"]
+        shown = verdicts.table(again)
+        assert shown["here"].tolist() == ["+1.0 [0.8, 1.2]", ""]
+        assert shown["n"].tolist() == ["3", ""]
+        assert verdicts.table(table)["here"].tolist() == shown["here"].tolist()

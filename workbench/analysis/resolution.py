@@ -126,7 +126,7 @@ def resolution(
     if len(values) < 4:
         raise ValueError(f"values: {len(values)} of them; at least 4 seeds are needed to be split")
     # Two unlike seeds differ by sqrt(2) times the deviation of one.
-    deviation = np.sqrt(2) * values.std(ddof=1)
+    deviation = np.sqrt(2) * _deviation(values, "values")
     rows = {}
     for n in sizes:
         whole_number("sizes", n, 2)
@@ -164,9 +164,10 @@ def paired_resolution(
     """
     one_of("scale", scale, SCALES)
     differences = _differences(ours, theirs, scale)
+    deviation = _deviation(differences, "ours - theirs")
     rows = {}
     for n in sizes:
-        row = _row(differences.std(ddof=1), n, level, scale)
+        row = _row(deviation, n, level, scale)
         rows[n] = row | {"seeds": len(differences)}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
 
@@ -292,6 +293,17 @@ def _found(
         mean, half = mean_interval(rng.choice(differences, n, replace=False), level)
         found += sign * mean > half
     return found / draws
+
+
+def _deviation(values: np.ndarray, name: str) -> float:
+    """The sample deviation; ValueError where all values are equal."""
+    deviation = float(values.std(ddof=1))
+    if deviation == 0:
+        raise ValueError(
+            f"{name}: all {len(values)} are equal, so their spread is not known; more seeds or "
+            "longer runs are needed"
+        )
+    return deviation
 
 
 def _differences(ours: Any, theirs: Any, scale: str) -> np.ndarray:

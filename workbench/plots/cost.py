@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workbench.plots.style import INK, SOFT, finish, looks, new_axes, style
+from workbench.plots.text import plain
 
 __all__ = ["prices", "resolution"]
 
@@ -52,7 +53,7 @@ def prices(
         for label in labels:
             part = table[table["label"] == label]
             look = styles[label]
-            text = f"{label} (n = {int(part['n'].iloc[0])})"
+            text = f"{plain(label)} (n = {int(part['n'].iloc[0])})"
             ax.plot(part["price"], part["ratio"], color=look.colour, ls=look.dash, label=text)
             known = part[np.isfinite(part["high"]) & (part["low"] > 0)]
             ax.fill_between(
@@ -68,7 +69,7 @@ def prices(
         for name, place in (machines or {}).items():
             _mark_machine(ax, name, place)
         ax.annotate(
-            f"cheaper than {baseline}",
+            f"cheaper than {plain(baseline)}",
             (0.01, 0.015),
             xycoords="axes fraction",
             size="small",
@@ -79,7 +80,7 @@ def prices(
             ax,
             title=title,
             xlabel="price of sampling (cost of a sampled token / of a trained one)",
-            ylabel=f"cost to the target / {baseline}'s\n(trained rollouts: {trained})",
+            ylabel=f"cost to the target / {plain(baseline)}'s\n(trained rollouts: {trained})",
             legend=legend,
         )
     return ax
@@ -108,7 +109,9 @@ def resolution(
         for name, table in tables.items():
             colour = styles[name].colour
             marker = styles[name].marker
-            ax.plot(table.index, table["half_width"], color=colour, marker=marker, label=str(name))
+            ax.plot(
+                table.index, table["half_width"], color=colour, marker=marker, label=plain(name)
+            )
             ax.plot(table.index, table["at_80"], color=colour, ls="--", label=f"_{name}")
         ax.plot([], [], color=INK, label="half-width of an interval")
         ax.plot([], [], color=INK, ls="--", label="found 4 times of 5")
@@ -155,7 +158,7 @@ def _mark_machine(ax: Axes, name: str, place: float | tuple[float, float, float]
     if high > low:
         ax.axvspan(low, high, color=SOFT, alpha=0.1, lw=0)
     ax.annotate(
-        name,
+        plain(name),
         (price, 0.99),
         (-3, 0),
         xycoords=("data", "axes fraction"),

@@ -36,7 +36,9 @@ from workbench.plots.style import (
     short_numbers,
     style,
 )
+from workbench.plots.text import plain
 from workbench.records import Record
+from workbench.utils.validation import one_of
 
 __all__ = [
     "AXIS_LABELS",
@@ -132,12 +134,12 @@ def learning_curve(
         curves = {label: _curves(group, x, y, smooth) for label, group in groups.items()}
         end = _end(curves, until)
         for label, of_label in curves.items():
-            text = f"{label} (n = {len(of_label)})"
+            text = f"{plain(label)} (n = {len(of_label)})"
             band(ax, of_label, text, styles[label], end)
         for name, value in (references or {}).items():
-            ax.axhline(value, color=SOFT, ls="--", lw=1, label=name)
+            ax.axhline(value, color=SOFT, ls="--", lw=1, label=plain(name))
         short_numbers(ax, x)
-        name = name_of(x)
+        name = plain(name_of(x))
         finish(
             ax,
             title=title,
@@ -181,6 +183,9 @@ def course_grid(
     array of Axes, one a method
     """
     groups = arms(groups)
+    one_of("baseline", baseline, groups)
+    if is_held_out(y):
+        comparable(groups)
     others = [label for label in groups if label != baseline]
     rows = -(-len(others) // columns)
     with style():
@@ -191,18 +196,19 @@ def course_grid(
         for ax, label in zip(axes.flat, others):
             for name in (baseline, label):
                 curves = _curves(groups[name], x, y, 1)
-                band(ax, curves, name, styles[name], until, points=False)
-            ax.set_title(f"{label} (n = {counts[label]})", color=styles[label].colour)
+                band(ax, curves, plain(name), styles[name], until, points=False)
+            ax.set_title(f"{plain(label)} (n = {counts[label]})", color=styles[label].colour)
             if until is not None:
                 ax.set_xlim(0, until)
             short_numbers(ax, x, ticks=4)
         for ax in list(axes.flat)[len(others) :]:
             ax.set_axis_off()
-        name = name_of(x)
-        figure.supxlabel(AXIS_LABELS.get(name, name), size="medium")
+        name = plain(name_of(x))
+        text = f"grey: {plain(baseline)} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
+        figure.supxlabel(f"{AXIS_LABELS.get(name, name)}\n{text}", size="medium")
         figure.supylabel(axis_label(y, groups[baseline]), size="medium")
-        text = f"grey: {baseline} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
-        figure.suptitle(f"{title}\n{text}" if title else text, x=0.01, ha="left", size="medium")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return axes.ravel()[: len(others)]
 
 
@@ -399,12 +405,12 @@ def pretraining(
         shades = sns.color_palette("viridis_r", len(names)) if several else colours[:1]
         for name, colour in zip(names, shades):
             values = frame[name].rolling(smooth, min_periods=1).mean()
-            ax.plot(frame["step"], values, color=colour, label=str(name))
+            ax.plot(frame["step"], values, color=colour, label=plain(name))
         finish(
             ax,
             title=title,
             xlabel="training step",
-            ylabel="held-out accuracy" if several else names[0],
+            ylabel="held-out accuracy" if several else plain(names[0]),
             legend="outside" if several else None,
         )
         if several:
@@ -438,7 +444,7 @@ def by_level(
         width = 0.8 / len(table.columns)
         for i, name in enumerate(table.columns):
             places = np.arange(len(table)) + i * width
-            ax.bar(places, table[name], width, label=str(name), color=colours[i % len(colours)])
+            ax.bar(places, table[name], width, label=plain(name), color=colours[i % len(colours)])
         ax.set_xticks(np.arange(len(table)) + 0.4 - width / 2, table.index)
         ax.set_ylim(0, 1)
         ax.grid(visible=False, axis="x")
@@ -450,7 +456,7 @@ def by_level(
             legend=legend,
         )
         if ax.get_legend() is not None and table.columns.name:
-            ax.get_legend().set_title(str(table.columns.name))
+            ax.get_legend().set_title(plain(table.columns.name))
     return ax
 
 
@@ -577,7 +583,7 @@ def is_held_out(y: str) -> bool:
 
 def axis_label(y: str, records: Sequence[Record] = ()) -> str:
     """The label of a y axis, with the samples that avg@k has in these records."""
-    label = AXIS_LABELS.get(y, y)
+    label = AXIS_LABELS.get(y, plain(y))
     if y.startswith("pass@"):
         return f"held-out {y}"
     if y != "accuracy":
@@ -596,7 +602,7 @@ def who(records: Sequence[Record]) -> str:
     names = []
     for manifest in manifests:
         lab = (manifest.get("lab") or {}).get("lab", "a lab")
-        names.append(f"{manifest['method']['name']} on {lab}")
+        names.append(f"{plain(manifest['method']['name'])} on {plain(lab)}")
     known = ", ".join(dict.fromkeys(names))
     if len(records) == 1:
         return f"{known}, seed {manifests[0]['seed']}"

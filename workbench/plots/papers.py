@@ -6,6 +6,7 @@ figure shows, in the words of whoever draws it.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from workbench.analysis.verdicts import kind as verdict_kind
+from workbench.analysis.verdicts import table as verdict_table
 from workbench.plots.style import (
     GRID,
     INK,
@@ -35,6 +37,7 @@ from workbench.plots.style import (
     seeds,
     style,
 )
+from workbench.plots.text import plain
 
 __all__ = [
     "bands",
@@ -103,7 +106,7 @@ def dots(
         if reference is not None:
             ax.axvline(table.loc[reference, "mean"], color=SOFT, ls="--", lw=1, zorder=0)
             ax.annotate(
-                str(reference),
+                plain(reference),
                 (table.loc[reference, "mean"], 1),
                 (3, -2),
                 xycoords=("data", "axes fraction"),
@@ -148,7 +151,7 @@ def differences(
         _name_rows(ax, table, places)
         ax.locator_params(axis="x", nbins=6)
         if title is None and baseline:
-            title = f"Against {baseline}"
+            title = f"Against {plain(baseline)}"
         finish(ax, title=title, xlabel=label, legend=None)
     return ax
 
@@ -193,7 +196,7 @@ def leaderboard(
             for place, method in zip(places, order):
                 row = table.loc[method]
                 _ratio(ax, place, row["ratio"], row["low"], row["high"], styles[method].colour)
-            ax.set_title(name)
+            ax.set_title(plain(name))
         _ratio_axes(list(axes), {name: table.loc[order] for name, table in tables.items()})
         for ax in axes:
             ax.set_yticks(places, [""] * len(order))
@@ -202,7 +205,7 @@ def leaderboard(
         names = _with_seeds(order, first.loc[order].get("pairs"))
         axes[0].set_yticks(places, names)
         figure = axes[0].figure
-        figure.supxlabel(label.replace("baseline", baseline), size="medium")
+        figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
         if title:
             figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return list(axes)
@@ -238,7 +241,7 @@ def stacked(
         places = np.arange(len(table))[::-1]
         start = np.zeros(len(table))
         for name, colour in named_colours(table.columns, palette).items():
-            text = (names or {}).get(name, str(name))
+            text = (names or {}).get(name, plain(name))
             ax.barh(places, table[name], left=start, color=colour, height=0.65, label=text)
             start = start + table[name].to_numpy()
         _name_rows(ax, table, places)
@@ -299,7 +302,7 @@ def waterfall(
         _beside(ax, left, places[-1], f"{left:.3g}")
         for colour, text in ((saving, "saves"), (costing, "costs more")):
             ax.barh(0, 0, color=colour, label=text)
-        ax.set_yticks(places, [names[0], *map(str, table.index), names[1]])
+        ax.set_yticks(places, [names[0], *map(plain, table.index), names[1]])
         ax.set_xlim(0, limit or 1.35 * start)
         ax.grid(visible=False, axis="y")
         finish(ax, title=title, xlabel=label, legend="above")
@@ -334,7 +337,7 @@ def bands(
         for name, table in series.items():
             look = styles[name]
             x = table.index.to_numpy(dtype=float)
-            text = f"{name} ({seeds(table['n'].unique())})"
+            text = f"{plain(name)} ({seeds(table['n'].unique())})"
             ax.plot(x, table["mean"], color=look.colour, ls=look.dash, label=text)
             low = table["mean"] - table["half"]
             ax.fill_between(
@@ -379,7 +382,7 @@ def sweep(
                 ls=styles[name].dash,
                 capsize=3,
                 lw=1.5,
-                label=str(name),
+                label=plain(name),
             )
         values = sorted({value for table in series.values() for value in table.index})
         if log:
@@ -420,7 +423,7 @@ def trajectories(
                 ms=4,
                 color=look.colour,
                 ls=look.dash,
-                label=str(name),
+                label=plain(name),
             )
         ax.set_ylim(-0.05, 1.05)
         finish(ax, title=title, xlabel="visit", ylabel=ylabel, legend=legend)
@@ -460,7 +463,7 @@ def trajectory_grid(
                 series = {label: table.loc[problem, name] for label, table in visits.items()}
                 trajectories(series, legend=None, ax=ax)
             # The name of the family stands before a slash, and is the same for all.
-            column[0].set(title=str(problem).split("/", 1)[-1], xlabel="")
+            column[0].set(title=plain(str(problem).split("/", 1)[-1]), xlabel="")
         axes[0, 0].set_ylabel("success rate")
         largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
         axes[1, 0].set(ylabel="rollouts", ylim=(0, 1.08 * largest))
@@ -504,7 +507,7 @@ def counts(
         edges = np.arange(0, largest + 1 + width, width) - 0.5
         styles = looks(series)
         for name, values in series.items():
-            text = f"{name} (largest {int(np.max(values))})"
+            text = f"{plain(name)} (largest {int(np.max(values))})"
             ax.hist(values, edges, color=styles[name].colour, alpha=0.6, label=text)
         ax.set_yscale("log" if log else "linear")
         finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend="above")
@@ -545,11 +548,11 @@ def relation(
                 color=look.colour,
                 mec="white",
                 ls="none",
-                label=str(name),
+                label=plain(name),
             )
         text = f"r = {frame[x].corr(frame[y]):.2f} over {len(frame)} points"
         ax.annotate(text, (0.02, 0.03), xycoords="axes fraction", size="small", color=SOFT)
-        finish(ax, title=title, xlabel=xlabel or x, ylabel=ylabel or y)
+        finish(ax, title=title, xlabel=xlabel or plain(x), ylabel=ylabel or plain(y))
     return ax
 
 
@@ -592,7 +595,7 @@ def heatmap(
         if diverging:
             scale = {"cmap": "vlag", "vmin": -1, "vmax": 1}
         sns.heatmap(
-            table.astype(float),
+            table.astype(float).rename(index=plain, columns=plain),
             annot=True,
             fmt=f".{digits}f",
             linewidths=0.5,
@@ -645,7 +648,7 @@ def transitions(
         for number, (name, table) in enumerate(tables.items()):
             ax = axes.flat[number]
             heatmap(100 * table, largest=100, digits=0, bar=False, ax=ax)
-            ax.set_title(name, size="small")
+            ax.set_title(plain(name), size="small")
             # The names of the classes stand at the outer edges only.
             if number % columns:
                 ax.set_yticklabels([])
@@ -779,7 +782,7 @@ def sampled_and_trained(
         for number, kind in enumerate(kinds):
             part = table[table["kind"] == kind]
             marker = MARKERS[number]
-            ax.plot([], [], marker, color=SOFT, ms=7, ls="none", label=kind)
+            ax.plot([], [], marker, color=SOFT, ms=7, ls="none", label=plain(kind))
             for name, row in part.iterrows():
                 colour = styles[str(name)].colour
                 ax.plot(row["sampled"], row["trained"], marker, ms=8, color=colour, mec="white")
@@ -844,10 +847,10 @@ def gains(
                 colour = styles[str(row_name)].colour
                 _interval(ax, place, row["value"], row["low"], row["high"], colour)
             ax.set_yticks(places, [""] * len(first))
-            ax.set(title=name, ylim=(-0.7, len(first) - 0.3))
+            ax.set(title=plain(name), ylim=(-0.7, len(first) - 0.3))
             ax.grid(visible=False, axis="y")
             ax.locator_params(axis="x", nbins=4)
-        axes[0].set_yticks(places, first.index)
+        axes[0].set_yticks(places, [plain(name) for name in first.index])
         numbers = [n for table in tables.values() for n in table.get("n", ())]
         named = f" ({seeds(numbers)} seeds)" if numbers else ""
         figure = axes[0].figure
@@ -917,12 +920,8 @@ def verdicts(
     title : str, optional
     ax : Axes, optional
     """
-    import textwrap
-
-    from workbench.analysis.verdicts import table as as_text
-
-    shown = as_text(table, digits).reset_index(drop=True)
-    claims = [textwrap.fill(text, wrap) for text in shown["claim"]]
+    shown = verdict_table(table, digits).reset_index(drop=True)
+    claims = [textwrap.fill(text.replace("$", r"\$"), wrap) for text in shown["claim"]]
     heights = np.array([0.3 + 0.5 * (1 + text.count("\n")) for text in claims])
     middles = np.cumsum(heights) - heights / 2
     with style():
@@ -940,7 +939,8 @@ def verdicts(
             colour = NAMED[verdict]
             box = Rectangle((0.79, top + 0.06), 0.21, heights[number] - 0.12, color=colour, lw=0)
             ax.add_patch(box)
-            texts = {"claim": claims[number], "published": row["published"], "here": row["here"]}
+            texts = {"claim": claims[number], "published": plain(row["published"])}
+            texts["here"] = row["here"]
             texts |= {"n": row["n"], "verdict": verdict}
             for name, x in columns.items():
                 # The boxes are light or strong in both settings, so their text stays dark.
@@ -950,7 +950,7 @@ def verdicts(
                 ax.text(
                     -0.012,
                     y,
-                    row["paper"],
+                    plain(row["paper"]),
                     weight="bold",
                     size=8,
                     va="center",
@@ -1019,10 +1019,11 @@ def _beside(ax: Axes, x: float, y: float, text: str) -> None:
 
 def _with_seeds(names: Sequence[Any], numbers: Any) -> list[str]:
     if numbers is None:
-        return [str(name) for name in names]
-    return [
-        f"{name} (n = {int(n)})" if np.isfinite(n) else str(name) for name, n in zip(names, numbers)
-    ]
+        return [plain(name) for name in names]
+    labels = []
+    for name, n in zip(names, numbers):
+        labels.append(f"{plain(name)} (n = {int(n)})" if np.isfinite(n) else plain(name))
+    return labels
 
 
 def _name_rows(ax: Axes, table: pd.DataFrame, places: np.ndarray) -> None:
@@ -1050,7 +1051,7 @@ def _joined_names(
     taken = [(x - 0.015, x + 0.015, y) for x, y in places]
     for group in groups:
         x, y = places[group].mean(axis=0)
-        name = ", ".join(map(str, table.index[group]))
+        name = ", ".join(map(plain, table.index[group]))
         width = letter * len(name)
         sides = [(x + 0.03, x + 0.03 + width, y), (x - 0.03 - width, x - 0.03, y)]
         met = []

@@ -306,7 +306,7 @@ def label_ends(ax: Axes, gap: float = 0.075) -> None:
         ends.append((x[last], y[last]))
     to_axes = ax.transData + ax.transAxes.inverted()
     heights = to_axes.transform(ends)[:, 1]
-    for line, height in zip(lines, spread(heights, gap)):
+    for line, height in zip(lines, spread(heights, gap, top=1.0)):
         ax.annotate(
             str(line.get_label()),
             (1.01, height),
@@ -318,13 +318,25 @@ def label_ends(ax: Axes, gap: float = 0.075) -> None:
         )
 
 
-def spread(heights: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
+def spread(
+    heights: Sequence[float] | np.ndarray, gap: float, top: float | None = None
+) -> np.ndarray:
     """Heights moved apart to a least distance, each as little as needed, (N,) float64.
+
+    Parameters
+    ----------
+    heights : (N,) numbers
+    gap : float
+        The least distance.
+    top : float, optional
+        The highest place; what would stand above it moves down, and pushes others down.
 
     Examples
     --------
     >>> spread([0.5, 0.5, 0.9], 0.1).round(2).tolist()
     [0.45, 0.55, 0.9]
+    >>> spread([0.5, 0.99, 1.0], 0.1, top=1.0).round(2).tolist()
+    [0.5, 0.9, 1.0]
     """
     heights = np.asarray(heights, dtype=float)
     order = np.argsort(heights, kind="stable")
@@ -340,6 +352,10 @@ def spread(heights: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
         start = np.mean(group) - gap * (len(group) - 1) / 2
         placed += [start + gap * i for i in range(len(group))]
     moved = np.empty(len(heights))
+    if top is not None:
+        for i in reversed(range(len(placed))):
+            placed[i] = min(placed[i], top)
+            top = placed[i] - gap
     moved[order] = placed
     return moved
 

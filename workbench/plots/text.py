@@ -1,18 +1,47 @@
 """Names in figures: other people's records may call a method anything."""
 
+from __future__ import annotations
 
-def plain(label: str) -> str:
+import re
+from typing import Any
+
+INVISIBLE = "\N{ZERO WIDTH SPACE}"
+LONGEST = 80  # characters: more than fit beside a figure
+
+
+def plain(label: Any) -> str:
     r"""A label that Matplotlib draws as it is written.
 
     Dollars are no mathematics, a leading _ does not hide the label from the legend, and characters
-    that cannot be drawn, such as halves of surrogate pairs, become the replacement character.
+    that cannot be drawn, such as line breaks and halves of surrogate pairs, become the replacement
+    character. Of a label that is too long for any figure the beginning is kept. What has been made
+    plain stays as it is.
 
+    Parameters
+    ----------
+    label : str, or anything else as `str` writes it
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
     >>> plain("a $x$")
     'a \\$x\\$'
+    >>> plain(plain("a $x$")) == plain("a $x$")
+    True
+    >>> len(plain("n" * 1000))
+    80
     """
+    text = str(label)
+    visible = text.removeprefix(INVISIBLE).replace(r"\$", "$")
+    if len(visible) > LONGEST:
+        text = text[: LONGEST - 1] + "…"
     drawable = "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label
+        letter if letter.isprintable() or letter == INVISIBLE else "\N{REPLACEMENT CHARACTER}"
+        for letter in text
     )
-    escaped = drawable.replace("$", r"\$")
+    escaped = re.sub(r"(?<!\\)\$", r"\\$", drawable)
     # A space of no width keeps the _ from being the first character.
-    return f"\N{ZERO WIDTH SPACE}{escaped}" if escaped.startswith("_") else escaped
+    return INVISIBLE + escaped if escaped.startswith("_") else escaped

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 
 from workbench.analysis.intervals import Interval, mean_interval
 from workbench.plots.style import MARKERS, SOFT, finish, new_axes, style
+from workbench.plots.text import plain
 from workbench.theory.theorems import split_variances
 from workbench.utils.validation import one_of
 
@@ -158,7 +159,7 @@ def success_gain(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | No
         ax = ax or new_axes()
         cases = [name for name in frame if name != formula]
         for name, colour in zip(cases, colours):
-            ax.plot(frame.index, frame[name], color=colour, label=name)
+            ax.plot(frame.index, frame[name], color=colour, label=plain(name))
         ax.plot(frame.index, frame[formula], "--", color=SOFT, label="$p(1-p)^2$")
         ax.set_ylim(0, None)
         finish(
@@ -199,7 +200,7 @@ def norm_bound(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None
                 mfc="none",
                 ms=9 - 2 * i,
                 mew=1.3,
-                label=f"{case} (n = {len(part)})",
+                label=f"{plain(case)} (n = {len(part)})",
             )
         ax.set_xscale("log")
         ax.set_ylim(0, None)
@@ -294,7 +295,9 @@ def regret(
             centre, half = np.array([mean_interval(runs[:, t - 1]) for t in rounds]).T
             found = exponents[label]
             power = f"$T^{{{found.estimate:.2f}}}$ [{found.low:.2f}, {found.high:.2f}]"
-            ax.plot(rounds, centre, color=colour, label=f"{label} (n = {len(runs)})\n{power}")
+            ax.plot(
+                rounds, centre, color=colour, label=f"{plain(label)} (n = {len(runs)})\n{power}"
+            )
             low = np.maximum(centre - half, 1e-3)  # a logarithm needs a number above 0
             ax.fill_between(rounds, low, centre + half, color=colour, alpha=0.2, lw=0)
         ax.set(xscale="log", yscale="log")
@@ -389,7 +392,7 @@ def fidelity(
                 color=colours[i],
                 capsize=2,
                 elinewidth=1,
-                label=rule,
+                label=plain(rule),
             )
         ax.set(xlim=(0, 1.03), ylim=(0, None))
         finish(

@@ -1,0 +1,193 @@
+"""Published claims put to hand-made records: every metric by hand, and reasons where none holds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from written_records import curve, write
+
+from workbench.analysis import claims
+from workbench.analysis.claims import findings, judged, measure
+from workbench.analysis.runs import load_all
+from workbench.analysis.verdicts import Claim
+
+
+def claim(metric, *, published_gain=(), sizes=(), direction="above", **settings):
+    settings = {"arm": "arm", "baseline": "grpo", "metric": metric, "unit": "round", **settings}
+    return Claim(
+        "A",
+        metric,
+        sizes=sizes,
+        published_gain=published_gain,
+        direction=direction,
+        settings=settings,
+    )
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two seeds of 4 rounds; the arm has twice the slope of GRPO and half of its rollouts."""
+    for seed in (0, 1):
+        start = 0.2 + 0.01 * seed
+        rounds = np.arange(0, 5, 2)
+        options = {"lab": {"pool": 4}, "arguments": {"problems_per_round": 2}}
+        columns = {"ratio": [0.5, 0.5, 0.8, 0.8], "part": [0.25] * 4}
+        curve(tmp_path, "arm", seed, start + 0.1 * rounds, every=2, columns=columns, **options)
+        columns = {"ratio": [0.4, 0.4, 0.4, 0.4 + 0.1 * seed], "part": [0.5] * 4}
+        curve(
+            tmp_path,
+            "grpo",
+            seed,
+            start + 0.05 * rounds,
+            every=2,
+            rollouts=20,
+            columns=columns,
+            **options,
+        )
+    return load_all(tmp_path)
+
+
+class TestMetrics:
+    def test_accuracy_at_an_equal_budget_is_in_points(self, runs):
+        """After 4 rounds .6 against .4; the arm's 40 rollouts are 2 rounds of GRPO."""
+        by_round = measure(claim("accuracy"), runs).measured
+        assert by_round.values.tolist() == pytest.approx([20, 20])
+        half = measure(claim("accuracy", budget="0.5"), runs).measured
+        assert half.values.tolist() == pytest.approx([10, 10])
+        by_rollouts = measure(claim("accuracy", unit="rollouts"), runs).measured
+        assert by_rollouts.values.tolist() == pytest.approx([30, 30])
+
+    def test_changes_are_ratios_of_means(self, runs):
+        found = measure(claim("change", column="rollouts"), runs).measured
+        assert found.value == pytest.approx(-50)
+        assert found.scale == "percent"
+
+    def test_differences_of_shares_from_an_epoch_on(self, runs):
+        """An epoch has 2 rounds: from the second on it is .8 against .4 and .45."""
+        found = measure(claim("difference", column="ratio", from_epoch="2"), runs).measured
+        assert found.values.tolist() == pytest.approx([40, 35])
+        whole = measure(claim("difference", column="ratio"), runs).measured
+        assert whole.values.tolist() == pytest.approx([25, 22.5])
+        last = measure(claim("difference", column="ratio", rounds="4-4"), runs).measured
+        assert last.values.tolist() == pytest.approx([40, 30])
+
+    def test_a_share_of_time_needs_no_baseline(self, runs):
+        found = measure(claim("share", column="part", baseline=""), runs).measured
+        assert found.values.tolist() == pytest.approx([25, 25])
+        both = measure(claim("share", column="part;seconds_update", baseline=""), runs).measured
+        assert both.values.tolist() == pytest.approx([50, 50])
+
+    def test_rollouts_to_a_target_are_a_ratio_with_censored_runs(self, runs):
+        """The target is .8 of the way of GRPO; the arm takes half of its rounds."""
+        by_round = measure(claim("to_target", target="0.8"), runs).measured
+        assert by_round.values.tolist() == pytest.approx([-50, -50])
+        by_rollouts = measure(claim("to_target", unit="rollouts"), runs).measured
+        assert by_rollouts.values.tolist() == pytest.approx([-75, -75])
+        swapped = {"arm": runs["grpo"], "grpo": runs["arm"]}
+        never = measure(claim("to_target", target="1"), swapped).measured
+        assert never.censored == 2
+        assert never.high == np.inf
+
+    def test_unsolved_problems_are_read_at_equal_numbers(self, tmp_path):
+        """Of GRPO's four rollouts of b the last is right; the arm sampled two of it."""
+        rows = {
+            "grpo": (["a"] * 4 + ["b"] * 4, "11000001"),
+            "arm": (["a"] * 4 + ["b"] * 2, "110000"),
+        }
+        for label, (problems, outcomes) in rows.items():
+            columns = {
+                "problem": problems,
+                "round": [1] * len(problems),
+                "correct": [letter == "1" for letter in outcomes],
+            }
+            write(tmp_path, label, rollouts=(len(problems),), rows=[columns])
+        runs = load_all(tmp_path)
+        for metric in ("unsolved_at_equal_numbers", "unsolved_at_last_visit"):
+            found = measure(claim(metric), runs).measured
+            assert found.values.tolist() == [0], "b is unsolved in two rollouts of both"
+
+
+class TestPairs:
+    def test_several_pairs_are_averaged_within_a_seed(self, runs):
+        """The differences of the two pairs are 20 and 0 points."""
+        several = claim("accuracy", arm="arm;grpo", baseline="grpo;grpo")
+        found = measure(several, runs).measured
+        assert found.values.tolist() == pytest.approx([10, 10])
+        assert found.n == 2
+
+    def test_changes_are_averaged_as_ratios(self, runs):
+        """Half and all of it: the geometric mean of .5 and 1 is .71."""
+        several = claim("change", column="rollouts", arm="arm;grpo", baseline="grpo;grpo")
+        assert measure(several, runs).measured.value == pytest.approx(100 * (0.5**0.5 - 1))
+
+    def test_sizes_are_scaled_by_what_the_baseline_gained(self, runs):
+        """GRPO gains 20 points in 4 rounds, the arm 40."""
+        scaled = claim("accuracy", sizes=(2.0,), published_gain=(10.0,))
+        assert measure(scaled, runs).gain == pytest.approx(20)
+        assert scaled.published_edge(20) == 4
+        by_arm = claim("accuracy", sizes=(2.0,), published_gain=(10.0,), gain_of="arm")
+        assert measure(by_arm, runs).gain == pytest.approx(40)
+
+
+class TestWhatCannotBeTold:
+    @pytest.mark.parametrize(
+        ("bad", "says"),
+        [
+            (claim("accuracy", arm="pods"), "no runs of pods"),
+            (claim("accuracy", baseline="dapo"), "no runs of dapo"),
+            (claim("change", column="tokens"), "no column tokens"),
+            (claim("share", column="tokens", baseline=""), "no column tokens"),
+            (claim("difference", column="ratio", from_epoch="9"), "the claim begins at 17"),
+            (claim("loss"), "metric='loss': allowed are accuracy"),
+            (claim("accuracy", arm="arm;arm"), "one baseline for each arm"),
+            (
+                claim("accuracy", sizes=(1.0,), published_gain=(1.0,), gain_of="dapo"),
+                "no runs of dapo",
+            ),
+        ],
+    )
+    def test_the_reason_is_said(self, runs, bad, says):
+        with pytest.raises(ValueError, match=says):
+            measure(bad, runs)
+        [finding] = findings([bad], runs)
+        assert says in finding.reason
+        [verdict] = judged([bad], runs)["verdict"]
+        assert verdict == f"cannot tell: {finding.reason}"
+
+    def test_arms_with_other_held_out_problems(self, tmp_path):
+        write(tmp_path, "arm")
+        write(tmp_path, "grpo", problems=("p", "r"))
+        [verdict] = judged([claim("accuracy")], load_all(tmp_path))["verdict"]
+        assert verdict.startswith("cannot tell: ")
+        assert "other held-out problems" in verdict
+
+    def test_arms_without_a_common_seed(self, tmp_path):
+        write(tmp_path, "arm", 0)
+        write(tmp_path, "grpo", 1)
+        [verdict] = judged([claim("accuracy")], load_all(tmp_path))["verdict"]
+        assert verdict == "cannot tell: the arms have no seed in common"
+
+    def test_a_single_seed(self, tmp_path):
+        write(tmp_path, "arm")
+        write(tmp_path, "grpo")
+        [verdict] = judged([claim("accuracy")], load_all(tmp_path))["verdict"]
+        assert verdict == "cannot tell: a single seed has no interval"
+
+    def test_a_lab_without_a_pool_has_no_second_epoch(self, tmp_path):
+        for label in ("arm", "grpo"):
+            write(tmp_path, label, columns={"ratio": [0.5, 0.5]}, lab={"pool": None})
+        late = claim("difference", column="ratio", from_epoch="2")
+        with pytest.raises(ValueError, match="its lab has no pool, so it has no epoch 2"):
+            measure(late, load_all(tmp_path))
+
+
+def test_verdicts_of_several_subjects_side_by_side():
+    one = pd.DataFrame({"paper": "A", "claim": ["a", "b", "c"]})
+    tables = {
+        "early": one.assign(verdict=["agrees", "disagrees", "cannot tell: no runs of x"]),
+        "clean": one.assign(verdict=["agrees", "agrees", "agrees"]),
+    }
+    found = claims.carried_over(tables)
+    assert found["early"].tolist() == ["agrees", "disagrees", "cannot tell"]
+    assert found["same"].tolist() == [True, False, True]
+    with pytest.raises(ValueError, match="late: other claims"):
+        claims.carried_over({"early": tables["early"], "late": tables["clean"].iloc[:2]})
