@@ -16,7 +16,7 @@ from workbench.policies.decoding import draw_tokens, inverse_cdf, restrict
 from workbench.policies.transformers import TransformersPolicy
 
 
-def built(family, **settings):
+def built(family, attn_implementation="sdpa", **settings):
     """A policy on a small random model of a family, with the tiny model's tokenizer."""
     tokenizer = tiny_policy().tokenizer
     config = AutoConfig.for_model(
@@ -35,7 +35,7 @@ def built(family, **settings):
         },
     )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation)
     # Norms and biases start as ones and zeros, which would hide where they are left out.
     with torch.no_grad():
         for parameter in model.parameters():

@@ -18,6 +18,7 @@ from workbench.objectives import (
     Objective,
     gains,
     kl_estimate,
+    sampler_weights,
     token_weights,
     tokens_by_covariance,
 )
@@ -60,7 +61,12 @@ class StepStats:
     entropy : (R,)
         Mean token entropy in nats, under the policy before the step.
     logprob_diff : (R,)
-        Mean over tokens of |log-probability - sampler's log-probability|, in nats.
+        Mean over tokens of |log-probability - old log-probability|, in nats.
+    sampler_gap : (R,), optional
+        Mean over tokens of |old log-probability - the sampler's|, in nats. None where the trainer
+        samples itself, as in the next one.
+    sampler_above : (R,), optional
+        Share of tokens whose importance weight is above the objective's `sampler_cap`.
     """
 
     loss: float
@@ -71,6 +77,8 @@ class StepStats:
     clip_ratio: np.ndarray
     entropy: np.ndarray
     logprob_diff: np.ndarray
+    sampler_gap: np.ndarray | None = None
+    sampler_above: np.ndarray | None = None
 
 
 def grpo_step(
@@ -86,6 +94,8 @@ def grpo_step(
     max_grad_norm: float = 1.0,
     length: int | None = None,
     reference: Any = None,
+    on_policy: Any = None,
+    sampler_logprobs: Ragged | None = None,
 ) -> StepStats:
     """One optimizer step on the given rollouts.
 
@@ -106,14 +116,21 @@ def grpo_step(
     temperature : float
         That of the sampling.
     micro_tokens : int
-        Tokens of one micro-batch, padding included. It bounds memory; the loss does not depend on
-        it.
+        Tokens of one micro-batch: with `policy.packs` those of the responses and, once for all
+        rollouts of a problem, of the prompt; otherwise padded rows. It bounds memory; the loss does
+        not depend on it.
     max_grad_norm : float
         The gradient is scaled down to this norm.
     length : int, optional
         The L of loss_aggregation="constant" where the objective names none, in tokens.
     reference : Policy, optional
         The frozen policy of the KL penalty.
+    on_policy : (R,) bool, optional
+        Rollouts that the policy sampled at its present weights. Their old log-probabilities are
+        those of this step's own forward pass, without a gradient, and `old_logprobs` is not read.
+    sampler_logprobs : Ragged, optional
+        Log-probability of each response token under the program that sampled, for
+        `objective.sampler_correction`.
 
     Returns
     -------
@@ -132,6 +149,7 @@ def grpo_step(
         raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
     loss_weights = _loss_weights(rollouts, objective, weights, length)
     computed = _rows_to_compute(rollouts, advantages, weights, objective)
+    on_policy = np.zeros(len(rollouts), bool) if on_policy is None else np.asarray(on_policy)
 
     # Zeros rather than None: a step without any gradient then still moves by Adam's momentum, in a
     # resumed run as in an uninterrupted one.
@@ -142,10 +160,10 @@ def grpo_step(
         chosen = _tokens_by_covariance(
             policy, rollouts, advantages, objective, temperature, micro_tokens
         )
-    # Rows: clip ratio, entropy, log-probability difference.
-    per_rollout = np.full((3, len(rollouts)), np.nan)
+    # Rows: clip ratio, entropy, log-probability difference, sampler's gap and share above the cap.
+    per_rollout = np.full((5, len(rollouts)), np.nan)
     totals = np.zeros(3)  # loss, KL, tokens
-    for index in micro_batches(rollouts, computed, micro_tokens):
+    for index in micro_batches(rollouts, computed, micro_tokens, policy.packs):
         part = rollouts.take(index)
         loss, stats, sums = _micro_loss(
             policy,
@@ -155,6 +173,8 @@ def grpo_step(
             objective,
             temperature,
             reference,
+            on_policy[index],
+            None if sampler_logprobs is None else sampler_logprobs.take(index),
             None if chosen is None else chosen.take(index),
         )
         # Before the backward pass, so that the message can name the rows of this micro-batch.
@@ -179,22 +199,48 @@ def grpo_step(
         clip_ratio=per_rollout[0],
         entropy=per_rollout[1],
         logprob_diff=per_rollout[2],
+        sampler_gap=None if sampler_logprobs is None else per_rollout[3],
+        sampler_above=None if sampler_logprobs is None else per_rollout[4],
     )
 
 
-def micro_batches(rollouts: Rollouts, rows: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
-    """Split rows into arrays of similar length whose padded size stays within `tokens`.
+def micro_batches(
+    rollouts: Rollouts, rows: np.ndarray, tokens: int, packed: bool = False
+) -> Iterator[np.ndarray]:
+    """Split rows into arrays whose size stays within `tokens`. Each has at least one row.
 
-    Each has at least one row.
+    Parameters
+    ----------
+    rollouts : Rollouts
+    rows : (K,) int64
+    tokens : int
+    packed : bool
+        False: rows of similar length together, and the size is that of the padded rows. True: rows
+        of a problem together, and the size is that of their responses and of one prompt for each
+        problem.
     """
-    lengths = (rollouts.prompt.lengths + rollouts.response.lengths)[rows]
+    prompts = rollouts.prompt.lengths[rows]
+    responses = rollouts.lengths[rows]
+    if packed:
+        _, problem = rollouts.take(rows).problems()
+        order = np.argsort(problem, kind="stable")
+    else:
+        order = np.argsort(prompts + responses, kind="stable")
     batch: list[int] = []
-    for i in np.argsort(lengths, kind="stable"):
-        # In this order row i is the longest of the batch, so all are padded to its length.
-        if batch and (len(batch) + 1) * lengths[i] > tokens:
+    size = 0
+    for i in order:
+        if packed:
+            shares_prompt = bool(batch) and problem[batch[-1]] == problem[i]
+            larger = size + responses[i] + (0 if shares_prompt else prompts[i])
+        else:
+            # In this order row i is the longest of the batch, so all are padded to its length.
+            larger = (len(batch) + 1) * (prompts[i] + responses[i])
+        if batch and larger > tokens:
             yield rows[batch]
             batch = []
+            larger = prompts[i] + responses[i]
         batch.append(i)
+        size = larger
     if batch:
         yield rows[batch]
 
@@ -269,9 +315,9 @@ def marked(
     Rollouts
         With the columns advantage (of one for each token the mean), selected, trained (a gradient
         came from the row), age in rounds, uses (rounds that selected the row, this one included),
-        clip_ratio at its latest update, update_entropy (nats) and logprob_diff at this one, and
-        weight where there are weights. NaN where there was no update: a selected row of advantage 0
-        is not computed.
+        clip_ratio at its latest update, update_entropy (nats) and logprob_diff at this one,
+        sampler_gap where another program samples, and weight where there are weights. NaN where
+        there was no update: a selected row of advantage 0 is not computed.
     """
     size = len(rollouts)
     advantage = np.full(size, np.nan)
@@ -280,6 +326,7 @@ def marked(
     clip_ratio = np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan)))
     entropy = np.full(size, np.nan)
     logprob_diff = np.full(size, np.nan)
+    sampler_gap = np.full(size, np.nan)
 
     per_token = isinstance(advantages, Ragged)
     advantage[rows] = advantages.means() if per_token else advantages
@@ -291,9 +338,13 @@ def marked(
         clip_ratio[of_step] = stats.clip_ratio[computed]
         entropy[of_step] = stats.entropy[computed]
         logprob_diff[of_step] = stats.logprob_diff[computed]
+        if stats.sampler_gap is not None:
+            sampler_gap[of_step] = stats.sampler_gap[computed]
     has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
     trained[rows] = has_gradient & rollouts["gradient"][rows]
     columns = {}
+    if any(stats.sampler_gap is not None for _, stats in steps):
+        columns["sampler_gap"] = sampler_gap
     if weights is not None:
         columns["weight"] = np.full(size, np.nan)
         columns["weight"][rows] = weights
@@ -319,17 +370,24 @@ def _micro_loss(
     objective: Objective,
     temperature: float,
     reference: Any,
+    on_policy: np.ndarray,
+    sampler_logprobs: Ragged | None,
     chosen: Ragged | None = None,
 ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
     """Loss of a micro-batch, its statistics and its sums.
 
-    The statistics (3, R) are clip ratio, entropy and log-probability difference; the sums are those
-    of loss, KL and tokens.
+    The statistics (5, R) are those of `StepStats` in their order there; the sums are those of loss,
+    KL and tokens.
     """
-    logprobs, entropy = policy.logprobs(part, temperature, entropy=True)
+    logprobs, entropy = policy.logprobs(
+        part, temperature, entropy=True, entropy_gradient=objective.entropy > 0
+    )
     device = logprobs.device
     mask = torch.as_tensor(part.response.mask(), device=device)
     old_logprobs = torch.as_tensor(part.old_logprobs.padded(), device=device)
+    if on_policy.any():
+        is_own = torch.as_tensor(on_policy, device=device)[:, None]
+        old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
     token_weight = torch.as_tensor(weights.padded(), device=device)
     token_advantage = torch.as_tensor(advantages.padded(), dtype=torch.float32, device=device)
 
@@ -338,6 +396,15 @@ def _micro_loss(
         chosen_tokens = torch.as_tensor(chosen.padded(), device=device).bool()
 
     gain, clipped = gains(objective, logprobs, old_logprobs, token_advantage, mask, chosen_tokens)
+    gap = torch.zeros_like(old_logprobs)
+    above = torch.zeros_like(mask)
+    if sampler_logprobs is not None:
+        sampled = torch.as_tensor(sampler_logprobs.padded(), device=device)
+        correction, above = sampler_weights(
+            old_logprobs, sampled, mask, objective.sampler_correction, objective.sampler_cap
+        )
+        gain = gain * correction
+        gap = torch.where(mask, (old_logprobs - sampled).abs(), 0.0)
     loss = -(gain * token_weight).sum()
     kl = torch.zeros((), device=device)
     if objective.entropy:
@@ -351,7 +418,8 @@ def _micro_loss(
 
     lengths = mask.sum(1).clamp(min=1)
     difference = torch.where(mask, (logprobs - old_logprobs).abs(), 0.0)
-    stats = torch.stack([column.sum(1) / lengths for column in (clipped, entropy, difference)])
+    columns = (clipped, entropy, difference, gap, above)
+    stats = torch.stack([column.sum(1) / lengths for column in columns])
     sums = np.array([loss.item(), kl.item(), mask.sum().item()])
     return loss, stats.detach().cpu().numpy(), sums
 
@@ -370,7 +438,7 @@ def _tokens_by_covariance(
     """
     mask = torch.as_tensor(rollouts.response.mask())
     logprobs = torch.zeros(mask.shape)
-    for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens):
+    for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens, policy.packs):
         with torch.no_grad():
             part = policy.logprobs(rollouts.take(index), temperature).float().cpu()
         logprobs[index, : part.shape[1]] = part

@@ -37,6 +37,7 @@ IMPORTANCE_SAMPLING = ("token", "sequence")
 LOSS_AGGREGATION = ("rollout", "token", "group", "constant")
 SURROGATES = ("clip", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov")
 BY_COVARIANCE = ("clip_cov", "kl_cov")  # the surrogates that treat some tokens apart
+SAMPLER_CORRECTION = ("truncate", "mask")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,12 @@ class Objective:
         "clip_cov" chooses among the tokens whose covariance lies strictly between these.
     covariance_kl : float
         Weight of the penalty on the tokens that "kl_cov" chooses.
+    sampler_correction : {"truncate", "mask"}, optional
+        Weigh every token by how much likelier the trainer's policy makes it than the program that
+        sampled, such as vLLM, see `sampler_weights`. None leaves the difference as it is. Where the
+        trainer samples itself there is none.
+    sampler_cap : float
+        The largest of these weights, at least 1.
 
     References
     ----------
@@ -95,6 +102,8 @@ class Objective:
     covariance_share: float = 2e-4
     covariance_range: tuple[float, float] = (1.0, 5.0)
     covariance_kl: float = 0.1
+    sampler_correction: str | None = None
+    sampler_cap: float = 2.0
 
     def __post_init__(self) -> None:
         _check(self.clip, self.importance_sampling, self.loss_aggregation)
@@ -103,6 +112,10 @@ class Objective:
             whole_number("length", self.length, 1)
         positive_number("kl", self.kl, zero=True)
         positive_number("entropy", self.entropy, zero=True)
+        if self.sampler_correction is not None:
+            one_of("sampler_correction", self.sampler_correction, SAMPLER_CORRECTION)
+        if not is_number(self.sampler_cap) or self.sampler_cap < 1:
+            raise ValueError(f"sampler_cap={self.sampler_cap!r}: a number of at least 1 is needed")
 
 
 def check_clipped(objective: Objective, trainer: str) -> None:
@@ -114,6 +127,11 @@ def check_clipped(objective: Objective, trainer: str) -> None:
     if objective.dual_clip is not None:
         raise ValueError(
             f"dual_clip={objective.dual_clip}: {trainer} carries no such bound; leave it at None"
+        )
+    if objective.sampler_correction is not None:
+        raise ValueError(
+            f"sampler_correction={objective.sampler_correction!r}: {trainer} corrects the sampler "
+            "by settings of its own; leave it at None"
         )
 
 
@@ -400,6 +418,62 @@ def token_weights(
     _, inverse, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     rollouts_of_group = torch.as_tensor(sizes[inverse], dtype=weights.dtype, device=mask.device)
     return weights / (lengths * rollouts_of_group[:, None] * len(sizes))
+
+
+def sampler_weights(
+    old_logprobs: torch.Tensor,
+    sampler_logprobs: torch.Tensor,
+    mask: torch.Tensor,
+    correction: str | None,
+    cap: float = 2.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Importance weights for the gap between sampler and trainer, and where the cap took effect.
+
+    The objective assumes that tokens come from the trainer's policy before the step. If another
+    program draws them, with probabilities that differ in their last digits, the mean over them is
+    that of the trainer's policy once each token is weighted with w = exp(old_logprobs -
+    sampler_logprobs). The cap bounds the variance that rare tokens of large weight bring.
+
+    Parameters
+    ----------
+    old_logprobs : (R, T)
+        Under the trainer's policy before the step.
+    sampler_logprobs : (R, T)
+        Under what sampled.
+    mask : (R, T) bool
+    correction : {"truncate", "mask"} or None
+        "truncate" takes min(w, cap), "mask" leaves out tokens with w above the cap, and None gives
+        every token the weight 1.
+    cap : float
+
+    Returns
+    -------
+    (R, T) weights without gradient, and (R, T) bool, True where w is above the cap.
+
+    Examples
+    --------
+    >>> old = torch.log(torch.tensor([[0.4, 0.9]]))
+    >>> sampled = torch.log(torch.tensor([[0.5, 0.3]]))
+    >>> mask = torch.tensor([[True, True]])
+    >>> sampler_weights(old, sampled, mask, "truncate")[0]
+    tensor([[0.8000, 2.0000]])
+    >>> sampler_weights(old, sampled, mask, "mask")[0]
+    tensor([[0.8000, 0.0000]])
+
+    References
+    ----------
+    Truncated importance sampling, Ionides (2008), Journal of Computational and Graphical
+    Statistics 17(2), section 2; for language models whose rollouts come from another engine it is
+    known as TIS, and leaving tokens out as MIS.
+    """
+    log_weight = torch.where(mask, old_logprobs.detach() - sampler_logprobs, 0.0)
+    weight = log_weight.exp()
+    above = mask & (weight > cap)
+    if correction is None:
+        return torch.ones_like(weight), above
+    if correction == "truncate":
+        return weight.clamp(max=cap), above
+    return torch.where(above, 0.0, weight), above
 
 
 def kl_estimate(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:

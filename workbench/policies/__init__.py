@@ -61,12 +61,19 @@ class Policy(Protocol):
         Weights that a forward pass multiplies with, for counting FLOPs.
     model : torch.nn.Module
     device : torch.device
+    packs : bool
+        Whether training computes each problem's prompt once for all its rollouts.
+    samples_apart : bool
+        Whether another program than the trainer samples, so that the log-probabilities of
+        `generate` are not quite those of the trainer.
     """
 
     name: str
     parameter_count: int
     model: Any
     device: Any
+    packs: bool
+    samples_apart: bool
 
     def generate(
         self, prompts: Sequence[Any], counts: Any, sampling: Sampling, seed: int | Sequence[int]
@@ -84,18 +91,36 @@ class Policy(Protocol):
         Notes
         -----
         What a prompt's responses are does not depend on the other prompts in the call, up to float
-        rounding. They come from the weights of this moment, and `old_logprobs` are the trainer's.
-        Where another program samples, the further column `sampler_gap` (R,) says how far its
-        log-probabilities were from those: the mean over tokens of the absolute difference, in nats.
+        rounding. They come from the weights of this moment. `old_logprobs` are those of what
+        samples; where `samples_apart`, `rescored` replaces them by the trainer's.
         """
         ...
 
-    def logprobs(self, rollouts: Rollouts, temperature: float = 1.0, entropy: bool = False) -> Any:
+    def rescored(self, rollouts: Rollouts, temperature: float = 1.0) -> Rollouts:
+        """The rollouts with log-probabilities and entropies by the trainer, at its present weights.
+
+        It costs a forward pass over all of them.
+        """
+        ...
+
+    def comparable(self, sampling: Sampling) -> bool:
+        """Whether the log-probabilities of `generate` are of the same distribution as those of
+        `logprobs`: the whole tempered one.
+        """
+        ...
+
+    def logprobs(
+        self,
+        rollouts: Rollouts,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        entropy_gradient: bool = True,
+    ) -> Any:
         """Log-probabilities of the response tokens, (R, T) float32 torch tensor with gradient, 0
         beyond each end.
 
         With entropy=True a pair: the same, and the entropy of each token's distribution in nats,
-        (R, T), with gradient.
+        (R, T), with a gradient unless entropy_gradient is False.
         """
         ...
 

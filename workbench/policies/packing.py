@@ -22,9 +22,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from workbench.policies.checks import has_windows
 from workbench.rollouts import Ragged, Rollouts
 
 NAME = "workbench_packed"  # of the attention function, as transformers knows it
+# Models whose layers hand on further arguments to the attention function, tried in the tests.
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 UNDERSTOOD = {"dropout", "scaling", "position_ids"}  # what a model may hand to its attention
 SHORTEST = 0.5  # responses shorter than this share of the longest are padded apart from it
 SMALL = 2**14  # queries times keys of a row up to which plain products are the fastest on a CPU
@@ -73,8 +76,20 @@ class Packing:
     predicts: torch.Tensor
 
 
+def supports(model: Any) -> bool:
+    """Whether a model of transformers has the structure that `attention` computes.
+
+    Another attention function than transformers' `sdpa`, an unknown architecture and a window that
+    slides over the context are left as they are.
+    """
+    config = model.config
+    if config.model_type not in FAMILIES or has_windows(config):
+        return False
+    return config._attn_implementation in ("sdpa", NAME)
+
+
 def pack(rollouts: Rollouts, device: Any) -> Packing:
-    """The packing of some rollouts, for a model on `device`."""
+    """The packing of some rollouts with a prompt each, for a model on `device`."""
     prompts, prompt_of_row = distinct_prompts(rollouts)
     responses = _without_last(rollouts.response)
     start = len(prompts.values)  # of the responses among all tokens
@@ -120,7 +135,9 @@ def pack(rollouts: Rollouts, device: Any) -> Packing:
 
 
 def distinct_prompts(rollouts: Rollouts) -> tuple[Ragged, np.ndarray]:
-    """Each different prompt once, in order of first appearance, and for each row which it is (R,)."""
+    """Each different prompt once, in order of first appearance, and the number of each row's prompt
+    (R,).
+    """
     numbers: dict[bytes, int] = {}
     first = []
     prompt_of_row = np.empty(len(rollouts), dtype=np.int64)
@@ -130,13 +147,6 @@ def distinct_prompts(rollouts: Rollouts) -> tuple[Ragged, np.ndarray]:
             first.append(row)
         prompt_of_row[row] = number
     return rollouts.prompt.take(np.array(first, dtype=np.int64)), prompt_of_row
-
-
-def packed_lengths(rollouts: Rollouts) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens that each row adds to a packing (R,), and the tokens of its prompt (R,), which count
-    once for all rows that share it.
-    """
-    return rollouts.lengths - 1, rollouts.prompt.lengths
 
 
 # The attention function
@@ -185,7 +195,10 @@ def attention(
 def _plain_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """(R, T, heads, head) from queries (R, heads, T, head); keys and values may have fewer heads."""
+    """(R, T, heads, head) from queries (R, heads, T, head).
+
+    Keys and values may have fewer heads.
+    """
     rows, heads, tokens, size = query.shape
     kv_heads = key.shape[1]
     # The queries that share a key are put one below the other.
@@ -209,8 +222,9 @@ def _gathered(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def _without_last(responses: Ragged) -> Ragged:
     """All tokens but the last of each row."""
     kept = np.ones(len(responses.values), dtype=bool)
-    kept[responses.offsets[1:] - 1] = False
-    return Ragged(responses.values[kept], responses.offsets - np.arange(len(responses) + 1))
+    kept[responses.offsets[1:][responses.lengths > 0] - 1] = False
+    lengths = np.maximum(responses.lengths - 1, 0)
+    return Ragged(responses.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def _within(rows: Ragged) -> np.ndarray:
@@ -244,11 +258,12 @@ def _predicts(responses: Ragged, last_of_prompt: np.ndarray, start: int) -> np.n
     """The packed token that predicts each response token: the prompt's last one (R,) the first, and
     each response token the next.
     """
+    has_tokens = responses.lengths > 0
     predicts = np.empty(len(responses.values), dtype=np.int64)
     is_first = np.zeros(len(predicts), dtype=bool)
-    is_first[responses.offsets[:-1]] = True
-    predicts[is_first] = last_of_prompt
-    predicts[~is_first] = start + np.arange(len(predicts) - len(responses))
+    is_first[responses.offsets[:-1][has_tokens]] = True
+    predicts[is_first] = last_of_prompt[has_tokens]
+    predicts[~is_first] = start + np.arange(np.count_nonzero(~is_first))
     return predicts
 
 

@@ -5,14 +5,15 @@ have ended leave the batch. Models of the usual architectures are sampled with m
 (`merged.py`), all others through the public cache of transformers (`decoding.py`). With an engine
 (`vllm.py`) that engine samples.
 
-Log-probabilities are computed at response positions only and, for large vocabularies, in recomputed
-chunks, so that no (R, T, V) tensor is ever held.
+Training computes rows end to end, with a group's prompt only once (`packing.py`), where the model
+allows that, and padded rows otherwise. Log-probabilities are computed at response positions only
+and, for large vocabularies, in recomputed chunks, so that no (R, T, V) tensor is ever held.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from workbench.grpo import micro_batches
-from workbench.policies import Sampling
+from workbench.policies import Sampling, packing
 from workbench.policies.checks import (
     check_length,
     check_memory,
@@ -36,12 +37,12 @@ from workbench.policies.checks import (
 )
 from workbench.policies.decoding import CachedDecoder, Decoder, Drawn, sample, uniforms_of
 from workbench.policies.merged import MergedDecoder, supports
-from workbench.policies.packing import pack
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import derive
 
-LOGIT_CHUNK = 2**24  # logits held at once: 64 MiB in float32
+# Logits held at once in float32, 64 MiB on a CPU and 512 MiB on a GPU, where larger operations pay.
+LOGIT_CHUNK = {"cpu": 2**24, "cuda": 2**27}
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -64,8 +65,19 @@ class TransformersPolicy:
     engine : workbench.policies.vllm.Engine, optional
         What samples in place of the model itself.
     max_length : int, optional
-        Tokens that prompt and response may take together. Default: the engine's limit, or none.
+        Tokens that prompt and response may take together, at most the engine's limit. Default: that
+        limit, or none.
+
+    Attributes
+    ----------
+    packs : bool
+        Whether the trainer computes rows end to end, each prompt once.
+    autocast : bool
+        Whether the model computes in bfloat16 over float32 weights: on a GPU.
     """
+
+    samples_apart = False
+    """Whether another program than the trainer samples; an engine does."""
 
     def __init__(
         self,
@@ -85,21 +97,22 @@ class TransformersPolicy:
         self.template = template
         self.rows = rows
         self.engine = engine
-        self.max_length = max_length
-        if max_length is None and engine is not None:
-            self.max_length = engine.max_length
+        limits = [max_length, None if engine is None else engine.max_length]
+        self.max_length = min((limit for limit in limits if limit is not None), default=None)
+        if engine is not None:
+            self.samples_apart = True
         self.name = name or model.config.name_or_path
-        core = model.get_base_model() if hasattr(model, "get_base_model") else model
+        core = model if isinstance(model, PreTrainedModel) else model.get_base_model()
         self.decoder = core.get_decoder()
         self.head = core.get_output_embeddings()
         self.parameter_count = core.num_parameters()
         self.end_ids = _end_ids(tokenizer, model.generation_config)
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
+        in_float32 = self.head.weight.dtype == torch.float32
+        self.autocast = self.device.type == "cuda" and in_float32
         self._check_logits()
         self.merges = engine is None and self._can_merge()
-        self.packs = True
-        if core.config._attn_implementation == "sdpa":
-            core.set_attn_implementation("workbench_packed")
+        self.packs = self._can_pack(core)
 
     @classmethod
     def from_pretrained(
@@ -111,6 +124,7 @@ class TransformersPolicy:
         device: str | None = None,
         revision: str | None = None,
         vllm: Mapping[str, Any] | None = None,
+        gradient_checkpointing: bool | None = None,
         **options: Any,
     ) -> TransformersPolicy:
         """Load a model from a directory or from the hub.
@@ -122,11 +136,16 @@ class TransformersPolicy:
             Keyword arguments of `peft.LoraConfig`, such as
             dict(r=64, lora_alpha=64, target_modules="all-linear"); None trains all parameters.
         dtype : {"float32", "bfloat16", "float16"}
+            Of the weights. On a GPU float32 weights compute in bfloat16. Weights in 16 bits are for
+            sampling and for LoRA: they do not move by the small steps of full training.
         device : str, optional
             Default: "cuda" where there is one.
         revision : str, optional
         vllm : dict, optional
             Keyword arguments of `policies.vllm.Engine.start`, for a sampler of that kind.
+        gradient_checkpointing : bool, optional
+            Compute each layer again in the backward pass, in place of keeping what it computed.
+            Default: on a GPU.
         options
             Further arguments of the class.
         """
@@ -151,6 +170,10 @@ class TransformersPolicy:
                 path, dtype=getattr(torch, dtype), revision=revision
             )
         model.to(device)
+        if gradient_checkpointing is None:
+            gradient_checkpointing = str(device).startswith("cuda")
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         if lora is not None:
             model = _with_lora(model, lora)
         return cls(model, tokenizer, name=str(path), **options)
@@ -172,9 +195,8 @@ class TransformersPolicy:
         -----
         Every response draws one uniform number a token from a generator derived from its prompt's
         seed, and takes the token by inverse cumulative distribution, so its draws do not depend on
-        the rest of the batch. Where another sampler draws, log-probabilities and entropies are the
-        trainer's, and the further column `sampler_gap` (R,) is the mean over tokens of |sampler's
-        log-probability - trainer's|, NaN where the two are not of the same distribution.
+        the rest of the batch. Where an engine samples, log-probabilities are the engine's own until
+        `rescored` replaces them, and it tells no entropies.
         """
         problems = [
             prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
@@ -197,13 +219,11 @@ class TransformersPolicy:
             self.engine.update(self.model)
             of_rows = [derive(int(seeds[i]), "response", int(j)) for i, j in zip(owner, draw)]
             drawn = self.engine.respond(encoded.take(owner), of_rows, sampling, self.end_ids)
-        rollouts = self._rollouts(problems, encoded, owner, draw, drawn)
-        return self._rescored(rollouts, sampling) if self._samples_apart else rollouts
+        return self._rollouts(problems, encoded, owner, draw, drawn)
 
-    @property
-    def _samples_apart(self) -> bool:
-        """Whether what samples computes otherwise than what is trained."""
-        return self.engine is not None
+    def comparable(self, sampling: Sampling) -> bool:
+        """See `Policy.comparable`."""
+        return self.engine is None or self.engine.comparable(sampling)
 
     def _draw(
         self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
@@ -225,7 +245,7 @@ class TransformersPolicy:
 
         # An architecture that is not known may keep tensors, which must stay ordinary ones.
         without_gradient = torch.inference_mode if self.merges else torch.no_grad
-        with without_gradient():
+        with without_gradient(), self._precision():
             # Each distinct prompt is computed once for all its responses.
             distinct, prompt_of_row = np.unique(owner, return_inverse=True)
             decoder, logits = self._prefill(prompts.take(distinct), self.merges)
@@ -315,41 +335,50 @@ class TransformersPolicy:
             decode = tokenizer.batch_decode
         return decode(rows, skip_special_tokens=skip_special_tokens)
 
-    def _rescored(self, rollouts, sampling):
-        """The rollouts with the trainer's log-probabilities and entropies, and how far the sampler's were from them."""
-        theirs = rollouts.old_logprobs.padded()
-        ours, entropies = np.zeros_like(theirs), np.zeros(len(rollouts))
-        for rows in micro_batches(rollouts, np.arange(len(rollouts)), RESCORED):
-            logprobs, entropy = self.logprobs(
-                rollouts.take(rows), sampling.temperature, entropy=True
-            )
-            ours[rows, : logprobs.shape[1]] = logprobs.float().cpu().numpy()
-            entropies[rows] = entropy.sum(1).cpu().numpy()
-        lengths = rollouts.lengths
-        gap = np.abs(theirs - ours).sum(1) / lengths
-        if self.engine is not None and not self.engine.comparable(sampling):
-            gap[:] = np.nan
-        return rollouts.assign(
-            old_logprobs=Ragged.of_padded(ours, lengths),
-            entropy=entropies / lengths,
-            sampler_gap=gap,
-        )
-
     # Training
 
-    def logprobs(self, rollouts: Rollouts, temperature: float = 1.0, entropy: bool = False) -> Any:
+    @torch.no_grad()
+    def rescored(self, rollouts: Rollouts, temperature: float = 1.0) -> Rollouts:
+        """See `Policy.rescored`."""
+        self.model.eval()
+        logprobs = np.zeros(rollouts.response.mask().shape, dtype=np.float32)
+        entropies = np.zeros_like(logprobs)
+        everything = np.arange(len(rollouts))
+        for rows in micro_batches(rollouts, everything, RESCORED, self.packs):
+            of_rows, entropy = self.logprobs(rollouts.take(rows), temperature, entropy=True)
+            logprobs[rows, : of_rows.shape[1]] = of_rows.float().cpu().numpy()
+            entropies[rows, : entropy.shape[1]] = entropy.float().cpu().numpy()
+        token_entropy = Ragged.of_padded(entropies, rollouts.lengths)
+        return rollouts.assign(
+            old_logprobs=Ragged.of_padded(logprobs, rollouts.lengths),
+            token_entropy=token_entropy,
+            entropy=token_entropy.means(),
+        )
+
+    def logprobs(
+        self,
+        rollouts: Rollouts,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        entropy_gradient: bool = True,
+    ) -> Any:
         """Log-probabilities of the response tokens by a forward pass; see `Policy.logprobs`."""
         mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
         targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
-        chunk = max(1, LOGIT_CHUNK // self.head.weight.shape[0])
+        chunk = max(1, LOGIT_CHUNK[self.device.type] // self.head.weight.shape[0])
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
             states = self._response_states(rollouts)
+            # One chunk at least, so that a table without tokens gives empty tensors.
             pieces = [
                 self._token_logprobs(
-                    states[i : i + chunk], targets[i : i + chunk], scale, len(targets) > chunk
+                    states[i : i + chunk],
+                    targets[i : i + chunk],
+                    scale,
+                    recompute=len(targets) > chunk,
+                    entropy_gradient=entropy_gradient,
                 )
-                for i in range(0, len(targets), chunk)
+                for i in range(0, max(len(targets), 1), chunk)
             ]
 
         def padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -363,18 +392,28 @@ class TransformersPolicy:
         """Final hidden states at the positions that predict response tokens, (N, H), rows end to
         end.
         """
-        if self.packs:
-            packing = pack(rollouts, self.device)
+        # The token before predicts a token, so the first one of a response needs a prompt.
+        if (rollouts.prompt.lengths == 0).any():
+            raise ValueError("rollouts: a prompt has no tokens; every prompt needs at least one")
+        return self._packed_states(rollouts) if self.packs else self._padded_states(rollouts)
+
+    def _packed_states(self, rollouts: Rollouts) -> torch.Tensor:
+        """As `_response_states`, of rows end to end."""
+        packed = packing.pack(rollouts, self.device)
+        states = self.decoder(
+            input_ids=packed.ids[None],
+            position_ids=packed.positions[None],
             # An attention mask of four dimensions tells transformers to make none.
-            states = self.decoder(
-                input_ids=packing.ids[None],
-                position_ids=packing.positions[None],
-                attention_mask=torch.zeros(1, 1, 1, 1, device=self.device),
-                use_cache=False,
-                packing=packing,
-            ).last_hidden_state[0]
-            return states.index_select(0, packing.predicts)
-        prompts, responses = rollouts.prompt.lengths, rollouts.lengths
+            attention_mask=torch.zeros(1, 1, 1, 1, device=self.device),
+            use_cache=False,
+            packing=packed,
+        ).last_hidden_state[0]
+        return states.index_select(0, packed.predicts)
+
+    def _padded_states(self, rollouts: Rollouts) -> torch.Tensor:
+        """As `_response_states`, of rows padded to one length."""
+        prompts = rollouts.prompt.lengths
+        ends = prompts + rollouts.lengths
         rows = [
             np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))
         ]
@@ -382,7 +421,7 @@ class TransformersPolicy:
         ids = Ragged.of(rows, np.int64).padded(self._pad_id)
         states = self._states(torch.as_tensor(ids, device=self.device))
         place = np.arange(ids.shape[1])
-        predicts = (place >= prompts[:, None] - 1) & (place < (prompts + responses)[:, None] - 1)
+        predicts = (place >= prompts[:, None] - 1) & (place < ends[:, None] - 1)
         return states[torch.as_tensor(predicts, device=self.device)]
 
     def _states(self, ids: torch.Tensor) -> torch.Tensor:
@@ -390,85 +429,111 @@ class TransformersPolicy:
         return self.decoder(input_ids=ids, use_cache=False).last_hidden_state
 
     def _precision(self) -> AbstractContextManager:
-        """The context of every forward pass of the trainer."""
-        return nullcontext()
+        """The context of every forward pass."""
+        if not self.autocast:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def _token_logprobs(
-        self, states: torch.Tensor, targets: torch.Tensor, scale: float, recompute: bool
+        self,
+        states: torch.Tensor,
+        targets: torch.Tensor,
+        scale: float,
+        *,
+        recompute: bool,
+        entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies of a chunk of tokens, (N,) each; with `recompute` the
-        logits are computed again in the backward pass.
+        """Log-probabilities and entropies of a chunk of tokens, (N,) each.
+
+        With `recompute` the logits are computed again in the backward pass.
         """
 
         def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             logprobs = torch.log_softmax(self.head(states).float() * scale, dim=-1)
-            entropies = -(logprobs.exp() * logprobs).sum(-1)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
+                entropies = -(logprobs.exp() * logprobs).sum(-1)
             return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
         return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
 
     @torch.no_grad()
-    def prompt_states(self, prompts):
-        """Mean final hidden state over each prompt's tokens, (P, H) float32 NumPy."""
+    def prompt_states(self, prompts: Iterable[str]) -> np.ndarray:
+        """Mean final hidden state over the tokens of each prompt, (P, H) float32."""
         tokens = Ragged.of(self.encode(list(prompts)), np.int64)
         mask = torch.as_tensor(tokens.mask(), device=self.device)[:, :, None]
+        ids = torch.as_tensor(tokens.padded(self._pad_id), device=self.device)
         self.model.eval()
         with self._precision():
-            hidden = self._states(torch.as_tensor(tokens.padded(self._pad_id), device=self.device))
+            hidden = self._states(ids)
         return ((hidden * mask).sum(1) / mask.sum(1)).float().cpu().numpy()
 
-    def frozen(self):
-        """The policy as it stands, never to change: a copy, or for LoRA the base model under the adapter."""
-        if hasattr(self.model, "disable_adapter"):
+    def frozen(self) -> Any:
+        """The policy as it stands, never to change.
+
+        With LoRA it is the base model under the adapter, which takes no further memory; otherwise a
+        copy.
+        """
+        if not isinstance(self.model, PreTrainedModel):
             return _Reference(self)
         alone = copy.copy(self)
         alone.engine = None
         alone.buffers = {}
         return copy.deepcopy(alone)
 
-    def parameters(self):
+    def parameters(self) -> list[torch.nn.Parameter]:
         """The trainable parameters."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Name to tensor of the trainable parameters, detached copies on the CPU."""
-        named = self.model.named_parameters()
-        return {name: p.detach().cpu().clone() for name, p in named if p.requires_grad}
+        return {
+            name: parameter.detach().cpu().clone()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
 
-    def load_state_dict(self, state):
-        """Sets the trainable parameters; names and shapes must match exactly."""
-        own = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Set the trainable parameters; names and shapes must match exactly."""
+        own = {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
         if own.keys() != state.keys():
-            raise ValueError(
-                f"state: parameter names differ, as {sorted(own.keys() ^ state.keys())[0]}"
-            )
+            unmatched = sorted(own.keys() ^ state.keys())
+            raise ValueError(f"state: parameter names differ, as {unmatched[0]}")
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(state[name])
 
-    def save(self, path):
-        """Writes the model (a LoRA policy: its adapter) and the tokenizer to directory `path`."""
+    def save(self, path: Any) -> None:
+        """Write the model, with LoRA its adapter, and the tokenizer to a directory."""
         with quiet():
             self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
 
     @property
-    def _pad_id(self):
-        return (
-            self.tokenizer.pad_token_id
-            if self.tokenizer.pad_token_id is not None
-            else self.end_ids[0]
-        )
+    def _pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return self.end_ids[0] if pad is None else pad
+
+    # Checks
 
     @torch.no_grad()
-    def _check_logits(self):
-        """Some architectures rescale or cap their logits after the head; computing them here would then be wrong."""
+    def _check_logits(self) -> None:
+        """Raise ValueError for a model that rescales or caps its logits after the head.
+
+        Log-probabilities are computed from the head alone and would be wrong.
+        """
         ids = torch.tensor([[self.end_ids[0]] * 2], device=self.device)
+        self.model.eval()
         with self._precision():
-            ours, theirs = self.head(self._states(ids)), self.model(input_ids=ids).logits
-        if not torch.allclose(ours.float(), theirs.float(), atol=1e-2, rtol=1e-2):
+            own = self.head(self._states(ids)).float()
+            expected = self.model(input_ids=ids).logits.float()
+        if not torch.allclose(own, expected, atol=1e-2, rtol=1e-2):
             raise ValueError(
-                f"model: {type(self.model).__name__} changes its logits after the head, which is not supported"
+                f"model: {type(self.model).__name__} changes its logits after the head, which is "
+                "not supported"
             )
 
     @torch.no_grad()
@@ -486,33 +551,68 @@ class TransformersPolicy:
         expected = plain.advance(newest)
         return torch.allclose(merged.advance(newest), expected, atol=1e-4, rtol=1e-4)
 
-    def _check_lengths(self, problems, encoded, sampling):
+    @torch.no_grad()
+    def _can_pack(self, core: Any) -> bool:
+        """Whether packed rows compute what padded rows compute, tried on three short rollouts.
+
+        Where they do, the attention function of the model stays the one that knows packed rows; it
+        is the usual one for everything else.
+        """
+        if not packing.supports(core):
+            return False
+        end = self.end_ids[0]
+        other = 0 if end else 1
+        rollouts = Rollouts(
+            problem=["a", "a", "b"],
+            prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
+            response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
+        )
+        self.model.eval()
+        with self._precision():
+            padded = self._padded_states(rollouts).float()
+            core.set_attn_implementation(packing.NAME)
+            packed = self._packed_states(rollouts).float()
+        exact = self.head.weight.dtype == torch.float32 and not self.autocast
+        tolerance = (1e-4 if exact else 0.05) * padded.abs().max().item()
+        if torch.allclose(packed, padded, atol=tolerance, rtol=0):
+            return True
+        core.set_attn_implementation("sdpa")
+        return False
+
+    def _check_lengths(
+        self, problems: Sequence[Problem], encoded: Ragged, sampling: Sampling
+    ) -> None:
+        """Raise ValueError when a prompt leaves too little room for its response."""
         lengths = encoded.lengths + sampling.max_new_tokens
-        if self.max_length is not None and len(lengths) and lengths.max() > self.max_length:
-            i = int(lengths.argmax())
-            raise ValueError(
-                f"max_length={self.max_length}: problem {problems[i].id!r} has {encoded.lengths[i]} tokens and its "
-                f"response may have {sampling.max_new_tokens}; raise it, or lower sampling.max_new_tokens"
-            )
+        if self.max_length is None or lengths.max(initial=0) <= self.max_length:
+            return
+        longest = int(lengths.argmax())
+        raise ValueError(
+            f"max_length={self.max_length}: problem {problems[longest].id!r} has "
+            f"{encoded.lengths[longest]} tokens and its response may have "
+            f"{sampling.max_new_tokens}; raise it, or lower sampling.max_new_tokens"
+        )
 
 
 class _Reference:
-    """A LoRA policy's base model: same weights in memory, adapter switched off."""
+    """A LoRA policy's base model: the same weights in memory, with the adapter switched off."""
 
-    def __init__(self, policy):
+    def __init__(self, policy: TransformersPolicy) -> None:
         self.policy = policy
 
-    def logprobs(self, rollouts, temperature=1.0, entropy=False):
+    def logprobs(self, rollouts: Rollouts, temperature: float = 1.0, entropy: bool = False) -> Any:
+        """See `Policy.logprobs`."""
         with self.policy.model.disable_adapter():
             return self.policy.logprobs(rollouts, temperature, entropy)
 
 
-def _with_lora(model, lora):
+def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
+    """The model with a fresh adapter, which is the same whatever was drawn before."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ImportError("LoRA needs a package: pip install peft") from None
-    with torch.random.fork_rng():  # one adapter to start from, whatever was drawn before
+    with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
 
