@@ -122,6 +122,54 @@ def test_kl_pulls_back_to_the_reference(policy):
     assert not torch.allclose(seen, without)
 
 
+@pytest.mark.parametrize("correction", ["truncate", "mask", None])
+def test_the_gap_between_sampler_and_trainer_is_corrected(policy, correction):
+    """Loss, gradient and statistics against a computation in float64."""
+    noise = np.random.default_rng(0).normal(size=len(ROLLOUTS.old_logprobs.values))
+    sampled = ROLLOUTS.old_logprobs.values + noise.astype(np.float32)
+    sampled = Ragged(sampled, ROLLOUTS.old_logprobs.offsets)
+    objective = Objective(sampler_correction=correction, sampler_cap=1.5)
+    seen, stats = gradient(policy, objective, sampler_logprobs=sampled)
+
+    mask = torch.as_tensor(ROLLOUTS.response.mask())
+    old = torch.as_tensor(ROLLOUTS.old_logprobs.padded()).double()
+    weight = torch.where(mask, old - torch.as_tensor(sampled.padded()).double(), 0.0).exp()
+    above = weight > 1.5
+    corrected = {
+        "truncate": torch.where(above, 1.5, weight),
+        "mask": torch.where(above, 0.0, weight),
+        None: torch.ones_like(weight),
+    }[correction]
+    ratio = torch.where(mask, policy.logprobs(ROLLOUTS).double() - old, 0.0).exp()
+    advantages = torch.as_tensor(ADVANTAGES)[:, None]
+    gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
+    loss = -(gain * corrected * mask).sum() / mask.sum()
+    policy.model.zero_grad()
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters()])
+
+    assert stats.loss == pytest.approx(loss.item(), abs=1e-6)
+    assert (seen - expected).norm() <= 1e-4 * expected.norm()
+    computed = ADVANTAGES != 0
+    shares = (above.sum(1) / mask.sum(1)).numpy()
+    assert np.allclose(stats.sampler_above[computed], shares[computed])
+    gaps = Ragged(np.abs(noise), sampled.offsets).means()
+    assert np.allclose(stats.sampler_gap[computed], gaps[computed], atol=1e-5)
+    assert np.isnan(stats.sampler_gap[~computed]).all()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"sampler_correction": "clip"}, "sampler_correction='clip'"),
+        ({"sampler_cap": 0.5}, r"sampler_cap=0\.5: a number of at least 1 is needed"),
+    ],
+)
+def test_unknown_corrections_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Objective(**options)
+
+
 def test_gradient_clipping():
     policy = tiny_policy()
     keeper = Gradients(policy)

@@ -1,7 +1,7 @@
 """The contract (`contract.py`) on Unsloth's CPU backend: `make test-unsloth`.
 
-Left to `test_gpu.py`: Unsloth's own kernels and checkpointing, which the CPU backend replaces by plain PyTorch, its
-`generate`, bfloat16, 4-bit weights, and vLLM on the weights that Unsloth trains.
+Left to `test_gpu.py`: Unsloth's own kernels and checkpointing, which the CPU backend replaces by
+plain PyTorch, its `generate`, bfloat16, 4-bit weights, and vLLM on the weights that Unsloth trains.
 """
 
 from importlib.util import find_spec
@@ -17,8 +17,8 @@ if not find_spec("unsloth"):
 import unsloth  # noqa: F401  before transformers
 
 # isort: split
+from conftest import go
 from contract import Contract, shaken
-from test_run import go
 
 import workbench as wb
 from workbench.labs import shipped
@@ -44,7 +44,8 @@ class TestUnsloth(Contract):
 
     def test_every_projection_has_an_adapter(self, made):
         layers = made.model.config.num_hidden_layers
-        assert len(made.parameters()) == 2 * 7 * layers and made.device.type == "cpu"
+        assert len(made.parameters()) == 2 * 7 * layers
+        assert made.device.type == "cpu"
 
     def test_the_models_own_generation_settings_do_not_bend_the_draws(self, made):
         assert made.model.generation_config.repetition_penalty in (None, 1.0)
@@ -68,8 +69,7 @@ def test_a_run_trains_records_the_gap_and_resumes(method, tmp_path):
     )
     chosen = {"pods": wb.methods.pods(8, 4), "ar3po": wb.methods.ar3po(k=2)}[method]
     rows = go(wb.Run(lab, chosen, out=tmp_path, problems_per_round=4), 2)
-    assert [row["steps"] for row in rows] == [1, 1] and max(
-        row["gradient_norm"] for row in rows
-    ) > 0
-    assert wb.load(tmp_path).rollouts()["sampler_gap"].between(0, 1e-3).all()
+    assert [row["steps"] for row in rows] == [1, 1]
+    assert max(row["gradient_norm"] for row in rows) > 0
+    assert wb.load(tmp_path).rollouts()["sampler_gap"].dropna().between(0, 1e-3).all()
     assert len(go(wb.Run.resume(tmp_path), 3)) == 1

@@ -11,7 +11,14 @@ from typing import Any
 
 from workbench import problems as problem_makers
 from workbench.policies import Policy, Sampling
-from workbench.policies.checks import check_gpu, check_packages, check_template, check_vllm
+from workbench.policies.checks import (
+    VLLM_IN_4BIT,
+    check_gpu,
+    check_packages,
+    check_precision,
+    check_template,
+    check_vllm,
+)
 from workbench.problems import Pool, Stream
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
@@ -71,7 +78,7 @@ class Lab:
     samples : int
         Responses to each held-out problem in an evaluation.
     micro_tokens : int
-        Tokens of one micro-batch of an update, padding included.
+        Tokens of one micro-batch of an update, see `grpo_step`.
     config : dict, optional
         How to make this lab again, for the manifest of a run; None where only your own code can.
     """
@@ -306,9 +313,13 @@ class TransformersConfig:
         Keyword arguments of `peft.LoraConfig`, such as
         dict(r=64, lora_alpha=64, target_modules="all-linear"); None trains all parameters.
     dtype : {"float32", "bfloat16", "float16"}
-        Of the weights.
+        Of the weights. On a GPU float32 weights compute in bfloat16. Weights in 16 bits are for
+        LoRA only, since full training would round small steps away.
     device : str, optional
         Default: "cuda" where there is one.
+    gradient_checkpointing : bool, optional
+        Compute each layer again in the backward pass, in place of keeping what it computed.
+        Default: on a GPU.
     template : str
         A pattern around the question with {prompt} in it, or "chat" for the tokenizer's chat
         template.
@@ -319,13 +330,15 @@ class TransformersConfig:
         Tokens of prompt and response with vLLM; None for all that the model has.
     gpu_memory_utilization : float
         vLLM's share of the GPU's memory.
+    engine_sleeps : bool
+        Whether vLLM gives its memory to the trainer while it does not sample.
     learning_rate : float, optional
         Default: 5e-6 with LoRA (PODS, section 4.1), 1e-6 without.
     sampling : Sampling
     samples : int
         Responses to each held-out problem in an evaluation.
     micro_tokens : int
-        Tokens of one micro-batch of an update, padding included.
+        Tokens of one micro-batch of an update, see `grpo_step`.
     """
 
     model: Any
@@ -333,10 +346,12 @@ class TransformersConfig:
     lora: Mapping[str, Any] | None = None
     dtype: str = "float32"
     device: str | None = None
+    gradient_checkpointing: bool | None = None
     template: str = "{prompt}"
     engine: str = "transformers"
     max_length: int | None = None
     gpu_memory_utilization: float = 0.4
+    engine_sleeps: bool = False
     learning_rate: float | None = None
     sampling: Sampling = Sampling(max_new_tokens=512)
     samples: int = 8
@@ -352,6 +367,7 @@ class TransformersConfig:
                 f"lora={shown(self.lora)}: a dict of the arguments of peft.LoraConfig is needed, "
                 "such as dict(r=64, lora_alpha=64, target_modules='all-linear')"
             )
+        check_precision(self.dtype, self.lora)
         instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
         if self.engine == "vllm":
             _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
@@ -377,6 +393,8 @@ class UnslothConfig:
         Sample by vLLM, on the same weights; otherwise by Unsloth's `generate`.
     gpu_memory_utilization : float
         Share of the GPU's memory for the shared weights and vLLM's cache; the trainer has the rest.
+    float32_head : bool
+        vLLM computes its logits in float32, nearer to the trainer's and slower.
     device : str, optional
         "cpu" for Unsloth's CPU backend, which has no vLLM.
     template : str
@@ -388,7 +406,7 @@ class UnslothConfig:
     samples : int
         Responses to each held-out problem in an evaluation.
     micro_tokens : int
-        Tokens of one micro-batch of an update, padding included.
+        Tokens of one micro-batch of an update, see `grpo_step`.
     """
 
     model: Any
@@ -398,6 +416,7 @@ class UnslothConfig:
     max_length: int = 1024
     fast_inference: bool = True
     gpu_memory_utilization: float = 0.5
+    float32_head: bool = False
     device: str | None = None
     template: str = "chat"
     learning_rate: float = 5e-6
@@ -452,6 +471,7 @@ def transformers(
         vllm = {
             "max_length": config.max_length,
             "gpu_memory_utilization": config.gpu_memory_utilization,
+            "sleeps": config.engine_sleeps,
         }
 
     def make_policy() -> Policy:
@@ -465,6 +485,7 @@ def transformers(
             revision=config.revision,
             template=config.template,
             vllm=vllm,
+            gradient_checkpointing=config.gradient_checkpointing,
         )
 
     learning_rate = config.learning_rate
@@ -526,6 +547,8 @@ def unsloth(
         packages.append("vllm")
     if config.load_in_4bit:
         packages.append("bitsandbytes")
+    if config.fast_inference and config.load_in_4bit:
+        packages.append(VLLM_IN_4BIT)
     check_packages(*packages)
 
     def make_policy() -> Policy:
@@ -538,6 +561,7 @@ def unsloth(
             max_length=config.max_length,
             fast_inference=config.fast_inference,
             gpu_memory_utilization=config.gpu_memory_utilization,
+            float32_head=config.float32_head,
             device=device,
             revision=config.revision,
             template=config.template,

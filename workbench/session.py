@@ -20,12 +20,13 @@ import torch
 from workbench import rewards
 from workbench.evaluation import evaluate
 from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
+from workbench.objectives import BY_COVARIANCE
 from workbench.problems import Problem
 from workbench.records import FORMAT, RecordError, Writer
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.environment import commit, hardware, versions
 from workbench.records.health import symptoms
-from workbench.records.round_stats import round_stats
+from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, checked_problems, play
 from workbench.utils.names import TRAINING_PHASES
@@ -34,7 +35,9 @@ from workbench.utils.seeding import derive
 if TYPE_CHECKING:
     from workbench.run import Run
 
-PHASES = (*TRAINING_PHASES, "record", "evaluate")
+PHASES = (*TRAINING_PHASES, "rescore", "record", "evaluate")
+# What slots may need of every rollout, so that all of them are rescored before the slots work.
+NEEDS_RESCORED = frozenset({"entropy", "token_entropy", "old_logprobs"})
 # Columns that stay in memory: texts of prompts and tokens would make records many times as large.
 NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
 
@@ -66,6 +69,12 @@ class Session:
         self.checkpointed = 0  # the round of the checkpoint on disk
         self.context = Context(seed=run.seed)  # of the round at work
         self.seconds = dict.fromkeys(PHASES, 0.0)  # of the round at work, by phase
+        # Log-probabilities by the program that samples in place of the trainer, one Ragged for each
+        # request of the round at work, and the tokens that the trainer has scored again.
+        self.sampler_logprobs: list[Ragged] = []
+        self.rescored_tokens = 0
+        needed = {need for value in self.method.learning().values() for need in value.needs}
+        self.rescores_everything = self.policy.samples_apart and bool(needed & NEEDS_RESCORED)
 
     @property
     def round(self) -> int:
@@ -121,6 +130,8 @@ class Session:
         """Train for one round and record it; returns its row."""
         number = self.round + 1
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.sampler_logprobs = []
+        self.rescored_tokens = 0
         self.context = Context(
             seed=self.run.seed,
             round=number,
@@ -155,9 +166,7 @@ class Session:
             self._find_more,
             timed=lambda: self._timed("schedule"),
         )
-        with self._timed("update"):
-            steps = self._update(outcome)
-        return outcome, steps
+        return outcome, self._update(outcome)
 
     def _choose_problems(self, n: int, taken: frozenset[str] = frozenset()) -> Sequence[Problem]:
         context = replace(self.context, taken=taken)
@@ -182,6 +191,10 @@ class Session:
         ]
         with self._timed("generate"):
             rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
+        if self.policy.samples_apart:
+            self.sampler_logprobs.append(rollouts.old_logprobs)
+        if self.rescores_everything:
+            rollouts = self._rescored(rollouts)
         with self._timed("verify"):
             scores = self.lab.verifier.score(list(rollouts.text), list(rollouts.answer))
         size = len(rollouts)
@@ -210,25 +223,84 @@ class Session:
         parts = mini_batches(
             selected, self.run.mini_batches, self.context.rng("mini-batches"), outcome.mini_batch
         )
+        on_policy = self._on_policy(selected, parts)
+        sampler_logprobs = self._sampler_logprobs_of(outcome)
+        selected = self._later_steps_rescored(selected, on_policy)
+        advantages = outcome.advantages
         steps = []
         for rows in parts:
-            advantages = outcome.advantages
             of_rows = advantages.take(rows) if isinstance(advantages, Ragged) else advantages[rows]
-            stats = grpo_step(
-                self.policy,
-                self.optimizer,
-                selected.take(rows),
-                of_rows,
-                self.method.objective,
-                weights=None if outcome.weights is None else outcome.weights[rows],
-                temperature=self.lab.sampling.temperature,
-                micro_tokens=self.lab.micro_tokens,
-                max_grad_norm=self.lab.max_grad_norm,
-                length=self.lab.sampling.max_new_tokens,
-                reference=self.reference,
-            )
+            with self._timed("update"):
+                stats = grpo_step(
+                    self.policy,
+                    self.optimizer,
+                    selected.take(rows),
+                    of_rows,
+                    self.method.objective,
+                    weights=None if outcome.weights is None else outcome.weights[rows],
+                    temperature=self.lab.sampling.temperature,
+                    micro_tokens=self.lab.micro_tokens,
+                    max_grad_norm=self.lab.max_grad_norm,
+                    length=self.lab.sampling.max_new_tokens,
+                    reference=self.reference,
+                    on_policy=on_policy[rows],
+                    sampler_logprobs=None
+                    if sampler_logprobs is None
+                    else sampler_logprobs.take(rows),
+                )
             steps.append((rows, stats))
         return steps
+
+    # Where another program samples
+
+    def _on_policy(self, selected: Rollouts, parts: list[np.ndarray]) -> np.ndarray:
+        """Which of the selected rows (K,) have log-probabilities by another program than the
+        trainer, and are in the first step, whose own forward pass gives the trainer's.
+        """
+        on_policy = np.zeros(len(selected), dtype=bool)
+        # Clip-Cov and KL-Cov read the log-probabilities before any forward pass of the step.
+        by_covariance = self.method.objective.surrogate in BY_COVARIANCE
+        if self._keeps_samplers() and parts and not by_covariance:
+            on_policy[parts[0]] = selected.round[parts[0]] == self.context.round
+        return on_policy
+
+    def _later_steps_rescored(self, selected: Rollouts, on_policy: np.ndarray) -> Rollouts:
+        """The selected rollouts, with the trainer's log-probabilities where steps after the first
+        one need them: by then the weights are others than those that sampled.
+        """
+        if not self._keeps_samplers():
+            return selected
+        is_late = (selected.round == self.context.round) & ~on_policy
+        if not is_late.any():
+            return selected
+        others = np.flatnonzero(~is_late)
+        late = np.flatnonzero(is_late)
+        rescored = self._rescored(selected.take(late))
+        order = np.argsort(np.concatenate([others, late]))
+        return Rollouts.concat([selected.take(others), rescored]).take(order)
+
+    def _keeps_samplers(self) -> bool:
+        """Whether the round's `old_logprobs` are those of another program than the trainer."""
+        return self.policy.samples_apart and not self.rescores_everything
+
+    def _sampler_logprobs_of(self, outcome: Round) -> Ragged | None:
+        """The sampler's log-probabilities of the selected rows.
+
+        None where the trainer samples itself, and where they are not of the same distribution.
+        """
+        if not self.policy.samples_apart or not self.policy.comparable(self.lab.sampling):
+            return None
+        new = sum(len(part) for part in self.sampler_logprobs)
+        # Old responses stand after those of the round. They were brought to the trainer's numbers
+        # when they were stored, or count as such.
+        old = outcome.rollouts.old_logprobs.take(np.arange(new, len(outcome.rollouts)))
+        return Ragged.concat([*self.sampler_logprobs, old]).take(outcome.rows)
+
+    def _rescored(self, rollouts: Rollouts) -> Rollouts:
+        """The rollouts with log-probabilities and entropies by the trainer."""
+        self.rescored_tokens += int(rollouts.lengths.sum() + rollouts.prompt.lengths.sum())
+        with self._timed("rescore"):
+            return self.policy.rescored(rollouts, self.lab.sampling.temperature)
 
     # The record
 
@@ -237,11 +309,16 @@ class Session:
         row: dict[str, Any] = round_stats(
             self.context.round, rollouts, steps, self.policy.parameter_count, self.run.learning_rate
         )
+        if self.policy.samples_apart:
+            row |= sampler_stats(steps, self.rescored_tokens, self.policy.parameter_count)
+            row["flops"] += row["flops_rescore"]
         row |= self.method.metrics()
         row["warnings"] = "\n".join(symptoms([*self.writer.rows, row]))
         for phase in TRAINING_PHASES:
             row[f"seconds_{phase}"] = self.seconds[phase]
-        row["seconds"] = sum(self.seconds[phase] for phase in TRAINING_PHASES)
+        row["seconds"] = sum(self.seconds[phase] for phase in (*TRAINING_PHASES, "rescore"))
+        if self.policy.samples_apart:
+            row["seconds_rescore"] = self.seconds["rescore"]
         return row
 
     def _record(self, row: dict[str, Any], rollouts: Rollouts) -> None:

@@ -96,10 +96,12 @@ def needed(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) ->
     names: list[str] = []
     for extra in ("", *EXTRAS_OF_LABS[lab]):
         names += [requirement.name for requirement in groups.get(extra, [])]
+    left_out = set()
     if not load_in_4bit:
-        names = [name for name in names if name != "bitsandbytes"]
+        left_out |= {"bitsandbytes", "vllm-bnb-plugin"}
     if not fast_inference:
-        names = [name for name in names if name != "vllm"]
+        left_out |= {"vllm", "vllm-bnb-plugin"}
+    names = [name for name in names if name not in left_out]
     return list(dict.fromkeys(names))
 
 

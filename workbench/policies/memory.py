@@ -1,29 +1,50 @@
-"""Does a model fit? Parameters and bytes from a model's configuration alone: nothing is loaded or downloaded.
+"""Does a model fit? Parameters and bytes from a model's configuration alone.
 
-Counts are exact for the decoder family of Llama, Mistral, Qwen2 and Qwen3; bytes are estimates of what this package's
-training keeps at once. Not counted: the CUDA context, workspaces and fragmentation; `SHARE` leaves room for them.
+Nothing is loaded or downloaded. Counts are exact for the decoder family of Llama, Mistral, Qwen2
+and Qwen3. Bytes are estimates of what this package's training keeps at once. Not counted are the
+CUDA context, workspaces and fragmentation; `SHARE` leaves room for them.
 """
+
+from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from workbench.utils.validation import one_of, positive_number, whole_number
 
 GB = 1e9  # bytes
 SHARE = 0.9  # of a device's memory that an estimate may fill
-LOGITS = 2**24  # logits that a training step of `policies.transformers` holds at once
-NF4_BYTES = (
-    0.5 + 4 / 64
-)  # a weight of bitsandbytes' NF4: 4 bits, and a float32 scale for every block of 64
+LOGITS = 2**27  # that a training step of `policies.transformers` holds at once on a GPU
+# Bytes of a weight in bitsandbytes' NF4: 4 bits, and a float32 scale for every block of 64.
+NF4_BYTES = 0.5 + 4 / 64
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+NEEDED = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder's sizes: width, layers, query heads, key-value heads, size of a head, MLP width, vocabulary.
+    """The sizes of a decoder.
 
-    tied: the output layer is the embedding. biases: of the query, key and value projections (qkv) and of the output one.
-    head_norms: queries and keys are normalised (Qwen3). Parameter counts are exact.
+    Attributes
+    ----------
+    hidden, layers, heads, kv_heads, head, mlp, vocabulary : int
+        Width, layers, query heads, key-value heads, size of a head, width of the MLP and rows of
+        the embedding.
+    tied : bool
+        Whether the output layer is the embedding.
+    qkv_bias, out_bias, mlp_bias : bool
+        Biases of the query, key and value projections, of the output projection and of the MLP.
+    head_norms : bool
+        Whether queries and keys are normalised, as in Qwen3.
     """
 
     hidden: int
@@ -40,9 +61,13 @@ class Shape:
     head_norms: bool = False
 
     @property
-    def projections(self):
-        """(in, out) of the seven linear layers of a decoder layer: query, key, value, output, gate, up, down."""
-        queries, keys = self.heads * self.head, self.kv_heads * self.head
+    def projections(self) -> list[tuple[int, int]]:
+        """(in, out) of the seven linear layers of a decoder layer.
+
+        In the order query, key, value, output, gate, up, down.
+        """
+        queries = self.heads * self.head
+        keys = self.kv_heads * self.head
         return [
             (self.hidden, queries),
             (self.hidden, keys),
@@ -54,27 +79,32 @@ class Shape:
         ]
 
     @property
-    def linear(self):
+    def linear(self) -> int:
         """Weights of these seven in all layers: what is quantised, and what LoRA adapts."""
         return self.layers * sum(a * b for a, b in self.projections)
 
     @property
-    def parameters(self):
+    def parameters(self) -> int:
         """All parameters: `linear`, biases, norms, embedding and, if not tied, the output layer."""
         outs = [out for _, out in self.projections]
-        biased = (
-            self.qkv_bias * sum(outs[:3]) + self.out_bias * outs[3] + self.mlp_bias * sum(outs[4:])
-        )
+        biases = self.qkv_bias * sum(outs[:3]) + self.out_bias * outs[3]
+        biases += self.mlp_bias * sum(outs[4:])
         norms = 2 * self.hidden + self.head_norms * 2 * self.head
-        return (
-            self.linear
-            + self.layers * (biased + norms)
-            + self.hidden
-            + (2 - self.tied) * self.vocabulary * self.hidden
-        )
+        embeddings = (2 - self.tied) * self.vocabulary * self.hidden
+        return self.linear + self.layers * (biases + norms) + self.hidden + embeddings
 
-    def lora_parameters(self, rank):
-        """Of adapters of this rank on all seven: rank (in + out) each."""
+    @property
+    def layer_numbers(self) -> int:
+        """Numbers that a decoder layer keeps for each token until its backward pass.
+
+        6 of the width H (the inputs of both norms and of both blocks, and what the norms return),
+        twice the queries and what attention mixes, keys and values, and 4 of the MLP's width.
+        """
+        attention = 2 * self.heads * self.head + 2 * self.kv_heads * self.head
+        return 6 * self.hidden + attention + 4 * self.mlp
+
+    def lora_parameters(self, rank: int) -> int:
+        """Parameters of adapters of this rank on all seven projections: rank (in + out) each."""
         return self.layers * sum(rank * (a + b) for a, b in self.projections)
 
 
@@ -103,12 +133,23 @@ KNOWN = {
 }
 
 
-def shape(model):
-    """The `Shape` of a model: a directory with config.json, a name in `KNOWN` (with or without owner, "-Instruct", "-Base"
-    and "-bnb-4bit"), or a model in the local cache of the hub. ValueError for anything else.
+def shape(model: Any) -> Shape:
+    """The sizes of a model.
+
+    Parameters
+    ----------
+    model : str or path
+        A directory with config.json, a name in `KNOWN` (with or without owner, "-Instruct", "-Base"
+        and "-bnb-4bit"), or a model in the local cache of the hub.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
     """
     path = Path(model).expanduser()
-    path = path / "config.json" if path.is_dir() else path
+    if path.is_dir():
+        path = path / "config.json"
     if path.is_file():
         return from_config(_read(path))
     short = str(model).rpartition("/")[2]
@@ -118,31 +159,22 @@ def shape(model):
         if short.lower() == known.lower():
             return sizes
     cached = _cached(str(model))
-    if cached:
+    if cached is not None:
         return from_config(_read(Path(cached)))
     raise ValueError(
-        f"model={str(model)!r}: no directory with config.json, not in the cache, not one of {', '.join(KNOWN)}"
+        f"model={str(model)!r}: no directory with config.json, not in the cache, not one of "
+        f"{', '.join(KNOWN)}"
     )
 
 
-def from_config(config):
-    """The `Shape` that a config.json describes, given as a dictionary."""
+def from_config(config: dict[str, Any]) -> Shape:
+    """The sizes that a config.json describes, given as a dictionary."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise ValueError(f"model_type={family!r}: sizes are known for {', '.join(FAMILIES)}")
-    missing = [
-        name
-        for name in (
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "vocab_size",
-        )
-        if name not in config
-    ]
-    if missing:
-        raise ValueError(f"config: {missing[0]!r} is missing")
+    for name in NEEDED:
+        if name not in config:
+            raise ValueError(f"config: {name!r} is missing")
     heads = config["num_attention_heads"]
     bias = bool(config.get("attention_bias", False))
     return Shape(
@@ -162,80 +194,121 @@ def from_config(config):
 
 
 def estimate(
-    model,
+    model: Any,
     *,
-    lora_rank=64,
-    load_in_4bit=False,
-    dtype="bfloat16",
-    max_length=1024,
-    rollouts=64,
-    micro_tokens=16_384,
-):
-    """Bytes by part, as a dictionary; its sum is what one device holds while it samples and trains in turn.
+    lora_rank: int = 64,
+    load_in_4bit: bool = False,
+    dtype: str = "bfloat16",
+    max_length: int = 1024,
+    rollouts: int = 64,
+    micro_tokens: int = 16_384,
+    gradient_checkpointing: bool = True,
+    sampler_bytes: float | None = None,
+) -> dict[str, int]:
+    """Bytes by part. Their sum is what one device holds while it samples and trains in turn.
 
-    model: see `shape`, or a `Shape`. lora_rank: of adapters on all seven projections; 0 trains all parameters. dtype: of
-    the weights. max_length: tokens of prompt and response. rollouts: sampled at once. micro_tokens: of one micro-batch,
-    never below max_length. With P parameters, L layers, width H, a attention and k key-value width, I MLP width, b bytes
-    of dtype, T tokens of a micro-batch:
+    Parameters
+    ----------
+    model : str, path or Shape
+        See `shape`.
+    lora_rank : int
+        Of adapters on all seven projections; 0 trains all parameters.
+    load_in_4bit : bool
+    dtype : {"float32", "bfloat16", "float16"}
+        Of the weights.
+    max_length : int
+        Tokens of prompt and response.
+    rollouts : int
+        Sampled at once.
+    micro_tokens : int
+        Tokens of one micro-batch of the update, never below max_length.
+    gradient_checkpointing : bool
+        Whether each layer is computed again in the backward pass. On a GPU both labs do so by
+        default.
+    sampler_bytes : float, optional
+        What vLLM holds of the GPU, its share times the GPU's memory, when it shares its weights
+        with the trainer, as with Unsloth. Its cache is paged: it takes what the weights leave of
+        that, and responses that do not fit wait. None is for the sampler of transformers, whose
+        cache holds every token of every rollout.
 
-    - weights: b P; in 4 bits the linear layers take 0.5625 bytes each instead;
-    - adapters: 4 bytes a LoRA parameter (float32), rank (in + out) for each projection;
-    - gradients and Adam: 4 + 8 bytes a LoRA parameter, or b + 2 b for each of P without LoRA;
-    - activations with checkpointing: the inputs of L layers, b T H L, and one layer computed again,
-      b T (6 H + 2 a + 2 k + 4 I), with attention that keeps no T x T matrix;
-    - logits: up to 2^24 of them at a time, float32, three copies (logits, probabilities, gradient);
-    - keys and values: 2 L k b a token, for every token of every rollout (k is small where heads share keys: GQA).
+    Returns
+    -------
+    dict
+        With P parameters, L layers, width H, a attention and k key-value width, I MLP width, b
+        bytes of dtype and T tokens of a micro-batch:
+
+        - weights: b P; in 4 bits the linear layers take 0.5625 bytes each instead;
+        - adapters: 4 bytes a LoRA parameter (float32), rank (in + out) for each projection;
+        - gradients and adam: 4 + 8 bytes a LoRA parameter, or b + 2 b for each of P without LoRA;
+        - activations: a layer keeps b T (6 H + 2 a + 2 k + 4 I), with attention that keeps no T x T
+          matrix. That is counted L times, or with checkpointing once, beside the inputs of all
+          layers, b T H L;
+        - logits: up to 2^27 of them at a time, float32, three copies (logits, probabilities,
+          gradient);
+        - keys and values: 2 L k b a token of every rollout, or what vLLM holds beside the weights.
     """
     sizes = model if isinstance(model, Shape) else shape(model)
     _check(lora_rank, load_in_4bit, dtype, max_length, rollouts, micro_tokens)
-    each, tokens = BYTES[dtype], max(micro_tokens, max_length)
+    if sampler_bytes is not None:
+        positive_number("sampler_bytes", sampler_bytes)
+    each = BYTES[dtype]
+    tokens = max(micro_tokens, max_length)
     quantised = sizes.linear if load_in_4bit else 0
+    weights = int(each * (sizes.parameters - quantised) + NF4_BYTES * quantised)
     trained = sizes.lora_parameters(lora_rank) if lora_rank else sizes.parameters
     state = 4 if lora_rank else each
-    attention, keys = sizes.heads * sizes.head, sizes.kv_heads * sizes.head
-    layer = 6 * sizes.hidden + 2 * attention + 2 * keys + 4 * sizes.mlp
+    kept = sizes.layers * sizes.layer_numbers
+    if gradient_checkpointing:
+        kept = sizes.layers * sizes.hidden + sizes.layer_numbers
+    keys = sizes.kv_heads * sizes.head
+    cache = 2 * sizes.layers * keys * each * rollouts * max_length
+    if sampler_bytes is not None:
+        cache = max(int(sampler_bytes) - weights, 0)
     return {
-        "weights": int(each * (sizes.parameters - quantised) + NF4_BYTES * quantised),
+        "weights": weights,
         "adapters": 4 * trained if lora_rank else 0,
         "gradients": state * trained,
         "adam": 2 * state * trained,
-        "activations": each * tokens * (sizes.hidden * sizes.layers + layer),
+        "activations": each * tokens * kept,
         "logits": 3 * 4 * min(LOGITS, tokens * sizes.vocabulary),
-        "keys and values": 2 * sizes.layers * keys * each * rollouts * max_length,
+        "keys and values": cache,
     }
 
 
-def _check(lora_rank, load_in_4bit, dtype, max_length, rollouts, micro_tokens):
-    for name, value, low in (
-        ("lora_rank", lora_rank, 0),
-        ("max_length", max_length, 1),
-        ("rollouts", rollouts, 0),
-        ("micro_tokens", micro_tokens, 1),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ValueError(f"{name}={value!r}: a whole number of at least {low} is needed")
-    if dtype not in BYTES:
-        raise ValueError(f"dtype={dtype!r}: known are {', '.join(BYTES)}")
+def _check(
+    lora_rank: int,
+    load_in_4bit: bool,
+    dtype: str,
+    max_length: int,
+    rollouts: int,
+    micro_tokens: int,
+) -> None:
+    whole_number("lora_rank", lora_rank, 0)
+    whole_number("max_length", max_length, 1)
+    whole_number("rollouts", rollouts, 0)
+    whole_number("micro_tokens", micro_tokens, 1)
+    one_of("dtype", dtype, BYTES)
     if load_in_4bit and not lora_rank:
         raise ValueError(
-            "load_in_4bit=True, lora_rank=0: quantised weights cannot be trained; give a rank above 0"
+            "load_in_4bit=True, lora_rank=0: quantised weights cannot be trained; give a rank "
+            "above 0"
         )
 
 
-def _read(path):
+def _read(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise ValueError(f"model={str(path)!r}: no JSON: {error}") from None
 
 
-def _cached(name):
+def _cached(name: str) -> str | None:
     """Path of the config.json that the hub's cache holds for a model, None where there is none."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        path = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
         return None
-    return found if isinstance(found, str) else None
+    return path if isinstance(path, str) else None

@@ -1,14 +1,20 @@
 """LoRA by Unsloth on one GPU, sampled by vLLM on the same weights, or by Unsloth's own `generate`.
 
-Log-probabilities and entropies are always the trainer's, by a forward pass over what was drawn: Unsloth's kernels for
-sampling and for training differ in the last digits of bfloat16. How far apart they are is the column `sampler_gap`.
-Unsloth replaces parts of transformers and peft, so import this room before them; later it works, with a warning from
-Unsloth and without some of its speed. On a CPU (`device="cpu"`) Unsloth 2026.10.9 and later have a backend
-that computes in float32 and has no vLLM.
+Unsloth's kernels for sampling and for training differ in the last digits of bfloat16, so this
+policy samples apart (`Policy.samples_apart`), and its old log-probabilities are made the trainer's
+by a forward pass over what was drawn.
+
+Unsloth replaces parts of transformers and peft, so import this module before them. Later it works,
+with a warning from Unsloth and without some of its speed. On a CPU (device="cpu") Unsloth 2026.10.9
+and later have a backend that computes in float32 and has no vLLM. Unsloth takes PyTorch's own
+attention where no build of xformers fits the torch that is installed, as at our pins.
 """
 
+from __future__ import annotations
+
 import os
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from workbench.policies.checks import (
     check_gpu,
@@ -17,6 +23,7 @@ from workbench.policies.checks import (
     check_packages,
     check_quantised,
     load_configuration,
+    local_snapshot,
     offline_hint,
     quiet,
 )
@@ -35,84 +42,113 @@ from transformers import (  # noqa: E402
     StoppingCriteriaList,
 )
 
-from workbench.policies.decoding import draw_tokens  # noqa: E402
+from workbench.policies import Sampling  # noqa: E402
+from workbench.policies.decoding import Drawn, draw_tokens  # noqa: E402
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
-from workbench.policies.vllm import Engine  # noqa: E402
+from workbench.policies.vllm import SEQUENCES, Engine  # noqa: E402
+from workbench.rollouts import Ragged  # noqa: E402
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_SERVED = {}  # arguments -> model, tokenizer, engine, first adapter
+# Bytes of a weight. Embeddings and scales of a 4-bit model are not in 4 bits.
+WEIGHT_BYTES = {False: 2.0, True: 0.75}
+# Loaded with vLLM in this process: arguments -> model, tokenizer, engine and first adapter.
+_SERVED: dict[tuple, tuple] = {}
 
 
 class UnslothPolicy(TransformersPolicy):
-    """A causal LM with a LoRA adapter by Unsloth on all seven projections of every layer."""
+    """A causal language model with a LoRA adapter by Unsloth on all seven projections of every
+    layer.
 
-    _samples_apart = True
+    Parameters
+    ----------
+    model : peft.PeftModel
+        Made by Unsloth.
+    tokenizer : transformers.PreTrainedTokenizerBase
+    options
+        Further arguments of `TransformersPolicy`.
+    """
 
-    def __init__(self, model, tokenizer, **options):
+    samples_apart = True
+
+    def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
+        # A model's own settings, such as a repetition penalty, would bend the distribution.
         plain = GenerationConfig(eos_token_id=self.end_ids, pad_token_id=self._pad_id)
-        model.generation_config = model.get_base_model().generation_config = (
-            plain  # a model's own may bend the distribution
-        )
+        model.generation_config = plain
+        model.get_base_model().generation_config = plain
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]
         cls,
-        path,
+        path: Any,
         *,
-        lora_rank=64,
-        load_in_4bit=False,
-        max_length=1024,
-        fast_inference=True,
-        gpu_memory_utilization=0.5,
-        device=None,
-        revision=None,
-        rows=256,
-        **options,
-    ):
-        """Loads `path`, a directory or a hub name, with a fresh adapter of rank and alpha `lora_rank`.
+        lora_rank: int = 64,
+        load_in_4bit: bool = False,
+        max_length: int = 1024,
+        fast_inference: bool = True,
+        gpu_memory_utilization: float = 0.5,
+        float32_head: bool = False,
+        device: str | None = None,
+        revision: str | None = None,
+        rows: int = 256,
+        **options: Any,
+    ) -> UnslothPolicy:
+        """Load a model from a directory or from the hub, with a fresh adapter.
 
-        max_length: tokens of prompt and response. fast_inference: sample by vLLM, which shares the base weights;
-        gpu_memory_utilization: share of the GPU's memory for them and for vLLM's cache, the rest is the trainer's.
-        vLLM does not give its memory back before the process ends: with the same arguments a process gets the same
-        model again, its adapter set back to where it began, under policies made earlier too.
+        vLLM does not give its memory back before the process ends. With the same arguments a
+        process therefore gets the same model again, its adapter set back to where it began, under
+        policies made earlier too.
+
+        Parameters
+        ----------
+        path : str or path
+            This very repository is loaded: Unsloth's own copies of known models are not taken.
+        lora_rank : int
+            Rank and alpha of the adapter.
+        load_in_4bit : bool
+        max_length : int
+            Tokens of prompt and response.
+        fast_inference : bool
+            Sample by vLLM, which shares the base weights.
+        gpu_memory_utilization : float
+            Share of the GPU's memory for the weights and for vLLM's cache. The rest is the
+            trainer's.
+        float32_head : bool
+            vLLM computes the logits in float32, which brings its probabilities nearer to the
+            trainer's and costs some of its speed.
+        device : str, optional
+            "cpu" for Unsloth's CPU backend.
+        revision : str, optional
+        rows : int
+            Responses sampled at once by Unsloth's `generate`.
+        options
+            Further arguments of the class.
         """
         on_cpu = check_gpu(device, "UnslothPolicy") == "cpu"
+        _check_standby()
         config, _ = load_configuration(path, revision, options.get("template", "{prompt}"))
         check_quantised(config, True, load_in_4bit)
         check_length(config, max_length)
-        arguments = (
-            str(path),
-            revision,
-            lora_rank,
-            load_in_4bit,
-            max_length,
-            gpu_memory_utilization,
-        )
-        if fast_inference and arguments in _SERVED:
-            model, tokenizer, engine, first = _SERVED[arguments]
+        # vLLM would be given no revision, so all parts load from the directory of that revision.
+        source = local_snapshot(path, revision)
+        settings = {
+            "lora_rank": lora_rank,
+            "load_in_4bit": load_in_4bit,
+            "max_length": max_length,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "float32_head": float32_head,
+        }
+        served = (source, *settings.values())
+        first = None
+        engine = None
+        if fast_inference and served in _SERVED:
+            model, tokenizer, engine, first = _SERVED[served]
         else:
             if not on_cpu:
-                weight = (
-                    0.75 if load_in_4bit else 2
-                )  # bytes; embeddings and scales of a 4-bit model are not in 4 bits
-                check_memory(
-                    config,
-                    **{"trainer": 0, "sampler": weight, "share": gpu_memory_utilization}
-                    if fast_inference
-                    else {"trainer": weight},
-                )
-            model, tokenizer = _load(
-                path,
-                revision,
-                lora_rank,
-                load_in_4bit,
-                max_length,
-                fast_inference,
-                gpu_memory_utilization,
-                on_cpu,
-            )
-            engine, first = Engine(model.vllm_engine) if fast_inference else None, None
+                _check_room(config, load_in_4bit, fast_inference, gpu_memory_utilization)
+            model, tokenizer = _load(source, settings, fast_inference, on_cpu)
+            if fast_inference:
+                engine = Engine(model.vllm_engine)
         policy = cls(
             model,
             tokenizer,
@@ -125,54 +161,56 @@ class UnslothPolicy(TransformersPolicy):
         if first is not None:
             policy.load_state_dict(first)
         elif fast_inference:
-            _SERVED[arguments] = model, tokenizer, engine, policy.state_dict()
+            _SERVED[served] = (model, tokenizer, engine, policy.state_dict())
         return policy
 
-    def _draw_all(self, *arguments):
+    def _draw(
+        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+    ) -> Drawn:
         FastLanguageModel.for_inference(self.model)
         try:
-            return super()._draw_all(*arguments)
+            return super()._draw(prompts, owner, uniforms, sampling)
         finally:
             FastLanguageModel.for_training(self.model, use_gradient_checkpointing="unsloth")
+            # A forward pass in training mode copies activations to the machine's memory, also
+            # where no backward pass will ask for them.
+            self.model.eval()
 
-    def _sample(self, prompts, owner, uniforms, sampling):
+    def _draw_batch(
+        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+    ) -> Drawn:
         """As in `TransformersPolicy`, through `generate`: Unsloth's cache is its own."""
         prompts = prompts.take(owner)
         ids = torch.as_tensor(prompts.padded(self._pad_id, side="left"), device=self.device).long()
         mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
-        drawn, ends = (
-            _Draws(torch.as_tensor(uniforms, device=self.device), sampling),
-            _Ends(self, ids.shape[1], sampling.stop),
-        )
+        draws = _Draws(torch.as_tensor(uniforms, device=self.device), sampling)
+        ends = _Ends(self, ids.shape[1], sampling.stop)
         with self._precision():
             out = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=sampling.max_new_tokens,
                 do_sample=False,
-                logits_processor=LogitsProcessorList([drawn]),
+                logits_processor=LogitsProcessorList([draws]),
                 stopping_criteria=StoppingCriteriaList([ends]),
             )
         tokens = out[:, ids.shape[1] :].cpu().numpy().astype(np.int32)
         width = tokens.shape[1]
         lengths = np.where(ends.at > 0, ends.at, width)
+        drawn = Drawn.empty(len(tokens), sampling.max_new_tokens)
         inside = np.arange(width) < lengths[:, None]
-        logprobs, entropies = (
-            np.where(inside, values, 0).astype(np.float32) for values in drawn.columns()
-        )
-        pad = ((0, 0), (0, sampling.max_new_tokens - width))
-        return (
-            np.pad(tokens, pad),
-            np.pad(logprobs, pad),
-            lengths,
-            entropies.sum(1) / lengths,
-            ends.at == 0,
-        )
+        drawn.tokens[:, :width] = tokens * inside
+        drawn.logprobs[:, :width] = np.where(inside, draws.logprobs(), 0)
+        drawn.entropies[:, :width] = np.where(inside, draws.entropies(), 0)
+        drawn.lengths[:] = lengths
+        drawn.truncated[:] = ends.at == 0
+        return drawn
 
-    def _states(self, ids):
+    def _states(self, ids: torch.Tensor) -> torch.Tensor:
         if self.device.type == "cpu":
             return super()._states(ids)
-        # The decoder alone would miss what Unsloth's outer forward sets up; this is how it is asked for hidden states.
+        # The decoder alone would miss what Unsloth's outer forward sets up. This is how it is asked
+        # for hidden states.
         before = os.environ.get("UNSLOTH_RETURN_HIDDEN_STATES", "0")
         os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = "1"
         try:
@@ -180,78 +218,114 @@ class UnslothPolicy(TransformersPolicy):
         finally:
             os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = before
 
-    def _precision(self):
-        return (
-            nullcontext() if self.device.type == "cpu" else torch.autocast("cuda", torch.bfloat16)
-        )
+    def _precision(self) -> AbstractContextManager:
+        if self.device.type == "cpu":
+            return nullcontext()
+        return torch.autocast("cuda", torch.bfloat16)
+
+    # Unsloth has replaced the attention of the model by its own.
+
+    def _can_merge(self) -> bool:
+        return False
+
+    def _can_pack(self, core: Any) -> bool:
+        return False
 
 
 class _Draws(LogitsProcessor):
-    """Draws every row's next token as our own loop does, leaves `generate` no other, and keeps what it saw."""
+    """Draws every row's next token as our own loop does, leaves `generate` no other, and keeps the
+    numbers.
+    """
 
-    def __init__(self, uniforms, sampling):
-        self.uniforms, self.sampling, self.logprobs, self.entropies = uniforms, sampling, [], []
+    def __init__(self, uniforms: torch.Tensor, sampling: Sampling) -> None:
+        self.uniforms = uniforms
+        self.sampling = sampling
+        self.steps: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def __call__(self, input_ids, scores):
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         tokens, logprobs, entropies = draw_tokens(
-            scores.float(), self.uniforms[:, len(self.logprobs)], self.sampling
+            scores.float(), self.uniforms[:, len(self.steps)], self.sampling
         )
-        self.logprobs.append(logprobs)
-        self.entropies.append(entropies)
+        self.steps.append((logprobs, entropies))
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
 
-    def columns(self):
-        """Log-probabilities and entropies of the tokens, (R, T) each."""
-        return [
-            torch.stack(steps, dim=1).cpu().numpy() for steps in (self.logprobs, self.entropies)
-        ]
+    def logprobs(self) -> np.ndarray:
+        """Log-probabilities of the tokens, (R, T)."""
+        return torch.stack([logprobs for logprobs, _ in self.steps], dim=1).cpu().numpy()
+
+    def entropies(self) -> np.ndarray:
+        """Entropies of their distributions, (R, T)."""
+        return torch.stack([entropies for _, entropies in self.steps], dim=1).cpu().numpy()
 
 
 class _Ends(StoppingCriteria):
     """Ends a row by end token or stop string; at (R,): its length then, 0 while it goes on."""
 
-    def __init__(self, policy, start, stop):
-        self.policy, self.start, self.stop, self.at = policy, start, stop, None
+    def __init__(self, policy: UnslothPolicy, start: int, stop: tuple[str, ...]) -> None:
+        self.policy = policy
+        self.start = start
+        self.stop = stop
+        self.at = np.empty(0, dtype=np.int64)
 
-    def __call__(self, input_ids, scores, **_):
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         tokens = input_ids[:, self.start :].cpu().numpy()
-        if self.at is None:
+        if not len(self.at):
             self.at = np.zeros(len(tokens), dtype=np.int64)
-        self.at[(self.at == 0) & self.policy._ends(tokens, self.stop)] = tokens.shape[1]
+        ended = self.policy._ends(tokens, self.stop)
+        self.at[(self.at == 0) & ended] = tokens.shape[1]
         return torch.as_tensor(self.at > 0, device=input_ids.device)
 
 
-def _load(
-    path,
-    revision,
-    lora_rank,
-    load_in_4bit,
-    max_length,
-    fast_inference,
-    gpu_memory_utilization,
-    on_cpu,
-):
-    served = {
-        "fast_inference": True,
-        "max_lora_rank": lora_rank,
-        "gpu_memory_utilization": gpu_memory_utilization,
-    }
-    with offline_hint(path), quiet():
-        model, tokenizer = FastLanguageModel.from_pretrained(
-            str(path),
-            revision=revision,
-            max_seq_length=max_length,
-            load_in_4bit=load_in_4bit,
-            dtype=torch.float32 if on_cpu else torch.bfloat16,
-            **(served if fast_inference else {}),
+def _check_standby() -> None:
+    """Raise ValueError where Unsloth would take nearly all of the GPU for vLLM."""
+    if os.environ.get("UNSLOTH_VLLM_STANDBY", "0") == "1":
+        raise ValueError(
+            "UNSLOTH_VLLM_STANDBY=1: Unsloth then gives .88 of the GPU to vLLM whatever "
+            "gpu_memory_utilization says, and the trainer runs out of memory; unset it"
         )
-    return FastLanguageModel.get_peft_model(
+
+
+def _check_room(config: Any, load_in_4bit: bool, fast_inference: bool, share: float) -> None:
+    """Raise ValueError when the weights cannot fit the GPU; vLLM's are the trainer's too."""
+    weight = WEIGHT_BYTES[load_in_4bit]
+    if fast_inference:
+        check_memory(config, trainer=0, sampler=weight, share=share)
+    else:
+        check_memory(config, trainer=weight)
+
+
+def _load(
+    source: str, settings: dict[str, Any], fast_inference: bool, on_cpu: bool
+) -> tuple[Any, Any]:
+    """The model with its adapter, and the tokenizer."""
+    served: dict[str, Any] = {}
+    if fast_inference:
+        if settings["float32_head"]:
+            os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1"
+        served = {
+            "fast_inference": True,
+            "max_lora_rank": settings["lora_rank"],
+            "gpu_memory_utilization": settings["gpu_memory_utilization"],
+            "max_num_seqs": SEQUENCES,
+        }
+    with offline_hint(source), quiet():
+        model, tokenizer = FastLanguageModel.from_pretrained(
+            source,
+            # Otherwise its tables put another repository in the place of a known name.
+            use_exact_model_name=True,
+            max_seq_length=settings["max_length"],
+            load_in_4bit=settings["load_in_4bit"],
+            dtype=torch.float32 if on_cpu else torch.bfloat16,
+            **served,
+        )
+    model = FastLanguageModel.get_peft_model(
         model,
-        r=lora_rank,
-        lora_alpha=lora_rank,
+        r=settings["lora_rank"],
+        lora_alpha=settings["lora_rank"],
         target_modules=list(PROJECTIONS),
         lora_dropout=0.0,
         bias="none",
         use_gradient_checkpointing="unsloth",
         random_state=0,
-    ), tokenizer
+    )
+    return model, tokenizer

@@ -107,6 +107,41 @@ def round_stats(
     }
 
 
+def sampler_stats(
+    steps: Sequence[tuple[np.ndarray, StepStats]], rescored_tokens: int, parameters: int
+) -> dict[str, float]:
+    """What it means that another program than the trainer sampled, name to number.
+
+    Parameters
+    ----------
+    steps : list of (rows, StepStats)
+        Of each optimizer step.
+    rescored_tokens : int
+        Tokens whose log-probabilities the trainer has computed besides its updates.
+    parameters : int
+        Weights that a forward pass multiplies with.
+
+    Returns
+    -------
+    dict
+        sampler_gap: mean over the computed rollouts of the mean over tokens of |trainer's
+        log-probability - sampler's|, in nats. sampler_above: mean share of tokens whose importance
+        weight is above the cap. Both are NaN without a step, and where the two are not of the same
+        distribution. tokens_rescored and flops_rescore.
+    """
+    measured = [stats for _, stats in steps if stats.sampler_gap is not None]
+    means = {}
+    for name in ("sampler_gap", "sampler_above"):
+        values = np.concatenate([getattr(stats, name) for stats in measured] or [np.empty(0)])
+        values = values[np.isfinite(values)]
+        means[name] = float(values.mean()) if len(values) else float("nan")
+    return {
+        **means,
+        "tokens_rescored": rescored_tokens,
+        "flops_rescore": flops(parameters, sampled_tokens=rescored_tokens),
+    }
+
+
 def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, float]:
     """Tokens and FLOPs of the new rollouts, and of those that an update computed.
 

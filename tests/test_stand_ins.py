@@ -1,0 +1,391 @@
+"""How vLLM and Unsloth are called, with stand-ins that record the arguments.
+
+What is checked here is our side of the call. That the real packages take it so is seen where they
+run: `test_vllm.py` and `test_unsloth.py` on a CPU, `test_gpu.py` on a GPU.
+"""
+
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from conftest import go, tiny_policy
+from contract import LORA, PROMPTS, SAMPLING, shaken
+
+import workbench as wb
+from workbench.labs import shipped
+from workbench.policies import Sampling, checks
+from workbench.problems import arithmetic
+
+MODEL = shipped("models/tiny")
+
+
+def module(name, **contents):
+    made = ModuleType(name)
+    made.__spec__ = ModuleSpec(name, None)
+    for key, value in contents.items():
+        setattr(made, key, value)
+    return made
+
+
+class RecordedLLM:
+    """Stands in for vllm.LLM: it draws by the tiny model, and keeps what it was asked."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, path, **options):
+        self.options = options
+        self.events = []
+        self.adapters = []
+        self.policy = tiny_policy()
+        self.llm_engine = SimpleNamespace(remove_lora=lambda number: None)
+        self.model_config = SimpleNamespace(
+            max_model_len=options.get("max_model_len") or 128,
+            dtype=torch.float32 if options.get("dtype") == "float32" else torch.bfloat16,
+            logprobs_mode=options.get("logprobs_mode"),
+        )
+        self.noise = 0.0
+        RecordedLLM.made.append(self)
+
+    def collective_rpc(self, name, kwargs):
+        self.events.append(name)
+        self.policy.load_state_dict(
+            {
+                key: value
+                for key, value in kwargs["weights_iterator"]
+                if key in self.policy.state_dict()
+            }
+        )
+
+    def reset_prefix_cache(self):
+        self.events.append("reset")
+        return True
+
+    def sleep(self, level):
+        self.events.append(f"sleep {level}")
+
+    def wake_up(self):
+        self.events.append("wake")
+
+    def generate(self, inputs, params, use_tqdm, lora_request):
+        self.events.append("generate")
+        if lora_request is not None:
+            self.adapters.append(adapter_of(lora_request))
+        texts = [self.policy.tokenizer.decode(each["prompt_token_ids"]) for each in inputs]
+        sampling = Sampling(temperature=params[0].temperature, max_new_tokens=params[0].max_tokens)
+        seeds = [each.seed for each in params]
+        drawn = self.policy.generate(texts, [1] * len(texts), sampling, seeds)
+        return [self.output(drawn, row) for row in range(len(drawn))]
+
+    def output(self, drawn, row):
+        tokens = drawn.response[row].tolist()
+        chances = [
+            {token: SimpleNamespace(logprob=float(chance) + self.noise)}
+            for token, chance in zip(tokens, drawn.old_logprobs[row])
+        ]
+        reason = "length" if drawn.truncated[row] else "stop"
+        answer = SimpleNamespace(token_ids=tokens, logprobs=chances, finish_reason=reason)
+        return SimpleNamespace(outputs=[answer])
+
+
+def adapter_of(request):
+    from safetensors.torch import load_file
+
+    return load_file(Path(request.lora_path) / "adapter_model.safetensors")
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """The stand-in for the package."""
+    from workbench.policies.vllm import Engine
+
+    def request(name, number, path):
+        return SimpleNamespace(lora_int_id=number, lora_path=path)
+
+    monkeypatch.setattr("workbench.policies.vllm.check_vllm", lambda device: None)
+    monkeypatch.setattr("workbench.labs.check_vllm", lambda device: None)
+    stand_in = module("vllm", LLM=RecordedLLM, SamplingParams=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "vllm", stand_in)
+    monkeypatch.setitem(sys.modules, "vllm.lora", module("vllm.lora"))
+    monkeypatch.setitem(
+        sys.modules, "vllm.lora.request", module("vllm.lora.request", LoRARequest=request)
+    )
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    RecordedLLM.made.clear()
+    Engine.start.cache_clear()
+    yield RecordedLLM.made
+    Engine.start.cache_clear()
+
+
+def test_vllm_decodes_512_sequences_at_once(vllm):
+    tiny_policy(vllm={})
+    [llm] = vllm
+    assert llm.options["max_num_seqs"] == 512
+    assert llm.options["logprobs_mode"] == "processed_logprobs"
+    assert "enable_sleep_mode" not in llm.options
+
+
+def test_an_engine_that_sleeps_wakes_before_it_is_given_weights(vllm):
+    policy = tiny_policy(vllm={"sleeps": True})
+    [llm] = vllm
+    assert llm.options["enable_sleep_mode"]
+    for seed in range(2):
+        policy.generate(PROMPTS, [1] * 6, SAMPLING, seed)
+    once = ["reload_weights", "reset", "generate", "sleep 1"]
+    assert llm.events == [*once, "wake", *once]
+
+
+def test_an_adapter_is_handed_over_in_the_precision_of_the_sampler(vllm, monkeypatch):
+    pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
+    policy = shaken(tiny_policy(lora=LORA, vllm={}))
+    policy.engine._dtype = torch.bfloat16  # as on a GPU
+    policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    [llm] = vllm
+    handed = llm.adapters[0]
+    own = policy.state_dict()
+    assert len(handed) == len(own)
+    for name, weight in own.items():
+        sent = handed[name.replace(".default", "")]
+        assert sent.dtype == torch.bfloat16
+        assert torch.equal(sent, weight.to(torch.bfloat16))
+
+
+def test_the_smaller_of_two_limits_of_length_counts(vllm):
+    policy = tiny_policy(vllm={"max_length": 40}, max_length=100)
+    assert policy.max_length == 40
+
+
+class Counted:
+    """Counts the rows of every forward pass of a policy's trainer."""
+
+    def __init__(self, policy):
+        self.rows = {"rescored": 0, "step": 0}
+        logprobs = policy.logprobs
+
+        def counted(rollouts, *arguments, **options):
+            self.rows["step" if torch.is_grad_enabled() else "rescored"] += len(rollouts)
+            return logprobs(rollouts, *arguments, **options)
+
+        policy.logprobs = counted
+
+
+def run_by_vllm(tmp_path, method, rounds=2, noise=0.0, **options):
+    """A run whose sampler is the stand-in: its rows, its record and the counted passes."""
+    lab = wb.labs.transformers(
+        str(MODEL),
+        arithmetic(16, levels=(1, 2)),
+        arithmetic(4, split="heldout"),
+        samples=1,
+        device="cpu",
+        engine="vllm",
+        learning_rate=1e-3,
+        sampling=Sampling(max_new_tokens=24),
+    )
+    counted = []
+    make_policy = lab.make_policy
+
+    def watched():
+        policy = make_policy()
+        policy.engine.llm.noise = noise
+        counted.append(Counted(policy))
+        return policy
+
+    object.__setattr__(lab, "make_policy", watched)
+    rows = go(wb.Run(lab, method, out=tmp_path, problems_per_round=4, **options), rounds)
+    return rows, wb.load(tmp_path), counted[0].rows
+
+
+def test_nothing_is_rescored_for_an_evaluation_or_a_single_step(vllm, tmp_path):
+    rows, record, passes = run_by_vllm(tmp_path, wb.methods.pods(8, 4), evaluate_every=1)
+    assert passes["rescored"] == 0
+    assert passes["step"] > 0
+    for row in rows:
+        assert row["tokens_rescored"] == row["flops_rescore"] == 0
+        assert row["steps"] == 1
+        assert row["sampler_gap"] < 1e-3 or np.isnan(row["sampler_gap"])
+    rollouts = record.rollouts()
+    assert rollouts["sampler_gap"].notna().sum() == rollouts["trained"].sum()
+
+
+def test_of_several_steps_only_the_kept_rows_of_the_later_ones_are_rescored(vllm, tmp_path):
+    method = wb.methods.pods(8, 4)
+    rows, _, passes = run_by_vllm(tmp_path, method, rounds=1, mini_batches=2)
+    assert rows[0]["rollouts"] == 32
+    assert passes["rescored"] == 8  # of 16 kept rows those of the second step
+    assert rows[0]["tokens_rescored"] > 0
+    assert rows[0]["seconds_rescore"] > 0
+
+
+def test_slots_that_need_entropies_have_everything_rescored(vllm, tmp_path):
+    rows, _, passes = run_by_vllm(tmp_path, wb.methods.rl_zvp(), rounds=1)
+    assert passes["rescored"] == rows[0]["rollouts"] == 32
+    assert np.isfinite(rows[0]["entropy"])
+
+
+def test_the_gap_of_a_sampler_and_the_share_above_the_cap_are_recorded(vllm, tmp_path):
+    """Every token is exp(-1) times as likely for the sampler as for the trainer."""
+    method = wb.methods.grpo().but(
+        objective=wb.objectives.Objective(sampler_correction="truncate", sampler_cap=2.0)
+    )
+    rows, _, _ = run_by_vllm(tmp_path, method, rounds=1, noise=-1.0)
+    assert rows[0]["sampler_gap"] == pytest.approx(1.0, abs=1e-3)
+    assert rows[0]["sampler_above"] == 1.0
+
+
+# Unsloth
+
+
+class RecordedUnsloth:
+    """Stands in for unsloth.FastLanguageModel, on plain transformers and peft."""
+
+    calls: ClassVar[list] = []
+
+    @staticmethod
+    def from_pretrained(path, **options):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        RecordedUnsloth.calls.append((path, options))
+        model = AutoModelForCausalLM.from_pretrained(path)
+        if options.get("fast_inference"):
+            length = options["max_seq_length"] // 2
+            model.vllm_engine = RecordedLLM(path, max_model_len=length)
+        return model, AutoTokenizer.from_pretrained(path)
+
+    @staticmethod
+    def get_peft_model(model, *, use_gradient_checkpointing, random_state, **options):
+        import peft
+
+        engine = getattr(model, "vllm_engine", None)
+        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **options))
+        model.vllm_engine = engine
+        return model
+
+    @staticmethod
+    def for_inference(model):
+        model.eval()
+
+    @staticmethod
+    def for_training(model, use_gradient_checkpointing):
+        model.train()
+
+
+@pytest.fixture
+def unsloth(monkeypatch, vllm):
+    """The stand-in for the package, and our module on it."""
+    pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
+    monkeypatch.delitem(sys.modules, "workbench.policies.unsloth", raising=False)
+    monkeypatch.setitem(
+        sys.modules, "unsloth", module("unsloth", FastLanguageModel=RecordedUnsloth)
+    )
+    monkeypatch.setitem(sys.modules, "unsloth_zoo", module("unsloth_zoo"))
+    RecordedUnsloth.calls.clear()
+    import workbench.policies.unsloth as ours
+
+    yield ours.UnslothPolicy
+    sys.modules.pop("workbench.policies.unsloth", None)
+
+
+def test_unsloth_loads_the_very_model_that_is_named(unsloth):
+    policy = unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=120)
+    [(path, options)] = RecordedUnsloth.calls
+    assert path == str(MODEL)
+    assert options["use_exact_model_name"]
+    assert options["max_num_seqs"] == 512
+    assert policy.max_length == 60  # what the engine was lowered to
+
+
+def test_unsloth_loads_a_revision_from_its_snapshot(unsloth, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def snapshot(name, revision):
+        asked.append((name, revision))
+        return str(MODEL)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    ours = sys.modules["workbench.policies.unsloth"]
+    monkeypatch.setattr(
+        ours,
+        "load_configuration",
+        lambda path, *rest: checks.load_configuration(MODEL, None, "{prompt}"),
+    )
+    policy = unsloth.from_pretrained(
+        "owner/name", revision="v2", lora_rank=4, device="cpu", max_length=64, fast_inference=False
+    )
+    assert asked == [("owner/name", "v2")]
+    assert RecordedUnsloth.calls[0][0] == str(MODEL)
+    assert policy.name == "owner/name"
+
+
+def test_a_directory_has_no_revision():
+    with pytest.raises(ValueError, match="is a local directory and has no revisions"):
+        checks.local_snapshot(MODEL, "v2")
+
+
+def test_after_sampling_by_unsloth_nothing_runs_in_training_mode(unsloth):
+    policy = unsloth.from_pretrained(
+        MODEL, lora_rank=4, device="cpu", max_length=128, fast_inference=False
+    )
+    drawn = policy.generate(PROMPTS, [2] * 6, SAMPLING, 0)
+    assert not policy.model.training
+    rescored = policy.rescored(drawn)
+    assert not policy.model.training
+    gap = np.abs(rescored.old_logprobs.values - drawn.old_logprobs.values)
+    assert gap.max() < 1e-4
+    assert not policy.packs
+
+
+def test_standby_is_refused(unsloth, monkeypatch):
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    with pytest.raises(ValueError, match=r"UNSLOTH_VLLM_STANDBY=1: .* unset it"):
+        unsloth.from_pretrained(MODEL, device="cpu")
+
+
+def test_a_head_in_float32_is_asked_for(unsloth, monkeypatch):
+    monkeypatch.setenv("UNSLOTH_VLLM_FP32_LM_HEAD", "0")
+    unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=96, float32_head=True)
+    assert os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] == "1"
+
+
+def test_unsloths_own_error_for_a_missing_model_says_what_to_do():
+    with (
+        pytest.raises(OSError, match="hf download nobody/none"),
+        checks.offline_hint("nobody/none"),
+    ):
+        raise RuntimeError("Unsloth: No config file found - is the name correct?")
+    with pytest.raises(RuntimeError, match="out of memory"), checks.offline_hint("nobody/none"):
+        raise RuntimeError("CUDA out of memory")
+
+
+# Before anything is loaded
+
+
+def test_four_bits_with_vllm_need_the_plugin(monkeypatch):
+    asked = []
+    monkeypatch.setattr("workbench.labs.check_gpu", lambda device, what: "cuda")
+    monkeypatch.setattr("workbench.labs.check_packages", lambda *names: asked.extend(names))
+    problems = arithmetic(16)
+    wb.labs.unsloth("owner/name", problems, load_in_4bit=True)
+    assert asked[-3:] == ["vllm", "bitsandbytes", "vllm_bnb_plugin"]
+    asked.clear()
+    wb.labs.unsloth("owner/name", problems, load_in_4bit=True, fast_inference=False)
+    assert "vllm_bnb_plugin" not in asked
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_full_training_in_16_bits_is_refused(dtype):
+    with pytest.raises(ValueError, match=rf"dtype='{dtype}': weights in 16 bits cannot be trained"):
+        wb.labs.transformers(str(MODEL), arithmetic(16), dtype=dtype)
+    adapted = wb.labs.transformers(str(MODEL), arithmetic(16), dtype=dtype, lora=LORA)
+    assert adapted.config["dtype"] == dtype
+
+
+def test_layers_are_computed_again_where_it_is_asked_for():
+    assert tiny_policy(gradient_checkpointing=True).model.is_gradient_checkpointing
+    assert not tiny_policy().model.is_gradient_checkpointing
