@@ -1,4 +1,7 @@
-"""What is particular to the policies of transformers; what every policy keeps is in `contract.py`."""
+"""What is particular to the policies of transformers.
+
+What every policy keeps is in `contract.py`, and packed rows are in `test_packing.py`.
+"""
 
 import json
 from importlib.util import find_spec
@@ -62,7 +65,7 @@ def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
         return torch.cat([p.grad.flatten() for p in policy.parameters()])
 
     whole = gradient()
-    monkeypatch.setattr(room, "LOGIT_CHUNK", 20 * len(policy.tokenizer))
+    monkeypatch.setattr(room, "LOGIT_CHUNK", {"cpu": 20 * len(policy.tokenizer)})
     assert torch.allclose(gradient(), whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
 
 
@@ -103,7 +106,10 @@ def test_an_adapter_always_starts_from_the_same_weights():
 
 @pytest.fixture
 def broken(tmp_path):
-    """A function that copies the tiny model with another configuration, and without its weights: nothing may load them."""
+    """A function that copies the tiny model with another configuration.
+
+    It leaves the weights out, so that nothing can load them.
+    """
 
     def change(**settings):
         for file in shipped("models/tiny").iterdir():
@@ -166,7 +172,8 @@ def test_weights_are_counted_without_loading_them():
     [
         (
             {"trainer": 2},
-            r"model: 20\.0 GiB are needed at least and 10\.0 GiB of the GPU are free; take a smaller model",
+            r"model: 20\.0 GiB are needed at least and 10\.0 GiB of the GPU are free; take a "
+            "smaller model",
         ),
         (
             {"trainer": 0, "sampler": 2, "share": 0.4},

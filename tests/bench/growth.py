@@ -1,6 +1,7 @@
-"""How time and peak memory grow: a round with its rollouts, resuming with the buffer, reading with the record.
+"""How time and peak memory grow: rounds with their rollouts, resuming with the buffer, and reading.
 
-`python -m tests.bench.growth` from the root of the repository draws `figures/growth.svg`; `make bench` does it as well.
+`python -m tests.bench.growth` from the root of the repository draws `figures/growth.svg`, and
+`make bench` does it as well.
 """
 
 import ctypes
@@ -20,21 +21,25 @@ from workbench.records import Writer
 from workbench.rollouts import Context, Rollouts
 
 ROOT = Path(__file__).parents[2]
-ROUNDS, BUFFERS, RECORDS = (
-    (64, 256, 1024, 4096),
-    (1024, 4096, 16_384, 65_536),
-    (10_000, 100_000, 1_000_000),
-)
+ROUNDS = (64, 256, 1024, 4096)  # rollouts of a round
+BUFFERS = (1024, 4096, 16_384, 65_536)  # responses of a buffer
+RECORDS = (10_000, 100_000, 1_000_000)  # rollouts of a record
 REPEATS = 5
 
 
 def rounds(repeats=REPEATS):
-    """(seconds, bytes) of a round for each of `ROUNDS`, lists of repeats; each repeat a process of its own."""
+    """(seconds, bytes) of a round for each of `ROUNDS`, lists of repeats.
+
+    Each repeat is a process of its own.
+    """
     return _by_process("one_of_each_round", repeats)
 
 
 def resumes(repeats=REPEATS):
-    """(seconds, bytes) of resuming a run whose buffer holds each of `BUFFERS`; each repeat a process of its own."""
+    """(seconds, bytes) of resuming a run whose buffer holds each of `BUFFERS`.
+
+    Each repeat is a process of its own.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for size in BUFFERS:
             _with_buffer(Path(folder) / str(size), size)
@@ -42,7 +47,7 @@ def resumes(repeats=REPEATS):
 
 
 def reads(repeats=REPEATS):
-    """Seconds of `load(...).rounds` for each of `RECORDS`, and of one column of all rollouts of the largest."""
+    """Seconds of `load(...).rounds` for each of `RECORDS`, and of one column of the largest."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [_record(Path(folder) / str(size), size) for size in RECORDS]
         jobs = [lambda path=path: wb.load(path).rounds for path in paths]
@@ -53,7 +58,10 @@ def reads(repeats=REPEATS):
 
 
 def one_of_each_round():
-    """In this process: (seconds, bytes) of a round of 8 rollouts a problem for each of `ROUNDS`, after one small round."""
+    """In this process: (seconds, bytes) of a round for each of `ROUNDS`, after one small round.
+
+    Every problem has 8 rollouts.
+    """
     run = wb.Run(
         wb.labs.tiny(held_out=0), wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000
     )
@@ -70,13 +78,19 @@ def one_of_each_round():
 
 def one_of_each_resume(folder):
     """In this process: (seconds, bytes) of resuming each run of `resumes`, after one resumption."""
-    resume = lambda size: list(wb.Run.resume(Path(folder) / str(size)).rounds(0, progress=False))  # noqa: E731
+
+    def resume(size):
+        list(wb.Run.resume(Path(folder) / str(size)).rounds(0, progress=False))
+
     resume(BUFFERS[0])
     return [_spent(lambda size=size: resume(size)) for size in BUFFERS]
 
 
 def draw(measured, path):
-    """Medians and ranges on logarithmic axes, each with its exponent: measured name -> (sizes, seconds, bytes or None)."""
+    """Medians and ranges on logarithmic axes, each with its exponent.
+
+    measured: name -> (sizes, seconds, bytes or None).
+    """
     import matplotlib
 
     matplotlib.use("agg")
@@ -110,7 +124,10 @@ def draw(measured, path):
 
 
 def measure(repeats=REPEATS):
-    """Everything: name -> (sizes, seconds, bytes or None), lists of repeats for each size; and the seconds of one column."""
+    """Everything: name -> (sizes, seconds, bytes or None), and the seconds of one column.
+
+    Seconds and bytes are lists of repeats for each size.
+    """
     read, column = reads(repeats)
     return {
         "a round": (ROUNDS, *rounds(repeats)),
@@ -120,10 +137,14 @@ def measure(repeats=REPEATS):
 
 
 def _spent(job):
-    """(seconds, peak of resident bytes above those at the start, NaN where the system does not tell) of a job."""
+    """(seconds, peak of resident bytes above those at the start) of a job.
+
+    The bytes are NaN where the system does not tell.
+    """
     gc.collect()
-    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)  # what earlier jobs freed must not hide what this one needs
+    if sys.platform == "linux":
+        # What earlier jobs freed must not hide what this one needs.
+        ctypes.CDLL(None).malloc_trim(0)
     reset = Path("/proc/self/clear_refs")
     if reset.exists():
         reset.write_text("5")
@@ -155,7 +176,10 @@ def _by_process(function, repeats, *arguments):
 
 
 def _with_buffer(path, size):
-    """A run whose buffer holds `size` correct responses, really sampled 256 at a time and counted many times."""
+    """A run whose buffer holds `size` correct responses.
+
+    256 are really sampled, and counted many times.
+    """
     run = wb.Run(
         wb.labs.tiny(held_out=0),
         wb.methods.ar3po(),
@@ -166,16 +190,20 @@ def _with_buffer(path, size):
     list(run.rounds(1, progress=False))
     drawn = run.policy.generate(run.lab.problems.draw(32, 0, 1)[0], [8] * 32, run.lab.sampling, 0)
     drawn = drawn.assign(correct=np.ones(256, bool), round=np.ones(256))
-    run.method.reuse.feedback(Rollouts.concat([drawn] * (size // 256)), Context(round=1))
+    run.method.replay.feedback(Rollouts.concat([drawn] * (size // 256)), Context(round=1))
     list(run.rounds(2, progress=False))
 
 
 def _record(path, size, a_round=1000):
-    """A record of `size` rollouts, written by the writer of runs: the columns of a real round, repeated."""
+    """A record of `size` rollouts, written by the writer of runs.
+
+    It holds the columns of a real round, repeated.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), out=folder, evaluate_every=0)
         row = next(run.rounds(1, progress=False))
-        frame, manifest = run.record.rollouts(), run.record.manifest
+        frame = run.record.rollouts()
+        manifest = run.record.manifest
     columns = {name: np.resize(frame[name].to_numpy(), a_round) for name in frame}
     writer = Writer(path, manifest)
     for number in range(1, size // a_round + 1):

@@ -1,6 +1,7 @@
-"""Two things timed in turns, so that whatever else the machine does falls on both: the ratio and its spread.
+"""Two things timed in turns, so that whatever else the machine does falls on both.
 
-Every measurement of a run of `make bench` is kept, printed as one table at its end and written to `data/benchmarks.csv`.
+Every measurement of a run of `make bench` is kept, printed as one table at its end and written to
+`data/benchmarks.csv`.
 """
 
 import csv
@@ -22,7 +23,10 @@ def seconds(job):
 
 
 def turns(*jobs, repeats=7, warmup=1):
-    """Wall-clock seconds of the jobs, called one after the other `repeats` times: a list for each job."""
+    """Wall-clock seconds of the jobs, called one after the other `repeats` times.
+
+    A list for each job.
+    """
     for _ in range(warmup):
         for job in jobs:
             job()
@@ -36,14 +40,20 @@ def ratio(ours, theirs, repeats=7, warmup=1):
 
 
 def exponents(sizes, costs):
-    """The slopes of log cost over log size by least squares: sizes (K,), costs a list of K lists; one for each repeat."""
+    """The slopes of log cost over log size by least squares, one for each repeat.
+
+    sizes (K,), costs a list of K lists.
+    """
     import numpy as np
 
     return [float(np.polyfit(np.log(sizes), np.log(repeat), 1)[0]) for repeat in zip(*costs)]
 
 
 def note(name, values, bound=None, unit=""):
-    """Keeps a measurement for the table: (name, repeats (n,), what its median was to reach, as "<= 2"); returns its median."""
+    """Keep a measurement for the table; returns its median.
+
+    values (n,) of the repeats; bound: what the median is to reach, as "<= 2".
+    """
     assert name not in TABLE, f"{name!r} is measured twice"
     values = [float(value) for value in values]
     TABLE[name] = (statistics.median(values), min(values), max(values), len(values), bound, unit)

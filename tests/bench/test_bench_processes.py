@@ -19,7 +19,8 @@ os.sched_setaffinity(0, [int(sys.argv[1])])
 import workbench as wb
 print("ready", flush=True)
 for line in sys.stdin:
-    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000)
+    lab = wb.labs.tiny(held_out=0)
+    run = wb.Run(lab, wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000)
     rounds = run.rounds(5, progress=False)
     next(rounds)
     started = time.perf_counter()
@@ -31,7 +32,10 @@ for line in sys.stdin:
 
 @pytest.fixture
 def workers():
-    """Two processes, each on a core of its own, that run five rounds, the last four timed, for every line they read."""
+    """Two processes, each on a core of its own.
+
+    For every line that they read they run five rounds, the last four timed.
+    """
     started = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, str(core)],

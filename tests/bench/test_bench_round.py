@@ -1,7 +1,8 @@
-"""A whole GRPO round of 32 problems x 8 rollouts against a step of TRL's GRPOTrainer: same model, problems, lengths, update.
+"""A GRPO round of 32 problems x 8 rollouts against a step of TRL's GRPOTrainer.
 
-TRL trains, and after each of its steps one of our rounds is run and timed: both in turns, in one process, on one thread.
-Wanted: at most 0.35 of TRL's time. Where our time goes is printed by phase.
+Model, problems, lengths and update are the same. TRL trains, and after each of its steps one of our
+rounds is run and timed: both in turns, in one process, on one thread. Wanted is at most .35 of
+TRL's time. Where our time goes is printed by phase.
 """
 
 import time
@@ -21,14 +22,15 @@ def alternating(tmp_path_factory):
     """(our seconds, TRL's seconds, our rounds table), the first two of every kind left out."""
     pytest.importorskip("trl", reason="the comparison needs TRL: pip install -e '.[trl]'")
     run = wb.Run(
-        wb.labs.tiny(held_out=0),
+        wb.labs.tiny(held_out=0, base="clean"),
         wb.methods.grpo(),
         out=tmp_path_factory.mktemp("round") / "ours",
         problems_per_round=PROBLEMS,
         evaluate_every=0,
         checkpoint_every=1000,
     )
-    ours, theirs = [], []
+    ours = []
+    theirs = []
     rounds = run.rounds(REPEATS + 2, progress=False)
     trainer = plain_trl(
         tmp_path_factory.mktemp("trl"),
@@ -42,7 +44,10 @@ def alternating(tmp_path_factory):
 
 
 def plain_trl(out, after_step, spent):
-    """TRL's trainer on the tiny model; `spent` gets the seconds of each of its steps, `after_step` runs between them."""
+    """TRL's trainer on the tiny model.
+
+    `spent` gets the seconds of each of its steps, and `after_step` runs between them.
+    """
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer

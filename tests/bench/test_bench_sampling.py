@@ -1,7 +1,8 @@
-"""Tokens a second: our batched loop on the cache API against `generate` of transformers, same prompts, rows and limits.
+"""Tokens a second: our sampling against `generate` of transformers.
 
-Both in turns, on one thread, and beside them what no sampler can go below: the matrix products of the decoder for the
-same tokens, at the batch sizes that are left when ended rows leave at once.
+Prompts, rows and limits are the same, both run in turns on one thread, and beside them what no
+sampler can go below: the matrix products of the decoder for the same tokens, at the batch sizes
+that are left when ended rows leave at once.
 """
 
 import numpy as np
@@ -34,7 +35,7 @@ def by_generate(policy, prompts, n, **options):
 
 
 class Products:
-    """The matrix products of a decoder and its head for given numbers of rows, with none of the rest."""
+    """The matrix products of a decoder and its head for given numbers of rows, and nothing else."""
 
     def __init__(self, policy):
         linear = [m.weight for m in policy.decoder.modules() if isinstance(m, torch.nn.Linear)]
@@ -51,7 +52,10 @@ class Products:
 
 
 def batches(rollouts, rows):
-    """Rows of each decoding step when ended ones leave at once, the prompts of each part before: list of ints."""
+    """Rows of each decoding step when ended ones leave at once, as a list of ints.
+
+    Before them come the tokens of the prompts of each part.
+    """
     sizes = []
     for start in range(0, len(rollouts), rows):
         part = rollouts.take(np.arange(start, min(start + rows, len(rollouts))))
@@ -65,11 +69,11 @@ def batches(rollouts, rows):
 
 @pytest.mark.parametrize("problems, n", SHAPES)
 def test_sampling(policy, problems, n):
-    prompts, sampling = (
-        [p.prompt for p in arithmetic(problems, seed=1)],
-        Sampling(max_new_tokens=LIMIT),
-    )
-    tokens, seen, products = {"ours": [], "theirs": []}, [], Products(policy)
+    prompts = [problem.prompt for problem in arithmetic(problems, seed=1)]
+    sampling = Sampling(max_new_tokens=LIMIT)
+    products = Products(policy)
+    tokens = {"ours": [], "theirs": []}
+    seen = []
 
     def ours():
         seen.append(policy.generate(prompts, [n] * problems, sampling, len(seen)))
