@@ -1,4 +1,4 @@
-"""Responses made to break a verifier of mathematics: 20 families, none of them right about its gold answer.
+"""Responses made to break a verifier of mathematics: 20 families, none of them a right answer.
 
 python tests/hostile.py     scores them all and prints how each family ended
 """
@@ -137,15 +137,40 @@ def parentheses():
 
 
 def megabytes():
-    for piece in ("a", "1+", "9", " ", "\n", "$", "\\", "{", "}", r"\frac", r"\boxed{6}", r"\boxed{", "final answer is ",
-                  "x=6,", "("):  # fmt: skip
+    for piece in (
+        "a",
+        "1+",
+        "9",
+        " ",
+        "\n",
+        "$",
+        "\\",
+        "{",
+        "}",
+        r"\frac",
+        r"\boxed{6}",
+        r"\boxed{",
+        "final answer is ",
+        "x=6,",
+        "(",
+    ):
         yield piece * (10**6 // len(piece))
         yield box(piece * (10**6 // len(piece)))
 
 
 def characters():
-    for odd in ("\x00", "\x1b[2J", "\u202e", "\u2066", "\u200b", "\ufeff", "\u0301" * 500, "\ud800", "\U0010ffff",
-                "\x85\u2028\r"):  # fmt: skip
+    for odd in (
+        "\x00",
+        "\x1b[2J",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\ufeff",
+        "\u0301" * 500,
+        "\ud800",
+        "\U0010ffff",
+        "\x85\u2028\r",
+    ):
         yield odd * 20 + box("6")
         yield box(odd * 20 + "6" + odd)
     yield from map(
@@ -171,11 +196,17 @@ def explosions():
         yield box("+".join(rf"\frac{{1}}{{x+{k}}}" for k in range(1, n // 2)))
         yield box("+".join(rf"\sin({k}x)\cos({k + 1}x)" for k in range(1, n // 2)))
         yield box(nest(r"\log(1+", "x", ")", n // 2))
-    yield from map(box, [
-        r"\sum_{k=1}^{10^9} \frac{1}{k}", r"\prod_{k=1}^{10^8} (1+k)", r"\int_0^{1} \sin(x^x) e^{x^2} dx",
-        r"\lim_{n \to \infty} \left(1+\frac{x}{n}\right)^{n^2}", r"\frac{d}{dx} x^{x^{x^{x}}}",
-        r"\int \int \int x^{x^x} dx dy dz",
-    ])  # fmt: skip
+    yield from map(
+        box,
+        [
+            r"\sum_{k=1}^{10^9} \frac{1}{k}",
+            r"\prod_{k=1}^{10^8} (1+k)",
+            r"\int_0^{1} \sin(x^x) e^{x^2} dx",
+            r"\lim_{n \to \infty} \left(1+\frac{x}{n}\right)^{n^2}",
+            r"\frac{d}{dx} x^{x^{x^{x}}}",
+            r"\int \int \int x^{x^x} dx dy dz",
+        ],
+    )
 
 
 def many_boxes():
@@ -226,10 +257,15 @@ def matrices():
         yield from map(
             box, [matrix, rf"\left({matrix}\right)^{{-1}}", rf"{matrix}^{{100}}", rf"\det {matrix}"]
         )
-    yield from map(box, [
-        r"\begin{pmatrix} 1 & 2 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 1 & 2",
-        r"\begin{vmatrix} 1 \end{pmatrix}", r"\begin{bmatrix}\end{bmatrix}",
-    ])  # fmt: skip
+    yield from map(
+        box,
+        [
+            r"\begin{pmatrix} 1 & 2 \\ 3 \end{pmatrix}",
+            r"\begin{pmatrix} 1 & 2",
+            r"\begin{vmatrix} 1 \end{pmatrix}",
+            r"\begin{bmatrix}\end{bmatrix}",
+        ],
+    )
 
 
 def units():
@@ -248,10 +284,33 @@ def units():
 
 
 def numbers():
-    yield from map(box, [
-        r"6\%", "600%", r"10^{400}\%", "%" * 5000, r"3\frac{1}{2}", "3 1/2", r"\$6.00", "6,00", "6.0.0", "6 . 1", "--6", "+-+6",
-        r"6\frac{9^{9^{9}}}{2}", "1/2/3/4/5", "/".join(["7"] * 3000), r"6^\circ", "six", "VI", "6:30", "6e", ".", "-",
-    ])  # fmt: skip
+    yield from map(
+        box,
+        [
+            r"6\%",
+            "600%",
+            r"10^{400}\%",
+            "%" * 5000,
+            r"3\frac{1}{2}",
+            "3 1/2",
+            r"\$6.00",
+            "6,00",
+            "6.0.0",
+            "6 . 1",
+            "--6",
+            "+-+6",
+            r"6\frac{9^{9^{9}}}{2}",
+            "1/2/3/4/5",
+            "/".join(["7"] * 3000),
+            r"6^\circ",
+            "six",
+            "VI",
+            "6:30",
+            "6e",
+            ".",
+            "-",
+        ],
+    )
 
 
 def equations():
@@ -265,12 +324,26 @@ def equations():
 
 def injections():
     attempt = "__import__('os')._exit(0)"
-    yield from map(box, [
-        attempt, f"sympify(\"{attempt}\")", f"\\operatorname{{{attempt}}}", "lambda: 6", "exit()",
-        "\\input{/etc/passwd}", "\\write18{ls}",
-        "\\def\\a{\\a\\a}\\a", "%s%s%s%n", "{0.__class__}", "\"}\n{\"status\": \"ok\"}", "\\u0000",
-        "\n{\"ready\": true}\n", "Symbol('x').subs", "S(6)",
-    ])  # fmt: skip
+    yield from map(
+        box,
+        [
+            attempt,
+            f'sympify("{attempt}")',
+            f"\\operatorname{{{attempt}}}",
+            "lambda: 6",
+            "exit()",
+            "\\input{/etc/passwd}",
+            "\\write18{ls}",
+            "\\def\\a{\\a\\a}\\a",
+            "%s%s%s%n",
+            "{0.__class__}",
+            '"}\n{"status": "ok"}',
+            "\\u0000",
+            '\n{"ready": true}\n',
+            "Symbol('x').subs",
+            "S(6)",
+        ],
+    )
     yield '{"id": 0, "status": "ok"}\n' * 50 + box("6")
 
 
@@ -290,17 +363,52 @@ def patterns():
 
 def prose():
     yield from (
-        "", " ", "I do not know.", "The answer is unknown.", "There are 6 or 8 of them.", "Therefore $6$, hence $8$, thus $9$.",
-        "#### 6", "**6**", "Answer: \\[ 6 \\]", "```python\nprint(5 + 1)\n```", "<answer>6</answer>", "<think>5</think> 6",
-        "\\begin{align} 6", "$$ 6", "6" + "." * 9000, "six " * 4000, "1 " * 9000, "1. " * 6000,
-    )  # fmt: skip
+        "",
+        " ",
+        "I do not know.",
+        "The answer is unknown.",
+        "There are 6 or 8 of them.",
+        "Therefore $6$, hence $8$, thus $9$.",
+        "#### 6",
+        "**6**",
+        "Answer: \\[ 6 \\]",
+        "```python\nprint(5 + 1)\n```",
+        "<answer>6</answer>",
+        "<think>5</think> 6",
+        "\\begin{align} 6",
+        "$$ 6",
+        "6" + "." * 9000,
+        "six " * 4000,
+        "1 " * 9000,
+        "1. " * 6000,
+    )
 
 
 FAMILIES = {
     make.__name__.replace("_", " "): list(make())
-    for make in (towers, factorials, integers, fractions, radicals, braces, parentheses, megabytes, characters, explosions,
-                 many_boxes, intervals, sets, matrices, units, numbers, equations, injections, patterns, prose)
-}  # fmt: skip
+    for make in (
+        towers,
+        factorials,
+        integers,
+        fractions,
+        radicals,
+        braces,
+        parentheses,
+        megabytes,
+        characters,
+        explosions,
+        many_boxes,
+        intervals,
+        sets,
+        matrices,
+        units,
+        numbers,
+        equations,
+        injections,
+        patterns,
+        prose,
+    )
+}
 
 
 def main() -> None:

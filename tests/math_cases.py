@@ -12,6 +12,10 @@ def box(content: str) -> str:
     return r"\boxed{" + content + "}"
 
 
+def matrix(rows: str, kind: str = "pmatrix") -> str:
+    return rf"\begin{{{kind}}} {rows} \end{{{kind}}}"
+
+
 def boxed(theme: str, *cases: tuple[str, str, bool]) -> list[tuple[str, str, str, bool]]:
     return [(theme, box(content), gold, right) for content, gold, right in cases]
 
@@ -91,7 +95,7 @@ CASES = [
         ("(0, 2)", "(10^{-8}, 2)", False),
         (r"\{0, 1\}", r"\{10^{-9}, 1\}", False),
         ("0.0000001x + 1", "0.0000002x + 1", False),
-        (r"\begin{pmatrix} 0 & 1 \end{pmatrix}", r"\begin{pmatrix} 10^{-9} & 1 \end{pmatrix}", False),
+        (matrix("0 & 1"), matrix("10^{-9} & 1"), False),
         ("0.0", r"10^{-7}\%", False),
         (r"3\times10^{-4}", "0.0003", True),
         ("0.0003", r"3\times10^{-4}", True),
@@ -340,11 +344,11 @@ CASES = [
     ),
     *boxed(
         "matrices",
-        (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", True),
-        (r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", True),
-        (r"\begin{pmatrix} 1 & 2 \\ 3 & 5 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", False),
-        (r"\begin{pmatrix} 0.5 \\ 1 \end{pmatrix}", r"\begin{pmatrix} \frac{1}{2} \\ 1 \end{pmatrix}", True),
-        (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", False),
+        (matrix(r"1 & 2 \\ 3 & 4"), matrix(r"1 & 2 \\ 3 & 4"), True),
+        (matrix(r"1 & 2 \\ 3 & 4", "bmatrix"), matrix(r"1 & 2 \\ 3 & 4"), True),
+        (matrix(r"1 & 2 \\ 3 & 5"), matrix(r"1 & 2 \\ 3 & 4"), False),
+        (matrix(r"0.5 \\ 1"), matrix(r"\frac{1}{2} \\ 1"), True),
+        (matrix("1 & 2"), matrix(r"1 \\ 2"), False),
     ),
     *boxed(
         "texts",
@@ -439,8 +443,8 @@ CASES = [
     ),
 ]  # fmt: skip
 
-# (response, gold answer): why Math-Verify judges it otherwise. Where the text has no box, and for two
-# boxes, this concerns the mode without boxes alone.
+# (response, gold answer): why Math-Verify judges it otherwise. Where the text has no box, and for
+# two boxes, this concerns the mode without boxes alone.
 LIMITS: dict[tuple[str, str], str] = {
     (box(r"e^{i\pi}"), "-1"): "i is a variable for Math-Verify unless it stands alone or in braces",
     (

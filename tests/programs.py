@@ -81,7 +81,7 @@ from unittest import mock
 from workbench.verifiers import Code, seccomp
 for line in sys.stdin:
     asked = json.loads(line)
-    with mock.patch.object(seccomp, "available", lambda: asked["filtered"]):
+    with mock.patch.object(seccomp, "available", return_value=asked["filtered"]):
         with Code(**asked["options"]) as code:
             scores = code.score(asked["responses"], asked["answers"])
     print(json.dumps([scores.reward.tolist(), scores.status.tolist()]), flush=True)
@@ -149,7 +149,7 @@ def verifier(kind: str, filtered: bool = True, **options):
     options = {"fenced": False, "deadline": DEADLINE, "memory_mb": 256, **options}
     if kind == "user":
         return UserCode(filtered and FILTERED, {"sandbox": "bwrap", **options})
-    with mock.patch.object(seccomp, "available", lambda: filtered and FILTERED):
+    with mock.patch.object(seccomp, "available", return_value=filtered and FILTERED):
         return Code(sandbox=kind, **options)
 
 

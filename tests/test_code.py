@@ -1,4 +1,4 @@
-"""Programs as answers: what tests say of right and wrong ones, and what is refused before any runs."""
+"""Programs as answers: what tests say of right and wrong ones, and what is refused unrun."""
 
 from __future__ import annotations
 
@@ -18,11 +18,34 @@ from workbench.verifiers.sandbox import left_open
 pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
 
 ADD = "def add(a, b):\n    return a + b\n"
-HUMAN_EVAL = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(-1, 1) == 0\ncheck(add)"
+HUMAN_EVAL = """
+def check(candidate):
+    assert candidate(1, 2) == 3
+    assert candidate(-1, 1) == 0
+check(add)
+"""
 EXPECTS_KEY_ERROR = "try:\n    f(1)\nexcept KeyError:\n    pass\nelse:\n    assert False"
 CONTAINERS = """
 from collections import *
 def f(): return Counter('aab'), {1}, frozenset([2]), b'x', 2j, None, OrderedDict(c=(1,))
+"""
+EQUAL_CONTAINERS = """
+assert f() == ({'a': 2, 'b': 1}, {1}, frozenset([2]), b'x', 2j, None, {'c': (1,)})
+"""
+SEVERAL_ASSERTS = """
+import math
+x = 2
+assert add(x, 2) == 4
+assert add('a', 'b') == 'ab'
+assert math.e > 2
+"""
+DEEP_RECURSION = """
+import sys, threading
+sys.setrecursionlimit(10**6)
+threading.stack_size(2**26)
+def f(n): return n and 1 + f(n - 1)
+t = threading.Thread(target=lambda: print(f(20000)))
+t.start(); t.join()
 """
 CLASS = """
 class A:
@@ -33,54 +56,125 @@ class A:
 
 VERDICTS = {
     "sums": ("print(sum(map(int, input().split())))", io(["1 2\n", "3\n"], ["5 6", "11"]), "ok"),
-    "main": ("import sys\nif __name__ == '__main__':\n    print(sys.stdin.read()[::-1])", io(["ab", "ba"]), "ok"),
+    "main": (
+        "import sys\nif __name__ == '__main__':\n    print(sys.stdin.read()[::-1])",
+        io(["ab", "ba"]),
+        "ok",
+    ),
     "wrong once": ("print(3)", io(["1 2\n", "3"], ["2 2\n", "4"]), "wrong"),
     "raises after": ("print(3)\nraise ValueError", io(["", "3"]), "wrong"),
     "syntax": ("print(3", io(["", "3"]), "wrong"),
     "null byte": ("print(3)\0", io(["", "3"]), "wrong"),
     "surrogate": ("print(3) # \ud800", io(["", "3"]), "wrong"),
     "exit 0": ("print(3)\nraise SystemExit", io(["", "3"]), "ok"),
-    "thread": ("import threading as t\nx = t.Thread(target=print, args=(3,)); x.start(); x.join()", io(["", "3"]), "ok"),
-    "a file of its own": ("open('/tmp/a', 'w').write('3')\nprint(open('/tmp/a').read())", io(["", "3"]), "wrong"),
+    "thread": (
+        "import threading as t\nx = t.Thread(target=print, args=(3,)); x.start(); x.join()",
+        io(["", "3"]),
+        "ok",
+    ),
+    "a file of its own": (
+        "open('/tmp/a', 'w').write('3')\nprint(open('/tmp/a').read())",
+        io(["", "3"]),
+        "wrong",
+    ),
     "input by its number": ("print(open(0).read())", io(["3", "3"]), "ok"),
-    "asyncio": ("import asyncio\nasync def main(): print(3)\nasyncio.run(main())", io(["", "3"]), "ok"),
-    "deep recursion": ("import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(2**26)\n"
-                       "def f(n): return n and 1 + f(n - 1)\nt = threading.Thread(target=lambda: print(f(20000)))\n"
-                       "t.start(); t.join()", io(["", "20000"]), "ok"),
+    "asyncio": (
+        "import asyncio\nasync def main(): print(3)\nasyncio.run(main())",
+        io(["", "3"]),
+        "ok",
+    ),
+    "deep recursion": (DEEP_RECURSION, io(["", "20000"]), "ok"),
     "no program": ("   \n", io(["", "3"]), "unparsed"),
     "memory": ("x = ['a' * 10**7 for _ in range(10**4)]", io(["", ""]), "crash"),
     "dies": ("import os\nos.abort()", io(["", ""]), "crash"),
-    "apps lines": ("print(input())\nprint(input())", json.dumps({"inputs": [["a", "b"]], "outputs": [["a", "b"]]}), "ok"),
+    "apps lines": (
+        "print(input())\nprint(input())",
+        json.dumps({"inputs": [["a", "b"]], "outputs": [["a", "b"]]}),
+        "ok",
+    ),
     "code contests": ("print(input())", json.dumps({"input": ["a\n"], "output": ["a\n"]}), "ok"),
-    "calls": (ADD, json.dumps({"function": "add", "calls": [[[1, 2], 3], [["a", "b"], "ab"], [[[1], [2]], [1, 2]]]}), "ok"),
-    "calls wrong": (ADD, json.dumps({"function": "add", "calls": [[[1, 2], 3], [[1, 3], 3]]}), "wrong"),
-    "calls tuple": ("def f(): return 1, (2.0000001, 3)", json.dumps({"function": "f", "calls": [[[], [1, [2.0, 3]]]]}), "ok"),
-    "apps wrapped": ("class Solution:\n    def f(self, x): return [x]", json.dumps(
-        {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [[2]]]}), "ok"),
+    "calls": (
+        ADD,
+        json.dumps(
+            {"function": "add", "calls": [[[1, 2], 3], [["a", "b"], "ab"], [[[1], [2]], [1, 2]]]}
+        ),
+        "ok",
+    ),
+    "calls wrong": (
+        ADD,
+        json.dumps({"function": "add", "calls": [[[1, 2], 3], [[1, 3], 3]]}),
+        "wrong",
+    ),
+    "calls tuple": (
+        "def f(): return 1, (2.0000001, 3)",
+        json.dumps({"function": "f", "calls": [[[], [1, [2.0, 3]]]]}),
+        "ok",
+    ),
+    "apps wrapped": (
+        "class Solution:\n    def f(self, x): return [x]",
+        json.dumps({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [[2]]]}),
+        "ok",
+    ),
     "calls missing": ("x = 1", json.dumps({"function": "add", "calls": [[[1, 2], 3]]}), "wrong"),
-    "calls raise": ("def f(): return 1 / 0", json.dumps({"function": "f", "calls": [[[], 0]]}), "wrong"),
-    "calls memory": ("def f(): return len('a' * 10**10)", json.dumps({"function": "f", "calls": [[[], 0]]}), "crash"),
-    "calls die": ("import os\ndef f(): os.abort()", json.dumps({"function": "f", "calls": [[[], 0]]}), "crash"),
-    "calls large": ("def f(n): return 'a' * n", json.dumps({"function": "f", "calls": [[[500_000], "a" * 500_000]]}), "ok"),
-    "calls too large": ("def f(): return 'a' * 1_100_000", asserts("assert f() == 'a' * 1_100_000"), "wrong"),
-    "asserts": (ADD, asserts("import math\nx = 2\nassert add(x, 2) == 4\nassert add('a', 'b') == 'ab'\nassert math.e > 2"), "ok"),
+    "calls raise": (
+        "def f(): return 1 / 0",
+        json.dumps({"function": "f", "calls": [[[], 0]]}),
+        "wrong",
+    ),
+    "calls memory": (
+        "def f(): return len('a' * 10**10)",
+        json.dumps({"function": "f", "calls": [[[], 0]]}),
+        "crash",
+    ),
+    "calls die": (
+        "import os\ndef f(): os.abort()",
+        json.dumps({"function": "f", "calls": [[[], 0]]}),
+        "crash",
+    ),
+    "calls large": (
+        "def f(n): return 'a' * n",
+        json.dumps({"function": "f", "calls": [[[500_000], "a" * 500_000]]}),
+        "ok",
+    ),
+    "calls too large": (
+        "def f(): return 'a' * 1_100_000",
+        asserts("assert f() == 'a' * 1_100_000"),
+        "wrong",
+    ),
+    "asserts": (ADD, asserts(SEVERAL_ASSERTS), "ok"),
     "asserts wrong": (ADD, asserts("assert add(2, 2) == 5"), "wrong"),
     "human eval": (ADD, asserts(HUMAN_EVAL), "ok"),
     "human eval wrong": ("def add(a, b): return 3", asserts(HUMAN_EVAL), "wrong"),
-    "containers": (CONTAINERS, asserts("assert f() == ({'a': 2, 'b': 1}, {1}, frozenset([2]), b'x', 2j, None, {'c': (1,)})"),
-                   "ok"),
+    "containers": (CONTAINERS, asserts(EQUAL_CONTAINERS), "ok"),
     "generator": ("def f(n): yield from range(n)", asserts("assert list(f(3)) == [0, 1, 2]"), "ok"),
     "exception": ("def f(x): raise KeyError(x)", asserts(EXPECTS_KEY_ERROR), "ok"),
     "no exception": ("def f(x): return x", asserts(EXPECTS_KEY_ERROR), "wrong"),
     "attributes set by tests": (CLASS, asserts("a = A(3)\na.x = 4\nassert a.get() == 4"), "ok"),
-    "objects": (CLASS, asserts("a = A(3)\nassert a.get() == a.x == 3\nassert len(a) == 7\n"
-                               "assert [A(i).x for i in 'ab'] == [*'ab']"),
-                "ok"),
-    "number of its own kind": ("class N(int): pass\ndef f(): return N(3)", asserts("assert f() == 3"), "ok"),
-    "not plain data": ("from fractions import Fraction\ndef f(): return Fraction(1, 2)", asserts("assert f() == 0.5"), "wrong"),
+    "objects": (
+        CLASS,
+        asserts(
+            "a = A(3)\nassert a.get() == a.x == 3\nassert len(a) == 7\n"
+            "assert [A(i).x for i in 'ab'] == [*'ab']"
+        ),
+        "ok",
+    ),
+    "number of its own kind": (
+        "class N(int): pass\ndef f(): return N(3)",
+        asserts("assert f() == 3"),
+        "ok",
+    ),
+    "not plain data": (
+        "from fractions import Fraction\ndef f(): return Fraction(1, 2)",
+        asserts("assert f() == 0.5"),
+        "wrong",
+    ),
     "huge numbers": ("def f(n): return 10 ** n", asserts("assert f(9000) == 10 ** 9000"), "ok"),
-    "functions": ("def twice(f, x): return f(f(x))\ndef inc(x): return x + 1", asserts("assert twice(inc, 1) == 3"), "ok"),
-}  # fmt: skip
+    "functions": (
+        "def twice(f, x): return f(f(x))\ndef inc(x): return x + 1",
+        asserts("assert twice(inc, 1) == 3"),
+        "ok",
+    ),
+}
 
 
 @all_kinds
@@ -176,10 +270,21 @@ def test_the_last_block_is_the_program(before, source):
 
 @pytest.mark.parametrize(
     ("found", "expected", "same"),
-    [("1 2\n", "1 2", True), ("1\n2", "1 2", True), ("1 2", "12", False), ("", "", True), ("0.3333333", "0.33333333", True),
-     ("1", "1.0", True), ("1.1", "1.2", False), ("2", "2.5", False), ("1.0", "1", False), ("nan", "1.0", False),
-     ("inf", "1.5", False), ("x", "1.5", False)],
-)  # fmt: skip
+    [
+        ("1 2\n", "1 2", True),
+        ("1\n2", "1 2", True),
+        ("1 2", "12", False),
+        ("", "", True),
+        ("0.3333333", "0.33333333", True),
+        ("1", "1.0", True),
+        ("1.1", "1.2", False),
+        ("2", "2.5", False),
+        ("1.0", "1", False),
+        ("nan", "1.0", False),
+        ("inf", "1.5", False),
+        ("x", "1.5", False),
+    ],
+)
 def test_outputs(found, expected, same):
     assert same_output(found, expected) is same
 
@@ -196,12 +301,22 @@ def test_values():
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.complex_numbers(allow_nan=False)
-    | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.tuples(st.integers()), inner)
-    | st.frozensets(st.integers()) | st.sets(st.text()),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.tuples(st.integers()), inner)
+        | st.frozensets(st.integers())
+        | st.sets(st.text())
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @given(PLAIN)

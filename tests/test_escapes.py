@@ -447,15 +447,17 @@ FORGERIES = {
     "has no function": "x = 1",
     "returns a container of the input": "def f(x): return (x,)",
     "returns a lot": "def f(x): return [[]] * 10**5",
-    "returns what is deep": "def f(x):\n    a = []\n    for _ in range(10**5): a = [a]\n    return a",
+    "returns what is deep": (
+        "def f(x):\n    a = []\n    for _ in range(10**5): a = [a]\n    return a"
+    ),
 }
 FORMS = [
     io(["4", str(GOLD)]),
     json.dumps({"function": "f", "calls": [[[4], GOLD], [[5], GOLD + 1]]}),
     asserts(f"assert f(4) == {GOLD}\nassert f(5) == {GOLD + 1}"),
     asserts(
-        f"def check(g):\n    assert g(4) == {GOLD}\n    assert all(map(g, [4])) and {GOLD} == g(4)\n"
-        "check(f)"
+        f"def check(g):\n    assert g(4) == {GOLD}\n"
+        f"    assert all(map(g, [4])) and {GOLD} == g(4)\ncheck(f)"
     ),
     asserts(
         f"assert {GOLD} == f(4)\nassert [f(4)] == [{GOLD}]\nassert f(4) in ({GOLD}, {GOLD + 1})"
@@ -476,7 +478,7 @@ def test_a_verdict_cannot_be_forged(kind):
 
 @all_kinds
 def test_an_exception_that_ends_iteration_passes_no_test(kind):
-    """Raised inside the tests' own `map`, StopIteration would end it as if every case had passed."""
+    """Raised inside the tests' own `map`, StopIteration would end it as if all cases had passed."""
     tests = [
         "assert all(map(f, [2, 3, 5]))",
         "assert not any(map(f, [4, 6]))",

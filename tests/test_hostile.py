@@ -1,8 +1,9 @@
 """The verifier of mathematics under attack, and the gold answers of the project's own problems.
 
-The deadline is a contract, so it is measured: by the pool, from the moment a worker has nothing before the item until
-its answer is in. On a busy machine anything may be late: a batch in which something was is tried again under a longer
-deadline, and the same half second beyond it. A fault is late every time.
+The deadline is a contract, so it is measured: by the pool, from the moment a worker has nothing
+before the item until its answer is in. On a busy machine anything may be late: a batch in which
+something was is tried again under a longer deadline, and the same half second beyond it. A fault is
+late every time.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ def test_hostile_answers_cost_their_deadline_and_change_nothing_for_others(verif
 
 
 def in_time(verifiers, responses, answers, expected):
-    """The scores under the first deadline that every answer kept and no answer with an expected status ran into."""
+    """The scores under the first deadline that every answer kept.
+
+    No answer with an expected status may have run into it either.
+    """
     for verifier in verifiers:
         verifier.pool.slowest = 0.0
         scores = verifier.score(responses, answers)
@@ -145,7 +149,7 @@ def test_memory_of_a_fork_is_bounded_by_the_kernel(judge):
 
 @pytest.mark.parametrize("n", [2_000, 200_000])
 def test_looking_for_boxes_takes_few_steps_per_character(n):
-    """Quadratic work at the larger size, 10^10 steps, would not end within the test run; hours, for the last two."""
+    """Quadratic work at the larger size, 10^10 steps, would not end within the test run."""
     text = r"\boxed{" * n
     assert last_box(text) is None and only_box(text) is None
     assert last_box(box := r"\boxed{" + "{" * n + "}" * n + "}") == box
@@ -237,7 +241,10 @@ def test_gold_answers_of_hub_samples_score_1():
 
 
 def golds_of(row: dict) -> list[str]:
-    """The gold answers in a row as its data set writes them: `answer`, GSM8K's after ####, or the box of the solution."""
+    """The gold answers in a row as its data set writes them.
+
+    They are in `answer`, in GSM8K after ####, or in the box of the solution.
+    """
     found = row.get("answer", row.get("final_answer", row.get("solution")))
     texts = found if isinstance(found, list) else [str(found)] * (found is not None)
     return [

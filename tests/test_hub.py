@@ -43,7 +43,7 @@ OF_TEXT = [name for name in hub.DATA_SETS if name not in OF_CODE]
 
 @pytest.fixture(autouse=True)
 def caches(tmp_path, monkeypatch):
-    """The caches of the hub and of datasets in a directory of the test, no progress bars, no network."""
+    """Caches of the hub and of datasets in the test's directory, no progress bars, no network."""
     import huggingface_hub
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
@@ -163,10 +163,14 @@ DISHONEST = {
     "does nothing": "pass",
     "prints": "print(1)\nprint('ok')",
     "exits": "import os\nos._exit(0)",
-    "returns what equals everything": "class E:\n    def __eq__(s, o): return True\ndef NAME(*a): return E()",
+    "returns what equals everything": (
+        "class E:\n    def __eq__(s, o): return True\ndef NAME(*a): return E()"
+    ),
     "ends the tests' iteration": "def NAME(*a): raise StopIteration",
     "returns its input": "def NAME(*a): return a[0]",
-    "replaces the comparison": "def assertion(*a): pass\ndef check(*a): pass\ndef NAME(*a): return 0",
+    "replaces the comparison": (
+        "def assertion(*a): pass\ndef check(*a): pass\ndef NAME(*a): return 0"
+    ),
 }
 
 
@@ -552,7 +556,8 @@ def test_offline_the_error_is_the_command(name):
 NOT_FOUND = [
     (
         "gpqa",
-        "Dataset 'Idavidrein/gpqa' is a gated dataset on the Hub. You must be authenticated to access it.",
+        "Dataset 'Idavidrein/gpqa' is a gated dataset on the Hub. "
+        "You must be authenticated to access it.",
         PermissionError,
         "gpqa: Idavidrein/gpqa is gated: accept its terms at https",
     ),

@@ -149,7 +149,10 @@ def test_long_texts_both_ways(judge):
 
 def test_grandchildren_die_with_a_killed_worker(judge, tmp_path):
     note = tmp_path / "pid"
-    deed = f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(60)"
+    deed = (
+        f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); "
+        "time.sleep(60)"
+    )
     with Pool(judge, workers=1, deadline=0.5) as pool:
         assert pool.run([{"do": deed}])[0]["status"] == "timeout"
         wait_for(lambda: not alive(int(note.read_text())))

@@ -1,4 +1,4 @@
-"""Verdicts of the mathematical verifier, what it refuses, its cache, and answers made to hang it."""
+"""Verdicts of the mathematical verifier, what it refuses, its cache, and hostile answers."""
 
 from __future__ import annotations
 
@@ -218,9 +218,19 @@ def test_integers_agree_with_math_verify(math):
 
 @pytest.mark.parametrize(
     "argument",
-    [{"workers": 0}, {"workers": 1.5}, {"deadline": 0}, {"deadline": float("nan")}, {"deadline": "5"}, {"memory_mb": 0},
-     {"max_chars": 0}, {"cache": -1}, {"boxed": 1}, {"workers": True}],
-)  # fmt: skip
+    [
+        {"workers": 0},
+        {"workers": 1.5},
+        {"deadline": 0},
+        {"deadline": float("nan")},
+        {"deadline": "5"},
+        {"memory_mb": 0},
+        {"max_chars": 0},
+        {"cache": -1},
+        {"boxed": 1},
+        {"workers": True},
+    ],
+)
 def test_constructor_arguments(argument):
     name = next(iter(argument))
     with pytest.raises(ValueError, match=f"{name}=.*needed"):
@@ -254,7 +264,10 @@ def test_config_and_import():
     assert config["deadline"] == 2.0
     assert Math(**config).config == config
     assert sorted(config) == ["boxed", "cache", "deadline", "max_chars", "memory_mb", "workers"]
-    code = "import sys, workbench.verifiers; print({'math_verify', 'sympy', 'pandas', 'torch'} & set(sys.modules))"
+    code = (
+        "import sys, workbench.verifiers; "
+        "print({'math_verify', 'sympy', 'pandas', 'torch'} & set(sys.modules))"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert (
         subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
