@@ -56,7 +56,7 @@ def caches(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def math():
-    with Math() as verifier:
+    with Math(deadline=20) as verifier:
         yield verifier
 
 

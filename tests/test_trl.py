@@ -123,8 +123,27 @@ def test_the_number_of_micro_batches_changes_no_gradient(loss, tmp_path):
     if loss != "bnpo":  # a mean of micro-batches' means is defined by the split
         for steps in (2, 3, 8):
             assert torch.allclose(by_steps[steps], by_steps[1], atol=1e-6)
-    for aggregation in (ours for ours, theirs in LOSSES.items() if theirs == loss):
-        assert torch.allclose(by_steps[3], own_gradient(one, aggregation), atol=1e-5)
+    for surrogate, aggregation in _objectives(loss):
+        expected = own_gradient(one, aggregation, surrogate=surrogate)
+        assert torch.allclose(by_steps[3], expected, atol=1e-5)
+
+
+def _objectives(loss):
+    """The objectives of methods that are TRL's loss of that name on the same advantages."""
+    return [
+        (surrogate, aggregation)
+        for (surrogate, aggregation), name in LOSSES.items()
+        if name == loss and aggregation != "group"
+    ]
+
+
+def test_the_mean_over_groups_is_that_of_the_objective(tmp_path):
+    one = shaken(trainer(tmp_path, methods.grpo(4, loss_aggregation="group")))
+    expected = own_gradient(one, "group")
+    assert expected.abs().max() > 1e-3
+    for steps in (1, 3):
+        assert torch.allclose(gradient(one, steps), expected, atol=1e-5)
+    assert not torch.allclose(own_gradient(one, "rollout"), expected, atol=1e-5)
 
 
 def test_the_number_of_micro_batches_changes_no_penalty(tmp_path):
@@ -191,8 +210,9 @@ def test_a_weight_of_a_row_multiplies_its_loss(loss, tmp_path):
     found = gradient(one, 3, hand_made_round(row_weights))
     folded = hand_made_round(advantages=hand_made_round().advantages * row_weights)
     assert torch.allclose(found, gradient(one, 1, folded), atol=1e-6)
-    for aggregation in (ours for ours, theirs in LOSSES.items() if theirs == loss):
-        expected = own_gradient(one, aggregation, hand_made_round(row_weights))
+    for surrogate, aggregation in _objectives(loss):
+        weighted = hand_made_round(row_weights)
+        expected = own_gradient(one, aggregation, weighted, surrogate=surrogate)
         assert torch.allclose(found, expected, atol=1e-5)
 
 

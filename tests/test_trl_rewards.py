@@ -25,11 +25,14 @@ from trl_cases import (
 
 from workbench import methods
 from workbench.advantages import Posterior
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import choose
 from workbench.trl import report
 from workbench.trl.table import weighted_sum
 from workbench.trl.verdict import Verdict, reads_verdict
 
-READING_VERDICTS = [name for name in methods.PAPERS if reads_verdict(small(name))]
+EVERY = (*methods.PAPERS, *methods.MORE_PAPERS)
+READING_VERDICTS = [name for name in EVERY if reads_verdict(small(name))]
 
 
 # What is correct
@@ -56,16 +59,76 @@ def test_every_method_trains_on_format_and_accuracy_in_any_order(name, order, tm
     assert max(logged(one, "workbench/trained")[0]) > 0
 
 
-@pytest.mark.parametrize("name", methods.PAPERS)
+@pytest.mark.parametrize("place, name", enumerate(methods.MORE_PAPERS))
+def test_every_further_method_trains_on_format_and_accuracy(place, name, tmp_path):
+    """In either order by turns, and after a round in which every reward was None."""
+
+    def accuracy(completions, answer, trainer_state, **_):
+        if trainer_state.global_step == 0:
+            return [None] * len(completions)
+        return right(completions, answer)
+
+    def form(completions, trainer_state, **_):
+        if trainer_state.global_step == 0:
+            return [None] * len(completions)
+        return boxed(completions)
+
+    if name in ("gmpo", "clip_cov", "kl_cov"):
+        refused(tmp_path, small(name), f"^surrogate='{name}' .*: TRL has no such loss")
+        return
+    functions = [form, accuracy] if place % 2 else [accuracy, form]
+    shares = [0.2, 0.8] if place % 2 else [0.8, 0.2]
+    settings = {"reward": functions, "reward_weights": shares, "max_steps": 3}
+    one = trainer(tmp_path, small(name), options={"correct": "accuracy"}, **settings)
+    before = weights(one)
+    trained(one)
+    assert not same(before, weights(one))
+    trained_on, unscored = logged(one, "workbench/trained", "workbench/unscored")
+    assert trained_on[0] == 0 and max(trained_on) > 0
+    assert unscored[0] > 0 and unscored[1:] == [0, 0]
+    correct, judged = logged(one, "workbench/correct", "rewards/accuracy/mean")
+    if len(set(one.needs) & {"resampling", "more_problems"}):
+        assert all(0 <= share <= 1 for share in correct)  # TRL's mean is one of several calls
+    else:
+        assert correct == pytest.approx(judged[-len(correct) :])
+
+
+@pytest.mark.parametrize("name", sorted({*EVERY} - {*READING_VERDICTS}))
+def test_a_method_that_needs_no_verdict_reads_none(name):
+    """It decides the same whatever is correct."""
+    method = small(name)
+    rng = np.random.default_rng(0)
+    rollouts = Rollouts(
+        np.repeat(["a", "b", "c"], 4),
+        reward=rng.integers(0, 2, 12).astype(float),
+        response=Ragged.of([[5, 6]] * 12, np.int32),
+        entropy=rng.random(12),
+        round=np.ones(12, dtype=np.int64),
+        columns={"gradient": np.ones(12, dtype=bool), "uses": np.zeros(12, dtype=np.int64)},
+    )
+    context = Context(seed=0, round=1, max_new_tokens=24)
+    rounds = []
+    for verdict in (np.zeros(12, dtype=bool), np.arange(12) % 3 == 0):
+        table = rollouts.assign(correct=verdict, clip_ratio=np.zeros(12))
+        rounds.append(choose(method.clone(), table, np.arange(12), context))
+    first, second = rounds
+    assert np.array_equal(first.rows, second.rows)
+    assert np.array_equal(first.advantages, second.advantages)
+
+
+@pytest.mark.parametrize("name", READING_VERDICTS)
 def test_a_method_that_asks_what_is_correct_must_be_told(name, tmp_path):
     settings = {"reward": [boxed, right], "reward_weights": [0.2, 0.8]}
-    if name in READING_VERDICTS:
-        match = (
-            r"^correct=None: the method '\w+' asks which rollouts are correct, and there are 2 "
-            r"reward functions; pass correct='boxed' or correct='right' \(correct where it gives"
-        )
-        refused(tmp_path, small(name), match, **settings)
-        return
+    match = (
+        r"^correct=None: the method '\w+' asks which rollouts are correct, and there are 2 "
+        r"reward functions; pass correct='boxed' or correct='right' \(correct where it gives"
+    )
+    refused(tmp_path, small(name), match, **settings)
+
+
+@pytest.mark.parametrize("name", ["pods", "cbs", "cppo"])
+def test_a_method_that_asks_for_no_verdict_logs_none(name, tmp_path):
+    settings = {"reward": [boxed, right], "reward_weights": [0.2, 0.8]}
     one = trained(trainer(tmp_path, small(name), max_steps=1, **settings))
     assert logged(one, "workbench/reward")[0]
     assert logged(one, "workbench/correct", "workbench/all_positive") == [[], []]
@@ -82,7 +145,7 @@ def short(completions, **_):
 
 
 @pytest.mark.parametrize("function, given", [(half, "0.5"), (short, "-")])
-@pytest.mark.parametrize("name", READING_VERDICTS)
+@pytest.mark.parametrize("name", [name for name in READING_VERDICTS if name in methods.PAPERS])
 def test_rewards_other_than_0_and_1_do_not_say_what_is_correct(name, function, given, tmp_path):
     method = small(name)
     one = trainer(tmp_path, method, reward=function)

@@ -75,11 +75,36 @@ def test_a_method_in_trl_s_words():
         "importance_sampling_level": "token",
         "entropy_coef": 1e-3,
         "use_adaptive_entropy": False,
+        "delta": None,
     }
     assert arguments(methods.dr_grpo())["loss_type"] == "dr_grpo"
-    by_group = methods.grpo().but(objective=Objective(loss_aggregation="group"))
-    with pytest.raises(ValueError, match=r"^loss_aggregation='group': TRL has no such average"):
-        arguments(by_group)
+    two_sided = methods.grpo().but(objective=Objective(dual_clip=3.0))
+    assert arguments(two_sided)["delta"] == 3.0
+    sapo = arguments(methods.sapo(temperatures=(1.0, 2.0)))
+    assert sapo["loss_type"] == "sapo"
+    assert (sapo["sapo_temperature_pos"], sapo["sapo_temperature_neg"]) == (1.0, 2.0)
+    cispo = arguments(methods.cispo(clip=(1.0, 4.0)))
+    assert (cispo["loss_type"], cispo["epsilon_high"]) == ("cispo", 5.0)
+
+
+@pytest.mark.parametrize("name", ["gmpo", "clip_cov", "kl_cov"])
+def test_an_objective_that_trl_does_not_have_is_refused(name, tmp_path):
+    method = getattr(methods, name)(4)
+    match = rf"^surrogate='{name}' with loss_aggregation='\w+': TRL has no such loss; it has 'clip'"
+    refused(tmp_path, method, match)
+    # With TRL's own objective the rest of the method is carried.
+    trainer(tmp_path, method, options={"objective_from": "args"})
+    match = (
+        r"^clip=\(0\.2, 0\.2\): TRL's loss 'cispo' has no lower bound .* use clip=\(1\.0, 0\.2\)"
+    )
+    refused(tmp_path, methods.cispo(4, clip=(0.2, 0.2)), match)
+
+
+def test_a_penalty_that_is_not_averaged_over_groups_is_warned_of(tmp_path, caplog):
+    trainer(tmp_path, small("aero"))
+    assert "TRL averages" not in caplog.text
+    trainer(tmp_path, small("aero").but(objective=Objective(loss_aggregation="group", kl=0.1)))
+    assert "TRL averages the KL penalty over rollouts, and not over groups" in caplog.text
 
 
 # How rewards are scaled
@@ -123,6 +148,12 @@ def test_scale_rewards_must_say_what_the_advantage_does(advantage, word, tmp_pat
         (methods.aero(), None),
         (methods.cbs(n=8), 2),
         (methods.cbs(n=8, scope="buffer"), None),
+        (methods.cppo(16), 8),
+        (methods.cppo(16, scope="batch"), None),
+        (methods.pruned(8), 8),
+        (methods.lilo(8), 8),
+        (methods.ragen(16), None),
+        (methods.speed(), None),
     ],
 )
 def test_rollouts_trained_on_for_each_problem(method, size):
@@ -148,6 +179,24 @@ def test_other_numbers_of_generations_are_refused(tmp_path):
     refused(tmp_path, methods.grpo(6), match, num_generations=8)
     for size in (2, 4):  # how many rollouts of a problem it trains on varies
         assert trainer(tmp_path, methods.aero(), num_generations=size).num_generations == size
+
+
+# Levels of problems
+
+
+def test_a_curriculum_by_level_reads_the_column_of_that_name(tmp_path):
+    method = methods.adarft(4)
+    data = dataset(16, levels=(1, 2))
+    one = trainer(tmp_path, method, data=data)
+    assert [problem.level for problem in one.training_set().pool] == data["level"]
+    assert set(data["level"]) == {1, 2}
+    match = r"^curriculum=AdaRft\(.*\): train_dataset has no column 'level'; add one with whole"
+    refused(tmp_path, method, match, data=data.remove_columns("level"))
+    fractions = data.remove_columns("level").add_column("level", [0.5] * 16)
+    refused(tmp_path, method, r"^train_dataset: level of row 0=0\.5: a whole", data=fractions)
+    known = {workbench_trl.problem_id(prompt): 50.0 for prompt in data["prompt"]}
+    own = methods.adarft(4, difficulties=known)
+    trainer(tmp_path, own, data=data.remove_columns("level"))
 
 
 # What is refused

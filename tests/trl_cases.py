@@ -35,11 +35,38 @@ SMALL = {
     "knapsack": methods.knapsack(4),
     "aero": methods.aero(explore=4, total=8, n_max=8),
     "cbs": methods.cbs(n=4, p=50),
+    "reinforce_ada": methods.reinforce_ada(stages=2, k=4, keep=4),
+    "reinforce_ada_est": methods.reinforce_ada_est(4),
+    "greso": methods.greso(4),
+    "speed": methods.speed(4, 2, groups=2),
+    "mopps": methods.mopps(4, factor=2),
+    "cures": methods.cures(4),
+    "hora": methods.hora(4, probe=2),
+    "vip": methods.vip(4),
+    "cppo": methods.cppo(8),
+    "ragen": methods.ragen(4),
+    "pruned": methods.pruned(4),
+    "asymmetric": methods.asymmetric(4),
+    "pass_at_k": methods.pass_at_k(4, k=2),
+    "pkpo": methods.pkpo(4, k=2),
+    "rl_zvp": methods.rl_zvp(4),
+    "discounted_beta": methods.discounted_beta(4),
+    "mapp": methods.mapp(4, factor=2),
+    "rlep": methods.rlep(4, each=1),
+    "experience_replay": methods.experience_replay(4, size=32),
+    "exgrpo": methods.exgrpo(4, start=0.0),
+    "lilo": methods.lilo(4, factor=2),
+    "adarft": methods.adarft(4),
+    "cispo": methods.cispo(4),
+    "sapo": methods.sapo(4),
+    "gmpo": methods.gmpo(4),
+    "clip_cov": methods.clip_cov(4),
+    "kl_cov": methods.kl_cov(4),
 }
 
 
 def small(name):
-    """A method of `methods.PAPERS`, small where it has a small form."""
+    """A method of `methods.PAPERS` or `methods.MORE_PAPERS`, small where it has a small form."""
     return SMALL[name] if name in SMALL else getattr(methods, name)()
 
 
@@ -60,7 +87,8 @@ def boxed(completions, **_):
 
 def dataset(n=32, levels=(1, 2, 3, 4), **options):
     problems = arithmetic(n, levels=levels, **options)
-    return Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in problems])
+    rows = [{"prompt": p.prompt, "answer": p.answer, "level": p.level} for p in problems]
+    return Dataset.from_list(rows)
 
 
 def config(out, **options):
@@ -187,7 +215,7 @@ def gradient(one, steps, outcome=None):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def own_gradient(one, loss_aggregation, outcome=None, length=None):
+def own_gradient(one, loss_aggregation, outcome=None, length=None, surrogate="clip"):
     """The same by this package's objective, on all chosen rows at once."""
     outcome = hand_made_round() if outcome is None else outcome
     rows = outcome.rollouts.take(outcome.rows)
@@ -209,5 +237,7 @@ def own_gradient(one, loss_aggregation, outcome=None, length=None):
         torch.as_tensor(rows.response.mask()),
         loss_aggregation=loss_aggregation,
         length=length or one.max_completion_length,
+        groups=rows.group,
+        surrogate=surrogate,
     ).backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])

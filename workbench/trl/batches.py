@@ -15,6 +15,7 @@ import torch
 from accelerate.logging import get_logger
 from trl.trainer.utils import use_adapter
 
+from workbench.objectives import Objective
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.trl import table
@@ -127,20 +128,38 @@ def deal(
     return [parts[i * processes : (i + 1) * processes] for i in range(steps)]
 
 
+def group_factors(groups: np.ndarray) -> np.ndarray:
+    """What makes a mean over rollouts a mean over groups of the means over their rollouts, (K,).
+
+    Parameters
+    ----------
+    groups : (K,) keys of the groups
+
+    Examples
+    --------
+    >>> group_factors(np.array(["a", "a", "a", "b"])).round(4)
+    array([0.6667, 0.6667, 0.6667, 2.    ])
+    """
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    return len(groups) / (len(sizes) * sizes[group])
+
+
 class MicroBatches:
     """Makes a process's micro-batches of a round.
 
     Parameters
     ----------
     trainer : GRPOTrainer
-    length : int, optional
-        The constant of the loss "constant" (TRL's dr_grpo), in tokens; None for TRL's own, which is
-        max_completion_length.
+    objective : Objective, optional
+        That of the method. None where the loss is that of TRL's configuration.
     """
 
-    def __init__(self, trainer: GRPOTrainer, length: int | None) -> None:
+    def __init__(self, trainer: GRPOTrainer, objective: Objective | None) -> None:
         self.trainer = trainer
-        self.length = length
+        # The constant of the loss "constant" (TRL's dr_grpo), in tokens; None for TRL's own, which
+        # is max_completion_length.
+        self.length = None if objective is None else objective.length
+        self.by_group = objective is not None and objective.loss_aggregation == "group"
         self.warned = False
 
     def make(self, outcome: Round, context: Context, filler: Rollouts) -> list[dict[str, Any]]:
@@ -199,17 +218,18 @@ class MicroBatches:
                 f"selector: mini_batch={outcome.mini_batch}, but TRL's settings say how large a "
                 "step is; use mini_batch=None"
             )
-        if outcome.weights is None:
-            return outcome.advantages
-        if self.trainer.has_penalty:
+        if outcome.weights is not None and self.trainer.has_penalty:
             raise ValueError(
                 "selector: it weighs rollouts, but TRL weighs its KL penalty and its entropy bonus "
                 "alike for all of them; leave these two out"
             )
+        weights = np.ones(len(chosen)) if outcome.weights is None else outcome.weights
+        if self.by_group:
+            weights = weights * group_factors(chosen.group)
         if isinstance(outcome.advantages, Ragged):
-            weights = np.repeat(outcome.weights, chosen.lengths)
+            weights = np.repeat(weights, chosen.lengths)
             return Ragged(outcome.advantages.values * weights, outcome.advantages.offsets)
-        return outcome.advantages * outcome.weights
+        return outcome.advantages * weights
 
     def _rows_to_compute(self, chosen: Rollouts, advantages: np.ndarray | Ragged) -> np.ndarray:
         """Which of the chosen rows the gradient depends on."""

@@ -26,17 +26,19 @@ class TrainingSet:
     Parameters
     ----------
     dataset : datasets.Dataset
-        With the column "prompt".
+        With the column "prompt", and perhaps with "level", the difficulty of each problem.
     """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.places: dict[str, int] = {}  # id of a problem -> row
+        has_levels = "level" in dataset.column_names
+        levels = dataset["level"] if has_levels else [0] * len(dataset)
         problems = []
-        for place, prompt in enumerate(dataset["prompt"]):
+        for place, (prompt, level) in enumerate(zip(dataset["prompt"], levels)):
             name = table.numbered(table.problem_id(prompt), self.places)
             self.places[name] = place
-            problems.append(Problem(name, prompt, ""))
+            problems.append(Problem(name, prompt, "", level))
         self.pool = Pool(problems)
 
     def row(self, problem: Problem) -> dict[str, Any]:
@@ -161,7 +163,7 @@ class RoundSampler:
         drawn = trainer.draw(rows)
         ends = {*trainer.eos_token_ids, trainer.padding.token}
         rollouts = table.sampled_table(names, drawn.output, drawn.responses, drawn.texts, ends)
-        if trainer.needs & {"entropy", "old_logprobs"}:
+        if trainer.needs & {"entropy", "old_logprobs", "token_entropy"}:
             rollouts = self._with_logprobs(rollouts)
         return rollouts, drawn.scores
 
@@ -173,12 +175,15 @@ class RoundSampler:
         mask = inputs["completion_mask"]
         if "tool_mask" in rollouts:
             mask = mask * trainer.padding.column(rollouts["tool_mask"])
-        total = torch.where(mask.bool(), entropy.double(), 0.0).sum(1)
-        mean = total / mask.sum(1).clamp(min=1)
+        entropy = torch.where(mask.bool(), entropy.double(), 0.0)
+        mean = entropy.sum(1) / mask.sum(1).clamp(min=1)
+        columns = {"entropy": mean.cpu().numpy()}
+        if "token_entropy" in trainer.needs:
+            padded = entropy.float().cpu().numpy()
+            columns["token_entropy"] = Ragged.of_padded(padded, rollouts.lengths)
         padded = logprobs.float().cpu().numpy()
-        return rollouts.assign(
-            old_logprobs=Ragged.of_padded(padded, rollouts.lengths), entropy=mean.cpu().numpy()
-        )
+        columns["old_logprobs"] = Ragged.of_padded(padded, rollouts.lengths)
+        return rollouts.assign(**columns)
 
     # TRL's log of completions
 

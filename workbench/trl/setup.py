@@ -17,18 +17,35 @@ from trl import GRPOConfig
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from workbench.advantages import BatchNormalized, GroupNormalized, Posterior
-from workbench.allocators import DynamicSampling, Knapsack, Uniform
-from workbench.curricula import ShuffledEpochs
+from workbench.allocators import DynamicSampling, Knapsack, MostLearnable, Uniform
+from workbench.curricula import AdaRft, ShuffledEpochs
 from workbench.methods import Method
-from workbench.objectives import check_clipped
-from workbench.selectors import All, MaxReward, MaxVariance, Random, Scheduler
+from workbench.objectives import Objective
+from workbench.selectors import (
+    All,
+    LargestAdvantage,
+    MaxReward,
+    MaxVariance,
+    Pruned,
+    Random,
+    Scheduler,
+)
 from workbench.trl.verdict import check_correct
 from workbench.utils.descriptions import compose
 from workbench.utils.validation import instance_of, one_of, whole_number
 
 logger = get_logger(__name__)
 
-LOSSES = {"token": "dapo", "rollout": "grpo", "constant": "dr_grpo"}
+# (surrogate, loss_aggregation) -> TRL's loss_type. The mean over groups is TRL's mean over rollouts
+# of advantages that `group_factors` weighs.
+LOSSES = {
+    ("clip", "token"): "dapo",
+    ("clip", "rollout"): "grpo",
+    ("clip", "group"): "grpo",
+    ("clip", "constant"): "dr_grpo",
+    ("cispo", "token"): "cispo",
+    ("sapo", "rollout"): "sapo",
+}
 OBJECTIVE_FROM = ("method", "args")
 DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
 
@@ -46,6 +63,7 @@ PROVIDES = frozenset(
         "update_statistics",
         "row_weights",
         "token_advantages",
+        "token_entropy",
         "resampling",
     }
 )
@@ -75,22 +93,39 @@ def arguments(method: Method) -> dict[str, Any]:
     'sequence'
     """
     objective = method.objective
-    check_clipped(objective, "TRL's trainer")
-    if objective.loss_aggregation not in LOSSES:
+    loss = LOSSES.get((objective.surrogate, objective.loss_aggregation))
+    if loss is None:
+        known = ", ".join(f"{kind!r} with {mean!r}" for kind, mean in LOSSES)
         raise ValueError(
-            f"loss_aggregation={objective.loss_aggregation!r}: TRL has no such average; use one of "
-            f"{', '.join(map(repr, LOSSES))}"
+            f"surrogate={objective.surrogate!r} with loss_aggregation="
+            f"{objective.loss_aggregation!r}: TRL has no such loss; it has {known}"
         )
     low, high = objective.clip
-    return {
-        "loss_type": LOSSES[objective.loss_aggregation],
+    settings = {
+        "loss_type": loss,
         "epsilon": low,
         "epsilon_high": high,
         "beta": objective.kl,
         "importance_sampling_level": objective.importance_sampling,
         "entropy_coef": objective.entropy,
         "use_adaptive_entropy": False,
+        "delta": objective.dual_clip,
     }
+    if loss == "cispo":
+        _check_cispo(objective)
+        settings["epsilon_high"] = 1 + high  # TRL's bound is that of the ratio itself
+    if loss == "sapo":
+        positive, negative = objective.temperatures
+        settings |= {"sapo_temperature_pos": positive, "sapo_temperature_neg": negative}
+    return settings
+
+
+def _check_cispo(objective: Objective) -> None:
+    if objective.clip[0] < 1:
+        raise ValueError(
+            f"clip={objective.clip}: TRL's loss 'cispo' has no lower bound on the ratio; use "
+            f"clip=(1.0, {objective.clip[1]})"
+        )
 
 
 def scale_rewards(method: Method) -> str | None:
@@ -119,12 +154,14 @@ def trained_per_problem(method: Method) -> int | None:
     selector = method.selector
     if sampled is None or method.replay is not None:
         return None
-    if type(selector) is All:
-        return sampled
+    if type(selector) in (All, Pruned):
+        return sampled  # what `Pruned` drops stays in the batch, with weight 0
     if type(method.allocator) is Knapsack:
         return None  # the average over problems is fixed, but not what is selected of each
     if type(selector) in (MaxVariance, MaxReward, Random):
         return min(selector.m, sampled)
+    if type(selector) is LargestAdvantage and selector.scope == "group":
+        return max(1, int(sampled * (1 - selector.drop) + 1e-9))
     if type(selector) is Scheduler and selector.scope == "group":
         percent = 30 if selector.keep is None else selector.keep
         return max(1, int(sampled * percent / 100 + 1e-9))
@@ -132,7 +169,7 @@ def trained_per_problem(method: Method) -> int | None:
 
 
 def _sampled_per_problem(allocator: Any) -> int | None:
-    if type(allocator) is Uniform:
+    if type(allocator) in (Uniform, MostLearnable):
         return allocator.n
     if type(allocator) is Knapsack and allocator.total is None:
         return allocator.n
@@ -221,6 +258,12 @@ def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) ->
     """Set the objective's settings that were left at TRL's defaults; ValueError for others."""
     if objective_from == "args":
         return
+    objective = method.objective
+    if objective.loss_aggregation == "group" and objective.kl > 0:
+        logger.warning(
+            f"loss_aggregation='group' with kl={objective.kl:g}: TRL averages the KL penalty over "
+            "rollouts, and not over groups"
+        )
     for name, value in arguments(method).items():
         present = getattr(config, name)
         if present == value:
@@ -342,6 +385,24 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
             f"curriculum={compose(method.curriculum)}: it chooses problems from train_dataset, so "
             "a datasets.Dataset is needed there"
         )
+    _check_levels(method, given.get("train_dataset"))
+
+
+def _check_levels(method: Method, dataset: Any) -> None:
+    """Raise ValueError where a curriculum goes by levels that the data set does not have.
+
+    All problems would then have the same level, and the first ones would come back for ever.
+    """
+    curriculum = method.curriculum
+    if type(curriculum) is not AdaRft or curriculum.difficulties is not None:
+        return
+    if "level" not in dataset.column_names:
+        raise ValueError(
+            f"curriculum={compose(curriculum)}: train_dataset has no column 'level'; add one with "
+            "whole numbers, or pass difficulties= with a number for each workbench.trl.problem_id"
+        )
+    for row, level in enumerate(dataset["level"]):
+        whole_number(f"train_dataset: level of row {row}", level, 0)
 
 
 def chooses_problems(method: Method) -> bool:

@@ -174,8 +174,8 @@ class GRPOTrainer(trl.GRPOTrainer):
         self._empty_rounds = EmptyRounds()
         self._at_work: RoundAtWork | None = None
         self._training_set: TrainingSet | None = None
-        length = method.objective.length if objective_from == "method" else None
-        self._micro_batches = MicroBatches(self, length)
+        objective = method.objective if objective_from == "method" else None
+        self._micro_batches = MicroBatches(self, objective)
         self._loss_metrics = LossMetrics(self.importance_sampling_level == "sequence")
         # What TRL has computed in the call at work, kept for us.
         self._drawing = False
@@ -222,6 +222,7 @@ class GRPOTrainer(trl.GRPOTrainer):
             epoch=self._epoch(size),
             policy=_Policy(self),
             max_new_tokens=self.max_completion_length,
+            temperature=self.temperature,
         )
         sampler = RoundSampler(self, context)
         if setup.chooses_problems(self.method):
@@ -473,8 +474,12 @@ class _Policy:
     def __init__(self, trainer: GRPOTrainer) -> None:
         self.trainer = trainer
 
-    def logprobs(self, rollouts: Rollouts) -> torch.Tensor:
-        """Log-probabilities of the responses under the current weights, (R, T)."""
+    def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
+        """Log-probabilities of the responses under the current weights, (R, T), in nats.
+
+        The temperature is the trainer's, which is what a round's context says as well.
+        """
+        assert temperature == self.trainer.temperature
         inputs = self.trainer.padding.tokens(rollouts)
         return self.trainer.score_tokens(self.trainer.model, inputs)[0].float()
 

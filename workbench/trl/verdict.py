@@ -15,17 +15,30 @@ import numpy as np
 from accelerate.logging import get_logger
 
 from workbench.advantages import (
+    Asymmetric,
     BatchNormalized,
     GroupNormalized,
+    InverseRootWeighted,
     LeaveOneOut,
     OfRewards,
+    Pkpo,
     Posterior,
 )
 from workbench.allocators import Uniform
 from workbench.curricula import ShuffledEpochs
 from workbench.methods import Method
 from workbench.replay import Buffer
-from workbench.selectors import All, MaxReward, MaxVariance, Random, Scheduler
+from workbench.selectors import (
+    All,
+    GroupFilter,
+    LargestAdvantage,
+    MaxReward,
+    MaxVariance,
+    Pruned,
+    Random,
+    Scheduler,
+    UniformDraws,
+)
 from workbench.utils.validation import booleans, shown
 
 logger = get_logger(__name__)
@@ -33,18 +46,25 @@ logger = get_logger(__name__)
 # Slot values that never read `rollouts.correct`. Of any other it must be assumed.
 READ_NO_VERDICT = (
     All,
+    Asymmetric,
     BatchNormalized,
     Buffer,
+    GroupFilter,
     GroupNormalized,
+    InverseRootWeighted,
+    LargestAdvantage,
     LeaveOneOut,
     MaxReward,
     MaxVariance,
     OfRewards,
+    Pkpo,
     Posterior,
+    Pruned,
     Random,
     Scheduler,
     ShuffledEpochs,
     Uniform,
+    UniformDraws,
 )
 
 
