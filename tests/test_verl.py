@@ -277,6 +277,7 @@ def test_advantages_by_hand():
         (methods.aero(), 8),
         (methods.ar3po(k=4), 4),
         (methods.ar3po(k=4, mode="direct"), 4),
+        (methods.ar3po(k=4, mode="recompute"), 4),
         (methods.cbs(n=8), 2),
         (methods.cbs("dapo", "round", n=8), 2),
         (methods.dapo().but(allocator=DynamicSampling(within=Knapsack(6))), 6),
@@ -289,6 +290,28 @@ def test_configuration_brings_the_method_back(method, rows):
     assert describe(found) == describe(method)
 
 
+NOT_CARRIED = {
+    **dict.fromkeys(["greso", "mopps", "cures", "mapp", "adarft"], r"^curriculum=.*problem_choice"),
+    **{
+        name: f"^surrogate='{name}': verl has only 'clip'"
+        for name in ("cispo", "sapo", "gmpo", "clip_cov", "kl_cov")
+    },
+}
+
+
+@pytest.mark.parametrize("name", methods.MORE_PAPERS)
+def test_every_further_paper_is_carried_or_says_what_it_needs(name):
+    method = getattr(methods, name)()
+    if name in NOT_CARRIED:
+        with pytest.raises(ValueError, match=NOT_CARRIED[name]):
+            verl.configuration(method)
+        return
+    keys = verl.configuration(method)
+    assert keys["actor_rollout_ref.rollout.n"] >= 2
+    found = verl.method_of({"method": keys["trainer.v1.sampler.sampler_kwargs.method"]})
+    assert describe(found) == describe(method)
+
+
 class Chosen(ShuffledEpochs):
     pass
 
@@ -296,7 +319,6 @@ class Chosen(ShuffledEpochs):
 @pytest.mark.parametrize(
     "method, reason",
     [
-        (methods.ar3po(mode="recompute"), r"replay=.*\(current_logprobs\), which verl does not"),
         (methods.cbs(scope="buffer"), r"replay=Buffer.*\(update_statistics\)"),
         (methods.cbs(mini_batch=128), r"selector=Scheduler.*\(mini_batch\)"),
         (methods.knapsack(rates="predictor"), r"allocator=Knapsack.*\(prompt_states\)"),

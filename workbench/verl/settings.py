@@ -161,7 +161,7 @@ def configuration(
     --------
     >>> keys = configuration(methods.pods(n=32, m=8))
     >>> keys["actor_rollout_ref.rollout.n"], keys["actor_rollout_ref.actor.loss_agg_mode"]
-    (8, 'token-mean')
+    (8, 'seq-mean-token-mean')
     """
     check(method)
     if rollouts_per_problem is None:
