@@ -578,7 +578,7 @@ def test_sizes_and_further_libraries_are_the_users(caplog):
         (
             methods.cbs(),
             {"algorithm__rollout_correction__bypass_mode": True},
-            "bypass_mode=True: verl then computes no entropies",
+            "bypass_mode=True: verl's training model then makes no pass",
         ),
         (methods.pods(), {"algorithm__use_kl_in_reward": True}, r"Objective\(kl=\.\.\.\)"),
         (methods.pods(), {"algorithm__filter_groups__enable": True}, "use DynamicSampling"),
@@ -1147,7 +1147,7 @@ class Trainer:
         return batch
 
     def _compute_old_log_prob(self, batch, metrics):
-        """Entropy of each token: 0.1 times the token."""
+        """Entropy of each token: 0.1 times the token, and its log-probability: minus that."""
         import transfer_queue
         from tensordict import TensorDict
 
@@ -1157,7 +1157,8 @@ class Trainer:
         entropies = torch.nested.as_nested_tensor(
             [0.1 * row.float() for row in rows], layout=torch.jagged
         )
-        fields = TensorDict({"entropy": entropies}, batch_size=len(batch))
+        columns = {"entropy": entropies, "old_log_probs": -entropies}
+        fields = TensorDict(columns, batch_size=len(batch))
         transfer_queue.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
 
 
@@ -1278,6 +1279,28 @@ def test_direct_replay_trains_on_the_old_response(queue):
     found = trainer.round(1)
     assert found.advantages[:, 0].tolist() == [-1, 1]
     assert found.columns["rollout_log_probs"][0].tolist()[0] == pytest.approx(-0.2)
+
+
+@needs_verl
+def test_recomputed_replay_asks_the_model_and_leaves_nothing_in_the_queue(queue, monkeypatch):
+    """The stand-in says -0.1 nats times the token of each old response."""
+    script = {"a": [([1, 2, 3], 1), ([4], 0), ([5, 6], 0), ([9], 0)]}
+    trainer = Trainer(methods.ar3po(stages=1, k=2, mode="recompute"), script, "a")
+    trainer.round(1)
+    v1 = importlib.import_module("workbench.verl.v1")
+    asked = []
+    batch_of_round = v1.QueueRound.batch
+    monkeypatch.setattr(
+        v1.QueueRound,
+        "batch",
+        lambda self, found: asked.append(found) or batch_of_round(self, found),
+    )
+    found = trainer.round(1)
+    (outcome,) = asked
+    assert outcome.rollouts.old_logprobs[-1].tolist() == pytest.approx([-0.1, -0.2, -0.3])
+    assert found.keys[1].startswith("uid1-0-old")
+    assert found.advantages[:, 0].tolist() == [-1, 1]
+    assert found.columns["responses"][1].tolist() == [1, 2, 3]
 
 
 @needs_verl

@@ -209,6 +209,7 @@ def gradient(one, steps, outcome=None):
     """The gradient of a round's loss, of this process's micro-batches, flat."""
     batches = dealt(one, steps, hand_made_round() if outcome is None else outcome)
     model = one.accelerator.unwrap_model(one.model)
+    model.train()  # in evaluation TRL does not divide by the number of micro-batches
     model.zero_grad()
     for batch in batches:
         one._compute_loss(model, batch).backward()
