@@ -23,7 +23,7 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from workbench import methods
-from workbench.analysis.metrics import mean_interval
+from workbench.analysis.intervals import mean_interval
 from workbench.labs import shipped
 from workbench.problems import arithmetic
 from workbench.trl import GRPOTrainer

@@ -171,7 +171,7 @@ def candidate(header, nowhere):
     os.write(out, READY)
     silence(nowhere, 0, 1, 2)
     namespace = execute(header["source"], "answer")
-    objects = {}
+    objects: dict[int, object] = {}
     for line in requests:
         reply = json.dumps(answered(json.loads(line), namespace, objects)).encode() + b"\n"
         while reply:
@@ -443,7 +443,7 @@ def free_names(tree):
     """The names that the tests read and do not define, except Python's own: they must come from the
     answer.
     """
-    read = set()
+    read: set[str] = set()
     bound = set(dir(builtins))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):

@@ -168,7 +168,7 @@ class _Loop:
         response = Ragged.of_padded(responses, lengths)
         reward = scores.double().sum(-1).cpu().numpy()
         limit = self.max_new_tokens or responses.shape[1]
-        text = None
+        text: Any = None
         if self.decode is not None:
             text = np.array(self.decode([response[i] for i in range(size)]), dtype=object)
         rollouts = Rollouts(

@@ -380,7 +380,7 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
 
 
 def _named_method(options: Mapping[str, Any]) -> Method:
-    named = options.get("method")
+    named: Any = options.get("method")
     arguments = options.get("arguments") or {}
     try:
         if isinstance(named, Mapping):

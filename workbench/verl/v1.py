@@ -354,7 +354,7 @@ class QueueRound:
         tokenizer = buffer.trainer.tokenizer
         ends = np.array([response[i][-1] == tokenizer.eos_token_id for i in range(size)])
         is_long = response.lengths >= buffer.sampling.max_new_tokens
-        columns = {}
+        columns: dict[str, Any] = {}
         if buffer.has_logprobs:
             columns["old_logprobs"] = _ragged(data["rollout_log_probs"], np.float32)
         if buffer.needs & {"entropy", "token_entropy"}:
