@@ -92,6 +92,8 @@ def test_an_objective_that_trl_does_not_have_is_refused(name, tmp_path):
     method = getattr(methods, name)(4)
     match = rf"^surrogate='{name}' with loss_aggregation='\w+': TRL has no such loss; it has 'clip'"
     refused(tmp_path, method, match)
+    corrected = methods.grpo(4).but(objective=Objective(sampler_correction="mask"))
+    refused(tmp_path, corrected, "^sampler_correction='mask': TRL corrects the sampler by its own")
     # With TRL's own objective the rest of the method is carried.
     trainer(tmp_path, method, options={"objective_from": "args"})
     match = (

@@ -100,6 +100,11 @@ def arguments(method: Method) -> dict[str, Any]:
             f"surrogate={objective.surrogate!r} with loss_aggregation="
             f"{objective.loss_aggregation!r}: TRL has no such loss; it has {known}"
         )
+    if objective.sampler_correction is not None:
+        raise ValueError(
+            f"sampler_correction={objective.sampler_correction!r}: TRL corrects the sampler by its "
+            "own setting, vllm_importance_sampling_correction; leave it at None"
+        )
     low, high = objective.clip
     settings = {
         "loss_type": loss,

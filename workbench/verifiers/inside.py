@@ -181,7 +181,8 @@ def candidate(header, nowhere):
 def checker(header, nowhere):
     """The tests, one after another; whatever goes wrong in one fails that one."""
     out = os.dup(1)
-    link = Link(*header["link"], header["first"])
+    to_candidate, from_candidate, longest = header["link"]
+    link = Link(to_candidate, from_candidate, longest, header["first"])
     os.write(out, READY)
     silence(nowhere, 0, 1, 2)
     results = called(header, link) if "calls" in header else asserted(header, link)
@@ -279,7 +280,8 @@ def answered(request, namespace, objects):
 
     try:
         target, arguments, keywords = (decode(part, resolve) for part in request["operands"])
-        return {"value": encode(OPERATIONS[request["do"]](target, *arguments, **keywords), refer)}
+        operation = OPERATIONS[request["do"]]
+        return {"value": encode(operation(target, *arguments, **keywords), refer)}  # type: ignore
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except BaseException as error:
