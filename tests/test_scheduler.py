@@ -103,13 +103,13 @@ class TestFeatures:
 class TestReward:
     def test_by_hand(self):
         # gain .2, mean .9 * .2 = .18, variance .1 + .9 * .02 ** 2
-        after, average = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0))
+        after, average = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0), order="after")
         assert after == pytest.approx(1 / (1 + np.exp(-0.2)))
         assert average == pytest.approx((0.18, 0.1 + 0.9 * 0.0004))
-        before, same = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0), order="before")
+        before, same = round_reward((0.3, 0.05), (0.5, 0.15), (0.0, 1.0))
         assert before == pytest.approx(1 / (1 + np.exp(-0.02 / np.sqrt(0.10036))))
         assert same == average
-        second, average = round_reward((0.5, 0.05), (0.4, 0.05), average)
+        second, average = round_reward((0.5, 0.05), (0.4, 0.05), average, order="after")
         assert second == pytest.approx(1 / (1 + np.exp(0.28 / np.sqrt(0.10036))))
         assert average == pytest.approx((0.018 - 0.09, 0.010036 + 0.9 * 0.028**2))
 
@@ -129,7 +129,7 @@ class TestReward:
 
     def test_shares_and_extremes(self):
         assert rollout_rewards([-2, 0, 0.5], 0.4) == pytest.approx([0.8, 0, 0.2])
-        assert round_reward((0, 0), (1, 0), (0.0, 0.0))[0] == 1.0
+        assert round_reward((0, 0), (1, 0), (0.0, 0.0), order="after")[0] == 1.0
         assert round_reward((0, 0), (0, 0), (0.0, 0.0))[0] == 0.5
         with pytest.raises(ValueError, match="order='later'"):
             round_reward((0, 0), (0, 0), order="later")

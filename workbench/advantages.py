@@ -242,7 +242,8 @@ def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.nd
     References
     ----------
     Asymmetric prompt weighting (arXiv 2602.11128): Linear-R and Sqrt-R. They were read from notes
-    on the paper; confidence in "linear" is medium, in "sqrt" lower.
+    on the paper, not in it. Confidence in "linear" is medium. Confidence in "sqrt" is low, since
+    its weight was inferred from the optimum that the paper states.
 
     Examples
     --------
@@ -454,7 +455,10 @@ class BatchNormalized(Slot):
 
 @dataclass(frozen=True)
 class Asymmetric(Slot):
-    """`asymmetric` as a slot value: problems of low success rate count more (arXiv 2602.11128)."""
+    """`asymmetric` as a slot value: problems of low success rate count more (arXiv 2602.11128).
+
+    Confidence is medium for "linear" and low for "sqrt", see `asymmetric`.
+    """
 
     weighting: str = "linear"
 
@@ -502,7 +506,8 @@ class InverseRootWeighted(Slot):
 
     References
     ----------
-    Reinforce-Ada (arXiv 2510.04996), the variant "Est"; eps is not printed.
+    Reinforce-Ada (arXiv 2510.04996), the variant "Est". Confidence is low in the constant: eps is
+    not printed, and the released code has no such variant.
     """
 
     eps: float = 0.01
@@ -588,9 +593,14 @@ class DiscountedBeta(Slot):
         correct = np.bincount(problem_of_row, rollouts.correct, len(ids))
         tries = np.bincount(problem_of_row, minlength=len(ids))
         belief = self.posteriors.after(ids.tolist(), correct, tries)
-        p = (belief[:, 0] / belief.sum(axis=1))[problem_of_row]
-        difference = rollouts.correct - p
-        return difference / np.sqrt(p * (1 - p)) if self.scale else difference
+        a, b = belief[problem_of_row].T
+        if not self.scale:
+            return rollouts.correct - a / (a + b)
+        # The same as (r - p) / sqrt(p (1 - p)), but safe where p rounds to 0 or 1, as it does once
+        # a problem has been all right or all wrong for some fifty visits.
+        of_right = np.sqrt(_divide(b, a))
+        of_wrong = -np.sqrt(_divide(a, b))
+        return np.where(rollouts.correct, of_right, of_wrong)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The posteriors of the round's problems are updated."""
@@ -673,12 +683,12 @@ def marginal_advantages(a: Any, b: Any, n: Any) -> np.ndarray:
     n = np.asarray(n, dtype=np.int64)
     total = np.zeros(len(n))
     for right in range(1, int(n.max(initial=1))):
-        others = n - 1
-        log_choose = gammaln(others + 1) - gammaln(right) - gammaln(np.maximum(n - right, 0) + 1)
-        wrong = np.maximum(n - right, 0)
-        log_weight = log_choose + betaln(a + right - 1, b + wrong) - betaln(a, b)
-        term = np.exp(log_weight) * np.sqrt(wrong / right)
-        total += np.where(right < n, term, 0.0)
+        larger = np.flatnonzero(n > right)
+        wrong = n[larger] - right
+        log_choose = gammaln(n[larger]) - gammaln(right) - gammaln(wrong + 1)
+        log_weight = log_choose + betaln(a[larger] + right - 1, b[larger] + wrong)
+        log_weight -= betaln(a[larger], b[larger])
+        total[larger] += np.exp(log_weight) * np.sqrt(wrong / right)
     return total
 
 

@@ -305,7 +305,9 @@ class DynamicSampling(Slot):
         None makes every draw as large as the first one. A number makes it that many times the
         problems that the latest share of mixed groups suggests for those still missing (GRESO).
     between : (low, high)
-        A group is kept when its success rate lies strictly between the two.
+        A group is kept when its success rate lies strictly between the two. Thresholds inside are
+        online difficulty filtering (arXiv 2504.03380). Confidence in that is low: only its abstract
+        was read, which names no thresholds.
     within : allocator, optional
         Counts the rollouts of each draw, as if the draw were a round of its own, in place of n.
         `DynamicSampling(within=Knapsack())` is dynamic sampling with Knapsack RL. It learns from
@@ -376,8 +378,10 @@ class DynamicSampling(Slot):
         """Problems of the next draw, when so many mixed groups are missing."""
         if self.refill is None:
             return size
+        # Without any mixed group the share counts as half a group.
         share_of_mixed = max(is_mixed.mean(), 1 / (2 * len(is_mixed)))
-        return int(np.clip(np.ceil(self.refill * missing / share_of_mixed), 1, size))
+        estimate = int(missing / share_of_mixed * self.refill)
+        return min(max(estimate, 1), size)
 
     def _sample_draw(self, problems: Sequence[Problem], drawn: int, context: Context) -> Requests:
         """The requests for the problems from `drawn` on; returns all rollouts of the round."""
@@ -445,8 +449,9 @@ class InverseRoot(Slot):
 
     References
     ----------
-    Reinforce-Ada (arXiv 2510.04996), the variant "Est". The paper prints none of these constants
-    but n; eps, a, b and decay are our choices.
+    Reinforce-Ada (arXiv 2510.04996), the variant "Est". Confidence is low in the constants: the
+    paper prints none of them but n, and the released code has no such variant. So eps, a, b, decay
+    and the bounds are our choices.
     """
 
     n: int = 8
@@ -463,6 +468,8 @@ class InverseRoot(Slot):
         whole_number("up", self.up, self.low)
         whole_number("n", self.n, self.low, self.up)
         positive_number("eps", self.eps, zero=True)
+        positive_number("a", self.a)
+        positive_number("b", self.b)
         self.posteriors = Posteriors(0.0, 0.0, self.decay, towards="zero")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
@@ -552,14 +559,15 @@ class Screening(Slot):
     first, further : int
         Rollouts of the two phases.
     groups : int, optional
-        Mixed problems wanted; more problems are screened until there are so many, at most in
-        `max_draws` draws of the round's size. None: the round's problems alone are screened.
+        Mixed problems wanted; more problems are screened until there are at least so many, at most
+        in `max_draws` draws of the round's size. All mixed ones go on, and `replay.Surplus` keeps
+        those that the round does not train on. None: the round's problems alone are screened.
     max_draws : int
 
     Notes
     -----
     The released code samples the second phase together with the first phase of the next round, in
-    one call; here both belong to one round, so responses are trained on while they are fresh.
+    one call; here both belong to one round.
 
     References
     ----------
@@ -598,7 +606,7 @@ class Screening(Slot):
             problems = yield More(size)
             if len(problems) == drawn:
                 break
-        kept = np.flatnonzero(is_mixed)[: self.groups]
+        kept = np.flatnonzero(is_mixed)
         further = np.zeros(len(ids), dtype=np.int64)
         further[kept] = self.further
         if len(kept):
@@ -619,7 +627,8 @@ class MostLearnable(Slot):
 
     References
     ----------
-    LILO (arXiv 2502.12272): factor 4, 8 rollouts. Ties, which come in pairs, go to the lower index.
+    LILO (arXiv 2502.12272): factor 4, 8 rollouts. Confidence is medium, since notes on the paper
+    were read. Ties, which come in pairs, go to the lower index.
     """
 
     n: int = 8
@@ -664,7 +673,8 @@ class HitUtility(Slot):
 
     References
     ----------
-    HORA (arXiv 2605.07114). No code was published; probe size and bound are our choices.
+    HORA (arXiv 2605.07114). Confidence is medium: the gains follow from the definition of the
+    utility, but no code was published, and probe size, bound and tie rule are our choices.
     """
 
     n: int = 8
@@ -737,7 +747,9 @@ class LeastVariance(Slot):
         counts = by_variance(
             p, self.n * len(problems), low=self.low, up=self.up, estimator=self.estimator
         )
-        yield np.maximum(counts - self.rates.spent, 0)
+        further = np.maximum(counts - self.rates.spent, 0)
+        if further.any():
+            yield further
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The success rates learn from the round."""

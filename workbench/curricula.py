@@ -235,16 +235,20 @@ class Cures(_Candidates):
         candidates = [problem for problem in finite(pool, self) if problem.id not in context.taken]
         if len(candidates) < n and context.taken:
             return []
-        belief = self.posteriors.of([problem.id for problem in candidates])
+        weights = self.weights([problem.id for problem in candidates])
+        rng = context.rng("curriculum", len(context.taken))
+        return _drawn_by_weight(candidates, weights, n, rng)
+
+    def weights(self, ids: Sequence[str]) -> np.ndarray:
+        """What each problem is drawn in proportion to, (P,), the largest 1."""
+        belief = self.posteriors.of(ids)
         p = belief[:, 0] / belief.sum(axis=1)
         deviation = np.sqrt(p * (1 - p))
         if self.form == "paper":
             exponent = deviation / self.temperature
         else:
             exponent = 0.01 * deviation / belief[:, 0]  # c + 1, since the prior is Beta(1, 1)
-        weights = np.exp(exponent - exponent.max())
-        rng = context.rng("curriculum", len(context.taken))
-        return _drawn_by_weight(candidates, weights, n, rng)
+        return np.exp(exponent - exponent.max())
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The posteriors learn from the round, and start afresh after `restart` rounds."""

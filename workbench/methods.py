@@ -146,7 +146,13 @@ class Method:
             other = sorted(state.keys() ^ learning.keys())
             raise ValueError(f"state: saved by a method with other slots ({', '.join(other)})")
         for slot, value in learning.items():
-            value.load_state_dict(state[slot])
+            try:
+                value.load_state_dict(state[slot])
+            except (KeyError, TypeError) as error:
+                raise ValueError(
+                    f"state: {slot}={compose(value)} cannot read what was saved ({error!r} is "
+                    "missing or of another type); it comes from another method or version"
+                ) from error
 
     def check_provided(self, provides: Iterable[str], trainer: str) -> None:
         """Raise ValueError when a slot needs what a trainer does not provide, see `slots.NEEDS`."""
@@ -544,7 +550,8 @@ def reinforce_ada_est(n: int = 8, eps: float = 0.01, **allocator: Any) -> Method
 
     References
     ----------
-    Reinforce-Ada (arXiv 2510.04996), the estimation variant; formula seen, constants not.
+    Reinforce-Ada (arXiv 2510.04996), the estimation variant. Confidence is low in the constants:
+    the formulas were seen, but neither its constants nor any code.
     """
     return Method(
         "reinforce_ada_est",
@@ -586,8 +593,8 @@ def speed(
     first, further : int
         4 + 12 in the released configuration, 4 + 20 in the script for 7B.
     groups : int, optional
-        Groups that a round trains on; what is too much waits for the next round. None trains on
-        all.
+        Groups that a round trains on; what is too much waits for later rounds, up to 64 groups.
+        None trains on all.
     clip : (low, high)
 
     References
@@ -635,7 +642,8 @@ def hora(n: int = 8, probe: int = 4) -> Method:
 
     References
     ----------
-    HORA (arXiv 2605.07114); the size of the probe is our choice. Confidence is medium.
+    HORA (arXiv 2605.07114). Confidence is medium: no code was published, and the size of the probe
+    is our choice.
     """
     return Method("hora", allocator=allocators.HitUtility(n, probe))
 
@@ -701,7 +709,8 @@ def pruned(n: int = 8, keep: float | str = 0.5) -> Method:
 
     References
     ----------
-    DPPO, unbiased pruning (arXiv 2603.04135); how it sets the probabilities is not known here.
+    DPPO, unbiased pruning (arXiv 2603.04135). Confidence is low: only the abstract was read, and
+    how it sets the probabilities is not known here.
     """
     return Method("pruned", allocator=Uniform(n), selector=selectors.Pruned(keep))
 
@@ -711,7 +720,8 @@ def asymmetric(n: int = 16, weighting: str = "linear") -> Method:
 
     References
     ----------
-    ArXiv 2602.11128: Linear-R and Sqrt-R, 16 rollouts. Confidence medium and low.
+    Heckel et al. (arXiv 2602.11128): Linear-R and Sqrt-R, 16 rollouts. Confidence is medium for
+    "linear" and low for "sqrt", since notes on the paper were read and not the paper.
     """
     return Method("asymmetric", allocator=Uniform(n), advantage=Asymmetric(weighting))
 
@@ -774,14 +784,25 @@ def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
 def rlep(n: int = 8, each: int = 2, path: str | None = None) -> Method:
     """RLEP: right answers join every group of their problem.
 
-    n: new rollouts of a problem (16 in the paper); path: the answers of an earlier run, None for
-    those of this run.
+    Parameters
+    ----------
+    n : int
+        New rollouts of a problem; 16 in the paper.
+    each : int
+        Old answers that join them; 2 in the paper.
+    path : str, optional
+        The answers of an earlier run, as in the paper; None for those of this run.
 
     References
     ----------
-    RLEP (arXiv 2507.07451).
+    RLEP (arXiv 2507.07451). One mean and one sample deviation for new and old answers together.
     """
-    return Method("rlep", allocator=Uniform(n), replay=replay.Experience(each, path))
+    return Method(
+        "rlep",
+        allocator=Uniform(n),
+        replay=replay.Experience(each, path),
+        advantage=GroupNormalized(ddof=1, eps=1e-6),
+    )
 
 
 def experience_replay(
@@ -824,7 +845,7 @@ def lilo(n: int = 8, factor: int = 4) -> Method:
 
     References
     ----------
-    LILO (arXiv 2502.12272): 4 times the problems.
+    LILO (arXiv 2502.12272): 4 times the problems. Confidence is medium.
     """
     return Method("lilo", allocator=allocators.MostLearnable(n, factor))
 

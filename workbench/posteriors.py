@@ -89,8 +89,14 @@ class Posteriors:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        self.rows = {key: i + 1 for i, key in enumerate(state["ids"])}
-        saved = np.array(state["counts"], dtype=np.float64).reshape(len(self.rows), 2)
+        rows = {key: i + 1 for i, key in enumerate(state["ids"])}
+        saved = np.array(state["counts"], dtype=np.float64)
+        if saved.size != 2 * len(rows):
+            raise ValueError(f"counts: {saved.size} numbers for {len(rows)} problems; two each")
+        if not (np.isfinite(saved) & (saved >= 0)).all():
+            raise ValueError("counts: finite numbers of at least 0 are needed")
+        saved = saved.reshape(len(rows), 2)
+        self.rows = rows
         self.counts = np.concatenate([[[self.a, self.b]], saved])
 
 

@@ -229,11 +229,12 @@ class Buffer(Slot):
 
 @dataclass
 class Fifo(Slot):
-    """The newest `size` rollouts, this round's included, are candidates.
+    """The newest `size` rollouts of earlier rounds are candidates beside those of this round.
 
     Together with `selectors.UniformDraws` this is plain experience replay. A rollout's advantage is
     that within its own group, problem and round together; its ratio is against the policy that
-    sampled it.
+    sampled it. So that the advantage stays what it was, a group stays together as long as one of
+    its rollouts is kept: the others have no gradient then and are there for their rewards alone.
 
     Attributes
     ----------
@@ -265,9 +266,7 @@ class Fifo(Slot):
         self.passed = candidates
         table = rollouts.assign(group=_problem_and_round(rollouts))
         if self.stored is not None:
-            old = self.stored.assign(
-                gradient=np.ones(len(self.stored), bool), group=_problem_and_round(self.stored)
-            )
+            old = self.stored.assign(group=_problem_and_round(self.stored))
             candidates = np.concatenate([candidates, len(table) + np.arange(len(old))])
             table = Rollouts.concat([table, old])
         return table, candidates
@@ -278,13 +277,22 @@ class Fifo(Slot):
         old = np.flatnonzero(rollouts.round < context.round)
         rows = np.concatenate([old, self.passed])
         rows = rows[np.argsort(rollouts.round[rows], kind="stable")]
-        kept_right = round(self.positive * self.size)
-        newest = rows[-(self.size - kept_right) :] if kept_right < self.size else rows[:0]
-        earlier = rows[: len(rows) - len(newest)]
-        right = earlier[rollouts.correct[earlier]]
-        kept = np.concatenate([right[len(right) - min(kept_right, len(right)) :], newest])
-        self.stored = _without_marks(rollouts).assign(uses=rollouts["uses"]).take(kept)
+        kept = self._kept(rows[rollouts["gradient"][rows]], rollouts.correct)
+        # With a row kept, its whole group stays.
+        rows = rows[np.isin(rollouts.group[rows], rollouts.group[kept])]
+        self.stored = (
+            _without_marks(rollouts)
+            .assign(uses=rollouts["uses"], gradient=np.isin(np.arange(len(rollouts)), kept))
+            .take(rows)
+        )
         self.passed = None
+
+    def _kept(self, rows: np.ndarray, correct: np.ndarray) -> np.ndarray:
+        """Of rows in order of age, the newest ones and the newest correct ones of the rest."""
+        places_for_right = round(self.positive * self.size)
+        start = max(0, len(rows) - (self.size - places_for_right))
+        right = rows[:start][correct[rows[:start]]]
+        return np.concatenate([right[max(0, len(right) - places_for_right) :], rows[start:]])
 
     def metrics(self) -> dict[str, float]:
         """Rollouts stored."""
@@ -399,10 +407,10 @@ class Buckets(Slot):
 
     Notes
     -----
-    The paper also chooses which problems come next by these buckets, takes the stored answer of
-    lowest entropy, and shapes the ratio of replayed tokens; here the curriculum stays as it is, the
-    answer is the one of lowest entropy when it was sampled, and log-probabilities are computed
-    anew.
+    Three things differ from the paper. It also chooses which problems come next by these buckets;
+    here the curriculum stays as it is. It takes the answer of lowest entropy under the current
+    policy; here it is the lowest when it was sampled. It keeps the old log-probabilities and shapes
+    the ratio of replayed tokens, w / (w + 0.1); here log-probabilities are computed anew.
 
     References
     ----------
@@ -435,11 +443,10 @@ class Buckets(Slot):
         if not known:
             return rollouts, candidates
         n = np.bincount(problem_of_row).max()
-        counts = np.array([self.right[problem] for problem in known])
-        density = np.exp(-((counts - n / 2) ** 2) / 2)
+        weights = bucket_weights(np.array([self.right[problem] for problem in known]), n)
         size = min(len(known), round(self.share * len(problems)))
         rng = context.rng("reuse")
-        chosen = rng.choice(len(known), size, replace=False, p=density / density.sum())
+        chosen = rng.choice(len(known), size, replace=False, p=weights / weights.sum())
         rows = []
         for i in np.sort(chosen):
             stored = rows_of[known[i]]
@@ -549,6 +556,15 @@ class Surplus(Slot):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the groups that wait."""
         self.stored = _from_state(state) if state else None
+
+
+def bucket_weights(right: np.ndarray, n: int) -> np.ndarray:
+    """Weights of problems with so many of n rollouts right: a normal density around n / 2.
+
+    >>> bucket_weights(np.array([1, 2, 4]), 8).round(4)
+    array([0.0044, 0.054 , 0.3989])
+    """
+    return np.exp(-((right - n / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
 
 
 def save_answers(rollouts: Rollouts, path: Any) -> None:

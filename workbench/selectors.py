@@ -443,8 +443,9 @@ class Pruned(Slot):
 
     References
     ----------
-    DPPO (arXiv 2603.04135), of which only the abstract was read: how its probabilities are set is
-    not known here, so they are the user's.
+    DPPO, unbiased pruning (arXiv 2603.04135). Confidence is low: only the abstract was read. How
+    its probabilities are set is not known here, so they are the user's, and its pruning of whole
+    prompts and its packing are left out.
     """
 
     keep: float | str = 0.5
@@ -541,10 +542,15 @@ class UniformDraws(Slot):
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """The drawn rows; weights average 1, so that the size of the loss stays."""
+        everywhere = np.ones(len(rollouts), dtype=bool)
+        # Rows without a gradient are there for the advantages of their groups alone.
+        able = np.flatnonzero(rollouts.columns.get("gradient", everywhere))
+        if not len(able):
+            return Selection(able)
         size = max(1, round(self.share * np.count_nonzero(rollouts["age"] == 0)))
-        drawn = context.rng("selector").integers(len(rollouts), size=size)
-        rows, times = np.unique(drawn, return_counts=True)
-        return Selection(rows, weights=times * len(rows) / size)
+        drawn = context.rng("selector").integers(len(able), size=size)
+        places, times = np.unique(drawn, return_counts=True)
+        return Selection(able[places], weights=times * len(places) / size)
 
 
 def _sample_variances(rewards: np.ndarray, groups: np.ndarray, sizes: np.ndarray) -> np.ndarray:
