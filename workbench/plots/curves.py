@@ -144,8 +144,7 @@ def learning_curve(
             ax,
             title=title,
             xlabel=xlabel or AXIS_LABELS.get(name, name),
-            ylabel=ylabel
-            or axis_label(y, [record for group in groups.values() for record in group]),
+            ylabel=_default_label(y, groups) if ylabel is None else ylabel,
             legend=legend,
         )
     return ax
@@ -574,6 +573,10 @@ def band(
     ax.plot(places, mean, color=look.colour, ls=look.dash, marker=marker, ms=4, label=label)
     if len(curves) > 1:
         ax.fill_between(places, mean - half, mean + half, color=look.colour, alpha=0.18, lw=0)
+
+
+def _default_label(y: str, groups: Mapping[str, Sequence[Record]]) -> str:
+    return axis_label(y, [record for group in groups.values() for record in group])
 
 
 def is_held_out(y: str) -> bool:
