@@ -1,6 +1,7 @@
 """Every notebook keeps the house rules; what it computes is checked by nbval."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NUMBERED = [path for path in NOTEBOOKS if re.match(r"\d\d_", path.name)]
+TYPES = {"int", "float", "str", "bool"}
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
@@ -20,8 +23,28 @@ def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_there_are_notebooks():
-    assert {"00_quickstart", "08_base_model"} <= {path.stem for path in NOTEBOOKS}
+def test_the_notebooks_are_numbered_from_0_to_9():
+    assert [path.name[:2] for path in NUMBERED] == [f"{number:02}" for number in range(10)]
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
+def test_a_notebook_begins_with_what_is_asked_what_is_shown_and_how_long_it_takes(path):
+    notebook = nbformat.read(path, as_version=4)
+    beginning = [cell.source for cell in notebook.cells[:2] if cell.cell_type == "markdown"]
+    for words in ("**What is asked.**", "**What is shown", "**How long it takes.**"):
+        assert any(words in source for source in beginning), words
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
+def test_names_of_the_library_that_a_notebook_imports_are_there(path):
+    notebook = nbformat.read(path, as_version=4)
+    for cell in code(notebook):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("workbench"):
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    if not hasattr(module, alias.name):
+                        importlib.import_module(f"{node.module}.{alias.name}")
 
 
 def test_parameters_are_typed_scalars_with_a_comment(notebook):
@@ -29,7 +52,8 @@ def test_parameters_are_typed_scalars_with_a_comment(notebook):
     assert len(cells) == 1
     lines = cells[0].source.splitlines()
     for line, node in zip(lines, ast.parse(cells[0].source).body, strict=True):
-        assert isinstance(node, ast.AnnAssign) and node.annotation.id in {
+        assert isinstance(node, ast.AnnAssign), line
+        assert node.annotation.id in {
             "int",
             "float",
             "str",
@@ -41,16 +65,21 @@ def test_parameters_are_typed_scalars_with_a_comment(notebook):
 
 
 def test_every_code_cell_was_executed_in_order_and_without_error(notebook):
-    assert [cell.execution_count for cell in code(notebook)] == list(
-        range(1, len(code(notebook)) + 1)
-    )
-    assert not [
-        output
+    cells = code(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    kinds = {output.output_type for cell in cells for output in cell.outputs}
+    assert kinds
+    assert "error" not in kinds
+
+
+def test_no_warning_is_shown(notebook):
+    streams = [
+        output.text
         for cell in code(notebook)
         for output in cell.outputs
-        if output.output_type == "error"
+        if output.output_type == "stream" and output.name == "stderr"
     ]
-    assert any(cell.outputs for cell in code(notebook))
+    assert not [text for text in streams if "Warning" in text]
 
 
 def test_the_kernel_is_python3(notebook):
