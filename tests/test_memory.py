@@ -243,7 +243,7 @@ def test_a_local_model(tmp_path):
         (lambda: from_config({"model_type": "llama"}), "'hidden_size' is missing"),
         (lambda: estimate(SMALL, lora_rank=-1), "lora_rank=-1"),
         (lambda: estimate(SMALL, max_length=0), "max_length=0"),
-        (lambda: estimate(SMALL, dtype="int8"), "dtype='int8': known are float32"),
+        (lambda: estimate(SMALL, dtype="int8"), "dtype='int8': allowed are 'float32'"),
         (
             lambda: estimate(SMALL, lora_rank=0, load_in_4bit=True),
             "quantised weights cannot be trained",

@@ -22,6 +22,7 @@ from workbench.problems import Problem, arithmetic
 KINDS = {"full": {}, "lora": {"lora": LORA}}
 PROMPTS = [p.prompt for p in arithmetic(6, seed=2)]
 SAMPLING = Sampling(max_new_tokens=32)
+CONFIG = AutoConfig.from_pretrained(shipped("models/tiny"))
 
 
 @pytest.fixture(params=KINDS)
@@ -187,12 +188,12 @@ def test_too_little_memory(options, message, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 * checks.GIB, 24 * checks.GIB))
     monkeypatch.setattr(checks, "count_weights", lambda config: 10 * checks.GIB)
     with pytest.raises(ValueError, match=message):
-        checks.check_memory(None, **options)
+        checks.check_memory(CONFIG, **options)
 
 
 def test_enough_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (22 * checks.GIB, 24 * checks.GIB))
     monkeypatch.setattr(checks, "count_weights", lambda config: 3 * checks.GIB)
-    checks.check_memory(None, trainer=2, sampler=2, share=0.5)
+    checks.check_memory(CONFIG, trainer=2, sampler=2, share=0.5)
     with pytest.raises(ValueError, match="22\\.8 GiB are needed"):
-        checks.check_memory(None, trainer=2, sampler=2, share=0.7)
+        checks.check_memory(CONFIG, trainer=2, sampler=2, share=0.7)

@@ -4,6 +4,7 @@ What is checked here is our side of the call. That the real packages take it so 
 run: `test_vllm.py` and `test_unsloth.py` on a CPU, `test_gpu.py` on a GPU.
 """
 
+import json
 import os
 import sys
 from importlib.machinery import ModuleSpec
@@ -376,6 +377,24 @@ def test_four_bits_with_vllm_need_the_plugin(monkeypatch):
     asked.clear()
     wb.labs.unsloth("owner/name", problems, load_in_4bit=True, fast_inference=False)
     assert "vllm_bnb_plugin" not in asked
+
+
+def test_the_setting_of_pods_is_one_call(monkeypatch):
+    """The values of the released configuration, and a manifest that makes the lab again."""
+    monkeypatch.setattr("workbench.labs.check_gpu", lambda device, what: "cuda")
+    monkeypatch.setattr("workbench.labs.check_packages", lambda *names: None)
+    lab = wb.labs.pods_setting_a(arithmetic(16))
+    assert lab.name == "unsloth:Qwen/Qwen2.5-3B-Instruct"
+    assert lab.sampling == Sampling(temperature=0.9, max_new_tokens=512)
+    assert lab.learning_rate == 5e-6
+    assert lab.optimizer == {"weight_decay": 0.1, "betas": (0.9, 0.99)}
+    assert lab.max_grad_norm == 0.1
+    assert lab.config["load_in_4bit"]
+    assert lab.config["lora_rank"] == 64
+    again = wb.labs.from_config(json.loads(json.dumps(lab.config)))
+    assert again.config == lab.config
+    assert again.optimizer == lab.optimizer
+    assert wb.labs.pods_setting_a(arithmetic(16), load_in_4bit=False).config["lora_rank"] == 64
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -20,6 +20,7 @@ from workbench.utils.requirements import install_command, installed_version, req
 from workbench.utils.validation import one_of
 
 EXTRAS_OF_LABS = {"tiny": (), "transformers": (), "unsloth": ("gpu",)}
+UNSLOTH_SHARE = 0.5  # of the GPU's memory that vLLM holds in the lab "unsloth" by default
 MODELS = "models"
 MAKE_MODELS = "python -m workbench base-model"
 
@@ -55,6 +56,10 @@ def report(
         "obstacles": problems,
     }
     if model is not None:
+        largest = max((gpu["bytes"] for gpu in here["gpus"]), default=0)
+        if lab == "unsloth" and fast_inference and largest:
+            # vLLM holds its share from the start, whatever the number of rollouts is.
+            options = {"sampler_bytes": UNSLOTH_SHARE * largest, **options}
         told["model"] = _model(model, here, options)
         if lab != "tiny" and not told["model"]["fits"]:
             problems.append(
