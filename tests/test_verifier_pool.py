@@ -27,7 +27,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition, seconds: float = 20.0):
+def wait_for(condition, seconds: float = 60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -295,4 +295,4 @@ print("both")
 
 
 def test_a_forked_child_starts_its_own_workers():
-    assert python(FORK).communicate(timeout=60)[0].strip() == "both"
+    assert python(FORK).communicate(timeout=240)[0].strip() == "both"
