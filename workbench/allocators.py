@@ -648,7 +648,7 @@ class MostLearnable(Slot):
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.n, dtype=np.int64)
         correct, tries = tally(ids, rollouts)
-        p = correct / tries
+        p = correct / np.maximum(tries, 1)  # a trainer may leave out rollouts that nothing scored
         kept = np.argsort(-p * (1 - p), kind="stable")[:wanted]
         return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
 

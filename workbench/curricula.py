@@ -475,7 +475,10 @@ class AdaRft(Slot):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The target moves with the mean reward of the round's new rollouts."""
-        mean = float(rollouts.reward[rollouts.round == context.round].mean())
+        rewards = rollouts.reward[rollouts.round == context.round]
+        if not len(rewards):
+            return  # a trainer may leave out rollouts that nothing scored
+        mean = float(rewards.mean())
         move = self.step * np.tanh(self.sensitivity * (mean - self.wanted))
         self.target = float(np.clip(self.target + move, 0, 100))
 

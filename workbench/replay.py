@@ -461,6 +461,8 @@ class Buckets(Slot):
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The buckets of the round's problems change, and their new right answers are kept."""
         fresh = rollouts.take(rollouts.round == context.round)
+        if not len(fresh):
+            return  # a trainer may leave out rollouts that nothing scored
         self.started = self.started or bool(fresh.correct.mean() > self.start)
         if not self.started:
             return
