@@ -5,6 +5,7 @@ replaced by a second copy of the tiny model, and everything of TRL around them r
 """
 
 import copy
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -328,6 +329,12 @@ def vllm(monkeypatch):
     monkeypatch.setattr(f"{module}.LLM", LLM, raising=False)
     monkeypatch.setattr(f"{module}.SamplingParams", SimpleNamespace, raising=False)
     monkeypatch.setattr(f"{module}.VLLMClient", Client)
+    # For vLLM in its own process TRL says in the environment that this is one of several processes,
+    # and the trainers of other tests would then look for the others.
+    kept = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
 
 
 @pytest.mark.parametrize("name", ["pods", "ar3po", "cbs"])
