@@ -21,7 +21,10 @@ from workbench.verifiers import Scores
 
 
 def rows(n, first=1, **columns):
-    """n rows of a healthy run of 64 rollouts a round, with the columns given (a number, or one for each row)."""
+    """n rows of a healthy run of 64 rollouts a round.
+
+    columns: those that differ, each a number or one for each row.
+    """
     healthy = dict(
         rollouts=64,
         selected=64,
@@ -62,8 +65,8 @@ def told(history):
         ),
         (
             dict(all_positive=0.0, all_negative=1.0, status_unparsed=48, truncated=0.5),
-            "(groups all right 0%, all wrong 100%, mixed 0%): the problems are too hard for this policy, or no answer can be read "
-            "(75% of responses unparsed, 50% truncated)",
+            "(groups all right 0%, all wrong 100%, mixed 0%): the problems are too hard for this "
+            "policy, or no answer can be read (75% of responses unparsed, 50% truncated)",
         ),
         (dict(all_positive=0.5, all_negative=0.5), "either too easy or too hard"),
         (dict(all_positive=0.1, all_negative=0.9), "mixed 0%): the problems are too hard"),

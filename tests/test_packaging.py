@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # What "one set of pins" means: the packages whose versions were chosen by hand to fit each other.
-CHOSEN = """torch transformers trl datasets peft accelerate tokenizers math-verify reasoning-gym pandas pyarrow
-    matplotlib seaborn jupyterlab papermill nbval""".split()
+CHOSEN = """torch transformers trl datasets peft accelerate tokenizers math-verify reasoning-gym
+    pandas pyarrow matplotlib seaborn jupyterlab papermill nbval""".split()
 
 
 def pins(name: str) -> dict[str, str]:

@@ -201,7 +201,7 @@ def test_a_run_goes_on_exactly_from_whatever_is_on_the_disk(lab, whole, tmp_path
         for row in run.rounds(ROUNDS, progress=False):
             rows.append((row["round"], disk.state(disk.synced_names)))
     same_record(wb.load(whole), wb.load(tmp_path / "disk" / "run"))
-    assert len(disk.states) > 100
+    assert len(disk.states) > 80
 
     for number, state in rows:
         assert rounds_on(state, tmp_path / "safe") == number, "a round that was given out is safe"
@@ -209,7 +209,7 @@ def test_a_run_goes_on_exactly_from_whatever_is_on_the_disk(lab, whole, tmp_path
     there = {str(path.relative_to(disk.root)) for path in disk.root.rglob("*")}
     assert set(last) == there, "in the end everything is on the disk"
 
-    assert check_all(disk, lab, whole, tmp_path) > 40
+    assert check_all(disk, lab, whole, tmp_path) > 25
 
 
 @pytest.mark.filterwarnings("error::workbench.records.RecordWarning")
@@ -246,4 +246,4 @@ def test_a_resume_goes_on_exactly_from_whatever_is_on_the_disk(lab, whole, tmp_p
     whole_again = tmp_path / "whole"
     list(wb.Run(lab, METHOD, out=whole_again, **options).rounds(ROUNDS, progress=False))
     monkeypatch.setitem(SMALL, "checkpoint_every", 5)
-    assert check_all(disk, lab, whole_again, tmp_path) > 8
+    assert check_all(disk, lab, whole_again, tmp_path) > 5

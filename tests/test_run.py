@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -151,7 +152,7 @@ KILLED = """
 class TestEvaluationOffTheGrid:
     """The last round asked for is evaluated; when the run goes on, it is as if it had not been."""
 
-    options = {"problems_per_round": 2, "evaluate_every": 4, "checkpoint_every": 5}
+    options: ClassVar = {"problems_per_round": 2, "evaluate_every": 4, "checkpoint_every": 5}
 
     def run(self, lab, path):
         return wb.Run(lab, wb.methods.grpo(n=2), out=path, **self.options)
@@ -441,7 +442,7 @@ def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path)
 
 def test_an_allocator_that_never_ends_is_stopped(lab):
     method = wb.Method("endless", allocator=Endless())
-    with pytest.raises(ValueError, match="allocator: .*Endless.* asked 1000 times in one round"):
+    with pytest.raises(ValueError, match=r"allocator: .*Endless.* asked 1000 times in one round"):
         go(wb.Run(lab, method, evaluate_every=0, problems_per_round=2), 1)
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import threading
 import time
@@ -43,10 +42,12 @@ def names(content):
 
 # Direct runs
 
+# The entropy bonus has a gradient also where all answers are right.
+DIVERGES = {"label": "diverges", "learning_rate": 1e30, "arguments": {"entropy": 0.1}}
 CASES = [
     {"label": "grpo", "arguments": {"n": 4}},
     {"label": "pods", "method": "pods", "arguments": {"n": 8, "m": 4}, "columns": "outcomes"},
-    {"label": "diverges", "learning_rate": 1e30},
+    DIVERGES,
 ]
 
 
@@ -178,40 +179,24 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
 # Deaths
 
 
-@pytest.fixture(scope="module")
-def many_rounds(tmp_path_factory):
-    """A grid of two runs that take a while, and the output of its undisturbed sweep."""
-    folder = tmp_path_factory.mktemp("whole")
-    grid = write_grid(folder, [{"label": label, "rounds": 30} for label in ("a", "b")])
-    sweep(grid, out=folder / "out", jobs=2, report=lambda line: None)
-    return grid, folder / "out"
-
-
 @linux
-def test_a_sweep_that_dies_again_and_again_loses_no_run(many_rounds, tmp_path):
+def test_a_sweep_that_dies_again_and_again_loses_no_run(tmp_path):
     """One death of each kind at a random moment; nothing is left over, and the end is the same."""
-    grid, whole = many_rounds
+    cases = [{"label": label, "rounds": 100, "arguments": {"n": 2}} for label in ("a", "b")]
+    grid = write_grid(tmp_path, cases)
+    whole = tmp_path / "whole"
+    sweep(grid, out=whole, jobs=2, report=lambda line: None)
+
     out = tmp_path / "out"
     moments = random.Random(0)
-    for death in ("worker", "killed", "terminated", "hung up"):
-        said = under_test.disturb(grid, out, death, moments.uniform(0, 1))
+    for death in ("worker", "killed", "terminated", "hung up", "interrupted"):
+        status, said = under_test.disturb(grid, out, death, moments.uniform(0, 0.8))
         if death == "worker":
+            assert status == 1
             assert "failed: its process was killed by SIGKILL; the same command goes on" in said
+        else:
+            assert status == under_test.DEATHS[death].status, said
     under_test.check_finished(grid, out, whole)
-
-
-@linux
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_takes_everything_along(number, tmp_path):
-    grid = write_grid(tmp_path, [{"label": "long", "rounds": 100_000}])
-    out = tmp_path / "out"
-    process = under_test.start(grid, out, number.name)
-    wait_for(lambda: (out / "long/seed-0/rounds.parquet").exists())
-    process.send_signal(number)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == (130 if number is signal.SIGINT else 128 + number), said
-    wait_for(lambda: not under_test.processes(number.name), 30)
-    assert len(wb.load(out / "long/seed-0").rounds) >= 1
 
 
 def test_a_run_that_is_still_at_work_elsewhere_is_waited_for(two_starts, tmp_path):
@@ -231,7 +216,7 @@ def test_a_local_ray_cluster(tmp_path, monkeypatch):
     # Of Ray's own processes, on a busy machine.
     monkeypatch.setenv("RAY_agent_register_timeout_ms", "60000")
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray>=2.50'")
-    cases = [{"label": "good"}, {"label": "diverges", "learning_rate": 1e30}]
+    cases = [{"label": "good"}, DIVERGES]
     grid = write_grid(tmp_path, cases)
     try:
         frame = sweep(grid, out=tmp_path / "out", jobs=2, ray="local", report=lambda line: None)
@@ -622,7 +607,7 @@ def test_columns_of_the_same_name_are_kept_apart(tmp_path):
 
 
 def test_the_command_line(tmp_path):
-    grid = write_grid(tmp_path, [{"label": "diverges", "learning_rate": 1e30, "rounds": 1}])
+    grid = write_grid(tmp_path, [{**DIVERGES, "rounds": 2}])
     arguments = ["sweep", str(grid), "--out", str(tmp_path / "out"), "--jobs", "1"]
     failed = CliRunner().invoke(main, arguments)
     assert failed.exit_code == 1, failed.output
