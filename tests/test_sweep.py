@@ -126,9 +126,21 @@ def test_a_complete_record_without_an_outcome_is_taken_as_it_is(two_starts, tmp_
     case = Case("grpo/seed-0", {**PARAMETERS, **CASES[0]}, out / "grpo/seed-0", tmp_path / "logs")
     before = (out / "grpo/seed-0/rounds.parquet").stat().st_mtime_ns
     assert not case.finished
+    runner._check_runs([case])
     execute(case)
     assert case.finished and case.outcome["results"]["rounds"] == 4
     assert (out / "grpo/seed-0/rounds.parquet").stat().st_mtime_ns == before
+
+
+def test_a_complete_record_of_another_run_is_refused(two_starts, tmp_path):
+    out, _ = two_starts
+    values = {**PARAMETERS, **CASES[0], "arguments": {"n": 6}}
+    case = Case("grpo/seed-0", values, out / "grpo/seed-0", tmp_path / "logs")
+    with pytest.raises(ValueError, match=r"grpo/seed-0: out=.* holds another run"):
+        runner._check_runs([case])
+    longer = Case("grpo/seed-0", {**values, "rounds": 9}, case.record, tmp_path / "logs")
+    with pytest.raises(ValueError, match="can be read but not resumed"):
+        runner._check_runs([longer])
 
 
 def test_other_runs_may_join_but_not_the_same_with_other_parameters(two_starts):
@@ -166,6 +178,7 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
         ({"lab": {"heldout": 3}}, "heldout: no argument of tiny"),
         ({"lab": {"name": "cloud"}}, "lab='cloud'"),
         ({"problems_per_round": 0}, "problems_per_round=0"),
+        ({"rounds": "many"}, "rounds='many': a whole number"),
         ({"columns": "some"}, "columns='some': allowed are 'none'"),
         ({"method": "__import__('os').system('true')"}, "method="),
     ]
@@ -544,7 +557,7 @@ def test_a_notebook_whose_code_changed_is_refused(notebooks):
         ({"number": [1, 2.5]}, "'number', value 2.5: the notebook says int, this is float"),
         ({"number": True}, "'number', value True: the notebook says int, this is bool"),
         ({"rate": "fast"}, "'rate', value 'fast': the notebook says float, this is str"),
-        ({"rate": float("nan")}, "the notebook says float|a number"),
+        ({"rate": float("nan")}, "'rate', value nan: a finite number is needed"),
         ({"word": 3}, "'word', value 3: the notebook says str, this is int"),
         ({"quick": 1}, "'quick', value 1: the notebook says bool, this is int"),
     ],

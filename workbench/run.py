@@ -320,14 +320,18 @@ class Run:
             # A manifest that could not be read again is refused before any model is loaded.
             manifest_text({"format": FORMAT, **self.configuration()})
             return
-        asked_for = self.configuration()
         manifest = Record(self.path).manifest
         check_resumable(manifest, self.path)
+        self.check_recorded(manifest, self.path)
+
+    def check_recorded(self, manifest: dict[str, Any], path: Path) -> None:
+        """Raise ValueError unless the manifest of the record at `path` is that of this run."""
+        asked_for = self.configuration()
         recorded = {name: manifest.get(name) for name in asked_for}
         different = differences(asked_for, recorded)
         if different:
             raise ValueError(
-                f"out={str(self.path)!r} holds another run (asked for, recorded): "
+                f"out={str(path)!r} holds another run (asked for, recorded): "
                 f"{'; '.join(different[:3])}; name another directory"
             )
 

@@ -32,6 +32,7 @@ class Commands(click.Group):
     """A named error is one line on stderr and exit status 1, an interrupt 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and turn an error into a line and an exit status."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

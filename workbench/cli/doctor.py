@@ -74,6 +74,14 @@ def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True)
     """Why a lab cannot run here, one line each with the way out; an empty list if it can.
 
     Versions out of bounds are no obstacle: the table of packages shows them.
+
+    Parameters
+    ----------
+    lab : {"tiny", "transformers", "unsloth"}
+    load_in_4bit : bool
+        Whether the lab "unsloth" needs bitsandbytes.
+    fast_inference : bool
+        Whether it needs vLLM.
     """
     one_of("lab", lab, LABS)
     lines = []
@@ -95,7 +103,7 @@ def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True)
 def needed(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) -> list[str]:
     """Names of the distributions that a lab needs: what is always needed, and its extras.
 
-    load_in_4bit asks for bitsandbytes and fast_inference for vLLM, both in the lab "unsloth".
+    The parameters are those of `obstacles`.
     """
     groups = requirements()
     names: list[str] = []

@@ -94,6 +94,7 @@ def resume(path: str, rounds: int, json: bool) -> None:
 
 
 def _train(run: Run, rounds: int, json: bool) -> None:
+    """Train up to so many rounds, and print the run's table."""
     if not json:
         say(repr(run.method))
     for _ in run.rounds(rounds):

@@ -119,6 +119,14 @@ def unpack(
     Nothing that is kept refers to `tensors` afterwards, so that the file they were read from can be
     released.
 
+    Parameters
+    ----------
+    tensors, state
+        What `load` returned.
+    policy : Policy
+    optimizer : torch.optim.Optimizer
+    method : Method
+
     Raises
     ------
     ValueError

@@ -18,27 +18,76 @@ TRAINING = 6
 
 
 def effective_gradient_ratio(advantages: Any) -> float:
-    """Share of rollouts (R,) whose advantage is not zero; NaN without any (Knapsack RL, arXiv
-    2509.25849, equation 4).
+    """Share of rollouts whose advantage is not zero.
+
+    Parameters
+    ----------
+    advantages : (R,) floats
+
+    Returns
+    -------
+    float
+        NaN without any rollout.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), equation 4.
+
+    Examples
+    --------
+    >>> effective_gradient_ratio([0.0, 1.0, -1.0, 0.0])
+    0.5
     """
     advantages = np.asarray(advantages, dtype=np.float64)
     return float(np.mean(advantages != 0)) if advantages.size else float("nan")
 
 
 def success_rates(correct: Any, groups: Any) -> np.ndarray:
-    """Share of correct rollouts in each group, (G,), groups in sorted order.
+    """Share of correct rollouts in each group.
 
-    correct (R,) bool, groups (R,) keys.
+    Parameters
+    ----------
+    correct : (R,) bool
+    groups : (R,) keys
+        In any order.
+
+    Returns
+    -------
+    (G,) float64
+        In the sorted order of the groups' keys.
+
+    Examples
+    --------
+    >>> success_rates([True, False, True], ["b", "b", "a"]).tolist()
+    [1.0, 0.5]
     """
     _, inverse, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     return np.bincount(inverse, np.asarray(correct, dtype=np.float64), len(sizes)) / sizes
 
 
 def zero_gradient_ratios(correct: Any, groups: Any) -> tuple[float, float]:
-    """Shares of problems whose rollouts are all correct, and all wrong (Knapsack RL, arXiv
-    2509.25849, section 3).
+    """Shares of groups whose rollouts are all correct, and all wrong.
 
-    correct (R,) bool, groups (R,) keys.
+    Neither kind has a gradient when advantages are taken within a group.
+
+    Parameters
+    ----------
+    correct : (R,) bool
+    groups : (R,) keys
+
+    Returns
+    -------
+    all_positive, all_negative : float
+        NaN without any group.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), section 3.
+
+    Examples
+    --------
+    >>> zero_gradient_ratios([True, True, False, True], [0, 0, 1, 2])
+    (0.6666666666666666, 0.3333333333333333)
     """
     rates = success_rates(correct, groups)
     if not len(rates):
@@ -49,8 +98,21 @@ def zero_gradient_ratios(correct: Any, groups: Any) -> tuple[float, float]:
 def flops(parameters: int, *, sampled_tokens: int = 0, trained_tokens: int = 0) -> float:
     """Floating-point operations: 2 x parameters x sampled tokens + 6 x parameters x trained tokens.
 
-    Prompt tokens count with the tokens that they are processed with (AERO, arXiv 2602.14338,
-    equation 23).
+    Parameters
+    ----------
+    parameters : int
+        Weights that a forward pass multiplies with.
+    sampled_tokens, trained_tokens : int
+        Prompt tokens count with the tokens that they are processed with.
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), equation 23.
+
+    Examples
+    --------
+    >>> flops(1000, sampled_tokens=10, trained_tokens=5)
+    50000.0
     """
     return float(parameters) * (FORWARD * sampled_tokens + TRAINING * trained_tokens)
 

@@ -45,10 +45,12 @@ class Snapshot(Record):
 
     @cached_property
     def rounds(self) -> pd.DataFrame:  # type: ignore[override]
+        """As of `Record`, read once."""
         return super().rounds
 
     @cached_property
     def evals(self) -> pd.DataFrame:  # type: ignore[override]
+        """As of `Record`, read once."""
         return super().evals
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.utils.validation import one_of
+from workbench.utils.validation import one_of, whole_number
 
 # The parameters of a run that does not go through a notebook, with their defaults; None is that of
 # `Run`. `lab` has the arguments of the lab and perhaps its "name"; `columns` says what is kept of
@@ -130,24 +130,45 @@ def execute(case: Case) -> None:
 
 
 def prepare(case: Case) -> Any:
-    """The `Run` of a case; ValueError for whatever is wrong with its parameters."""
+    """The `Run` of a case; ValueError for whatever is wrong with its parameters.
+
+    A complete record was thinned and cannot be opened to go on. It is only compared with what is
+    asked for.
+    """
     from workbench import named
+    from workbench.records import load
     from workbench.run import Run
 
     values = {**PARAMETERS, **case.values}
     one_of("columns", values["columns"], KEPT_COLUMNS)
+    whole_number("rounds", values["rounds"], 1)
     lab = dict(named.mapping("lab", values["lab"]))
     options = {
         name: value
         for name, value in values.items()
         if value is not None and name not in NOT_OF_RUN
     }
-    return Run(
+    complete = is_complete(case)
+    run = Run(
         named.lab(lab.pop("name", "tiny"), lab),
         named.method(values["method"], values["arguments"], values["settings"]),
-        out=case.record,
+        out=None if complete else case.record,
         **options,
     )
+    if complete:
+        run.check_recorded(load(case.record).manifest, case.record)
+    return run
+
+
+def is_complete(case: Case) -> bool:
+    """Whether the record of a case has all its rounds and was thinned, which is the last step."""
+    from workbench.records import load
+
+    if not (case.record / "manifest.json").exists():
+        return False
+    record = load(case.record)
+    rounds = {**PARAMETERS, **case.values}["rounds"]
+    return "thinned" in record.manifest and len(record.rounds) >= rounds
 
 
 def run_directly(case: Case) -> dict[str, Any]:
@@ -156,8 +177,8 @@ def run_directly(case: Case) -> dict[str, Any]:
 
     values = {**PARAMETERS, **case.values}
     run = prepare(case)
-    # A complete record may be thinned already, and then it cannot be opened to go on.
-    if run.round < values["rounds"]:
+    if not is_complete(case):
+        # Of a run with all its rounds, this makes the last evaluation where it is missing.
         for _ in run.rounds(values["rounds"], progress=False):
             pass
     if values["columns"] != "all":

@@ -27,6 +27,7 @@ import ast
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -206,6 +207,8 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     if wanted is str and isinstance(value, dict | list):
         return json.dumps(value)
     if wanted is float and is_number(value):
+        if not math.isfinite(value):
+            raise ValueError(f"parameter {name!r}, value {value!r}: a finite number is needed")
         return float(value)
     if type(value) is not wanted:
         raise ValueError(

@@ -85,6 +85,7 @@ def work(case: Case, connection: Connection) -> NoReturn:
 
 
 def main(descriptor: str, parent: str, *modules: str) -> None:
+    """What the sweep starts; see the top of this module."""
     die_with_parent(int(parent))
     for module in modules:
         importlib.import_module(module)
