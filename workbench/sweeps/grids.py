@@ -27,7 +27,6 @@ import ast
 import hashlib
 import itertools
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -207,9 +206,9 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     if wanted is str and isinstance(value, dict | list):
         return json.dumps(value)
     if wanted is float and is_number(value):
-        if not math.isfinite(value):
-            raise ValueError(f"parameter {name!r}, value {value!r}: a finite number is needed")
         return float(value)
+    if wanted is float and isinstance(value, float):
+        raise ValueError(f"parameter {name!r}, value {value!r}: a finite number is needed")
     if type(value) is not wanted:
         raise ValueError(
             f"parameter {name!r}, value {value!r}: the notebook says {types[name]}, this is "
