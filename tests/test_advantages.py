@@ -53,7 +53,7 @@ def test_group_normalized_with_the_sample_deviation():
 
 
 def test_one_reused_response_of_eight():
-    """AR3PO: of eight with one correct, the wrong ones get -1/sqrt(7) and the correct one sqrt(7)."""
+    """AR3PO: of eight with one correct, wrong ones get -1/sqrt(7) and the correct one sqrt(7)."""
     advantage = group_normalized([1] + [0] * 7, ONE)
     np.testing.assert_allclose(advantage, [np.sqrt(7)] + [-1 / np.sqrt(7)] * 7)
     assert np.round(advantage[1], 3) == -0.378
@@ -253,7 +253,7 @@ def test_groups_are_those_of_the_table():
 
 
 class TestSelectedAdvantages:
-    """What the kept rows are measured against: rows 0 and 1 of a = 1, 0, 0 and row 3 of b = 1, 1."""
+    """What kept rows are measured against: rows 0 and 1 of a = 1, 0, 0 and row 3 of b = 1, 1."""
 
     candidates = of_groups([1.0, 0, 0, 1, 1], "aaabb")
     rows = np.array([0, 1, 3])

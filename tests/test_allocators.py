@@ -207,7 +207,7 @@ def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
 
 
 def play(allocator, rounds, outcome, ids="abcd", start=1, policy=None, pool=()):
-    """Rounds of drive and feedback with `outcome(id, round, draw)`: requests and metrics of each."""
+    """Rounds of drive and feedback with `outcome(id, round, draw)`: their requests and metrics."""
     log = []
     for number in range(start, start + rounds):
         context = Context(seed=5, round=number, epoch=(number - 1) // 2, policy=policy)
@@ -413,10 +413,15 @@ class Endless(Slot):
 
 
 ALLOCATORS = [
-    Uniform(4), Staged(3, 2), Rescue(extra=4, k_max=3), DynamicSampling(4, groups=16), Knapsack(total=96, up=64),
+    Uniform(4),
+    Staged(3, 2),
+    Rescue(extra=4, k_max=3),
+    DynamicSampling(4, groups=16),
+    Knapsack(total=96, up=64),
     Knapsack(estimator="reinforce", low=0, rates=SuccessRates("beta", a=2.0)),
-    Knapsack(rates=SuccessRates("predictor")), DynamicSampling(within=Knapsack(n=6)),
-]  # fmt: skip
+    Knapsack(rates=SuccessRates("predictor")),
+    DynamicSampling(within=Knapsack(n=6)),
+]
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS, ids=compose)

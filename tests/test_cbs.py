@@ -1,4 +1,4 @@
-"""CBS in a run: the buffer on hand-made tables, and the scheduler with every objective and scope."""
+"""CBS in a run: the buffer on hand-made tables, the scheduler with every objective and scope."""
 
 import numpy as np
 import pytest
@@ -151,7 +151,7 @@ def test_every_objective_resumes_exactly(base, scope, tmp_path):
 
 
 def test_in_the_group(tmp_path):
-    record = trained(wb.methods.cbs(n=8), tmp_path, 3)
+    record = trained(wb.methods.cbs(n=8, scope="group"), tmp_path, 3)
     rollouts = record.rollouts()
     selected = rollouts[rollouts["selected"]]
     assert (selected.groupby(["round", "problem"]).size() == 2).all(), "30% of 8"
@@ -252,20 +252,20 @@ class TestScoreCorrelations:
     def test_by_hand(self):
         import pandas as pd
 
-        found = wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), windows=3)
+        found = wb.analysis.cbs.score_correlations(pd.DataFrame(FRAME), windows=3)
         assert found.index.tolist() == ["1-1", "2-2", "3-3"]
         assert found.columns.tolist() == ["reward", "age"]
         assert found["reward"].iloc[:2].tolist() == pytest.approx([1, -1])
         assert found["age"].isna().all()
         assert np.isnan(found.loc["3-3", "reward"]), "one row"
-        both = wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
+        both = wb.analysis.cbs.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
         assert both.index.tolist() == ["1-2", "3-3"]
         expected = np.corrcoef([1, 2, 3, 1, 2, 4], [0, 0, 0, 1, 1, 1])[0, 1]
         assert both.loc["1-2", "age"] == pytest.approx(expected)
 
     def test_of_a_run(self, tmp_path):
         record = trained(wb.methods.cbs(n=4, scope="buffer", warmup=0, start=0.5), tmp_path, 4)
-        found = wb.analysis.metrics.score_correlations(record.rollouts(), 2)
+        found = wb.analysis.cbs.score_correlations(record.rollouts(), 2)
         assert found.shape == (2, 10)
         assert found.columns.tolist() == list(FEATURES)
         assert found["age"].notna().all()
@@ -275,9 +275,9 @@ class TestScoreCorrelations:
         import pandas as pd
 
         with pytest.raises(ValueError, match="columns round, age, score and feature"):
-            wb.analysis.metrics.score_correlations(pd.DataFrame({"score": [1.0]}))
+            wb.analysis.cbs.score_correlations(pd.DataFrame({"score": [1.0]}))
         with pytest.raises(ValueError, match="windows=0"):
-            wb.analysis.metrics.score_correlations(pd.DataFrame(FRAME), 0)
+            wb.analysis.cbs.score_correlations(pd.DataFrame(FRAME), 0)
 
 
 def test_kept_and_dropped_side_by_side():
@@ -293,7 +293,7 @@ def test_kept_and_dropped_side_by_side():
             "selected": np.array([1, 0, 0, 1, 0, 1]) == 1,
         }
     )
-    found = wb.analysis.metrics.kept_and_dropped(frame, 5, ("text",))
+    found = wb.analysis.cbs.kept_and_dropped(frame, 5, ("text",))
     assert found.values.tolist() == [[1, "b", "x", 9.0, "y", 5.0], [1, "a", "u", 3.0, "v", 1.0]]
     assert found.columns.tolist() == [
         "round",
@@ -303,4 +303,4 @@ def test_kept_and_dropped_side_by_side():
         "dropped_text",
         "dropped_score",
     ]
-    assert len(wb.analysis.metrics.kept_and_dropped(frame, 1, ("text",))) == 1
+    assert len(wb.analysis.cbs.kept_and_dropped(frame, 1, ("text",))) == 1

@@ -48,33 +48,6 @@ def test_every_paper_is_a_method():
         assert getattr(wb.methods, name)().name == name
 
 
-# Further papers, in sizes for a test. The others take no arguments that a test needs smaller.
-SMALL_ARGUMENTS = {
-    "reinforce_ada": {"stages": 2, "k": 2, "keep": 2},
-    "speed": {"first": 2, "further": 2, "groups": 3},
-    "hora": {"n": 4, "probe": 2},
-    "vip": {"n": 4},
-    "mapp": {"n": 4, "factor": 2},
-    "mopps": {"n": 4, "factor": 2},
-    "lilo": {"n": 4, "factor": 2},
-    "rlep": {"n": 4, "each": 1},
-    "exgrpo": {"n": 4, "start": 0.0},
-}
-
-
-@pytest.mark.parametrize("name", wb.methods.MORE_PAPERS)
-def test_two_rounds_of_every_further_paper_resume_exactly(name, tmp_path):
-    arguments = SMALL_ARGUMENTS.get(name, {"n": 4})
-    method = getattr(wb.methods, name)(**arguments)
-    assert method.name == name
-    options = {"problems_per_round": 4, "checkpoint_every": 1}
-    rounds, _ = trained(method, tmp_path / "whole", 3, **options)
-    assert rounds["rollouts"].min() > 0
-    trained(method, tmp_path / "parts", 2, **options)
-    assert len(go(wb.Run.resume(tmp_path / "parts"), 3)) == 1
-    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts"))
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_five_rounds_resume_exactly(name, tmp_path):
     method = METHODS[name]

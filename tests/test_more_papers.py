@@ -95,19 +95,18 @@ def test_reinforce_ada_keeps_two_and_two_against_the_mean_of_the_whole_pool():
 
 
 @pytest.mark.parametrize(
-    "marks, fill, right",
+    "marks, right",
     [
-        ("10000000", "either", 1),  # one right, and three wrong ones fill up
-        ("11111110", "either", 3),
-        ("00000000", "either", 0),
-        ("00000000", "ratio", 0),
-        ("11111100", "ratio", 3),  # ceil(0.75 * 4)
-        ("11111111", "ratio", 4),
-        ("11111110", "ratio", 3),  # one wrong answer stays
+        ("10000000", 1),  # one right, and three wrong ones fill up
+        ("11111110", 3),
+        ("11110000", 2),
+        ("00000000", 0),
+        ("11111111", 4),
     ],
 )
-def test_reinforce_ada_fills_up_with_the_other_kind(marks, fill, right):
-    rows = selectors.HalfRight(4, fill).select(table(a=marks), HERE).rows
+@pytest.mark.parametrize("mode", ["balanced", "positive"])
+def test_reinforce_ada_fills_up_with_the_other_kind(marks, right, mode):
+    rows = wb.methods.reinforce_ada(mode).selector.select(table(a=marks), HERE).rows
     assert len(rows) == 4
     assert sum(marks[row] == "1" for row in rows) == right
 

@@ -66,7 +66,7 @@ VALUES = {
         selectors.LargestAdvantage(0.25, scope="batch"),
         selectors.GroupFilter("top_k", 0.5),
         selectors.Pruned(0.25),
-        selectors.HalfRight(6, fill="ratio"),
+        selectors.HalfRight(6),
         selectors.UniformDraws(0.5),
     ],
     "advantage": [

@@ -1,9 +1,19 @@
 """The papers as compositions: each method is a choice of slot values, in a few lines.
 
-PODS (arXiv 2504.13818), AR3PO (2509.25808), Knapsack RL (2509.25849), AERO (2602.14338), CBS
-(2602.08499) and, as the baselines that they share, GRPO, DAPO, GSPO and Dr. GRPO. Settings that
-belong to the model and the machine, such as the learning rate and the response length, are the
-lab's.
+Five papers that the notebooks reproduce: PODS (arXiv 2504.13818), AR3PO (2509.25808), Knapsack RL
+(2509.25849), AERO (2602.14338), CBS (2602.08499). The baselines that they share: GRPO, DAPO, GSPO
+and Dr. GRPO. Further papers, by what they decide:
+
+    which problems         greso, mopps, mapp, cures, adarft
+    how many rollouts      reinforce_ada, reinforce_ada_est, speed, hora, vip, lilo
+    which old responses    rlep, experience_replay, exgrpo
+    which rollouts         cppo, ragen, pruned
+    how good               asymmetric, pass_at_k, pkpo, rl_zvp, discounted_beta
+    the loss               cispo, sapo, gmpo, clip_cov, kl_cov
+
+Every default is cited, and where a paper was read only in part the docstring says how far it can be
+trusted. Settings that belong to the model and the machine, such as the learning rate and the
+response length, are the lab's.
 """
 
 from __future__ import annotations
@@ -87,8 +97,9 @@ class Method:
     reward: tuple = (Correct(),)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"name={self.name!r}: a text is needed")
+        # It is shown in tables and on pages, and a manifest holds it.
+        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
+            raise ValueError(f"name={shown(self.name)}: a text of one line is needed")
         for slot in LEARNING_SLOTS:
             _check_slot(slot, getattr(self, slot))
         instance_of("objective", self.objective, Objective, "Objective(clip=(0.2, 0.28))")
@@ -517,7 +528,8 @@ def reinforce_ada(
     Parameters
     ----------
     mode : {"balanced", "positive"}
-        Sample until there are keep / 2 correct and as many wrong rollouts, or one correct one.
+        Sample until there are keep / 2 correct and as many wrong rollouts, or one correct one. Both
+        then keep half and half.
     stages, k, keep : int
         4 stages of 8, and 4 rollouts kept (released code).
     clip : (low, high)
@@ -532,12 +544,11 @@ def reinforce_ada(
     Reinforce-Ada (arXiv 2510.04996), the sequential variant.
     """
     one_of("mode", mode, ("balanced", "positive"))
-    balanced = mode == "balanced"
-    right, wrong = (keep // 2, keep - keep // 2) if balanced else (1, 0)
+    right, wrong = (keep // 2, keep - keep // 2) if mode == "balanced" else (1, 0)
     return Method(
         "reinforce_ada",
         allocator=allocators.Staged(stages, k, right, wrong),
-        selector=selectors.HalfRight(keep, "either" if balanced else "ratio"),
+        selector=selectors.HalfRight(keep),
         advantage=GroupNormalized(scale=False),
         objective=Objective(clip=clip),
     )

@@ -309,8 +309,8 @@ class Run:
         return {
             "method": describe(self.configured_method),
             "lab": self.lab.config or {"lab": self.lab.name},
-            "seed": self.seed,
-            "arguments": {name: getattr(self, name) for name in ARGUMENTS},
+            "seed": describe(self.seed),
+            "arguments": {name: describe(getattr(self, name)) for name in ARGUMENTS},
         }
 
     def _check_directory(self) -> None:

@@ -472,28 +472,25 @@ class Pruned(Slot):
 
 @dataclass(frozen=True)
 class HalfRight(Slot):
-    """Keeps n rollouts of each group, half of them correct where there are enough.
+    """Keeps the first n rollouts of each group that are half correct and half wrong.
+
+    Where one kind is too rare, rows of the other kind fill up.
 
     Attributes
     ----------
     n : int
-    fill : {"either", "ratio"}
-        What happens where one kind is too rare. "either": rows of the other kind fill up.
-        "ratio": the number of correct rows is the group's own share of n, rounded up, and at least
-        one of each kind stays.
+        Of an odd number the smaller half is correct.
 
     References
     ----------
-    Reinforce-Ada (arXiv 2510.04996), released code, variants "balanced" and "positive": 4 rows, in
-    the order of sampling, and advantages against the mean of all rollouts of the problem.
+    Reinforce-Ada (arXiv 2510.04996), released code: 4 rows in the order of sampling, in both of its
+    variants, and advantages against the mean of all rollouts of the problem.
     """
 
     n: int = 4
-    fill: str = "either"
 
     def __post_init__(self) -> None:
         whole_number("n", self.n, 2)
-        one_of("fill", self.fill, ("either", "ratio"))
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """The first rows of each kind."""
@@ -501,11 +498,7 @@ class HalfRight(Slot):
         correct = rollouts.correct
         right = np.bincount(groups[correct], minlength=len(sizes))
         wrong = sizes - right
-        if self.fill == "either":
-            keep_right = np.minimum(self.n // 2, right)
-        else:
-            of_ratio = np.clip(np.ceil(right / sizes * self.n), 1, self.n - 1).astype(np.int64)
-            keep_right = np.minimum(of_ratio, right)
+        keep_right = np.minimum(self.n // 2, right)
         keep_wrong = np.minimum(self.n - keep_right, wrong)
         keep_right = np.minimum(self.n - keep_wrong, right)
         rows = np.concatenate(
