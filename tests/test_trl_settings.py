@@ -40,8 +40,9 @@ def test_a_configuration_serves_several_trainers(tmp_path):
     options = {"train_dataset": dataset(8), "args": args}
     first = workbench_trl.GRPOTrainer(trl_cases.MODEL, right, method=methods.gspo(4), **options)
     second = workbench_trl.GRPOTrainer(trl_cases.MODEL, right, method=methods.pods(8, 2), **options)
-    assert (first.loss_type, first.num_generations) == ("grpo", 4)
-    assert (second.loss_type, second.num_generations) == ("dapo", 2)
+    assert (first.importance_sampling_level, first.num_generations) == ("sequence", 4)
+    assert (second.importance_sampling_level, second.num_generations) == ("token", 2)
+    assert first.loss_type == second.loss_type == "grpo"
     assert (args.loss_type, args.num_generations, args.epsilon_high) == ("dapo", 8, None)
 
 
