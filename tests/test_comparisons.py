@@ -135,6 +135,21 @@ def test_means_and_phases(tmp_path):
         comparisons.phases(groups, "minutes")
 
 
+def test_the_cost_of_evaluation_is_reported_apart(tmp_path):
+    """Two evaluations of two problems, 4 samples of 5 tokens, beside 160 tokens of training."""
+    write(tmp_path, "a", scores=(), columns={"tokens_sampled": [80.0, 80.0]})
+    [record] = load_all(tmp_path)["a"]
+    writer = wb.records.Writer(record.path, record.manifest)
+    for number in (0, 2):
+        writer.evaluation(evaluation(number, 0.5).assign(length=5.0))
+    row = comparisons.evaluations(load_all(tmp_path)).loc["a"]
+    assert row.tolist() == [2, 16, 80, 50]
+    write(tmp_path, "early", columns={"tokens_sampled": [80.0, 80.0]})
+    early = comparisons.evaluations(load_all(tmp_path)).loc["early"]
+    assert early["responses"] == 16
+    assert np.isnan(early["tokens"]), "its evaluations have no lengths"
+
+
 def test_savings_are_ratios_paired_by_seed(tmp_path):
     """Seed 0 saves half, seed 1 three quarters: the geometric mean of 1/2 and 1/4 is .354."""
     for seed, (all_of_it, part) in enumerate(((10, 5), (40, 10))):

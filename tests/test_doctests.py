@@ -10,7 +10,14 @@ import pkgutil
 
 import pytest
 
-ROOMS = ("workbench", "workbench.utils", "workbench.datasets")
+ROOMS = (
+    "workbench",
+    "workbench.utils",
+    "workbench.datasets",
+    "workbench.analysis",
+    "workbench.plots",
+    "workbench.theory",
+)
 FEWEST_EXAMPLES = 30  # in all modules together, so that they cannot be lost without notice
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.verdicts import VERDICTS, Claim, Finding, judge
-from workbench.plots import papers, style
+from workbench.plots import papers
+from workbench.plots.style import NAMED, WIDTH
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_panels_are_side_by_side():
     assert len(axes) == 3
     assert axes[0].figure is axes[2].figure
     assert axes[0].figure.get_size_inches().tolist() == [6, 1]
-    assert papers.panels(2)[0].figure.get_size_inches()[0] == style.WIDTH
+    assert papers.panels(2)[0].figure.get_size_inches()[0] == WIDTH
 
 
 class TestRows:
@@ -96,7 +97,7 @@ class TestRows:
         table = pd.DataFrame({"all wrong": [1.0], "all right": [2.0]}, index=["a"])
         containers = papers.stacked(table, palette="viridis").containers
         colours = [matplotlib.colors.to_hex(bar[0].get_facecolor()) for bar in containers]
-        assert colours == [style.NAMED["all wrong"], style.NAMED["all right"]]
+        assert colours == [NAMED["all wrong"], NAMED["all right"]]
 
     def test_waterfall_ends_where_the_savings_lead(self):
         parts = pd.Series({"rejection": 4.0, "rescue": -1.0})
@@ -277,7 +278,7 @@ def test_verdicts_are_coloured_and_papers_named_once():
     texts = [text.get_text() for text in ax.texts]
     assert [texts.count(paper) for paper in ("PODS", "AERO", "CBS")] == [1, 1, 1]
     colours = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches]
-    assert colours == [style.NAMED[name] for name in VERDICTS]
+    assert colours == [NAMED[name] for name in VERDICTS]
     assert "+3.0 [2.8, 3.2]" in texts
     assert "cannot tell" in texts, "the reason stands in the table"
 

@@ -99,13 +99,13 @@ class TestSplitting:
         [
             (lambda: resolution.resolution([1, 2, 3], rng=rng()), "3 of them; at least 4 seeds"),
             (lambda: resolution.resolution([1, 1, 1, 1], rng=rng()), "values: all 4 are equal"),
-            (lambda: resolution.paired_resolution([1, 2], [1, 2]), "ours - theirs: all 2 are eq"),
+            (lambda: resolution.paired_resolution([1, 2], [1, 2]), "arm - baseline: all 2 are eq"),
             (lambda: resolution.resolution([1, 2, 3, 4], rng=0), "rng=0"),
             (lambda: resolution.resolution([0, 2, 3, 4], rng=rng(), scale="log"), "0 is among"),
             (lambda: resolution.resolution([1, 2, 3, 4], rng=rng(), scale="cube"), "scale='cube'"),
             (lambda: resolution.resolution([1, 2, 3, 4], (1,), rng=rng()), "sizes=1"),
             (lambda: resolution.paired_resolution([1], [2]), "at least two pairs"),
-            (lambda: resolution.paired_resolution([1, 2], [2]), r"ours \(2,\) and theirs \(1,\)"),
+            (lambda: resolution.paired_resolution([1, 2], [2]), r"arm \(2,\) and baseline \(1,\)"),
         ],
     )
     def test_bad_input_is_named(self, call, says):

@@ -54,14 +54,14 @@ def rescue(frame: pd.DataFrame) -> pd.DataFrame:
     AERO, section 4.2.1 and figure 4.
     """
     by_stage = frame.groupby(["round", "problem", "stage"])["correct"].any().unstack()
-    found = by_stage.eq(True)
-    solved = found.cummax(axis=1)
+    correct = by_stage.eq(True)
+    solved = correct.cummax(axis=1)
     tried = by_stage.notna() & ~solved.shift(axis=1, fill_value=False)
     return pd.DataFrame(
         {
             "unsolved": 1 - solved.mean(),
             "tried": tried.mean(),
-            "rescued": (tried & found).sum() / tried.sum(),
+            "rescued": (tried & correct).sum() / tried.sum(),
         }
     )
 
@@ -158,13 +158,13 @@ def savings(frame: pd.DataFrame, baseline: pd.DataFrame, *, skip: bool = False) 
     AERO, figure 8; FLOPs by equation 23, 2 for a token sampled and 6 for one trained on, times the
     parameters.
     """
-    ours = groups(frame)
-    theirs = groups(baseline)
-    start = FORWARD * theirs["sampled"].sum() + _computed(theirs, skip)
-    everything = FORWARD * ours["sampled"].sum() + _computed(ours, skip)
+    of_arm = groups(frame)
+    of_baseline = groups(baseline)
+    start = FORWARD * of_baseline["sampled"].sum() + _computed(of_baseline, skip)
+    everything = FORWARD * of_arm["sampled"].sum() + _computed(of_arm, skip)
     parts = {"allocation": start - everything}
     for kind in PRUNED:
-        part = ours[ours["kind"] == kind]
+        part = of_arm[of_arm["kind"] == kind]
         parts[kind] = _computed(part, skip) - TRAINING * part["kept"].sum()
     left = start - sum(parts.values())
     return pd.Series({**parts, "left": left}) * 100 / start
@@ -197,8 +197,8 @@ def magnitudes(frame: pd.DataFrame, advantage: Any) -> pd.DataFrame:
         correct=frame["correct"].to_numpy(bool),
     )
     rows = np.flatnonzero(frame["selected"])
-    found = selected_advantages(advantage, "mixed", pool, rows, Context(seed=0))
-    size = np.abs(np.asarray(found))
+    advantages = selected_advantages(advantage, "mixed", pool, rows, Context(seed=0))
+    size = np.abs(np.asarray(advantages))
     kinds = groups(frame)["kind"].to_numpy()[visit[rows]]
     table = {"all": (1.0, size.mean())}
     for kind in KINDS:
@@ -265,7 +265,7 @@ def zero_accuracy_scores(runs: Mapping[str, Any]) -> pd.DataFrame:
     rows = []
     for seed in sorted(set(first) & set(second)):
         pair = {label: by_seed[seed] for label, by_seed in courses.items()}
-        shared = np.intersect1d(*(course.rounds for course in pair.values()))
+        shared = np.intersect1d(first[seed].rounds, second[seed].rounds)
         for start, end in pairwise(shared):
             scores = {label: course.score_at("round", float(end)) for label, course in pair.items()}
             for label, course in pair.items():

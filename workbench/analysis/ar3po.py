@@ -76,4 +76,4 @@ def expected_rollouts(rate: np.ndarray, stages: int = 2, k: int = 4) -> np.ndarr
     [8.0, 4.25, 4.0]
     """
     missed = (1 - np.asarray(rate, dtype=np.float64)) ** k
-    return k * sum(missed**stage for stage in range(stages))
+    return k * np.sum([missed**stage for stage in range(stages)], axis=0)

@@ -180,9 +180,9 @@ def _stretches(rounds: np.ndarray, windows: int | Sequence[int]) -> list[tuple[i
         return []
     first = int(rounds.min())
     last = int(rounds.max())
-    if np.ndim(windows) == 0:
+    if isinstance(windows, int):
         whole_number("windows", windows, 1)
-        parts = np.array_split(np.arange(first, last + 1), min(int(windows), last + 1 - first))
+        parts = np.array_split(np.arange(first, last + 1), min(windows, last + 1 - first))
         return [(int(part[0]), int(part[-1])) for part in parts]
     starts = sorted(int(start) for start in windows)
     ends = [*(start - 1 for start in starts[1:]), max(last, starts[-1])]

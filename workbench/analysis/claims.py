@@ -78,13 +78,13 @@ def judged(claims: Sequence[Claim], runs: Runs, level: float = LEVEL) -> pd.Data
 
 def findings(claims: Sequence[Claim], runs: Runs, level: float = LEVEL) -> list[Finding]:
     """What was measured for each claim, or why it could not be."""
-    found = []
+    results = []
     for claim in claims:
         try:
-            found.append(measure(claim, runs, level))
+            results.append(measure(claim, runs, level))
         except ValueError as error:
-            found.append(Finding(reason=str(error)))
-    return found
+            results.append(Finding(reason=str(error)))
+    return results
 
 
 def measure(claim: Claim, runs: Runs, level: float = LEVEL) -> Finding:
@@ -100,7 +100,7 @@ def measure(claim: Claim, runs: Runs, level: float = LEVEL) -> Finding:
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r}: allowed are {', '.join(METRICS)}")
     pairs = _pairs(settings, runs)
-    parts = [METRICS[metric](ours, theirs, settings) for ours, theirs in pairs]
+    parts = [METRICS[metric](arm, baseline, settings) for arm, baseline in pairs]
     measured = _averaged(parts, level)
     gain = _gain(settings, runs, pairs) if claim.published_gain else None
     return Finding(measured, gain)
@@ -121,22 +121,24 @@ def carried_over(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         tell say the same.
     """
     first = next(iter(tables.values()))
-    found = first[["paper", "claim"]].copy()
+    side_by_side = first[["paper", "claim"]].copy()
     for title, table in tables.items():
         if table["claim"].tolist() != first["claim"].tolist():
             raise ValueError(f"{title}: other claims than in the first table")
-        found[title] = table["verdict"].map(kind).to_numpy()
-    columns = found[list(tables)]
+        side_by_side[title] = table["verdict"].map(kind).to_numpy()
+    columns = side_by_side[list(tables)]
     told = [{text for text in row if text != "cannot tell"} for row in columns.to_numpy()]
-    return found.assign(same=[len(texts) <= 1 for texts in told])
+    return side_by_side.assign(same=[len(texts) <= 1 for texts in told])
 
 
 # Metrics: the arm's records, the baseline's, and the claim's settings in; a number a seed out
 
 
-def _accuracy(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+def _accuracy(
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
     """Held-out score of the arm minus the baseline's at equal cost, in points."""
-    courses = read({"arm": ours, "baseline": theirs}, settings.get("y") or "accuracy")
+    courses = read({"arm": arm_runs, "baseline": baseline_runs}, settings.get("y") or "accuracy")
     unit = settings["unit"]
     budget = common_budget(courses, unit) * float(settings.get("budget") or 1)
     values = {}
@@ -146,25 +148,31 @@ def _accuracy(ours: list[Record], theirs: list[Record], settings: Mapping[str, s
     return BySeed(values)
 
 
-def _change(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+def _change(
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
     """By how many percent the mean of a column lies above the baseline's."""
-    means = _column_means(ours, theirs, settings)
+    means = _column_means(arm_runs, baseline_runs, settings)
     return BySeed(
         {seed: 100 * (arm / baseline - 1) for seed, (arm, baseline) in means.items()}, "percent"
     )
 
 
-def _difference(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+def _difference(
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
     """By how many points the mean of a column of shares lies above the baseline's."""
-    means = _column_means(ours, theirs, settings)
+    means = _column_means(arm_runs, baseline_runs, settings)
     return BySeed({seed: 100 * (arm - baseline) for seed, (arm, baseline) in means.items()})
 
 
-def _share(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+def _share(
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
     """How many percent of a run's seconds some columns take; the baseline has no say."""
     columns = settings["column"].split(";")
     values = {}
-    for record in ours:
+    for record in arm_runs:
         rounds = record.rounds
         missing = [column for column in columns if column not in rounds]
         if missing:
@@ -174,48 +182,50 @@ def _share(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
     return BySeed(values)
 
 
-def _to_target(ours: list[Record], theirs: list[Record], settings: Mapping[str, str]) -> BySeed:
+def _to_target(
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
+) -> BySeed:
     """By how many percent the cost to a target lies above the baseline's."""
-    groups = {"arm": ours, "baseline": theirs}
-    target = common_target({"baseline": theirs}, share=float(settings.get("target") or 0.8))
+    groups = {"arm": arm_runs, "baseline": baseline_runs}
+    target = common_target({"baseline": baseline_runs}, share=float(settings.get("target") or 0.8))
     courses = read(groups)
-    found = BySeed({}, "percent")
+    ratios = BySeed({}, "percent")
     for seed in _common(courses["arm"], courses["baseline"]):
         crossed = {
-            label: crossing(by_seed_[seed].places(settings["unit"]), by_seed_[seed].scores, target)
-            for label, by_seed_ in courses.items()
+            label: crossing(course[seed].places(settings["unit"]), course[seed].scores, target)
+            for label, course in courses.items()
         }
-        found.values[seed] = 100 * (crossed["arm"].place / crossed["baseline"].place - 1)
+        ratios.values[seed] = 100 * (crossed["arm"].place / crossed["baseline"].place - 1)
         if not crossed["arm"].reached:
-            found.censored.add(seed)
+            ratios.censored.add(seed)
         if not crossed["baseline"].reached:
-            found.censored_baseline.add(seed)
-    return found
+            ratios.censored_baseline.add(seed)
+    return ratios
 
 
 def _unsolved_at_last_visit(
-    ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
 ) -> BySeed:
     """By how many percent more problems than the baseline's have no right rollout at their last
     visit, read at equal numbers of rollouts.
     """
-    frames = difficulty.outcomes({"arm": ours, "baseline": theirs})
+    frames = difficulty.outcomes({"arm": arm_runs, "baseline": baseline_runs})
     rates = difficulty.last_rates(frames, equal=True)
     values = {}
     for seed in _common(rates["arm"], rates["baseline"]):
-        shares = {label: float((found[seed] == 0).mean()) for label, found in rates.items()}
+        shares = {label: float((last[seed] == 0).mean()) for label, last in rates.items()}
         values[seed] = 100 * (shares["arm"] / shares["baseline"] - 1)
     return BySeed(values, "percent")
 
 
 def _unsolved_at_equal_numbers(
-    ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
 ) -> BySeed:
     """By how many percent more visits than the baseline's have no right rollout, where of both as
     many rollouts are read as the smaller one has.
     """
-    frames = difficulty.outcomes({"arm": ours, "baseline": theirs})
-    arm = by_seed(ours)
+    frames = difficulty.outcomes({"arm": arm_runs, "baseline": baseline_runs})
+    arm = by_seed(arm_runs)
     values = {}
     for seed in _common(frames["arm"], frames["baseline"]):
         first = _rounds(arm[seed], settings)[0]
@@ -248,8 +258,8 @@ def _pairs(settings: Mapping[str, str], runs: Runs) -> list[tuple[list[Record], 
         raise ValueError(f"no runs of {', '.join(dict.fromkeys(missing))}")
     pairs = []
     for name, baseline in zip(names, baselines):
-        theirs = one_setting(runs[baseline], baseline) if baseline else []
-        pairs.append((one_setting(runs[name], name), theirs))
+        baseline_runs = one_setting(runs[baseline], baseline) if baseline else []
+        pairs.append((one_setting(runs[name], name), baseline_runs))
     return pairs
 
 
@@ -281,11 +291,11 @@ def _gain(
     """What the baseline gained over its start by the budget of the claim, in points."""
     named = _labels(settings.get("gain_of", ""))
     gains = []
-    for i, (ours, theirs) in enumerate(pairs):
+    for i, (arm_runs, baseline_runs) in enumerate(pairs):
         if named and not runs.get(named[i]):
             raise ValueError(f"no runs of {named[i]}")
-        of = one_setting(runs[named[i]], named[i]) if named else theirs
-        courses = read({"arm": ours, "baseline": theirs, "gain of": of})
+        of = one_setting(runs[named[i]], named[i]) if named else baseline_runs
+        courses = read({"arm": arm_runs, "baseline": baseline_runs, "gain of": of})
         budget = common_budget(courses, settings["unit"]) * float(settings.get("budget") or 1)
         for course in courses["gain of"].values():
             gains.append(100 * (course.score_at(settings["unit"], budget) - course.scores[0]))
@@ -293,12 +303,12 @@ def _gain(
 
 
 def _column_means(
-    ours: list[Record], theirs: list[Record], settings: Mapping[str, str]
+    arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
 ) -> dict[int, tuple[float, float]]:
     """Means of a column over the rounds that two runs of a seed both have, from an epoch on."""
     column = settings["column"]
-    arm = by_seed(ours)
-    baseline = by_seed(theirs)
+    arm = by_seed(arm_runs)
+    baseline = by_seed(baseline_runs)
     means = {}
     for seed in _common(arm, baseline):
         first, last = _rounds(arm[seed], settings)
@@ -308,12 +318,12 @@ def _column_means(
             raise ValueError(
                 f"{arm[seed].path}: both runs have {last} rounds, and the claim begins at {first}"
             )
-        found = []
+        pair = []
         for record, table in zip((arm[seed], baseline[seed]), tables):
             if column not in table:
                 raise ValueError(f"{record.path}: no column {column}")
-            found.append(float(table.loc[table["round"].between(first, last), column].mean()))
-        means[seed] = (found[0], found[1])
+            pair.append(float(table.loc[table["round"].between(first, last), column].mean()))
+        means[seed] = (pair[0], pair[1])
     return means
 
 
@@ -329,8 +339,8 @@ def _rounds(record: Record, settings: Mapping[str, str]) -> tuple[int, int]:
     return (epoch - 1) * length + 1, LAST_ROUND
 
 
-def _common(ours: Mapping[int, Any], theirs: Mapping[int, Any]) -> list[int]:
-    return sorted(set(ours) & set(theirs))
+def _common(arm: Mapping[int, Any], baseline: Mapping[int, Any]) -> list[int]:
+    return sorted(set(arm) & set(baseline))
 
 
 def _labels(text: str) -> list[str]:

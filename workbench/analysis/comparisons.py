@@ -26,6 +26,7 @@ __all__ = [
     "at_budget",
     "common_budget",
     "comparable",
+    "evaluations",
     "find",
     "labelled",
     "load_all",
@@ -135,7 +136,7 @@ def accuracy_gain(
         return float(100 * np.mean([run.score_at(unit, place) for place in places]))
 
     return paired(
-        courses["arm"], courses["baseline"], lambda ours, theirs: score(ours) - score(theirs), level
+        courses["arm"], courses["baseline"], lambda run, rival: score(run) - score(rival), level
     )
 
 
@@ -174,8 +175,8 @@ def over_seeds(
 
 
 def paired(
-    ours: Any,
-    theirs: Any,
+    arm: Any,
+    baseline: Any,
     quantity: Callable[[Any, Any], float],
     level: float = LEVEL,
     scale: str = "linear",
@@ -184,7 +185,7 @@ def paired(
 
     Parameters
     ----------
-    ours, theirs : records of one setting each, or dicts from seed to anything
+    arm, baseline : records of one setting each, or dicts from seed to anything
     quantity : function from a run and the baseline's of the same seed to a number
         A difference, a ratio, a change in percent.
     level : float
@@ -197,12 +198,12 @@ def paired(
     ValueError
         When the two have no seed in common.
     """
-    ours = _seeded(ours)
-    theirs = _seeded(theirs)
-    seeds = sorted(set(ours) & set(theirs))
+    arm = _seeded(arm)
+    baseline = _seeded(baseline)
+    seeds = sorted(set(arm) & set(baseline))
     if not seeds:
-        raise ValueError(f"no seed in common: {sorted(ours)} and {sorted(theirs)}")
-    values = [quantity(ours[seed], theirs[seed]) for seed in seeds]
+        raise ValueError(f"no seed in common: {sorted(arm)} and {sorted(baseline)}")
+    values = [quantity(arm[seed], baseline[seed]) for seed in seeds]
     return Measurement(np.array(values), scale=scale, level=level)
 
 
@@ -261,6 +262,38 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
 
 
+def evaluations(groups: Any) -> pd.DataFrame:
+    """What evaluating cost, which is in no unit of spending: means over runs.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+
+    Returns
+    -------
+    DataFrame, a row a label
+        evaluations (of a run), responses (sampled in all of them), tokens (of these responses) and
+        share: the tokens in percent of those that the run sampled to train on. Greedy responses
+        are one more for each problem, and not counted. tokens and share are NaN for records of
+        early versions, whose evaluations have no lengths.
+    """
+    rows = {}
+    for label, records in arms(groups).items():
+        by_run = []
+        for record in records:
+            evals = record.evals
+            tokens = np.nan
+            if "length" in evals:
+                tokens = float((evals["length"] * evals["samples"]).sum())
+            trained_on = record.rounds["tokens_sampled"].sum()
+            responses = evals["samples"].sum()
+            share = 100 * tokens / trained_on if trained_on else np.nan
+            by_run.append((evals["round"].nunique(), responses, tokens, share))
+        rows[label] = np.mean(by_run, axis=0)
+    columns = ["evaluations", "responses", "tokens", "share"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
 def saved(
     groups: Any,
     column: str,
@@ -294,7 +327,7 @@ def saved(
         change = paired(
             groups[label],
             groups[baseline],
-            lambda ours, theirs: 100 * (total(ours) / total(theirs) - 1),
+            lambda run, rival: 100 * (total(run) / total(rival) - 1),
             scale="percent",
         )
         rows[label] = {
@@ -321,11 +354,11 @@ def seed_means(tables: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """
     first = tables[0]
     stack = np.array([table.to_numpy(float) for table in tables])
-    found = {}
+    by_column = {}
     for i, name in enumerate(first):
         rows = [(*mean_interval(values), len(values)) for values in stack[:, :, i].T]
-        found[name] = pd.DataFrame(rows, index=first.index, columns=["mean", "half", "n"])
-    return found
+        by_column[name] = pd.DataFrame(rows, index=first.index, columns=["mean", "half", "n"])
+    return by_column
 
 
 def _against(

@@ -160,13 +160,13 @@ def price_of_sampling(
 
 
 def bill_ratio(
-    ours: Iterable[Tokens], theirs: Iterable[Tokens], price: float, level: float = LEVEL
+    arm: Iterable[Tokens], baseline: Iterable[Tokens], price: float, level: float = LEVEL
 ) -> Measurement:
     """The bill of one arm over that of another at a price, pair by pair.
 
     Parameters
     ----------
-    ours, theirs : (n,) Tokens each
+    arm, baseline : (n,) Tokens each
         Of the same seeds in the same order.
     price : float
         Of sampling, above 0.
@@ -175,21 +175,21 @@ def bill_ratio(
 
     Examples
     --------
-    >>> ours, theirs = [Tokens(400, 100, True)] * 2, [Tokens(100, 300, True)] * 2
-    >>> [round(bill_ratio(ours, theirs, price).value, 3) for price in (0.1, 2 / 3, 10)]
+    >>> arm, baseline = [Tokens(400, 100, True)] * 2, [Tokens(100, 300, True)] * 2
+    >>> [round(bill_ratio(arm, baseline, price).value, 3) for price in (0.1, 2 / 3, 10)]
     [0.452, 1.0, 3.154]
     """
     _check_price(price)
     return ratio_to_target(
-        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in ours],
-        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in theirs],
+        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in arm],
+        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in baseline],
         level,
     )
 
 
 def break_even(
-    ours: Iterable[Tokens],
-    theirs: Iterable[Tokens],
+    arm: Iterable[Tokens],
+    baseline: Iterable[Tokens],
     prices: Iterable[float] = PRICES,
     level: float = LEVEL,
 ) -> BreakEven:
@@ -197,7 +197,7 @@ def break_even(
 
     Parameters
     ----------
-    ours, theirs : (n,) Tokens each
+    arm, baseline : (n,) Tokens each
         Of the same seeds in the same order.
     prices : rising numbers above 0
         Where to look; between the first change of sign the root is found exactly.
@@ -210,16 +210,16 @@ def break_even(
 
     Examples
     --------
-    >>> found = break_even([Tokens(400, 100, True)] * 2, [Tokens(100, 300, True)] * 2)
-    >>> round(found.estimate, 4), found.cheaper_below
+    >>> even = break_even([Tokens(400, 100, True)] * 2, [Tokens(100, 300, True)] * 2)
+    >>> round(even.estimate, 4), even.cheaper_below
     (0.6667, True)
     """
-    ours = list(ours)
-    theirs = list(theirs)
+    arm = list(arm)
+    baseline = list(baseline)
     grid = _checked_prices(prices)
 
     def logs(price: float) -> tuple[float, float, float]:
-        measured = bill_ratio(ours, theirs, price, level)
+        measured = bill_ratio(arm, baseline, price, level)
         with np.errstate(divide="ignore"):
             value, low, high = np.log([measured.value, measured.low, measured.high])
         return float(value), float(low), float(high)
@@ -262,12 +262,12 @@ def tokens_to_target(
     dict from label to a dict from seed to Tokens
     """
     one_of("bill", bill, BILLS)
-    found: dict[str, dict[int, Tokens]] = {}
+    tokens: dict[str, dict[int, Tokens]] = {}
     for label, by_seed in read(groups, y, grid=grid).items():
-        found[label] = {}
+        tokens[label] = {}
         for seed, course in by_seed.items():
-            found[label][seed] = _tokens(course, target, bill)
-    return found
+            tokens[label][seed] = _tokens(course, target, bill)
+    return tokens
 
 
 def ratios_by_price(
@@ -301,19 +301,19 @@ def ratios_by_price(
     """
     pairs = _pairs(groups, target, baseline, bill, y)
     rows = []
-    for label, (ours, theirs) in pairs.items():
+    for label, (arm_tokens, baseline_tokens) in pairs.items():
         for price in _checked_prices(prices):
-            found = bill_ratio(ours, theirs, float(price), level)
+            measured = bill_ratio(arm_tokens, baseline_tokens, float(price), level)
             rows.append(
                 {
                     "label": label,
                     "price": float(price),
-                    "ratio": found.value,
-                    "low": found.low,
-                    "high": found.high,
-                    "n": found.n,
-                    "censored": found.censored,
-                    "censored_baseline": found.censored_baseline,
+                    "ratio": measured.value,
+                    "low": measured.low,
+                    "high": measured.high,
+                    "n": measured.n,
+                    "censored": measured.censored,
+                    "censored_baseline": measured.censored_baseline,
                 }
             )
     return pd.DataFrame(rows)
@@ -335,14 +335,14 @@ def break_even_prices(
     """
     pairs = _pairs(groups, target, baseline, bill, y)
     rows = {}
-    for label, (ours, theirs) in pairs.items():
-        found = break_even(ours, theirs, prices, level)
+    for label, (arm_tokens, baseline_tokens) in pairs.items():
+        even = break_even(arm_tokens, baseline_tokens, prices, level)
         rows[label] = {
-            "price": found.estimate,
-            "low": found.low,
-            "high": found.high,
-            "cheaper_below": found.cheaper_below,
-            "n": len(ours),
+            "price": even.estimate,
+            "low": even.low,
+            "high": even.high,
+            "cheaper_below": even.cheaper_below,
+            "n": len(arm_tokens),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -353,16 +353,18 @@ def _pairs(
     """Tokens of every arm and of the baseline, for the seeds that both have."""
     tokens = tokens_to_target(groups, target, bill, y=y)
     one_of("baseline", baseline, tokens)
-    theirs = tokens.pop(baseline)
+    baseline_tokens = tokens.pop(baseline)
     pairs = {}
-    for label, ours in tokens.items():
-        seeds = sorted(set(ours) & set(theirs))
+    for label, arm_tokens in tokens.items():
+        seeds = sorted(set(arm_tokens) & set(baseline_tokens))
         if not seeds:
             raise ValueError(
-                f"{label} and {baseline} have no seed in common: {sorted(ours)} and "
-                f"{sorted(theirs)}"
+                f"{label} and {baseline} have no seed in common: {sorted(arm_tokens)} and "
+                f"{sorted(baseline_tokens)}"
             )
-        pairs[label] = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+        of_arm = [arm_tokens[seed] for seed in seeds]
+        of_baseline = [baseline_tokens[seed] for seed in seeds]
+        pairs[label] = (of_arm, of_baseline)
     return pairs
 
 

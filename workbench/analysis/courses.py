@@ -147,7 +147,7 @@ def read(
     one_of("grid", grid, GRIDS)
     groups = arms(groups)
     comparable(groups)
-    courses = {}
+    courses: dict[str, dict[int, Course]] = {}
     for label, records in groups.items():
         courses[label] = {}
         for record in records:

@@ -125,12 +125,12 @@ def outcomes(groups: Any) -> dict[str, dict[int, pd.DataFrame]]:
     ValueError
         For a record without rollouts, as `records.thin` leaves them.
     """
-    found: dict[str, dict[int, pd.DataFrame]] = {}
+    frames: dict[str, dict[int, pd.DataFrame]] = {}
     for label, records in arms(groups).items():
-        found[label] = {}
+        frames[label] = {}
         for record in records:
-            found[label][record.manifest["seed"]] = fresh_rollouts(record, OUTCOME_COLUMNS)
-    return found
+            frames[label][record.manifest["seed"]] = fresh_rollouts(record, OUTCOME_COLUMNS)
+    return frames
 
 
 def fresh_rollouts(record: Record, columns: Sequence[str]) -> pd.DataFrame:
@@ -216,12 +216,12 @@ def last_rates(frames: Frames, equal: bool = False) -> dict[str, dict[int, pd.Se
     dict from label to a dict from seed to a Series by problem
     """
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in frames.values())))
-    found: dict[str, dict[int, pd.Series]] = {label: {} for label in frames}
+    rates: dict[str, dict[int, pd.Series]] = {label: {} for label in frames}
     for seed in seeds:
         most = _fewest([by_seed[seed] for by_seed in frames.values()]) if equal else None
         for label, by_seed in frames.items():
-            found[label][seed] = visit_rates(by_seed[seed], -1, most)
-    return found
+            rates[label][seed] = visit_rates(by_seed[seed], -1, most)
+    return rates
 
 
 def final(frames: Frames, equal: bool = False) -> pd.DataFrame:
@@ -264,14 +264,14 @@ def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
     dict from label to a DataFrame (5 x 5)
         Means over seeds.
     """
-    found = {}
+    matrices = {}
     for label, by_seed in last_rates(frames, equal).items():
         tables = []
         for seed, last in by_seed.items():
             first = visit_rates(frames[label][seed], 0)
             tables.append(transition_matrix(first, last[first.index], "rows"))
-        found[label] = pd.DataFrame(np.mean(tables, axis=0), index=CLASSES, columns=CLASSES)
-    return found
+        matrices[label] = pd.DataFrame(np.mean(tables, axis=0), index=CLASSES, columns=CLASSES)
+    return matrices
 
 
 def solved_at_least_once(frames: Frames) -> pd.DataFrame:

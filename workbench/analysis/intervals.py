@@ -189,25 +189,25 @@ class Unpaired:
 
     Attributes
     ----------
-    ours, theirs : (n,) and (k,) float64
+    arm, baseline : (n,) and (k,) float64
         One number a run.
     scale : {"linear", "ratio", "percent"}
         "linear" for the difference of the means; "ratio" and "percent" for the ratio of the
         geometric means, with the interval on the log scale.
     censored, censored_baseline : int
-        Runs of `ours` and of `theirs` whose number is only a lower bound, see `Measurement`.
+        Runs of the arm and of the baseline whose number is only a lower bound, see `Measurement`.
     level : float
         Probability of the interval.
 
     Examples
     --------
-    >>> found = Unpaired(np.array([3.0, 4.0, 5.0]), np.array([1.0, 2.0, 3.0]))
-    >>> found.value, round(found.low, 3), round(found.high, 3)
+    >>> measured = Unpaired(np.array([3.0, 4.0, 5.0]), np.array([1.0, 2.0, 3.0]))
+    >>> measured.value, round(measured.low, 3), round(measured.high, 3)
     (2.0, -0.267, 4.267)
     """
 
-    ours: np.ndarray
-    theirs: np.ndarray
+    arm: np.ndarray
+    baseline: np.ndarray
     scale: str = "linear"
     censored: int = 0
     censored_baseline: int = 0
@@ -220,13 +220,13 @@ class Unpaired:
     @property
     def n(self) -> int:
         """Runs of the smaller group."""
-        return min(len(self.ours), len(self.theirs))
+        return min(len(self.arm), len(self.baseline))
 
     @property
     def value(self) -> float:
         """The difference of the means, or the ratio of the geometric means."""
-        ours, theirs = self._lines()
-        return self._from_line(ours.mean() - theirs.mean())
+        arm, baseline = self._lines()
+        return self._from_line(arm.mean() - baseline.mean())
 
     @property
     def low(self) -> float:
@@ -243,8 +243,8 @@ class Unpaired:
         if self.n < 2:
             return np.nan
         shift = bound if self.scale == "linear" else np.log(_ratio(bound, self.scale))
-        ours, theirs = self._lines()
-        distance = ours.mean() - theirs.mean() - shift
+        arm, baseline = self._lines()
+        distance = arm.mean() - baseline.mean() - shift
         if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
             return 1.0  # the censored side says nothing
         return _two_sided(distance, *self._error())
@@ -260,17 +260,17 @@ class Unpaired:
             return np.nan
         if open_end:
             return self._from_line(side * np.inf)
-        ours, theirs = self._lines()
+        arm, baseline = self._lines()
         error, degrees = self._error()
         half = stats.t.ppf(0.5 + self.level / 2, degrees) * error if error else 0.0
-        return self._from_line(ours.mean() - theirs.mean() + side * half)
+        return self._from_line(arm.mean() - baseline.mean() + side * half)
 
     def _lines(self) -> tuple[np.ndarray, np.ndarray]:
-        ours = np.asarray(self.ours, dtype=np.float64)
-        theirs = np.asarray(self.theirs, dtype=np.float64)
+        arm = np.asarray(self.arm, dtype=np.float64)
+        baseline = np.asarray(self.baseline, dtype=np.float64)
         if self.scale == "linear":
-            return ours, theirs
-        return np.log(ours), np.log(theirs)
+            return arm, baseline
+        return np.log(arm), np.log(baseline)
 
     def _from_line(self, value: float) -> float:
         return _from_line(value, self.scale)
@@ -468,13 +468,13 @@ def linear_fit(
         )
     if np.linalg.matrix_rank(design) < coefficients:
         raise ValueError("predictors: one of them follows from the others, so they have no effect")
-    found, _, _, _ = np.linalg.lstsq(design, values, rcond=None)
-    residuals = values - design @ found
+    solution, _, _, _ = np.linalg.lstsq(design, values, rcond=None)
+    residuals = values - design @ solution
     degrees = observations - coefficients
     covariance = residuals @ residuals / degrees * np.linalg.inv(design.T @ design)
     spread = np.sum((values - values.mean()) ** 2)
     explained = 1 - residuals @ residuals / spread if spread > 0 else 1.0
-    return LinearFit(("constant", *names), found, covariance, degrees, float(explained), level)
+    return LinearFit(("constant", *names), solution, covariance, degrees, float(explained), level)
 
 
 def _welch_error(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:

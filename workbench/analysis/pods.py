@@ -130,13 +130,13 @@ def values_at(runs: pd.DataFrame, x: str, place: float) -> dict[str, np.ndarray]
         Settings of which a run ended before are left out.
     """
     one_of("x", x, AXES)
-    found = {}
+    by_setting = {}
     for setting, part in runs.groupby("setting", sort=False):
         by_run = [run.sort_values(x) for _, run in part.groupby("run")]
         if all(run[x].iloc[0] <= place <= run[x].iloc[-1] for run in by_run):
             values = [np.interp(place, run[x], run["value"]) for run in by_run]
-            found[str(setting)] = np.array(values)
-    return found
+            by_setting[str(setting)] = np.array(values)
+    return by_setting
 
 
 def curves(
@@ -158,7 +158,7 @@ def curves(
         mean, half (95 % over runs) and n.
     """
     one_of("x", x, AXES)
-    found = {}
+    by_setting = {}
     for setting, part in runs.groupby("setting", sort=False):
         wanted = _grid(part, x) if places is None else np.asarray(places, dtype=float)
         rows = {}
@@ -167,8 +167,8 @@ def curves(
             if values is not None:
                 mean, half = mean_interval(values)
                 rows[float(place)] = {"mean": mean, "half": half, "n": len(values)}
-        found[str(setting)] = pd.DataFrame.from_dict(rows, orient="index").rename_axis(x)
-    return found
+        by_setting[str(setting)] = pd.DataFrame.from_dict(rows, orient="index").rename_axis(x)
+    return by_setting
 
 
 def against(
@@ -204,9 +204,9 @@ def against(
             _check_setting(runs, baseline)
             row: dict[str, Any] = {"setting": setting, "baseline": baseline, "place": place}
             if setting in values and baseline in values:
-                found = Unpaired(100 * values[setting], 100 * values[baseline], level=level)
-                row |= {"difference": found.value, "low": found.low, "high": found.high}
-                row["n"] = found.n
+                measured = Unpaired(100 * values[setting], 100 * values[baseline], level=level)
+                row |= {"difference": measured.value, "low": measured.low, "high": measured.high}
+                row["n"] = measured.n
             rows.append(row)
     columns = ["setting", "baseline", "place", "difference", "low", "high", "n"]
     return pd.DataFrame(rows, columns=columns)
@@ -343,14 +343,14 @@ def released_findings(claims: Sequence[Claim], level: float = LEVEL) -> list[Fin
     -------
     list of Finding, for `verdicts.judge`
     """
-    found = []
+    results = []
     for claim in claims:
         settings = claim.settings or {}
         if not settings.get("released"):
-            found.append(Finding(reason="the released runs do not have what it needs"))
+            results.append(Finding(reason="the released runs do not have what it needs"))
             continue
-        found.append(_released(claim, settings, level))
-    return found
+        results.append(_released(claim, settings, level))
+    return results
 
 
 def _released(claim: Claim, settings: Mapping[str, Any], level: float) -> Finding:
@@ -401,21 +401,21 @@ def _grid(part: pd.DataFrame, x: str) -> np.ndarray:
     return np.linspace(part["steps"].min(), ends.min(), 24)
 
 
-def _ratio(ours: list[Crossing], theirs: list[Crossing], level: float) -> dict[str, float]:
-    found = Unpaired(
-        np.array([crossed.place for crossed in ours]),
-        np.array([crossed.place for crossed in theirs]),
+def _ratio(arm: list[Crossing], baseline: list[Crossing], level: float) -> dict[str, float]:
+    measured = Unpaired(
+        np.array([crossed.place for crossed in arm]),
+        np.array([crossed.place for crossed in baseline]),
         scale="ratio",
-        censored=sum(not crossed.reached for crossed in ours),
-        censored_baseline=sum(not crossed.reached for crossed in theirs),
+        censored=sum(not crossed.reached for crossed in arm),
+        censored_baseline=sum(not crossed.reached for crossed in baseline),
         level=level,
     )
     return {
-        "ratio": found.value,
-        "low": found.low,
-        "high": found.high,
-        "censored": found.censored,
-        "censored_baseline": found.censored_baseline,
+        "ratio": measured.value,
+        "low": measured.low,
+        "high": measured.high,
+        "censored": measured.censored,
+        "censored_baseline": measured.censored_baseline,
     }
 
 

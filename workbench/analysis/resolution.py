@@ -71,14 +71,14 @@ def smallest_change(
     whole_number("n", n, 2)
     quantile = float(stats.t.ppf(0.5 + level / 2, n - 1))
     if power is None:
-        return deviation * quantile / np.sqrt(n)
+        return float(deviation * quantile / np.sqrt(n))
 
     def missing(shift: float) -> float:
         """How much power lacks at a shift, counted in standard errors."""
         return power - float(stats.nct.sf(quantile, n - 1, shift))
 
     shift = optimize.brentq(missing, 0.0, 10 * quantile + 10)
-    return deviation * shift / np.sqrt(n)
+    return float(deviation * shift / np.sqrt(n))
 
 
 def resolution(
@@ -141,8 +141,8 @@ def resolution(
 
 
 def paired_resolution(
-    ours: Any,
-    theirs: Any,
+    arm: Any,
+    baseline: Any,
     sizes: Iterable[int] = SIZES,
     *,
     level: float = LEVEL,
@@ -152,7 +152,7 @@ def paired_resolution(
 
     Parameters
     ----------
-    ours, theirs : (N,) numbers
+    arm, baseline : (N,) numbers
         Of the same seeds in the same order.
     sizes, level, scale
         As in `resolution`.
@@ -163,8 +163,8 @@ def paired_resolution(
         half_width, at_80 and seeds, as in `resolution`.
     """
     one_of("scale", scale, SCALES)
-    differences = _differences(ours, theirs, scale)
-    deviation = _deviation(differences, "ours - theirs")
+    differences = _differences(arm, baseline, scale)
+    deviation = _deviation(differences, "arm - baseline")
     rows = {}
     for n in sizes:
         row = _row(deviation, n, level, scale)
@@ -173,8 +173,8 @@ def paired_resolution(
 
 
 def control(
-    ours: Any,
-    theirs: Any,
+    arm: Any,
+    baseline: Any,
     sizes: Iterable[int] = SIZES,
     *,
     rng: np.random.Generator,
@@ -186,7 +186,7 @@ def control(
 
     Parameters
     ----------
-    ours, theirs : (N,) numbers
+    arm, baseline : (N,) numbers
         Of the same seeds in the same order.
     rng : numpy.random.Generator
         Draws n of the N seeds without replacement.
@@ -203,7 +203,7 @@ def control(
     """
     one_of("scale", scale, SCALES)
     numpy_generator(rng)
-    differences = _differences(ours, theirs, scale)
+    differences = _differences(arm, baseline, scale)
     rows = {}
     for n in sizes:
         share = np.nan
@@ -253,7 +253,7 @@ def seed_values(
         return pd.Series(
             {seed: 100 * course.score_at(unit, budget) for seed, course in courses.items()}
         )
-    found = {}
+    costs = {}
     for seed, course in courses.items():
         crossed = crossing(course.places(unit), course.scores, target)
         if not crossed.reached:
@@ -261,8 +261,8 @@ def seed_values(
                 f"target={target:g}: {course.path} does not reach it, so the spread over seeds is "
                 "not known; choose a lower target"
             )
-        found[seed] = crossed.place
-    return pd.Series(found)
+        costs[seed] = crossed.place
+    return pd.Series(costs)
 
 
 def _row(deviation: float, n: int, level: float, scale: str) -> dict[str, float]:
@@ -288,11 +288,11 @@ def _found(
 ) -> float:
     """Share of draws of n differences whose interval lies on the side of their overall mean."""
     sign = np.sign(differences.mean())
-    found = 0
+    hits = 0
     for _ in range(draws):
         mean, half = mean_interval(rng.choice(differences, n, replace=False), level)
-        found += sign * mean > half
-    return found / draws
+        hits += sign * mean > half
+    return hits / draws
 
 
 def _deviation(values: np.ndarray, name: str) -> float:
@@ -306,14 +306,14 @@ def _deviation(values: np.ndarray, name: str) -> float:
     return deviation
 
 
-def _differences(ours: Any, theirs: Any, scale: str) -> np.ndarray:
-    ours = _on_scale(finite("ours", ours, 1), scale)
-    theirs = _on_scale(finite("theirs", theirs, 1), scale)
-    if ours.shape != theirs.shape or len(ours) < 2:
+def _differences(arm: Any, baseline: Any, scale: str) -> np.ndarray:
+    arm = _on_scale(finite("arm", arm, 1), scale)
+    baseline = _on_scale(finite("baseline", baseline, 1), scale)
+    if arm.shape != baseline.shape or len(arm) < 2:
         raise ValueError(
-            f"ours {ours.shape} and theirs {theirs.shape}: at least two pairs of seeds are needed"
+            f"arm {arm.shape} and baseline {baseline.shape}: at least two pairs of seeds are needed"
         )
-    return ours - theirs
+    return arm - baseline
 
 
 def _on_scale(values: np.ndarray, scale: str) -> np.ndarray:

@@ -55,12 +55,12 @@ def load_all(path: Any) -> dict[str, list[Record]]:
     ValueError
         When there are none, or when runs of different settings share a label.
     """
-    found: dict[str, list[Record]] = {}
+    by_label: dict[str, list[Record]] = {}
     for manifest in sorted(Path(path).glob("*/*/manifest.json")):
-        found.setdefault(manifest.parent.parent.name, []).append(Record(manifest.parent))
-    if not found:
+        by_label.setdefault(manifest.parent.parent.name, []).append(Record(manifest.parent))
+    if not by_label:
         raise ValueError(f"path={str(path)!r}: no records of the form label/seed-0 there")
-    return arms(found)
+    return arms(by_label)
 
 
 def find(paths: Iterable[Any]) -> dict[str, list[Record]]:
@@ -144,14 +144,14 @@ def arms(records: Any) -> dict[str, list[Record]]:
     """
     if not isinstance(records, Mapping):
         return labelled(_listed(records))
-    found = {}
+    by_label = {}
     for label, group in records.items():
         group = _listed(group)
         one_setting(group, f"label {label!r}")
-        found[str(label)] = _in_order(group)
-    if not found:
+        by_label[str(label)] = _in_order(group)
+    if not by_label:
         raise ValueError("records={}: at least one label with its records is needed")
-    return found
+    return by_label
 
 
 def one_setting(records: Any, what: str = "records") -> list[Record]:
@@ -166,15 +166,15 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
     records = _listed(records)
     if not records:
         raise ValueError(f"{what}: at least one record is needed")
-    found = labelled(records)
-    if len(found) == 1:
+    by_label = labelled(records)
+    if len(by_label) == 1:
         return _in_order(records)
     different = {json.dumps(settings(record), sort_keys=True) for record in records}
     if len(different) == 1:
         raise ValueError(f"{what}: a seed occurs twice; give the runs labels of their own")
     raise ValueError(
-        f"{what}: runs of {len(found)} different settings ({', '.join(found)}) are no seeds of one "
-        "another, so they are not averaged; pass a dict from label to records"
+        f"{what}: runs of {len(by_label)} different settings ({', '.join(by_label)}) are no seeds "
+        "of one another, so they are not averaged; pass a dict from label to records"
     )
 
 
@@ -227,11 +227,11 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
             shown = ", ".join(f"{_short(key)}={each.get(key, 'none')}" for key in differing)
             if shown:
                 labels[i] = f"{name} ({shown})"
-    found = []
+    distinct_labels = []
     for label, (name, group) in zip(labels, parts):
         distinct = labels.count(label) == 1 and len(label) <= LONGEST_LABEL
-        found.append(label if distinct else f"{name} ({group[0].path})")
-    return found
+        distinct_labels.append(label if distinct else f"{name} ({group[0].path})")
+    return distinct_labels
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
@@ -242,7 +242,7 @@ def _flat(value: Any, path: str = "") -> dict[str, str]:
         items = list(enumerate(value))
     else:
         return {path: str(value)}
-    flat = {}
+    flat: dict[str, str] = {}
     for name, item in items:
         flat |= _flat(item, f"{path}.{name}".lstrip("."))
     return flat

@@ -97,12 +97,12 @@ def crossing(places: Any, scores: Any, target: float) -> Crossing:
     return Crossing(float(places[before] + share * (places[after] - places[before])), True)
 
 
-def ratio_to_target(ours: Any, theirs: Any, level: float = LEVEL) -> Measurement:
+def ratio_to_target(arm: Any, baseline: Any, level: float = LEVEL) -> Measurement:
     """Costs of one arm over those of another, pair by pair, with censored runs counted.
 
     Parameters
     ----------
-    ours, theirs : (n,) Crossing each
+    arm, baseline : (n,) Crossing each
         Of the same seeds in the same order.
     level : float
         Probability of the interval.
@@ -114,21 +114,21 @@ def ratio_to_target(ours: Any, theirs: Any, level: float = LEVEL) -> Measurement
 
     Examples
     --------
-    >>> ours = [Crossing(50, True), Crossing(60, False)]
-    >>> found = ratio_to_target(ours, [Crossing(100, True), Crossing(100, True)])
-    >>> round(found.value, 3), found.censored, found.high
+    >>> arm = [Crossing(50, True), Crossing(60, False)]
+    >>> ratio = ratio_to_target(arm, [Crossing(100, True), Crossing(100, True)])
+    >>> round(ratio.value, 3), ratio.censored, ratio.high
     (0.548, 1, inf)
     """
-    ours = [Crossing(*crossed) for crossed in ours]
-    theirs = [Crossing(*crossed) for crossed in theirs]
-    if len(ours) != len(theirs):
-        raise ValueError(f"{len(ours)} and {len(theirs)} runs: pairs of runs are needed")
-    ratios = [a.place / b.place for a, b in zip(ours, theirs)]
+    arm = [Crossing(*crossed) for crossed in arm]
+    baseline = [Crossing(*crossed) for crossed in baseline]
+    if len(arm) != len(baseline):
+        raise ValueError(f"{len(arm)} and {len(baseline)} runs: pairs of runs are needed")
+    ratios = [a.place / b.place for a, b in zip(arm, baseline)]
     return Measurement(
         np.array(ratios),
         scale="ratio",
-        censored=sum(not crossed.reached for crossed in ours),
-        censored_baseline=sum(not crossed.reached for crossed in theirs),
+        censored=sum(not crossed.reached for crossed in arm),
+        censored_baseline=sum(not crossed.reached for crossed in baseline),
         level=level,
     )
 
@@ -187,8 +187,8 @@ def to_target(
         }
         if baseline is not None and label != baseline:
             rows[label] |= _against(by_seed, crossings[baseline], level)
-    found = pd.DataFrame.from_dict(rows, orient="index")
-    return found.rename_axis(f"{y} {target:g}, {name_of(unit)}")
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.rename_axis(f"{y} {target:g}, {name_of(unit)}")
 
 
 def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float:
@@ -225,24 +225,24 @@ def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float
 def _crossings(
     courses: dict[str, dict[int, Course]], target: float, unit: str | Unit
 ) -> dict[str, dict[int, Crossing]]:
-    found: dict[str, dict[int, Crossing]] = {}
+    crossings: dict[str, dict[int, Crossing]] = {}
     for label, by_seed in courses.items():
-        found[label] = {
+        crossings[label] = {
             seed: crossing(course.places(unit), course.scores, target)
             for seed, course in by_seed.items()
         }
-    return found
+    return crossings
 
 
 def _against(
-    ours: dict[int, Crossing], theirs: dict[int, Crossing], level: float
+    arm: dict[int, Crossing], baseline: dict[int, Crossing], level: float
 ) -> dict[str, float]:
     """The paired ratio of two arms; nothing where they have no seed in common."""
-    seeds = sorted(set(ours) & set(theirs))
+    seeds = sorted(set(arm) & set(baseline))
     if not seeds:
         return {}
     measured = ratio_to_target(
-        [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds], level
+        [arm[seed] for seed in seeds], [baseline[seed] for seed in seeds], level
     )
     return {
         "ratio": measured.value,

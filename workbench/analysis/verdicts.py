@@ -211,18 +211,18 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
     if len(claims) != len(findings):
         raise ValueError(f"{len(claims)} claims and {len(findings)} findings: one each is needed")
     rows = [_row(claim, finding) for claim, finding in zip(claims, findings)]
-    found = pd.DataFrame(rows)
+    judged = pd.DataFrame(rows)
     # Two tests a claim make the family: is it at its bound, and is it as large as published?
-    tests = found[["p", "p_published"]].to_numpy(dtype=float)
+    tests = judged[["p", "p_published"]].to_numpy(dtype=float)
     corrected = holm(tests.ravel()).reshape(tests.shape)
-    found["p_holm"] = corrected[:, 0]
-    found["verdict_holm"] = [
+    judged["p_holm"] = corrected[:, 0]
+    judged["verdict_holm"] = [
         _after_holm(claim, finding, row["verdict"], at_bound, as_published)
         for claim, finding, (_, row), (at_bound, as_published) in zip(
-            claims, findings, found.iterrows(), corrected
+            claims, findings, judged.iterrows(), corrected
         )
     ]
-    return found.drop(columns="p_published")
+    return judged.drop(columns="p_published")
 
 
 def read_claims(path: Any, paper: str | None = None) -> list[Claim]:
@@ -268,9 +268,9 @@ def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
         else ""
         for _, row in frame.iterrows()
     ]
-    found = frame[["paper", "claim", "published"]].assign(here=here)
-    found["n"] = [str(int(n)) if n else "" for n in frame["n"]]
-    return found.assign(verdict=frame["verdict"].to_numpy())
+    texts = frame[["paper", "claim", "published"]].assign(here=here)
+    texts["n"] = [str(int(n)) if n else "" for n in frame["n"]]
+    return texts.assign(verdict=frame["verdict"].to_numpy())
 
 
 def kind(text: str) -> str:

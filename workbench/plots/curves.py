@@ -200,8 +200,12 @@ def course_grid(
             if until is not None:
                 ax.set_xlim(0, until)
             short_numbers(ax, x, ticks=4)
-        for ax in list(axes.flat)[len(others) :]:
-            ax.set_axis_off()
+        for place, ax in enumerate(axes.flat):
+            if place >= len(others):
+                ax.set_axis_off()
+            elif place + columns >= len(others):
+                # The lowest panel of its column, which need not be in the last row.
+                ax.tick_params(labelbottom=True)
         name = plain(name_of(x))
         text = f"grey: {plain(baseline)} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
         figure.supxlabel(f"{AXIS_LABELS.get(name, name)}\n{text}", size="medium")
@@ -358,7 +362,7 @@ def success_rates(
         ends = (rates == 0) | (rates == 1)
         ax.hist(
             rates[~ends],
-            np.linspace(0, 1, bins + 1),
+            np.linspace(0, 1, bins + 1).tolist(),
             color=NAMED["solved sometimes"],
             label="solved sometimes",
             rwidth=0.85,
@@ -413,7 +417,7 @@ def pretraining(
             legend="outside" if several else None,
         )
         if several:
-            ax.get_legend().set_title("level")
+            _name_legend(ax, "level")
     return ax
 
 
@@ -454,8 +458,8 @@ def by_level(
             ylabel="held-out accuracy",
             legend=legend,
         )
-        if ax.get_legend() is not None and table.columns.name:
-            ax.get_legend().set_title(plain(table.columns.name))
+        if table.columns.name:
+            _name_legend(ax, plain(table.columns.name))
     return ax
 
 
@@ -657,6 +661,13 @@ def _show(record: Record, figure: Any, handle: Any) -> tuple[Any, Any]:
         return figure, display(figure, display_id=True)
     handle.update(figure)
     return figure, handle
+
+
+def _name_legend(ax: Axes, title: str) -> None:
+    """Set the title of the legend where there is one."""
+    legend = ax.get_legend()
+    if legend is not None:
+        legend.set_title(title)
 
 
 def _check_known(names: Iterable[Any], wanted: Iterable[Any], what: str) -> None:

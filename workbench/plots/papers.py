@@ -17,6 +17,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from workbench.analysis.verdicts import kind as verdict_kind
 from workbench.analysis.verdicts import table as verdict_table
@@ -161,7 +162,7 @@ def leaderboard(
     *,
     baseline: str,
     title: str | None = None,
-    label: str = "cost to the target, baseline = 1 (fewer is better)",
+    label: str = "cost to the target, baseline = 1 (left is better; hollow: the interval holds 1)",
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Methods by what they need to a target, as ratios to a baseline with intervals.
@@ -426,6 +427,7 @@ def trajectories(
                 label=plain(name),
             )
         ax.set_ylim(-0.05, 1.05)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         finish(ax, title=title, xlabel="visit", ylabel=ylabel, legend=legend)
     return ax
 
@@ -504,7 +506,7 @@ def counts(
         largest = max(int(np.max(values)) for values in series.values())
         # Whole numbers, so that every bar stands for equally many of them.
         width = -(-(largest + 1) // 60)
-        edges = np.arange(0, largest + 1 + width, width) - 0.5
+        edges = [start - 0.5 for start in range(0, largest + 1 + width, width)]
         styles = looks(series)
         for name, values in series.items():
             text = f"{plain(name)} (largest {int(np.max(values))})"
@@ -607,10 +609,8 @@ def heatmap(
             **scale,
         )
         ax.tick_params(length=0)
-        ax.set_xticks(
-            ax.get_xticks(), ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor"
-        )
-        ax.set_yticks(ax.get_yticks(), ax.get_yticklabels(), rotation=0)
+        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+        plt.setp(ax.get_yticklabels(), rotation=0)
         finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
     return ax
 
@@ -816,7 +816,7 @@ def gains(
     tables: Mapping[str, pd.DataFrame],
     *,
     title: str | None = None,
-    label: str = "difference (right is better)",
+    label: str = "difference (right is better; hollow: the interval holds 0)",
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Differences to a baseline with their intervals, a panel for each budget.
@@ -853,10 +853,9 @@ def gains(
         axes[0].set_yticks(places, [plain(name) for name in first.index])
         numbers = [n for table in tables.values() for n in table.get("n", ())]
         named = f" ({seeds(numbers)} seeds)" if numbers else ""
-        figure = axes[0].figure
         axes[len(axes) // 2].set_xlabel(label + named)
         if title:
-            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+            axes[0].figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return list(axes)
 
 
@@ -865,7 +864,7 @@ def spent_and_gained(
     tables: Mapping[str, pd.DataFrame],
     *,
     titles: tuple[str, str] = ("", ""),
-    label: str = "difference (right is better)",
+    label: str = "difference (right is better; hollow: the interval holds 0)",
 ) -> list[Axes]:
     """`sampled_and_trained` above the panels of `gains`.
 
@@ -886,7 +885,8 @@ def spent_and_gained(
     with style():
         heights = [4.2, 1.3 + 0.3 * rows]
         figure = plt.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-        above, below = figure.subfigures(2, 1, height_ratios=heights)
+        parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+        above, below = parts
         upper = above.subplots()
         lower = list(below.subplots(1, len(tables), sharex=True, squeeze=False)[0])
     sampled_and_trained(table, title=titles[0], ax=upper)

@@ -157,12 +157,13 @@ def style() -> Iterator[Any]:
     ------
     seaborn palette
     """
-    before = {name: plt.rcParams[name] for name in SETTINGS}
-    plt.rcParams.update(SETTINGS)
+    current: Any = plt.rcParams
+    before = {name: current[name] for name in SETTINGS}
+    current.update(SETTINGS)
     try:
         yield sns.color_palette(PALETTE)
     finally:
-        plt.rcParams.update(before)
+        current.update(before)
 
 
 def new_axes(height: float = HEIGHT, width: float = WIDTH) -> Axes:
@@ -209,17 +210,17 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
 
     Examples
     --------
-    >>> found = looks(["GRPO", "Knapsack RL", "knapsack-maxvar"])
-    >>> found["Knapsack RL"].colour == found["knapsack-maxvar"].colour
+    >>> drawn = looks(["GRPO", "Knapsack RL", "knapsack-maxvar"])
+    >>> drawn["Knapsack RL"].colour == drawn["knapsack-maxvar"].colour
     True
-    >>> found["Knapsack RL"].dash == found["knapsack-maxvar"].dash
+    >>> drawn["Knapsack RL"].dash == drawn["knapsack-maxvar"].dash
     False
     """
     labels = list(labels)
     own = {label: _method_colour(label) for label in labels}
     free = [colour for colour in PALETTE if colour not in own.values()] or list(PALETTE)
     used: dict[str, int] = {}
-    found = {}
+    by_label = {}
     others = 0
     for label in labels:
         colour = own[label]
@@ -228,8 +229,8 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
             others += 1
         turn = used.get(colour, 0)
         used[colour] = turn + 1
-        found[label] = Look(colour, DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
-    return found
+        by_label[label] = Look(colour, DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
+    return by_label
 
 
 def named_colours(names: Iterable[Any], palette: str | None = None) -> dict[Any, Any]:
@@ -347,15 +348,16 @@ def spread(
         while len(groups) > 1 and _too_near(groups[-2], groups[-1], gap):
             last = groups.pop()
             groups[-1] += last
-    placed = []
+    placed: list[float] = []
     for group in groups:
-        start = np.mean(group) - gap * (len(group) - 1) / 2
+        start = float(np.mean(group)) - gap * (len(group) - 1) / 2
         placed += [start + gap * i for i in range(len(group))]
     moved = np.empty(len(heights))
     if top is not None:
+        limit = top
         for i in reversed(range(len(placed))):
-            placed[i] = min(placed[i], top)
-            top = placed[i] - gap
+            placed[i] = min(placed[i], limit)
+            limit = placed[i] - gap
     moved[order] = placed
     return moved
 

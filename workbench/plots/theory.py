@@ -129,7 +129,7 @@ def needed_rollouts(
             )
         ax.axhline(8, color=SOFT, lw=1, ls=":", label="GRPO's 8 rollouts")
         ax.set_yscale("log")
-        ax.set_yticks(LOG_TICKS, LOG_TICKS)
+        ax.set_yticks(LOG_TICKS, [str(tick) for tick in LOG_TICKS])
         ax.minorticks_off()
         finish(
             ax,
@@ -293,8 +293,8 @@ def regret(
         for (label, runs), colour in zip(curves.items(), colours):
             rounds = np.unique(np.geomspace(10, runs.shape[1], 60).astype(int))
             centre, half = np.array([mean_interval(runs[:, t - 1]) for t in rounds]).T
-            found = exponents[label]
-            power = f"$T^{{{found.estimate:.2f}}}$ [{found.low:.2f}, {found.high:.2f}]"
+            exponent = exponents[label]
+            power = f"$T^{{{exponent.estimate:.2f}}}$ [{exponent.low:.2f}, {exponent.high:.2f}]"
             ax.plot(
                 rounds, centre, color=colour, label=f"{plain(label)} (n = {len(runs)})\n{power}"
             )

@@ -323,8 +323,8 @@ def best_reachable(
     for order in permutations(arms):
         rank = {arm: place for place, arm in enumerate(order)}
         reached = [_reached(sampled, rank, buffer, step, performance) for sampled in sequences]
-        best = max(best, np.mean(reached))
-    return float(best)
+        best = max(best, float(np.mean(reached)))
+    return best
 
 
 def _reached(

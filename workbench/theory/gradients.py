@@ -28,7 +28,7 @@ from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.grpo import grpo_step
 from workbench.objectives import Objective
 from workbench.policies import Sampling
-from workbench.rollouts import Context, Rollouts
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.selectors import All
 from workbench.utils.descriptions import compose, parameters
 from workbench.utils.seeding import derive
@@ -451,8 +451,8 @@ def half_cosines(
         mine = rollouts.take(rollouts.problem == problem)
         half = np.arange(len(mine)) < len(mine) // 2
         kinds = {_kind(mine.correct[side]) for side in (half, ~half)}
-        found = advantage(mine.assign(group=half.astype(str)), Context())
-        weights = np.asarray(found) / len(mine)
+        advantages = advantage(mine.assign(group=half.astype(str)), Context())
+        weights = np.asarray(advantages) / len(mine)
         first = np.where(half, weights, 0)
         second = np.where(half, 0, weights)
         if len(kinds) == 1 and first.any() and second.any():
@@ -589,8 +589,10 @@ def _update(
     chosen = np.asarray(selection.rows)
     chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     advantages = selected_advantages(advantage, selection.baseline, pool, chosen, context)
+    if isinstance(advantages, Ragged):
+        raise ValueError(f"advantage={advantage}: one number a rollout is needed, not one a token")
     if selection.weights is not None:
-        advantages = advantages * selection.weights
+        advantages = advantages * np.asarray(selection.weights)
     by_token = loss_aggregation == "token"
     shares = pool.lengths[chosen].astype(float) if by_token else np.ones(len(chosen))
     _, groups = pool.problems()
