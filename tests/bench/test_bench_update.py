@@ -87,7 +87,7 @@ def padded_step(policy, optimizer, rollouts, advantages):
 
 def packed_step(policy, optimizer, rollouts, advantages):
     """Our step in the micro-batches of the tiny lab."""
-    grpo_step(policy, optimizer, rollouts, advantages, micro_tokens=2048)
+    grpo_step(policy, optimizer, rollouts, advantages, micro_tokens=8192)
 
 
 def test_an_update(material):
