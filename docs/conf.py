@@ -1,5 +1,6 @@
-"""How the documentation is built (`make docs`): MyST pages, the API from docstrings, formulas as MathML.
+"""How the documentation is built (`make docs`).
 
+Pages are MyST, the API pages come from docstrings, and formulas become MathML.
 Nothing is loaded from a network, neither when the pages are built nor when they are read.
 """
 
@@ -51,7 +52,7 @@ def write_api(app):
 
 
 def readable(app, what, name, obj, options, lines):
-    """Docstrings are plain text with `code`, lists, and blocks that are indented or aligned in columns."""
+    """Docstrings are plain text with `code`, lists, and indented or aligned blocks."""
     blocks = re.split(r"\n\s*\n", textwrap.dedent("\n".join(lines)).strip("\n"))
     lines[:] = "\n\n".join(map(_block, blocks)).splitlines()
 

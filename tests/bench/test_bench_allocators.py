@@ -1,6 +1,7 @@
 """Time of the budget split: `pytest tests/bench/test_bench_allocators.py`.
 
-The straightforward dynamic program over (problem, total) is here for comparison: same optimum, P x total x up steps.
+The straightforward dynamic program over (problem, total) is here for comparison. It finds the same
+optimum in P x total x up steps.
 """
 
 import numpy as np

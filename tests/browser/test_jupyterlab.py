@@ -1,9 +1,11 @@
-"""JupyterLab as a person uses it: the quickstart opened in Chromium, every cell run, the live figure watched as it changes.
+"""JupyterLab as a person uses it.
+
+The quickstart is opened in Chromium, every cell is run, and the live figure is watched.
 
     make test-browser
 
-Screenshots go to build/browser. Without the package playwright or a Chromium the test is skipped, and says which. The
-variable CHROMIUM names the browser; else the first of `CHROMIUMS` on the path.
+Screenshots go to build/browser. Without the package playwright or a Chromium the test is skipped,
+and says which. The variable CHROMIUM names the browser; else the first of `CHROMIUMS` on the path.
 """
 
 import os
@@ -22,8 +24,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "browser"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 PARAMETERS = {
     "rounds": 60,
     "evaluate_every": 30,
@@ -31,8 +41,10 @@ PARAMETERS = {
 }  # sixty rounds redraw the figure about a dozen times
 PATIENCE = 300  # seconds for what may take long on a busy machine
 SETTINGS = "/lab/api/settings/@jupyterlab/apputils-extension:"
-FINGERPRINT = """cell => [...cell.querySelectorAll('.jp-OutputArea-output img')].map(image => image.src).join('|')"""
-PROMPTS = """() => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(prompt => prompt.textContent)"""
+FINGERPRINT = """cell =>
+    [...cell.querySelectorAll('.jp-OutputArea-output img')].map(image => image.src).join('|')"""
+PROMPTS = """() =>
+    [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(box => box.textContent)"""
 
 
 def chromium():
@@ -60,7 +72,7 @@ def copy_with_parameters(source, target):
 
 @pytest.fixture(scope="module")
 def jupyterlab(browser, tmp_path_factory):
-    """Address and token of a JupyterLab of its own on copies of the notebooks; nobody's settings are read or written."""
+    """Address and token of a JupyterLab on copies of the notebooks, without anybody's settings."""
     home, (port, token) = tmp_path_factory.mktemp("lab"), (_free_port(), "browser-test")
     (home / "notebooks").mkdir()
     for path in (ROOT / "notebooks").glob("*.ipynb"):
@@ -169,7 +181,7 @@ def test_the_quickstart_runs_and_its_figure_is_alive(jupyterlab, browser):
 
 
 def _changes(page, cell, number):
-    """The pictures in a cell's output, as they were each time they had changed, until there were `number` of them."""
+    """The pictures in a cell's output after each of its first `number` changes."""
     seen, handle, deadline = [], cell.element_handle(), time.monotonic() + PATIENCE
     while len(seen) < number:
         assert time.monotonic() < deadline, (

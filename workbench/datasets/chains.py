@@ -8,10 +8,10 @@ left to right; its level is the number of operations, and no partial result is n
 A *basic fact* is (units digit of the running value, sign, operand): there are 180 of them, and each
 step of a chain uses one. The corpus that the embedded base models are made from contains mistakes,
 as the web does: each fact has an error rate and one fixed wrong result (`Facts`). The problems,
-their answers and the verifier know nothing of these mistakes. Since a base model samples each fact's
-right result at the corpus's rate, the success rate of a problem under the base is known in advance:
-the product over its steps. `Regime` uses that to choose how many problems are easy and how many are
-out of reach.
+their answers and the verifier know nothing of these mistakes. Since a base model samples each
+fact's right result at the corpus's rate, the success rate of a problem under the base is known in
+advance: the product over its steps. `Regime` uses that to choose how many problems are easy and how
+many are out of reach.
 """
 
 from __future__ import annotations
@@ -274,7 +274,8 @@ def _distinct(
                 turn += 1  # this level may have none left of this class
             if misses > MOST_MISSES:
                 raise ValueError(
-                    f"n={n}: levels {tuple(levels)} have only {len(found)} different {split} problems"
+                    f"n={n}: levels {tuple(levels)} have only {len(found)} different {split} "
+                    "problems"
                 )
     return found.values()
 
