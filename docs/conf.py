@@ -1,11 +1,9 @@
-"""How the documentation is built (`make docs`).
+"""How the documentation is built: MyST pages, the API from docstrings, formulas as MathML.
 
-Pages are MyST, the API pages come from docstrings, and formulas become MathML.
 Nothing is loaded from a network, neither when the pages are built nor when they are read.
 """
 
 import re
-import textwrap
 from pathlib import Path
 
 from docutils import nodes
@@ -17,7 +15,10 @@ project = "workbench"
 copyright = "the workbench maintainers"
 release = workbench.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
 myst_heading_anchors = 3
 
@@ -32,48 +33,114 @@ html_math_renderer = "mathml"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 
+PACKAGE = Path(workbench.__file__).parent
 API = Path(__file__).parent / "api"  # written before every build, not kept in the repository
 
+# Modules that nobody calls directly: a name, or the start of names with a dot at its end.
+INTERNAL = (
+    "__main__",
+    "base_model.",
+    "cli.",
+    "plots.style",  # as a member of the package, `style` is a function
+    "policies.decoding",
+    "policies.merged",
+    "policies.packing",
+    "policies.unsloth",  # cannot be imported without Unsloth
+    "reports.",
+    "sweeps.",
+    "trl.",
+    "utils.",
+    "verifiers.inside",
+    "verifiers.pool",
+    "verifiers.seccomp",
+    "verifiers.worker",
+    "verl.",
+)
+# Packages whose page would only repeat the pages of their modules.
+NO_PAGE = ("analysis", "base_model", "cli", "datasets", "theory", "utils", "verifiers")
 
-def rooms():
-    """The public rooms, in alphabetical order."""
-    return sorted({*workbench._ROOMS, *workbench._NAMES.values()})
+
+def documented_modules():
+    """Names of the modules that have a page, without `workbench.`, in alphabetical order."""
+    # Read from the folders, so that a package which needs others is not imported for its name.
+    names = [
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for path in PACKAGE.rglob("*.py")
+        if path.parent != PACKAGE or path.name != "__init__.py"
+    ]
+    names = [name.removesuffix(".__init__") for name in names]
+    return sorted(name for name in names if not is_internal(name))
+
+
+def is_internal(name):
+    """Whether a module has no page of its own."""
+    if name in NO_PAGE:
+        return True
+    return any(name == part or (part[-1] == "." and name.startswith(part)) for part in INTERNAL)
 
 
 def write_api(app):
-    """A page a room."""
+    """One page for each module."""
     API.mkdir(exist_ok=True)
+    modules = documented_modules()
     for page in API.glob("*.md"):
-        if page.stem not in rooms():
+        if page.stem not in modules:
             page.unlink()
-    for room in rooms():
-        directive = f"```{{eval-rst}}\n.. automodule:: workbench.{room}\n   :members:\n```\n"
-        (API / f"{room}.md").write_text(f"# {room}\n\n{directive}")
+    for module in modules:
+        directive = f"```{{eval-rst}}\n.. automodule:: workbench.{module}\n   :members:\n```\n"
+        (API / f"{module}.md").write_text(f"# {module}\n\n{directive}")
+
+
+SECTIONS_WITH_ENTRIES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
 
 
 def readable(app, what, name, obj, options, lines):
-    """Docstrings are plain text with `code`, lists, and indented or aligned blocks."""
-    blocks = re.split(r"\n\s*\n", textwrap.dedent("\n".join(lines)).strip("\n"))
-    lines[:] = "\n\n".join(map(_block, blocks)).splitlines()
+    """Docstrings become reStructuredText; the extension napoleon then reads their sections.
+
+    A docstring is plain text with `code`, with sections in the style of numpydoc, and with blocks
+    that stand four columns further in, which are shown as they are.
+    """
+    blocks = "\n".join(lines).strip("\n").split("\n\n")
+    entries = False
+    out = []
+    for block in blocks:
+        heading = re.match(r"(\w[\w ]*)\n-+(?:\n|$)", block)
+        if heading:
+            entries = heading[1] in SECTIONS_WITH_ENTRIES
+        out += [*_block(block, 8 if entries else 4), ""]
+    lines[:] = out
 
 
-def _block(text):
-    if text.startswith("    ") or re.search(r"\S {2,}\S", text) or "\n    " in text:
-        return "::\n\n" + textwrap.indent(textwrap.dedent(text), "   ")
-    return "".join(
-        _code(part) if part.startswith("`") else _escaped(part)
-        for part in re.split(r"(`[^`]+`)", text)
-    )
+def _block(text, literal_from):
+    """The lines of one block; one that is indented so far is shown as it is."""
+    lines = text.splitlines() or [""]
+    first = lines[0]
+    indent = len(first) - len(first.lstrip())
+    if first.lstrip().startswith(">>>"):
+        return lines
+    if indent >= literal_from:
+        margin = " " * (indent - 4)
+        return [margin + "::", "", *lines]
+    return [_inline_markup(line) for line in lines]
+
+
+def _inline_markup(line):
+    if re.fullmatch(r"\s*-+", line):
+        return line
+    # Several backticks in a row are meant as they are.
+    parts = re.split(r"((?<!`)`[^`]+`(?!`))", line)
+    return "".join(_code(part) if i % 2 else _escaped(part) for i, part in enumerate(parts))
 
 
 def _code(quoted):
     """A name becomes a link to its place in the API, if it has one; anything else stays code."""
-    role = f":py:obj:{quoted}" if re.fullmatch(r"`[A-Za-z_][\w.]*`", quoted) else f"`{quoted}`"
+    is_name = re.fullmatch(r"`[A-Za-z_][\w.]*`", quoted)
+    role = f":py:obj:{quoted}" if is_name else f"`{quoted}`"
     return role + "\\ "  # so that a letter may follow, as in `Problem`s
 
 
 def _escaped(text):
-    return re.sub(r"([*|\\]|(?<=\w)_(?!\w))", r"\\\1", text)
+    return re.sub(r"([*|`\\]|(?<=\w)_(?!\w))", r"\\\1", text)
 
 
 def _inline(self, node):
@@ -94,4 +161,4 @@ def setup(app):
     """Sphinx calls this."""
     app.add_html_math_renderer("mathml", (_inline, None), (_displayed, None))
     app.connect("builder-inited", write_api)
-    app.connect("autodoc-process-docstring", readable)
+    app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon

@@ -1,120 +1,107 @@
-"""What README says, it does: its code runs, its files exist, its numbers are those of the records."""
+"""What README says, it does: its code runs, and its files, folders, methods and links exist."""
 
 import re
 from pathlib import Path
 
-import nbformat
-import numpy as np
-import pandas as pd
 import pytest
 
 import workbench as wb
-from workbench.analysis.metrics import mean_interval
+from workbench.utils.names import MORE_PAPERS, PAPERS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+# What a test leaves out of README's code to be quick.
+SMALLER = {
+    "wb.labs.tiny()": "wb.labs.tiny(held_out=8, samples=1)",
+    "run.rounds(80)": "run.rounds(2, progress=False)",
+    "out=f": "problems_per_round=8, out=f",
+    '"path/or/hub-name"': "wb.labs.shipped('models/early-small')",
+    'template="chat"': 'template="{prompt}"',
+    'dtype="bfloat16"': 'dtype="float32"',
+}
 
 
-def test_code_runs_at_a_small_scale(tmp_path, monkeypatch):
+def part(heading):
+    """The text below one heading of README."""
+    return README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def rows(heading):
+    """The cells of a table below a heading, row by row, without its head."""
+    lines = [line for line in part(heading).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_code_runs_at_a_small_scale(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = [
-        block
-        for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-        if "labs.unsloth" not in block
-    ]
-    model = wb.labs.shipped("models/tiny")
-    names = {}
-    for block in blocks:
-        block = block.replace("rounds(20)", "rounds(2, progress=False)")
-        block = block.replace("wb.labs.tiny(", "wb.labs.tiny(held_out=8, samples=1, ")
-        block = block.replace('"path/or/hub-name"', f'"{model}"').replace(
-            'template="chat"', 'template="{prompt}"'
-        )
+    names = {"__name__": "readme"}
+    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        for text, smaller in SMALLER.items():
+            block = block.replace(text, smaller)
         exec(block, names)
-    run = wb.Run(names["lab"], names["shortest"], problems_per_round=8, evaluate_every=0)
-    assert next(run.rounds(1, progress=False))["selected"] == 64
-    assert "MaxVariance(m=8)" in repr(names["mine"])
+    assert (tmp_path / "runs" / "first" / "compare.svg").stat().st_size > 1000
+    assert names["run"].round == 2
+    assert len(names["rollouts"]) == 32
+    assert names["stats"].rollouts <= 32
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(re.findall(r"`([\w/]+\.(?:py|ipynb|yml|txt))`", README)))
-)
-def test_files_exist(name):
-    assert (ROOT / name).exists() or (ROOT / "workbench" / name).exists()
+def test_the_comments_of_the_primitives_show_what_they_return(tmp_path, monkeypatch):
+    names = {"wb": wb}
+    block = re.findall(r"```python\n(.*?)```", part("The primitives, without the rest"), re.DOTALL)
+    exec(block[0], names)
+    shown = dict(re.findall(r"^(\w+) = .*# (\[.*\])$", block[0], re.MULTILINE))
+    assert set(shown) == {"kept", "scores", "counts"}
+    for name, text in shown.items():
+        numbers = [float(number) for number in re.findall(r"-?[\d.]+", text)]
+        assert numbers == names[name].tolist()
 
 
-def test_the_table_of_methods_is_complete():
-    table = README.split("## Methods")[1].split("## Measured")[0]
-    assert set(
-        re.findall(
-            r"`(\w+)`",
-            "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `")),
-        )
-    ) - {"wb"} == set(wb.methods.PAPERS)
+def test_the_first_command_comes_after_about_one_screen():
+    before = README.split("```")[0].splitlines()
+    assert len(before) < 50
 
 
-@pytest.mark.parametrize("name", ["accuracy", "greedy"])
-def test_measured_numbers_are_those_of_the_records(name):
-    records = [
-        wb.load(path) for path in sorted((ROOT / "data" / "runs" / "tiny-grpo").glob("seed-*"))
-    ]
-    ends = np.array([record.accuracy()[name].iloc[[0, -1]] for record in records])
-    row = next(
-        line
-        for line in README.splitlines()
-        if line.startswith({"accuracy": "| avg@8", "greedy": "| greedy"}[name])
-    )
-    shown = [
-        [float(x) for x in re.findall(r"[\d.]+", cell.replace("avg@8", ""))]
-        for cell in row.split("|")[2:5]
-    ]
-    for column, numbers in zip(
-        (ends[:, 0], ends[:, 1], ends[:, 1] - ends[:, 0]), shown, strict=True
-    ):
-        assert numbers == [round(float(x), 3) for x in mean_interval(column)][: len(numbers)]
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", README))))
+def test_links_lead_to_files_of_the_repository(link):
+    if link.startswith("https://arxiv.org/abs/"):
+        return
+    assert "://" not in link, link
+    path, _, _ = link.partition("#")
+    assert (ROOT / path).exists(), link
 
 
-def test_the_claims_are_those_of_the_head_to_head():
-    notebook = nbformat.read(ROOT / "notebooks" / "06_head_to_head.ipynb", 4)
-    shown = "\n".join(
-        out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", [])
-    )
-    verdicts = re.findall(r"  (agrees|disagrees|cannot tell) +\d+$", shown, re.MULTILINE)
-    section = README.split("## The papers")[1].split("\n## ")[0]
-    rows = [
-        row.strip("| ").replace("\\*", "*").split(" | ")
-        for row in section.splitlines()
-        if row.startswith("|")
-    ][2:]
-    assert {row[0] for row in rows} == {"PODS", "AR3PO", "Knapsack", "AERO", "CBS"}
-    for *claim, notebook in rows:
-        assert re.search(" +".join(map(re.escape, claim)), shown), claim
-        assert (ROOT / "notebooks" / f"{notebook.strip('`')}.ipynb").exists()
-    counts = re.findall(
-        r"Of the (\d+) claims (\d+) agree, (\d+) disagrees?, and of (\d+)", section
-    )[0]
-    assert [int(count) for count in counts] == [
-        len(verdicts),
-        *(verdicts.count(name) for name in ("agrees", "disagrees", "cannot tell")),
-    ]
+def test_commands_are_targets_of_make_or_of_the_command_line():
+    from workbench.cli.app import main
+
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL):
+        for line in block.splitlines():
+            words = line.split("#")[0].split()
+            if words[0] == "make":
+                assert words[1] in targets
+            if words[:3] == ["python", "-m", "workbench"]:
+                main.commands[words[3]].make_context(words[3], words[4:])
 
 
-@pytest.mark.parametrize("figure", re.findall(r"!\[.*?\]\((.*?)\)", README))
-def test_the_figures_are_there(figure):
-    assert (ROOT / figure).stat().st_size > 1000
+def test_the_table_of_methods_is_that_of_the_papers():
+    assert [cells[0].strip("`") for cells in rows("The methods")[: len(PAPERS)]] == list(PAPERS)
+    assert "More than twenty further methods" in README
+    assert len(MORE_PAPERS) > 20
 
 
-def test_the_table_of_speed_is_that_of_the_benchmarks():
-    measured = pd.read_csv(ROOT / "data" / "benchmarks.csv").set_index("measured")
-    rows = [
-        row.strip("| ").split(" | ")
-        for row in README.split("## Speed")[1].split("\n\n")[1].splitlines()[2:]
-    ]
-    assert len(rows) > 10
-    for name, median, spread, n, *_ in rows:
-        found = measured.loc[name]
-        assert (
-            median.split()[0] == f"{found['median']:.3g}"
-            and spread == f"{found.least:.3g} to {found.most:.3g}"
-        )
-        assert int(n) == found.n
+def test_every_notebook_is_listed():
+    listed = set(re.findall(r"\(notebooks/(\w+\.ipynb)\)", README))
+    assert listed == {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
+def test_the_tour_names_every_folder_and_no_other():
+    named = set(re.findall(r"`(\w+)/`", " ".join(cells[0] for cells in rows("A tour of the code"))))
+    folders = {path.parent.name for path in (ROOT / "workbench").glob("*/__init__.py")}
+    assert named == folders
+
+
+def test_files_named_as_code_exist():
+    names = set(re.findall(r"`((?:docs|examples|data|notebooks)/[\w./-]+)`", README))
+    names |= {f"workbench/{name}" for name in re.findall(r"`(\w+\.py)`", README)}
+    for name in names:
+        assert (ROOT / name).exists(), name

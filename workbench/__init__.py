@@ -60,7 +60,12 @@ def __getattr__(name):
         return getattr(importlib.import_module(f"workbench.{_NAMES[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"workbench.{name}")
-    raise AttributeError(f"module 'workbench' has no attribute {name!r}")
+    # Not from `utils.validation`, which would load numpy for a mere typo.
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, __all__, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise AttributeError(f"module 'workbench' has no attribute {name!r}{hint}")
 
 
 def __dir__():

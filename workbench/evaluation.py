@@ -12,6 +12,7 @@ from workbench.policies import Policy, Sampling
 from workbench.rollouts import Rollouts
 from workbench.utils.seeding import derive
 from workbench.utils.validation import whole_number
+from workbench.verifiers.base import checked_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,5 +89,5 @@ def _answers(
     """k responses to each problem, and which of them are right (R,) bool."""
     seeds = [derive(seed, "evaluate", problem.id) for problem in problems]
     rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
-    scores = verifier.score(list(rollouts.text), list(rollouts.answer))
+    scores = checked_scores(verifier, list(rollouts.text), list(rollouts.answer))
     return rollouts, scores.correct

@@ -106,6 +106,9 @@ class Lab:
             instance_of(
                 "held_out", self.held_out, Pool, "problems.arithmetic(100, split='heldout')"
             )
+        for pool in (self.problems, self.held_out):
+            if isinstance(pool, Pool):
+                _check_texts(pool)
         if isinstance(self.verifier, type) or not callable(getattr(self.verifier, "score", None)):
             raise ValueError(
                 f"verifier={shown(self.verifier)}: an object with score() is needed, such as "
@@ -127,6 +130,16 @@ class Lab:
     def policy(self) -> Policy:
         """A fresh policy at its initial weights: the same for every run of this lab."""
         return self.make_policy()
+
+    def digests(self) -> dict[str, str | None]:
+        """Digests of the problems, by which a run finds out that it would go on with other data.
+
+        None where there are no such problems, and for a stream, which has no end.
+        """
+        return {
+            name: pool.digest if isinstance(pool, Pool) else None
+            for name, pool in (("problems", self.problems), ("held_out", self.held_out))
+        }
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
@@ -788,6 +801,18 @@ def _check_levels(levels: Any) -> None:
             f"levels={levels!r}: known levels are {', '.join(map(str, TINY_LEVELS))}, one or "
             "more of them in a tuple"
         )
+
+
+def _check_texts(pool: Pool) -> None:
+    """ValueError for a problem without a question or an answer, which a round would end at."""
+    for problem in pool:
+        for name in ("prompt", "answer"):
+            text = getattr(problem, name)
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(
+                    f"problems: the {name} of {problem.id!r} is {shown(text)}; a text that is not "
+                    "blank is needed"
+                )
 
 
 def _check_optimizer(options: Any) -> None:

@@ -47,7 +47,14 @@ from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
-from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
+from workbench.utils.validation import (
+    did_you_mean,
+    instance_of,
+    is_number,
+    one_of,
+    shown,
+    whole_number,
+)
 
 # Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
 LEARNING_SLOTS = {
@@ -119,6 +126,13 @@ class Method:
 
     def but(self, **changes: Any) -> Method:
         """The same method with other slots or another name."""
+        known = [each.name for each in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise ValueError(
+                    f"{name}: a method has no such slot; there are {', '.join(known)}"
+                    f"{did_you_mean(name, known)}"
+                )
         return replace(self, **changes)
 
     # What its slots learn, together
@@ -956,6 +970,11 @@ def kl_cov(n: int = 8, share: float = 2e-3, weight: float = 1.0) -> Method:
 
 
 # Checks
+
+
+def __getattr__(name: str) -> Any:
+    known = [*PAPERS, *MORE_PAPERS]
+    raise AttributeError(f"there is no method {name!r}{did_you_mean(name, known)}")
 
 
 def _check_slot(slot: str, value: Any) -> None:

@@ -1,18 +1,20 @@
 """What is asked: problems, finite pools and endless streams of them.
 
 A `Pool` is a finite set of problems, a `Stream` makes fresh ones without end. The functions at the
-end make them: `arithmetic` for the tiny lab, `reasoning_gym` for generated tasks, `hub` for public
-data sets.
+end make them: `arithmetic` and `chains` for the tiny lab, `from_rows` and `from_file` for data of
+your own, `reasoning_gym` for generated tasks, `hub` for public data sets.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,6 +84,12 @@ class Pool(Sequence):
             if problem.id in seen:
                 raise ValueError(f"problems: id {problem.id!r} occurs twice; ids must be unique")
             seen.add(problem.id)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all problems in their order, which a run's manifest records and compares."""
+        content = [(each.id, each.prompt, each.answer, each.level) for each in self.problems]
+        return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -345,12 +353,127 @@ def hub(
     return Pool([Problem(**row) for row in found], config)
 
 
+def from_rows(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    prompt: str = "prompt",
+    answer: str = "answer",
+    level: str | None = None,
+    template: str = "{prompt}",
+    repeated: str = "refuse",
+    verifier: Any = None,
+    tokenizer: Any = None,
+) -> Pool:
+    r"""A `Pool` of your own problems, all of them checked.
+
+    Parameters
+    ----------
+    rows : iterable of dicts
+        One for each problem.
+    prompt, answer : str
+        Names of the columns with the question and with the gold answer, a text or a number.
+    level : str, optional
+        Name of a column with the difficulty, a whole number.
+    template : str
+        A text with {prompt} where the question goes.
+    repeated : {"refuse", "drop"}
+        What happens to a problem that occurs more than once with the same answer. Different answers
+        to one question are always refused.
+    verifier : optional
+        The verifier of the lab: every answer must be one that it can use. Default: `Math()`, as in
+        the labs.
+    tokenizer : path, name or tokenizer, optional
+        That of the model: every prompt must be one that it can express. Default: prompts are not
+        checked.
+
+    Raises
+    ------
+    ValueError
+        For missing columns, blank prompts, answers that the verifier cannot use, repeated problems
+        and prompts that the tokenizer cannot express. The message names the first such row.
+
+    Examples
+    --------
+    >>> pool = from_rows([{"prompt": "1+1=", "answer": 2}, {"prompt": "2+2=", "answer": 4}])
+    >>> pool[1].answer
+    '4'
+    """
+    from workbench.datasets import rows as own
+
+    made = own.problems(
+        rows,
+        prompt=prompt,
+        answer=answer,
+        level=level,
+        template=template,
+        repeated=repeated,
+        verifier=verifier,
+        tokenizer=tokenizer,
+    )
+    return Pool(made)
+
+
+def from_file(
+    path: Any,
+    *,
+    prompt: str = "prompt",
+    answer: str = "answer",
+    level: str | None = None,
+    template: str = "{prompt}",
+    repeated: str = "refuse",
+    verifier: Any = None,
+    tokenizer: Any = None,
+) -> Pool:
+    """A `Pool` of the problems in a file, all of them checked.
+
+    Parameters
+    ----------
+    path : path
+        A file that ends in .jsonl (an object on each line), .json (a list of objects), .csv (with a
+        line of names) or .parquet.
+    prompt, answer, level, template, repeated, verifier, tokenizer
+        As in `from_rows`.
+
+    Raises
+    ------
+    ValueError
+        As `from_rows`, and for a file of another kind.
+    FileNotFoundError
+        When there is no such file.
+    """
+    from workbench.datasets import rows as own
+
+    made = own.problems(
+        own.read(path),
+        prompt=prompt,
+        answer=answer,
+        level=level,
+        template=template,
+        repeated=repeated,
+        verifier=verifier,
+        tokenizer=tokenizer,
+        source=str(path),
+    )
+    config = {
+        "family": "from_file",
+        "path": str(path),
+        "prompt": prompt,
+        "answer": answer,
+        "level": level,
+        "template": template,
+        "repeated": repeated,
+    }
+    # A verifier of your own is nothing that a manifest can make again.
+    return Pool(made, config if verifier is None else None)
+
+
 # What a manifest may name as the family of a pool.
 FAMILIES: dict[str, Callable[..., Any]] = {
     "arithmetic": arithmetic,
     "chains": chains,
     "reasoning_gym": reasoning_gym,
     "hub": hub,
+    "from_file": from_file,
 }
 # Tasks of reasoning-gym that a manifest must not name: the first executes snippets of code, the
 # second is made of any other tasks.
@@ -393,8 +516,10 @@ def check_config(config: Any) -> None:
     if not isinstance(config, Mapping):
         raise ValueError(f"problems: {shown(config)}; an object with a family is needed")
     one_of("family", config.get("family"), FAMILIES)
-    if config["family"] == "hub" and config.get("verifier") is not None:
+    if config["family"] in ("hub", "from_file") and config.get("verifier") is not None:
         raise ValueError("verifier: a manifest cannot name one for a data set")
+    if config["family"] == "from_file" and config.get("tokenizer") is not None:
+        raise ValueError("tokenizer: a manifest cannot name one for a file")
     if config["family"] == "reasoning_gym":
         name = config.get("name")
         if name in NOT_FROM_A_MANIFEST:

@@ -309,6 +309,7 @@ class Run:
         return {
             "method": describe(self.configured_method),
             "lab": self.lab.config or {"lab": self.lab.name},
+            "data": self.lab.digests(),
             "seed": describe(self.seed),
             "arguments": {name: describe(getattr(self, name)) for name in ARGUMENTS},
         }
@@ -328,6 +329,9 @@ class Run:
         """Raise ValueError unless the manifest of the record at `path` is that of this run."""
         asked_for = self.configuration()
         recorded = {name: manifest.get(name) for name in asked_for}
+        if recorded["data"] is None:
+            # A record of an earlier version says nothing of the data.
+            recorded["data"] = asked_for["data"]
         different = differences(asked_for, recorded)
         if different:
             raise ValueError(

@@ -31,6 +31,7 @@ from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, checked_problems, play
 from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.seeding import derive
+from workbench.verifiers.base import checked_scores
 
 if TYPE_CHECKING:
     from workbench.run import Run
@@ -196,7 +197,7 @@ class Session:
         if self.rescores_everything:
             rollouts = self._rescored(rollouts)
         with self._timed("verify"):
-            scores = self.lab.verifier.score(list(rollouts.text), list(rollouts.answer))
+            scores = checked_scores(self.lab.verifier, list(rollouts.text), list(rollouts.answer))
         size = len(rollouts)
         rollouts = rollouts.assign(
             reward=scores.reward,

@@ -78,6 +78,8 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
         _check_entry(manifest, name, "an object", lambda value: isinstance(value, dict))
     _check_name("method.name", manifest["method"].get("name"))
     _check_name("lab.lab", manifest["lab"].get("lab"))
+    if "data" in manifest:
+        _check_entry(manifest, "data", "an object", lambda value: isinstance(value, dict))
     for name in ("started", "commit"):
         if manifest.get(name) is not None:
             _check_entry(manifest, name, "a text", lambda value: isinstance(value, str))

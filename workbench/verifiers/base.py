@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from workbench.utils.descriptions import compose, parameters
-from workbench.utils.validation import texts
+from workbench.utils.validation import shown, texts
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
 """What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
@@ -59,6 +59,32 @@ class Scores:
         """
         seen = Counter(self.status.tolist())
         return {status: seen[status] for status in STATUSES}
+
+
+def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[str]) -> Scores:
+    """What a verifier says of responses; ValueError where it is nothing that can be recorded.
+
+    For those who call a verifier that may be of a user's own making.
+    """
+    scores = verifier.score(responses, answers)
+    name = type(verifier).__name__
+    if not isinstance(scores, Scores):
+        raise ValueError(
+            f"verifier: {name}.score returned {shown(scores)}; Scores(reward, status) is needed"
+        )
+    for column, values in (("reward", scores.reward), ("status", scores.status)):
+        if np.shape(values) != (len(responses),):
+            raise ValueError(
+                f"verifier: {name}.score returned a {column} of shape {np.shape(values)} for "
+                f"{len(responses)} responses"
+            )
+    unknown = set(np.unique(scores.status).tolist()) - set(STATUSES)
+    if unknown:
+        raise ValueError(
+            f"verifier: {name}.score returned the status {min(unknown)!r}; there are "
+            f"{', '.join(STATUSES)}"
+        )
+    return scores
 
 
 class Verifier:

@@ -10,8 +10,7 @@ The letter is looked for in this order, and the first rule that finds one decide
    `\\boxed{C. 12 m}`.
 2. The last statement such as "answer is C", "Answer: (C)", "the correct option is C", "choice = C".
 3. The last line that is not blank, if it is one letter, "C." or "**(c)**", or if it ends in "(C)"
-or
-   "\\text{C}".
+   or "\\text{C}".
 
 Where several different letters stand together, as in `\\boxed{A, C}`, "the answer is A or C", or a
 last line with "(A)" and "(C)", the response has not settled on one and is `wrong`.
