@@ -158,7 +158,7 @@ def grpo_step(
     chosen = None
     if objective.surrogate in BY_COVARIANCE:
         chosen = _tokens_by_covariance(
-            policy, rollouts, advantages, objective, temperature, micro_tokens
+            policy, rollouts, advantages, objective, temperature, micro_tokens, on_policy
         )
     # Rows: clip ratio, entropy, log-probability difference, sampler's gap and share above the cap.
     per_rollout = np.full((5, len(rollouts)), np.nan)
@@ -431,6 +431,7 @@ def _tokens_by_covariance(
     objective: Objective,
     temperature: float,
     micro_tokens: int,
+    on_policy: np.ndarray,
 ) -> Ragged:
     """Which tokens of the whole step Clip-Cov or KL-Cov treats apart, one bool for each.
 
@@ -442,10 +443,11 @@ def _tokens_by_covariance(
         with torch.no_grad():
             part = policy.logprobs(rollouts.take(index), temperature).float().cpu()
         logprobs[index, : part.shape[1]] = part
+    old_logprobs = torch.as_tensor(rollouts.old_logprobs.padded())
     chosen = tokens_by_covariance(
         objective,
         logprobs,
-        torch.as_tensor(rollouts.old_logprobs.padded()),
+        torch.where(torch.as_tensor(on_policy)[:, None], logprobs, old_logprobs),
         torch.as_tensor(advantages.padded()),
         mask,
     )

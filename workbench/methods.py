@@ -638,11 +638,15 @@ def speed(
 def mopps(n: int = 8, **curriculum: Any) -> Method:
     """MoPPS: problems whose success rate, drawn from a posterior, is nearest to one half.
 
-    curriculum: further arguments of `curricula.Mopps`.
+    Parameters
+    ----------
+    n : int
+    curriculum
+        Arguments of `curricula.Mopps`.
 
     References
     ----------
-    MoPPS (arXiv 2507.04632): clip 0.2 and 0.28, n = 8.
+    MoPPS (arXiv 2507.04632): 8 rollouts, clip 0.2 and 0.28.
     """
     return Method("mopps", curriculum=curricula.Mopps(**curriculum), allocator=Uniform(n))
 
@@ -650,10 +654,16 @@ def mopps(n: int = 8, **curriculum: Any) -> Method:
 def cures(n: int = 8, temperature: float = 0.1, form: str = "paper") -> Method:
     """CurES: problems, and rollouts for each, by the deviation of their outcomes.
 
+    Parameters
+    ----------
+    n : int
+        Rollouts a problem on average.
+    temperature, form
+        See `curricula.Cures`. The released code weighs problems by another formula than the paper.
+
     References
     ----------
-    CurES (arXiv 2510.01037). The paper does not print the temperature; `form` is that of the
-    weights of problems, in the paper or in the released code.
+    CurES (arXiv 2510.01037): 8 rollouts a problem. The paper does not print the temperature.
     """
     return Method(
         "cures",
@@ -665,10 +675,16 @@ def cures(n: int = 8, temperature: float = 0.1, form: str = "paper") -> Method:
 def hora(n: int = 8, probe: int = 4) -> Method:
     """HORA: a probe of every problem, then the split that solves most problems in expectation.
 
+    Parameters
+    ----------
+    n : int
+        Rollouts a problem on average, the probe included.
+    probe : int
+
     References
     ----------
-    HORA (arXiv 2605.07114). Confidence is medium: no code was published, and the size of the probe
-    is our choice.
+    HORA (arXiv 2605.07114). Confidence is medium: no code was published, and both sizes are our
+    choice.
     """
     return Method("hora", allocator=allocators.HitUtility(n, probe))
 
@@ -702,12 +718,18 @@ def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
 def cppo(n: int = 16, drop: float = 0.5, scope: str = "group") -> Method:
     """CPPO: train on the rollouts whose advantages are largest in absolute size.
 
-    n = 16, drop = .5 and the sample deviation plus 1e-4 are those of the released code. scope:
-    "group" as in the text, "batch" as in the code.
+    Parameters
+    ----------
+    n : int
+    drop : float
+        Share of the rollouts that is not trained on.
+    scope : {"group", "batch"}
+        Of each group, as in the text, or of the whole round, as in the released code.
 
     References
     ----------
-    CPPO (arXiv 2503.22342).
+    CPPO (arXiv 2503.22342). 16 rollouts, a share of .5 and the sample deviation plus 1e-4 are those
+    of the released code.
     """
     return Method(
         "cppo",
@@ -720,7 +742,11 @@ def cppo(n: int = 16, drop: float = 0.5, scope: str = "group") -> Method:
 def ragen(n: int = 16, **selector: Any) -> Method:
     """RAGEN-2's filter: keep the groups whose rewards differ most.
 
-    selector: arguments of `selectors.GroupFilter`.
+    Parameters
+    ----------
+    n : int
+    selector
+        Arguments of `selectors.GroupFilter`.
 
     References
     ----------
@@ -756,7 +782,7 @@ def pass_at_k(n: int = 8, k: int = 4) -> Method:
 
     References
     ----------
-    Pass@k training (arXiv 2508.10751).
+    Pass@k training (arXiv 2508.10751), in its analytical form; n and k are our choice.
     """
     return Method("pass_at_k", allocator=Uniform(n), advantage=PassAtK(k))
 
@@ -766,7 +792,8 @@ def pkpo(n: int = 16, k: int = 4, baseline: str = "minus_one") -> Method:
 
     References
     ----------
-    PKPO (arXiv 2505.15201): 16 rollouts; the baseline "leave-one-out minus one" is its choice.
+    PKPO (arXiv 2505.15201): 16 rollouts; the baseline "leave-one-out minus one" is its choice. k is
+    ours.
     """
     return Method("pkpo", allocator=Uniform(n), advantage=Pkpo(k, baseline))
 
@@ -835,9 +862,17 @@ def experience_replay(
 ) -> Method:
     """Plain experience replay: uniform draws, with repetition, from the newest rollouts.
 
+    Parameters
+    ----------
+    n : int
+    size, positive
+        See `replay.Fifo`.
+    share : float
+        Draws for each new rollout, see `selectors.UniformDraws`.
+
     References
     ----------
-    Arnal et al. (arXiv 2604.08706).
+    Arnal et al. (arXiv 2604.08706), who vary size and share; ours are an example.
     """
     return Method(
         "experience_replay",
@@ -850,11 +885,17 @@ def experience_replay(
 def exgrpo(n: int = 8, **buckets: Any) -> Method:
     """ExGRPO's buckets: a right answer joins problems that were partly solved at their last visit.
 
-    buckets: arguments of `replay.Buckets`, whose notes say what is left out.
+    Parameters
+    ----------
+    n : int
+        New rollouts of a problem.
+    buckets
+        Arguments of `replay.Buckets`, whose notes say what is left out.
 
     References
     ----------
-    ExGRPO (arXiv 2510.02245): no division by the deviation, and a constant length.
+    ExGRPO (arXiv 2510.02245): no division by the deviation, and a constant length. It has 7 new
+    rollouts beside an old one.
     """
     return Method(
         "exgrpo",
@@ -870,7 +911,8 @@ def lilo(n: int = 8, factor: int = 4) -> Method:
 
     References
     ----------
-    LILO (arXiv 2502.12272): 4 times the problems. Confidence is medium.
+    LILO (arXiv 2502.12272): 8 rollouts, 4 times the problems. Confidence is medium, since notes on
+    the paper were read.
     """
     return Method("lilo", allocator=allocators.MostLearnable(n, factor))
 
@@ -878,11 +920,15 @@ def lilo(n: int = 8, factor: int = 4) -> Method:
 def adarft(n: int = 8, **curriculum: Any) -> Method:
     """AdaRFT: problems whose difficulty is nearest to a target that follows the mean reward.
 
-    curriculum: arguments of `curricula.AdaRft`. The paper has PPO with n = 1.
+    Parameters
+    ----------
+    n : int
+    curriculum
+        Arguments of `curricula.AdaRft`.
 
     References
     ----------
-    AdaRFT (arXiv 2504.05520).
+    AdaRFT (arXiv 2504.05520), which trains by PPO with one rollout a problem.
     """
     return Method("adarft", curriculum=curricula.AdaRft(**curriculum), allocator=Uniform(n))
 
