@@ -268,11 +268,13 @@ def test_bad_options(options, message):
         Objective(**options)
 
 
-def test_trainers_with_the_clipped_surrogate_alone_refuse_the_others_by_name():
+def test_trainers_refuse_surrogates_that_they_do_not_have_by_name():
     from workbench.trl.setup import arguments
 
-    with pytest.raises(ValueError, match="surrogate='sapo': TRL's trainer has only 'clip'"):
-        arguments(wb.methods.sapo())
+    with pytest.raises(ValueError, match="surrogate='gmpo'"):
+        arguments(wb.methods.gmpo())
+    with pytest.raises(ValueError, match="surrogate='sapo': verl has only 'clip'"):
+        check_clipped(wb.methods.sapo().objective, "verl")
     dual = wb.methods.grpo(dual_clip=3.0)
     with pytest.raises(ValueError, match=r"dual_clip=3\.0: verl carries no such bound"):
         check_clipped(dual.objective, "verl")
