@@ -60,7 +60,6 @@ class Policy(Protocol):
     parameter_count : int
         Weights that a forward pass multiplies with, for counting FLOPs.
     model : torch.nn.Module
-    device : torch.device
     packs : bool
         Whether training computes each problem's prompt once for all its rollouts.
     samples_apart : bool
@@ -71,9 +70,13 @@ class Policy(Protocol):
     name: str
     parameter_count: int
     model: Any
-    device: Any
     packs: bool
     samples_apart: bool
+
+    @property
+    def device(self) -> Any:
+        """Where the model lies."""
+        ...
 
     def generate(
         self, prompts: Sequence[Any], counts: Any, sampling: Sampling, seed: int | Sequence[int]

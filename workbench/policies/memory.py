@@ -108,27 +108,25 @@ class Shape:
         return self.layers * sum(rank * (a + b) for a, b in self.projections)
 
 
-_QWEN2 = dict(qkv_bias=True)
-_LLAMA3 = dict(vocabulary=128_256)
 # Sizes as published in the models' config.json.
 KNOWN = {
-    "Qwen2.5-0.5B": Shape(896, 24, 14, 2, 64, 4864, 151_936, **_QWEN2),
-    "Qwen2.5-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, **_QWEN2),
-    "Qwen2.5-3B": Shape(2048, 36, 16, 2, 128, 11_008, 151_936, **_QWEN2),
-    "Qwen2.5-7B": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, **_QWEN2),
-    "Qwen2.5-Math-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, **_QWEN2),
-    "Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, **_QWEN2),
+    "Qwen2.5-0.5B": Shape(896, 24, 14, 2, 64, 4864, 151_936, qkv_bias=True),
+    "Qwen2.5-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, qkv_bias=True),
+    "Qwen2.5-3B": Shape(2048, 36, 16, 2, 128, 11_008, 151_936, qkv_bias=True),
+    "Qwen2.5-7B": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, qkv_bias=True),
+    "Qwen2.5-Math-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, qkv_bias=True),
+    "Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, qkv_bias=True),
     "DeepSeek-R1-Distill-Qwen-1.5B": Shape(
-        1536, 28, 12, 2, 128, 8960, 151_936, tied=False, **_QWEN2
+        1536, 28, 12, 2, 128, 8960, 151_936, tied=False, qkv_bias=True
     ),
     "DeepSeek-R1-Distill-Qwen-7B": Shape(
-        3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, **_QWEN2
+        3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, qkv_bias=True
     ),
     "Qwen3-4B": Shape(2560, 36, 32, 8, 128, 9728, 151_936, head_norms=True),
     "Qwen3-8B": Shape(4096, 36, 32, 8, 128, 12_288, 151_936, tied=False, head_norms=True),
-    "Llama-3.2-1B": Shape(2048, 16, 32, 8, 64, 8192, **_LLAMA3),
-    "Llama-3.2-3B": Shape(3072, 28, 24, 8, 128, 8192, **_LLAMA3),
-    "Llama-3.1-8B": Shape(4096, 32, 32, 8, 128, 14_336, tied=False, **_LLAMA3),
+    "Llama-3.2-1B": Shape(2048, 16, 32, 8, 64, 8192, vocabulary=128_256),
+    "Llama-3.2-3B": Shape(3072, 28, 24, 8, 128, 8192, vocabulary=128_256),
+    "Llama-3.1-8B": Shape(4096, 32, 32, 8, 128, 14_336, tied=False, vocabulary=128_256),
     "SmolLM2-135M": Shape(576, 30, 9, 3, 64, 1536, 49_152),
 }
 

@@ -139,7 +139,7 @@ def distinct_prompts(rollouts: Rollouts) -> tuple[Ragged, np.ndarray]:
     (R,).
     """
     numbers: dict[bytes, int] = {}
-    first = []
+    first: list[int] = []
     prompt_of_row = np.empty(len(rollouts), dtype=np.int64)
     for row in range(len(rollouts)):
         number = numbers.setdefault(rollouts.prompt[row].tobytes(), len(first))

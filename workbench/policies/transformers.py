@@ -203,7 +203,7 @@ class TransformersPolicy:
             for i, prompt in enumerate(prompts)
         ]
         counts = _checked_counts(counts, len(problems))
-        seeds = [derive(seed, i) for i in range(len(problems))] if np.ndim(seed) == 0 else seed
+        seeds = _seeds_of(seed, len(problems))
         encoded = Ragged.of(self.encode([problem.prompt for problem in problems]), np.int32)
         self._check_lengths(problems, encoded, sampling)
         owner = np.repeat(np.arange(len(problems)), counts)
@@ -217,7 +217,7 @@ class TransformersPolicy:
             drawn = self._draw(encoded, owner, uniforms, sampling)
         else:
             self.engine.update(self.model)
-            of_rows = [derive(int(seeds[i]), "response", int(j)) for i, j in zip(owner, draw)]
+            of_rows = [derive(seeds[i], "response", int(j)) for i, j in zip(owner, draw)]
             drawn = self.engine.respond(encoded.take(owner), of_rows, sampling, self.end_ids)
         return self._rollouts(problems, encoded, owner, draw, drawn)
 
@@ -563,7 +563,7 @@ class TransformersPolicy:
         end = self.end_ids[0]
         other = 0 if end else 1
         rollouts = Rollouts(
-            problem=["a", "a", "b"],
+            problem=np.array(["a", "a", "b"]),
             prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
             response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
         )
@@ -625,6 +625,13 @@ def _end_ids(tokenizer: Any, generation_config: Any) -> list[int]:
     if isinstance(named, int):
         named = [named]
     return sorted({tokenizer.eos_token_id, *named})
+
+
+def _seeds_of(seed: int | Sequence[int], prompts: int) -> list[int]:
+    """One seed for each prompt."""
+    if isinstance(seed, Sequence | np.ndarray):
+        return [int(each) for each in seed]
+    return [derive(seed, i) for i in range(prompts)]
 
 
 def _checked_counts(counts: Any, prompts: int) -> np.ndarray:

@@ -78,7 +78,7 @@ class UnslothPolicy(TransformersPolicy):
         model.get_base_model().generation_config = plain
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls,
         path: Any,
         *,
