@@ -476,7 +476,7 @@ def test_every_method_trains_and_resumes_from_its_manifest(lab, method, tmp_path
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"problems_per_round": 0}, "problems_per_round=0: a whole number of at least 1"),
+        ({"problems_per_round": 0}, "problems_per_round=0: a whole number from 1 to 100000"),
         ({"problems_per_round": 33}, "problems_per_round=33: n=33: the pool has 32"),
         ({"mini_batches": -1}, "mini_batches=-1"),
         ({"mini_batches": 33}, "mini_batches=33: at most one for each"),
