@@ -1169,7 +1169,9 @@ def said(text, rewards):
 
 @needs_verl
 def test_a_round_on_the_queue(queue):
-    """Of five rollouts of each prompt two are kept; verl pads the four rows to six."""
+    """Of five rollouts of each prompt two are kept. verl pads the four rows to six and divides by
+    six, which advantages times 6 / 4 make up for.
+    """
     script = {"a": said("a", [1, 0, 0, 0, 1]), "b": said("b", [0, 0, 1, 0, 0])}
     trainer = Trainer(
         methods.pods(5, 2), script, "ab", actor_rollout_ref__actor__ppo_mini_batch_size=3
@@ -1178,7 +1180,7 @@ def test_a_round_on_the_queue(queue):
     assert found.requests == ["aaaaabbbbb"]
     assert found.keys == [f"uid0-0_{i}_0" for i in (0, 1)] + [f"uid1-0_{i}_0" for i in (0, 2)]
     assert found.rewards == [1, 0, 0, 1, 0, 0] and found.size == 6
-    assert found.advantages.tolist() == [
+    assert (found.advantages / 1.5).tolist() == [
         [1, 0, 0], [-1, -1, 0], [-1, 0, 0], [1, 1, 1], [0, 0, 0], [0, 0, 0],
     ]  # fmt: skip
     assert found.metrics["rollouts"] == 10 and found.metrics["selected"] == 4
@@ -1220,13 +1222,15 @@ def test_requests_on_the_queue(queue, allocator, requests):
 
 @needs_verl
 def test_dynamic_sampling_on_the_queue_draws_each_prompt_once(queue):
-    """The data are a, b, c and begin again with a: the second draw finds c alone to be new."""
+    """The data are a, b, c and begin again with a: the second draw finds c alone to be new, and the
+    third finds nothing.
+    """
     script = {"a": said("a", [1, 1]), "b": said("b", [0, 0]), "c": said("c", [1, 0])}
     trainer = Trainer(methods.dapo(2, overlong=0.0), script, "abc")
     found = trainer.round()
     assert found.requests == ["aabb", "cc"]
     assert found.rewards == [1, 0] and found.advantages[:, 0].tolist() == [1, -1]
-    assert trainer.replay_buffer.drawn == 4
+    assert trainer.replay_buffer.drawn == 6
 
 
 @needs_verl
@@ -1356,7 +1360,8 @@ def test_a_run_that_finds_nothing_to_train_on_says_so_and_ends(queue, caplog):
     script = {"a": [([1], 0.5)] * 20}
     trainer = Trainer(methods.dapo(2, max_draws=1, overlong=0.0), script, "a")
     found = trainer.round(1)
-    assert found.advantages.tolist() == [[0]] and found.metrics["trained"] == 0
+    assert len(found.keys) == 1 and found.size == 2  # verl fills up its mini-batch
+    assert found.advantages.tolist() == [[0], [0]] and found.metrics["trained"] == 0
     assert "found nothing to train on among 2 rollouts" in caplog.text
     assert "a reward is 0.5" in caplog.text
     for _ in range(3):
