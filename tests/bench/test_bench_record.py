@@ -31,7 +31,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("before", [100, 1000])
 def test_writing_the_record(run, before, tmp_path):
-    """The same rounds written once more behind many others; each time the whole table is written."""
+    """The same rounds written again behind many others; the whole table is written each time."""
     rows = run.record.rounds.iloc[2:].to_dict("records")
     Writer(tmp_path / "again", run.record.manifest)
     earlier = [rows[i % REPEATS] | {"round": i + 1} for i in range(before)]
