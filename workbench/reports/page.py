@@ -44,12 +44,12 @@ class Snapshot(Record):
     """A record whose tables are read once. Those of a `Record` are read at each access."""
 
     @cached_property
-    def rounds(self) -> pd.DataFrame:  # type: ignore[override]
+    def rounds(self) -> pd.DataFrame:
         """As of `Record`, read once."""
         return super().rounds
 
     @cached_property
-    def evals(self) -> pd.DataFrame:  # type: ignore[override]
+    def evals(self) -> pd.DataFrame:
         """As of `Record`, read once."""
         return super().evals
 
@@ -109,7 +109,7 @@ def _groups(records: Any) -> dict[str, Sequence[Record]]:
         records = [records]
     if not isinstance(records, dict):
         records = comparisons.labelled(records)
-    groups = {}
+    groups: dict[str, Sequence[Record]] = {}
     for label, group in records.items():
         runs = [group] if isinstance(group, Record) else group
         # Names of files may hold half surrogate pairs, which neither UTF-8 nor pandas has.
