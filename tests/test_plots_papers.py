@@ -246,7 +246,7 @@ class TestSpentAndGained:
         axes = papers.gains({"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
         assert rows(axes[0]) == ["GSPO", "PODS"]
         assert rows(axes[1]) == ["", ""]
-        assert axes[1].get_xlabel() == "points (n = 4 or 5 seeds)"
+        assert axes[0].figure.get_supxlabel() == "points (n = 4 or 5 seeds)"
         assert hollow(axes[0]) == [False, True]
         first, second = dots(axes[0])
         assert first.get_color() != second.get_color()

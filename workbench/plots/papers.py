@@ -65,6 +65,7 @@ __all__ = [
 SHARES = {1.0: "all", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
 NARROW_TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 2)
 RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
+USUAL_NAME = 14  # letters of a row or column of a heat map
 NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
 
@@ -590,14 +591,20 @@ def heatmap(
     ax : Axes, optional
     """
     rows, columns = table.shape
+    table = table.astype(float).rename(index=plain, columns=plain)
+    # Names longer than the usual ones take room of their own; those of columns are tilted.
+    tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
+    wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
     with style():
-        ax = ax or new_axes(1.4 + 0.34 * rows, min(WIDTH, 2.6 + 0.62 * columns))
+        if ax is None:
+            width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
+            ax = new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
         ax.grid(visible=False)
         scale: dict[str, Any] = {"cmap": "Blues", "vmin": 0, "vmax": largest}
         if diverging:
             scale = {"cmap": "vlag", "vmin": -1, "vmax": 1}
         sns.heatmap(
-            table.astype(float).rename(index=plain, columns=plain),
+            table,
             annot=True,
             fmt=f".{digits}f",
             linewidths=0.5,
@@ -853,7 +860,7 @@ def gains(
         axes[0].set_yticks(places, [plain(name) for name in first.index])
         numbers = [n for table in tables.values() for n in table.get("n", ())]
         named = f" ({seeds(numbers)} seeds)" if numbers else ""
-        axes[len(axes) // 2].set_xlabel(label + named)
+        axes[0].figure.supxlabel(label + named, size="medium")
         if title:
             axes[0].figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return list(axes)
