@@ -305,6 +305,8 @@ def label_ends(ax: Axes, gap: float = 0.075) -> None:
         y = np.asarray(line.get_ydata(), dtype=float)
         last = np.flatnonzero(np.isfinite(y))[-1]
         ends.append((x[last], y[last]))
+    # Matplotlib sets the limits lazily, and the transform does not know them before.
+    ax.autoscale_view()
     to_axes = ax.transData + ax.transAxes.inverted()
     heights = to_axes.transform(ends)[:, 1]
     for line, height in zip(lines, spread(heights, gap, top=1.0)):
