@@ -51,17 +51,12 @@ def test_parameters_are_typed_scalars_with_a_comment(notebook):
     cells = [cell for cell in code(notebook) if "parameters" in cell.metadata.get("tags", [])]
     assert len(cells) == 1
     lines = cells[0].source.splitlines()
-    for line, node in zip(lines, ast.parse(cells[0].source).body, strict=True):
-        assert isinstance(node, ast.AnnAssign), line
-        assert node.annotation.id in {
-            "int",
-            "float",
-            "str",
-            "bool",
-        }, line
-        assert type(ast.literal_eval(node.value)).__name__ == node.annotation.id and re.search(
-            r"  # \w", line
-        ), line
+    for node in ast.parse(cells[0].source).body:
+        text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        assert isinstance(node, ast.AnnAssign), text
+        assert node.annotation.id in TYPES, text
+        assert type(ast.literal_eval(node.value)).__name__ == node.annotation.id, text
+        assert re.search(r"  # \w", text), text
 
 
 def test_every_code_cell_was_executed_in_order_and_without_error(notebook):
