@@ -19,6 +19,10 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+# A type such as (low, high) is prose. As a field it would become a link to any attribute that is
+# called so.
+napoleon_use_param = False
+suppress_warnings = ["ref.python"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
 myst_heading_anchors = 3
 
