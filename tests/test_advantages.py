@@ -238,7 +238,7 @@ def of_groups(rewards, groups):
         ),
         (OfRewards(leave_one_out), leave_one_out, {}),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_slot_value_is_its_function(value, function, options):
     rollouts = of_groups([1, 0, 0, 1, 1, 1, 0.5], "aaabbba")

@@ -86,7 +86,7 @@ VALUES = {
 }
 # Estimates of success rates learn like slot values, and stand inside allocators.
 ESTIMATES = (SuccessRates, GaussianProcess)
-EVERY = [pytest.param(slot, value, id=repr(value)) for slot in VALUES for value in VALUES[slot]]
+EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
 MODULES = ("curricula", "allocators", "replay", "selectors", "scheduler", "advantages")
 
 
