@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -186,10 +187,16 @@ def test_killed_from_outside_in_the_middle():
         result = []
         thread = threading.Thread(target=lambda: result.append(verifier.score(responses, answers)))
         thread.start()
+
+        def replaced(victim):
+            is_new = verifier.pool.processes[0].pid != victim
+            return not thread.is_alive() or (is_new and verifier.pool._workers[0].ready)
+
         for _ in range(2):
             time.sleep(0.05)
-            os.kill(verifier.pool.processes[0].pid, signal.SIGKILL)
-            wait_for(lambda: not thread.is_alive() or verifier.pool._workers[0].ready)
+            victim = verifier.pool.processes[0].pid
+            os.kill(victim, signal.SIGKILL)
+            wait_for(partial(replaced, victim))
         thread.join()
     assert result[0].status.tolist() == ["wrong" if i % 2 else "ok" for i in range(1, 601)]
 
