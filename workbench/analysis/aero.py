@@ -53,9 +53,14 @@ def rescue(frame: pd.DataFrame) -> pd.DataFrame:
     ----------
     AERO, section 4.2.1 and figure 4.
     """
+    # (visits x stages): whether a stage had a right rollout, NaN where a visit was not sampled in
+    # it.
     by_stage = frame.groupby(["round", "problem", "stage"])["correct"].any().unstack()
+    # A stage that was not sampled counts as one without a right rollout; `tried` keeps them
+    # apart.
     correct = by_stage.eq(True)
     solved = correct.cummax(axis=1)
+    # Unsolved before the stage is what the column before it says; before the first, all are.
     tried = by_stage.notna() & ~solved.shift(axis=1, fill_value=False)
     return pd.DataFrame(
         {
@@ -90,6 +95,7 @@ def groups(frame: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["round", "problem"]
     visit = frame.groupby(keys)
+    # The first stage is what AERO judges a problem by; the later ones are its answer to that.
     explored = frame["stage"] == visit["stage"].transform("min")
     tokens = frame["length"] + frame["prompt"]
     sums = (
@@ -104,11 +110,14 @@ def groups(frame: pd.DataFrame) -> pd.DataFrame:
         .groupby(keys)
         .sum()
     )
+    # The order of the conditions matters: a rescued group is not alike any more, and had a rate
+    # of 0 in its first stage, which would otherwise make it a partial one.
     rate = visit["correct"].mean()
     explored_rate = frame[explored].groupby(keys)["correct"].mean()
     kinds = np.select(
         [rate.isin([0, 1]), explored_rate == 0, explored_rate < 0.5], KINDS[:3], KINDS[3]
     )
+    # The prompt is read once in every stage of a visit, and shared by the rollouts of that stage.
     prompts = visit["prompt"].first() * visit["stage"].nunique()
     return sums.assign(sampled=sums["sampled"] + prompts, kind=kinds).reset_index()
 
@@ -130,6 +139,7 @@ def sizes(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     for frame in frames:
         table = groups(frame)
         by_kind = table.groupby("kind")[["rollouts", "selected"]].sum()
+        # Per visit, so that seeds with other numbers of visits have the same weight.
         tables.append(by_kind.reindex(KINDS, fill_value=0) / len(table))
     return (sum(tables) / len(tables)).rename(columns={"rollouts": "sampled"})
 
@@ -160,6 +170,8 @@ def savings(frame: pd.DataFrame, baseline: pd.DataFrame, *, skip: bool = False) 
     """
     of_arm = groups(frame)
     of_baseline = groups(baseline)
+    # Step by step from the baseline's cost: first as if everything sampled were trained on, then
+    # with what each kind of group leaves out. The steps thus add up to the whole saving.
     start = FORWARD * of_baseline["sampled"].sum() + _computed(of_baseline, skip)
     everything = FORWARD * of_arm["sampled"].sum() + _computed(of_arm, skip)
     parts = {"allocation": start - everything}
@@ -190,6 +202,7 @@ def magnitudes(frame: pd.DataFrame, advantage: Any) -> pd.DataFrame:
     ----------
     AERO, figure 10.
     """
+    # Every visit is a group of its own, also where a problem was drawn in several rounds.
     visit = frame.groupby(["round", "problem"]).ngroup().to_numpy()
     pool = Rollouts(
         problem=visit.astype(str),
@@ -197,6 +210,7 @@ def magnitudes(frame: pd.DataFrame, advantage: Any) -> pd.DataFrame:
         correct=frame["correct"].to_numpy(bool),
     )
     rows = np.flatnonzero(frame["selected"])
+    # "mixed" is AERO's rule: uniform groups are measured before pruning, mixed ones after it.
     advantages = selected_advantages(advantage, "mixed", pool, rows, Context(seed=0))
     size = np.abs(np.asarray(advantages))
     kinds = groups(frame)["kind"].to_numpy()[visit[rows]]
@@ -234,6 +248,7 @@ def gradient_norms(runs: Any, rounds: tuple[int, int] | None = None) -> pd.DataF
             table = record.rounds
             if rounds is not None:
                 table = table[table["round"].between(*rounds)]
+            # A round without a step has no norm, and moved the weights by nothing.
             norms = table["gradient_norm"].fillna(0.0).to_numpy()
             rows[label, record.manifest["seed"]] = gradient_norm_stats(norms)
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
@@ -265,11 +280,13 @@ def zero_accuracy_scores(runs: Mapping[str, Any]) -> pd.DataFrame:
     rows = []
     for seed in sorted(set(first) & set(second)):
         pair = {label: by_seed[seed] for label, by_seed in courses.items()}
+        # The relative score needs both methods at the same checkpoint.
         shared = np.intersect1d(first[seed].rounds, second[seed].rounds)
         for start, end in pairwise(shared):
             scores = {label: course.score_at("round", float(end)) for label, course in pair.items()}
             for label, course in pair.items():
                 table = course.table
+                # The rounds after the last checkpoint up to this one.
                 since = table["round"].between(start + 1, end)
                 rows.append(
                     {

@@ -12,6 +12,7 @@ from workbench.analysis.difficulty import visits
 
 __all__ = ["expected_rollouts", "rollouts_by_rate"]
 
+# Five bins of equal width. A rate of 0 and one of 1 have no bin of their own.
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -35,10 +36,16 @@ def rollouts_by_rate(frame: pd.DataFrame, edges: Sequence[float] = EDGES) -> pd.
     ----------
     AR3PO (arXiv 2509.25808), section 4.4 and figure 2: the hardest bin gets the most.
     """
+    # The rate is that of all rollouts of a problem together, so that a visit with many of them,
+    # which tells more, also counts more.
     by_problem = visits(frame).groupby("problem")
     rate = by_problem["correct"].sum() / by_problem["rollouts"].sum()
     bins = range(len(edges) - 1)
+    # side="right" puts a rate on an edge into the bin above it. The clip takes a rate of 1, which
+    # would be beyond the last bin, back into it.
     bin_of_problem = np.clip(np.searchsorted(edges, rate, side="right") - 1, 0, len(edges) - 2)
+    # First over the visits of a problem, then over the problems of a bin: otherwise problems that
+    # were drawn more often would count more. An empty bin stays NaN.
     mean = by_problem["rollouts"].mean().groupby(bin_of_problem).mean().reindex(bins)
     count = rate.groupby(bin_of_problem).size().reindex(bins, fill_value=0)
     return pd.DataFrame(
@@ -75,5 +82,7 @@ def expected_rollouts(rate: np.ndarray, stages: int = 2, k: int = 4) -> np.ndarr
     >>> expected_rollouts(np.array([0.0, 0.5, 1.0])).tolist()
     [8.0, 4.25, 4.0]
     """
+    # The probability that the k rollouts of one stage are all wrong. Its power 0 is the first
+    # stage, which every problem gets.
     missed = (1 - np.asarray(rate, dtype=np.float64)) ** k
     return k * np.sum([missed**stage for stage in range(stages)], axis=0)

@@ -51,6 +51,8 @@ def score_correlations(frame: pd.DataFrame, windows: int | Sequence[int] = 5) ->
             "records them"
         )
     frame = frame[frame["score"].notna()]
+    # A rollout keeps the round that sampled it and ages by one a round, so the sum is the round
+    # in which the scheduler looked at it.
     scored_in = (frame["round"] + frame["age"]).to_numpy()
     rows = {}
     for first, last in _stretches(scored_in, windows):
@@ -79,6 +81,8 @@ def correlations(
         seed decides which way a score leans.
     """
     tables = [score_correlations(record.rollouts(), windows) for record in one_setting(records)]
+    # (seeds, windows, features). A correlation that one seed lacks is NaN in the mean too: a mean
+    # over fewer seeds would look just as certain.
     stack = np.array([table.to_numpy() for table in tables])
     like = {"index": tables[0].index, "columns": tables[0].columns}
     mean = pd.DataFrame(stack.mean(axis=0), **like)
@@ -116,13 +120,18 @@ def correlation_spread(
     counts = []
     for label, records in arms(groups).items():
         tables = [score_correlations(record.rollouts(), window) for record in records]
+        # One row a seed, at the last stretch, where the scheduler has learnt longest.
         last = pd.DataFrame([table.iloc[-1] for table in tables])
+        # skipna=False: a feature that did not vary in one of the seeds has no comparable mean.
         means[label] = last.mean(skipna=False)
         deviations[label] = last.std(ddof=1, skipna=False)
         counts.append(len(records))
     mean = pd.DataFrame(means).T
     deviation = pd.DataFrame(deviations).T
+    # Variances can be averaged, deviations cannot; hence the roots of mean squares.
     within = np.sqrt((deviation**2).mean(skipna=False))
+    # The mean of a label over its seeds varies by the variance over the number of seeds, which
+    # need not be the same for all labels.
     noise = np.sqrt((deviation.pow(2).div(counts, axis=0)).mean(skipna=False))
     between = mean.std(ddof=1, skipna=False)
     spread = pd.DataFrame(
@@ -159,14 +168,19 @@ def kept_and_dropped(
     """
     frame = frame[frame["score"].notna()]
     frame = frame.assign(scored_in=frame["round"] + frame["age"])
+    # A scheduler may look at an old rollout again in a later round, so a pair is of one problem
+    # in the round of the scoring, not of the sampling.
     keys = ["scored_in", "problem"]
     wanted = [*columns, "score"]
+    # Sorted once by score, the first row of a problem is its best and the last one its worst. The
+    # sort is stable, so that equal scores stay in the order of the frame.
     best_first = frame.sort_values("score", ascending=False, kind="stable")
     kept = best_first[best_first["selected"]].drop_duplicates(keys)
     dropped = best_first[~best_first["selected"]].drop_duplicates(keys, keep="last")
     pairs = (
         kept.set_index(keys)[wanted]
         .add_prefix("kept_")
+        # Only problems of which something was kept and something was dropped make a pair.
         .join(dropped.set_index(keys)[wanted].add_prefix("dropped_"), how="inner")
     )
     distance = pairs["kept_score"] - pairs["dropped_score"]
@@ -182,17 +196,24 @@ def _stretches(rounds: np.ndarray, windows: int | Sequence[int]) -> list[tuple[i
     last = int(rounds.max())
     if isinstance(windows, int):
         whole_number("windows", windows, 1)
+        # Never more stretches than there are rounds, or some of them would be empty.
         parts = np.array_split(np.arange(first, last + 1), min(windows, last + 1 - first))
         return [(int(part[0]), int(part[-1])) for part in parts]
     starts = sorted(int(start) for start in windows)
+    # Each stretch ends before the next one starts, and the last one goes on to the last round, or
+    # is a single round where it starts beyond it. A start that is given twice makes an empty
+    # stretch, which is left out.
     ends = [*(start - 1 for start in starts[1:]), max(last, starts[-1])]
     return [(start, end) for start, end in zip(starts, ends) if start <= end]
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> float:
     """Correlation of x and y (n,); NaN where either does not vary."""
+    # Equality is tested exactly: the deviation of equal numbers may come out slightly above 0,
+    # and would make a correlation out of rounding.
     if len(x) < 2 or x.min() == x.max() or y.min() == y.max():
         return float("nan")
     x = x - x.mean()
     y = y - y.mean()
+    # Rounding may put a perfect correlation slightly beyond 1.
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))

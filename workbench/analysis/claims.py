@@ -82,6 +82,8 @@ def findings(claims: Sequence[Claim], runs: Runs, level: float = LEVEL) -> list[
     for claim in claims:
         try:
             results.append(measure(claim, runs, level))
+        # A claim that these runs cannot answer must not stop the others; the message becomes its
+        # reason. Any other error is a fault of the code and goes on.
         except ValueError as error:
             results.append(Finding(reason=str(error)))
     return results
@@ -102,6 +104,8 @@ def measure(claim: Claim, runs: Runs, level: float = LEVEL) -> Finding:
     pairs = _pairs(settings, runs)
     parts = [METRICS[metric](arm, baseline, settings) for arm, baseline in pairs]
     measured = _averaged(parts, level)
+    # Only published sizes that are scaled need the gain, and claims without it may have no
+    # baseline.
     gain = _gain(settings, runs, pairs) if claim.published_gain else None
     return Finding(measured, gain)
 
@@ -127,6 +131,7 @@ def carried_over(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             raise ValueError(f"{title}: other claims than in the first table")
         side_by_side[title] = table["verdict"].map(kind).to_numpy()
     columns = side_by_side[list(tables)]
+    # A verdict that could not tell contradicts nothing.
     told = [{text for text in row if text != "cannot tell"} for row in columns.to_numpy()]
     return side_by_side.assign(same=[len(texts) <= 1 for texts in told])
 
@@ -139,6 +144,7 @@ def _accuracy(
 ) -> BySeed:
     """Held-out score of the arm minus the baseline's at equal cost, in points."""
     courses = read({"arm": arm_runs, "baseline": baseline_runs}, settings.get("y") or "accuracy")
+    # A claim names a share of what both arms reached, since runs differ in how long they are.
     unit = settings["unit"]
     budget = common_budget(courses, unit) * float(settings.get("budget") or 1)
     values = {}
@@ -172,6 +178,8 @@ def _share(
     """How many percent of a run's seconds some columns take; the baseline has no say."""
     columns = settings["column"].split(";")
     values = {}
+    # All claimed columns are summed before dividing: it is their share together that is
+    # published.
     for record in arm_runs:
         rounds = record.rounds
         missing = [column for column in columns if column not in rounds]
@@ -187,6 +195,7 @@ def _to_target(
 ) -> BySeed:
     """By how many percent the cost to a target lies above the baseline's."""
     groups = {"arm": arm_runs, "baseline": baseline_runs}
+    # The target comes from the baseline alone, so that the arm that is measured does not move it.
     target = common_target({"baseline": baseline_runs}, share=float(settings.get("target") or 0.8))
     courses = read(groups)
     ratios = BySeed({}, "percent")
@@ -196,6 +205,8 @@ def _to_target(
             for label, course in courses.items()
         }
         ratios.values[seed] = 100 * (crossed["arm"].place / crossed["baseline"].place - 1)
+        # A run that ended early counts with all it spent, and is marked, since that is only a
+        # bound.
         if not crossed["arm"].reached:
             ratios.censored.add(seed)
         if not crossed["baseline"].reached:
@@ -213,6 +224,7 @@ def _unsolved_at_last_visit(
     rates = difficulty.last_rates(frames, equal=True)
     values = {}
     for seed in _common(rates["arm"], rates["baseline"]):
+        # Of the problems at their last visit, those without a right rollout.
         shares = {label: float((last[seed] == 0).mean()) for label, last in rates.items()}
         values[seed] = 100 * (shares["arm"] / shares["baseline"] - 1)
     return BySeed(values, "percent")
@@ -236,6 +248,7 @@ def _unsolved_at_equal_numbers(
 
 
 Metric = Callable[[list[Record], list[Record], Mapping[str, str]], BySeed]
+# A claim that none of these measures needs a new function here; the CSV names it.
 METRICS: dict[str, Metric] = {
     "accuracy": _accuracy,
     "change": _change,
@@ -250,6 +263,7 @@ METRICS: dict[str, Metric] = {
 def _pairs(settings: Mapping[str, str], runs: Runs) -> list[tuple[list[Record], list[Record]]]:
     """Records of arm and baseline for every pair; a claim without a baseline has empty ones."""
     names = _labels(settings["arm"])
+    # Claims about one method alone, such as "share", name no baseline.
     baselines = _labels(settings.get("baseline", "")) or [""] * len(names)
     if len(names) != len(baselines):
         raise ValueError(f"arm={names}, baseline={baselines}: one baseline for each arm is needed")
@@ -265,6 +279,8 @@ def _pairs(settings: Mapping[str, str], runs: Runs) -> list[tuple[list[Record], 
 
 def _averaged(parts: Sequence[BySeed], level: float) -> Measurement:
     """The mean of several pairs of arms within each seed that all of them have."""
+    # A seed counts with all pairs or not at all, or the pairs would have other weights in each
+    # seed.
     seeds = sorted(set.intersection(*(set(part.values) for part in parts)))
     if not seeds:
         raise ValueError("the arms have no seed in common")
@@ -277,6 +293,7 @@ def _averaged(parts: Sequence[BySeed], level: float) -> Measurement:
     return Measurement(
         np.array(values),
         scale=scale,
+        # A mean of several pairs is a bound as soon as one of them is.
         censored=sum(any(seed in part.censored for part in parts) for seed in seeds),
         censored_baseline=sum(
             any(seed in part.censored_baseline for part in parts) for seed in seeds
@@ -295,9 +312,11 @@ def _gain(
         if named and not runs.get(named[i]):
             raise ValueError(f"no runs of {named[i]}")
         of = one_setting(runs[named[i]], named[i]) if named else baseline_runs
+        # Read together, so that the gain is taken at the budget at which the arms are compared.
         courses = read({"arm": arm_runs, "baseline": baseline_runs, "gain of": of})
         budget = common_budget(courses, settings["unit"]) * float(settings.get("budget") or 1)
         for course in courses["gain of"].values():
+            # From before training to the budget, over all pairs and seeds.
             gains.append(100 * (course.score_at(settings["unit"], budget) - course.scores[0]))
     return float(np.mean(gains))
 
@@ -313,6 +332,8 @@ def _column_means(
     for seed in _common(arm, baseline):
         first, last = _rounds(arm[seed], settings)
         tables = [record[seed].rounds for record in (arm, baseline)]
+        # Most columns move as training goes on, so the longer run is cut where the shorter one
+        # ends.
         last = min(last, *(int(table["round"].max()) for table in tables))
         if first > last:
             raise ValueError(
@@ -332,6 +353,8 @@ def _rounds(record: Record, settings: Mapping[str, str]) -> tuple[int, int]:
     if settings.get("rounds"):
         first, last = settings["rounds"].split("-")
         return int(first), int(last)
+    # Rounds count from 1. Epochs only matter where a claim begins after the first: a lab with
+    # endless problems has none, and needs none for a claim about all rounds.
     epoch = int(settings.get("from_epoch") or 1)
     length = rounds_per_epoch(record) if epoch > 1 else 0
     if length is None:

@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 PHASES = ("generate", "verify", "schedule", "update")
+# Records count FLOPs where a model computes; verifying and scheduling are counted in seconds
+# only.
 PHASES_WITH_FLOPS = ("generate", "update")
 
 
@@ -86,6 +88,7 @@ def at_budget(
     courses = read(groups, y, levels=levels, grid=grid)
     if baseline is not None:
         one_of("baseline", baseline, courses)
+    # One budget for all arms, settled before anything is read off their curves.
     if budget is None:
         budget = common_budget(courses, unit)
     reached: dict[str, dict[int, float]] = {}
@@ -124,12 +127,16 @@ def accuracy_gain(
         Probability of the interval.
     """
     courses = read({"arm": records, "baseline": baseline}, y, levels=levels)
+    # A budget of one's own is checked too: beyond the last evaluation of some run, that arm would
+    # be compared with a score that it had earlier.
     reached = common_budget(courses, unit)
     budget = reached if budget is None else budget
     if not 0 <= budget <= reached:
         raise ValueError(
             f"budget={shown(budget)}: the runs were last evaluated at {reached:g} of it"
         )
+    # Several shares compare whole courses, where the end alone may be decided by one lucky
+    # evaluation.
     places = budget * np.asarray(list(course), dtype=np.float64)
 
     def score(run: Course) -> float:
@@ -148,6 +155,7 @@ def accuracy_by_level(
     """
     groups = arms(groups)
     first = next(iter(groups.values()))[0]
+    # Spending does not depend on the level, so all levels are read at one place.
     if budget is None:
         budget = common_budget(groups, unit)
     parts = {}
@@ -170,6 +178,7 @@ def over_seeds(
     level : float
         Probability of the interval.
     """
+    # One label gives one group; `arms` refuses records of several settings.
     [group] = arms({"arm": records}).values()
     return Measurement(np.array([quantity(record) for record in group]), level=level)
 
@@ -200,6 +209,7 @@ def paired(
     """
     arm = _seeded(arm)
     baseline = _seeded(baseline)
+    # A run without a partner says nothing of the difference, so only common seeds are read.
     seeds = sorted(set(arm) & set(baseline))
     if not seeds:
         raise ValueError(f"no seed in common: {sorted(arm)} and {sorted(baseline)}")
@@ -258,6 +268,7 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
         for record in records:
             table = record.rounds
             by_run.append([table[f"{unit}_{name}"].mean() for name in names])
+        # The median, so that one run on a busy machine does not decide how long a phase takes.
         rows[label] = np.median(by_run, axis=0)
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
 
@@ -282,7 +293,9 @@ def evaluations(groups: Any) -> pd.DataFrame:
         by_run = []
         for record in records:
             evals = record.evals
+            # A problem's length is the mean over its samples, hence times their number.
             tokens = np.nan
+            # Records of early versions have no lengths, and then there are no tokens to count.
             if "length" in evals:
                 tokens = float((evals["length"] * evals["samples"]).sum())
             trained_on = record.rounds["tokens_sampled"].sum()
@@ -333,6 +346,7 @@ def saved(
         rows[label] = {
             "baseline": baseline,
             "n": change.n,
+            # What is saved is a negative change, which also swaps the ends of the interval.
             "value": -change.value,
             "low": -change.high,
             "high": -change.low,
@@ -353,6 +367,8 @@ def seed_means(tables: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
     dict from column to a DataFrame with mean, half and n (seeds)
     """
     first = tables[0]
+    # (seeds, rows, columns); the slice of a column is turned so that each row has its seeds
+    # together.
     stack = np.array([table.to_numpy(float) for table in tables])
     by_column = {}
     for i, name in enumerate(first):
@@ -375,6 +391,7 @@ def _against(
         "low": measured.low,
         "high": measured.high,
         "pairs": measured.n,
+        # The sign is 1, 0 or -1, which becomes 1, 1/2 and 0.
         "better": float((np.sign(differences) + 1).mean() / 2),
     }
 

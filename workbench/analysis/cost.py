@@ -45,8 +45,10 @@ __all__ = [
     "tokens_to_target",
 ]
 
+# A sampled token is a forward pass, a trained one a forward and a backward pass.
 FLOP_PRICE = FORWARD / TRAINING
 BILLS = {"gradient": "tokens_trained", "selected": "tokens_selected"}
+# Twenty prices a decade, evenly on the log scale on which costs are compared.
 PRICES = tuple(float(price) for price in np.geomspace(0.01, 100, 81))
 
 
@@ -143,6 +145,7 @@ def price_of_sampling(
     prices = []
     for record in group:
         rounds = record.rounds
+        # Sums over the run before dividing, so that long rounds count for what they cost.
         sampled = rounds["tokens_sampled"].sum()
         trained = _trained(rounds, bill).sum()
         generating = rounds[f"{unit}_generate"].sum()
@@ -180,6 +183,7 @@ def bill_ratio(
     [0.452, 1.0, 3.154]
     """
     _check_price(price)
+    # The bill at a price is a cost like any other, so censored runs are counted by the same rule.
     return ratio_to_target(
         [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in arm],
         [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in baseline],
@@ -220,6 +224,7 @@ def break_even(
 
     def logs(price: float) -> tuple[float, float, float]:
         measured = bill_ratio(arm, baseline, price, level)
+        # Censored ratios have an end at 0 or infinity, whose logarithm is infinite and meant.
         with np.errstate(divide="ignore"):
             value, low, high = np.log([measured.value, measured.low, measured.high])
         return float(value), float(low), float(high)
@@ -228,14 +233,18 @@ def break_even(
         _, low, high = logs(price)
         return low <= 0 <= high
 
+    # On the log scale the arm is the cheaper one where the value is below 0.
     values = np.array([logs(price)[0] for price in grid])
     estimate = _root(lambda price: logs(price)[0], grid, values)
     cheaper_below = bool(values[0] < 0)
+    # The interval of the price holds what the data cannot exclude: every price at which the
+    # interval of the cost ratio holds 1. The grid finds it roughly, bisection then its two edges.
     undecided = np.flatnonzero([holds_one(price) for price in grid])
     if not len(undecided):
         return BreakEven(estimate, np.nan, np.nan, cheaper_below)
     first = undecided[0]
     last = undecided[-1]
+    # An interval that reaches the end of the grid goes on beyond it as far as is known.
     low = 0.0 if first == 0 else _edge(holds_one, grid[first - 1], grid[first])
     high = np.inf if last == len(grid) - 1 else _edge(holds_one, grid[last + 1], grid[last])
     return BreakEven(estimate, low, high, cheaper_below)
@@ -353,6 +362,7 @@ def _pairs(
     """Tokens of every arm and of the baseline, for the seeds that both have."""
     tokens = tokens_to_target(groups, target, bill, y=y)
     one_of("baseline", baseline, tokens)
+    # Taken out, so that the baseline is not compared with itself.
     baseline_tokens = tokens.pop(baseline)
     pairs = {}
     for label, arm_tokens in tokens.items():
@@ -371,6 +381,8 @@ def _pairs(
 def _tokens(course: Course, target: float, bill: str) -> Tokens:
     """What a run had sampled and trained at its crossing."""
     crossed = crossing(course.rounds, course.scores, target)
+    # Sums by the end of each round, from nothing before the first one. A crossing lies between
+    # two rounds, and the tokens of a round are taken to be spent evenly.
     rounds = np.array([0, *course.table["round"]], dtype=float)
     sampled = np.array([0.0, *course.table["tokens_sampled"].cumsum()])
     trained = np.array([0.0, *np.cumsum(_trained(course.table, bill))])
@@ -395,6 +407,7 @@ def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:
 def _root(function: Callable[[float], float], grid: np.ndarray, values: np.ndarray) -> float:
     """Where a function changes its sign for the first time; NaN where it does not."""
     for i in range(len(grid) - 1):
+        # A grid point may be the root itself, where no sign changes between neighbours.
         if values[i] == 0:
             return float(grid[i])
         if values[i] * values[i + 1] < 0:
@@ -404,6 +417,8 @@ def _root(function: Callable[[float], float], grid: np.ndarray, values: np.ndarr
 
 def _edge(inside: Callable[[float], bool], out: float, within: float) -> float:
     """Where a condition that holds at `within` and not at `out` begins to hold, by bisection."""
+    # Prices are compared by their ratio, so the middle is the geometric one. Forty halvings of a
+    # step of the usual grid leave an error of about 1e-13 of the price.
     for _ in range(40):
         middle = float(np.sqrt(out * within))
         if inside(middle):

@@ -50,6 +50,7 @@ UNITS = (
     "tokens_trained",
     "tokens_selected",
 )
+# "common" drops the evaluations that not all arms have, "refuse" raises instead.
 GRIDS = ("common", "refuse")
 
 
@@ -95,6 +96,7 @@ class Course:
 
     def places(self, unit: str | Unit) -> np.ndarray:
         """What had been spent at each evaluation, (E,) float64."""
+        # The sums have an entry for every round, of which the evaluated ones are picked.
         return _cumulative(self.table, unit, self.path).loc[self.rounds].to_numpy()
 
     def score_at(self, unit: str | Unit, budget: float) -> float:
@@ -105,6 +107,8 @@ class Course:
         ValueError
             When the run's last evaluation came before.
         """
+        # np.interp would silently go on with the last score, so a budget beyond it is refused
+        # first.
         places = self.places(unit)
         if not 0 <= budget <= places[-1]:
             raise ValueError(
@@ -146,6 +150,8 @@ def read(
     """
     one_of("grid", grid, GRIDS)
     groups = arms(groups)
+    # Other held-out problems make all scores incomparable, so this comes before any score is
+    # read.
     comparable(groups)
     courses: dict[str, dict[int, Course]] = {}
     for label, records in groups.items():
@@ -181,6 +187,7 @@ def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = N
                 f"levels={shown(levels)}: no held-out problem of {record.path} has them"
             )
     if y == "accuracy":
+        # Every problem counts the same, however many samples it has.
         return (evals["correct"] / evals["samples"]).groupby(evals["round"]).mean()
     if y == "greedy":
         return evals["greedy"].astype(float).groupby(evals["round"]).mean()
@@ -221,6 +228,7 @@ def comparable(groups: Any) -> None:
                     "cannot be compared"
                 )
             problems = set(evals["problem"])
+            # The first run's problems are those that all others must have.
             known = known or problems
             if problems != known:
                 raise ValueError(
@@ -231,6 +239,7 @@ def comparable(groups: Any) -> None:
 
 def common_budget(groups: Any, unit: str | Unit) -> float:
     """The largest budget that every run had reached by its last evaluation on the common grid."""
+    # Whoever has read the courses need not read the records again.
     courses = groups if _are_courses(groups) else read(groups)
     return min(float(course.places(unit)[-1]) for course in each(courses))
 
@@ -250,6 +259,7 @@ def _are_courses(groups: Any) -> bool:
     """Whether groups are what `read` returned."""
     if not isinstance(groups, dict) or not groups:
         return False
+    # Records come in lists, courses in dicts by seed.
     return isinstance(next(iter(groups.values())), dict)
 
 
@@ -266,11 +276,13 @@ def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series
                 "to be made again"
             )
         values = rounds[unit].cumsum().to_numpy(dtype=float)
+    # Runs are evaluated before their first round as well, when nothing has been spent.
     return pd.Series([0.0, *values], index=[0, *rounds["round"]], name=name_of(unit))
 
 
 def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, dict[int, Course]]:
     """Courses restricted to the rounds at which every run that was still going was evaluated."""
+    # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm.
     everyone = list(each(courses))
     kept: dict[str, dict[int, Course]] = {}
     left_out: dict[str, str] = {}  # by label: seeds of an arm share their grid
@@ -291,6 +303,8 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
             f"would favour the finer grid (not in all runs: {_first(left_out)}); run them "
             'with the same evaluate_every, or pass grid="common"'
         )
+    # A curve needs two points. A run that is read alone loses none, and may have a single
+    # evaluation.
     short = next((course for course in each(kept) if len(course.rounds) < 2), None)
     if short is not None and len(everyone) > 1:
         raise ValueError(
@@ -302,6 +316,7 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
             "the arms were evaluated after different rounds; left out, because not all of them "
             f"have it: {_first(left_out)}",
             GridWarning,
+            # The line that called `read`, which is where the grid can be chosen.
             stacklevel=3,
         )
     return kept
@@ -310,6 +325,7 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
 def _all_have(number: int, courses: Iterable[Course]) -> bool:
     """Whether every run that went on until this round was evaluated after it."""
     for course in courses:
+        # A run that had ended by then has no say, or one short run would cut all others.
         if course.rounds[-1] >= number and number not in course.rounds:
             return False
     return True

@@ -99,10 +99,12 @@ def transition_matrix(before: Any, after: Any, normalize: str | None = None) -> 
             f"before {rows.shape} and after {columns.shape}: one entry for each problem in both is "
             "needed"
         )
+    # Each of the 25 cells has a number, so that one pass counts them all.
     counts = np.bincount(5 * rows + columns, minlength=25).reshape(5, 5)
     if normalize is None:
         return counts
     total = counts.sum(axis=1, keepdims=True) if normalize == "rows" else counts.sum()
+    # A class without problems has a row of zeros, and must not become 0 / 0.
     return counts / np.maximum(total, 1)
 
 
@@ -142,10 +144,12 @@ def fresh_rollouts(record: Record, columns: Sequence[str]) -> pd.DataFrame:
     columns : names of columns, `round` among them
     """
     rounds = record.rounds["round"]
+    # One round tells whether rollouts were kept and which columns they have, without reading all.
     first = record.rollouts(rounds=rounds[:1])
     if first.empty:
         raise ValueError(f"{record.path}: its rollouts were not kept")
     method = record.manifest["method"]
+    # Without replay every row is new. Older manifests call the slot "reuse".
     if not (method.get("replay") or method.get("reuse")):
         return record.rollouts(columns=list(columns))
     if "age" in first:
@@ -172,6 +176,7 @@ def visits(frame: pd.DataFrame) -> pd.DataFrame:
     DataFrame, indexed by problem and visit (0, 1, ...)
         round, rollouts, correct (count) and rate.
     """
+    # Sorted by round within a problem, so that counting gives the number of the visit.
     by_visit = frame.groupby(["problem", "round"], sort=True)["correct"]
     table = by_visit.agg(rollouts="size", correct="sum").reset_index()
     table["visit"] = table.groupby("problem").cumcount()
@@ -191,11 +196,16 @@ def visit_rates(frame: pd.DataFrame, visit: int, most: pd.Series | None = None) 
     most : Series by problem, optional
         At most so many rollouts of the visit are read, in the order of sampling.
     """
+    # Dense ranks of the rounds in which a problem was drawn are the numbers of its visits.
     order = frame.groupby("problem")["round"].rank("dense").astype(int) - 1
     if visit < 0:
+        # Problems are drawn differently often, so the last visit has a number of its own for
+        # each.
         visit = order.groupby(frame["problem"]).transform("max") + 1 + visit
     part = frame[order == visit]
     if most is not None:
+        # The first ones, since an adaptive allocator decides by how a visit begins whether it
+        # goes on: its beginning depends on nothing, its end does.
         place = part.groupby("problem").cumcount()
         part = part[place < part["problem"].map(most)]
     return part.groupby("problem")["correct"].mean().rename("rate")
@@ -215,6 +225,7 @@ def last_rates(frames: Frames, equal: bool = False) -> dict[str, dict[int, pd.Se
     -------
     dict from label to a dict from seed to a Series by problem
     """
+    # Labels are compared seed by seed, so a seed that one of them lacks is left out for all.
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in frames.values())))
     rates: dict[str, dict[int, pd.Series]] = {label: {} for label in frames}
     for seed in seeds:
@@ -243,6 +254,8 @@ def final(frames: Frames, equal: bool = False) -> pd.DataFrame:
         for seed, last in by_seed.items():
             first = visit_rates(frames[label][seed], 0)
             shares = pd.Series(classify(last)).value_counts(normalize=True)
+            # Indexed by the first visit's problems, so that both have the same ones in the same
+            # order.
             matrix = transition_matrix(first, last[first.index], "rows")
             rows[label, seed] = {
                 **shares.reindex(CLASSES, fill_value=0.0),
@@ -295,9 +308,13 @@ def solved_at_least_once(frames: Frames) -> pd.DataFrame:
     for label, by_seed in frames.items():
         for seed, frame in by_seed.items():
             table = visits(frame).reset_index()
+            # A problem that was drawn only once had no second chance, and does not count as
+            # unsolved.
             again = table.groupby("problem")["visit"].transform("max") > 0
             table = table[again]
             unsolved = table.loc[(table["visit"] == 0) & (table["correct"] == 0), "problem"]
+            # None of these had a right rollout at the first visit, so any right one is of a later
+            # visit.
             later = table[table["problem"].isin(unsolved)]
             solved = int((later.groupby("problem")["correct"].sum() > 0).sum())
             rows[label, seed] = {
@@ -323,6 +340,7 @@ def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
     """
     keys = ["problem", "round"]
     sizes = [frame.groupby(keys).size() for frame in frames]
+    # Only visits of all runs; of each, the number of rollouts that every run has.
     fewest = pd.concat(sizes, axis=1, join="inner").min(axis=1).rename("fewest")
     if fewest.empty:
         raise ValueError("the runs have no visit in common: they drew other problems")
@@ -337,12 +355,14 @@ def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
 def _fewest(frames: Sequence[pd.DataFrame]) -> pd.Series:
     """The smallest number of rollouts at the last visit of each problem over several frames."""
     sizes = [visits(frame)["rollouts"].groupby("problem").last() for frame in frames]
+    # min passes over NaN: a label that never drew a problem does not limit the others on it.
     return pd.concat(sizes, axis=1).min(axis=1)
 
 
 def _class_numbers(rates: Any, name: str) -> np.ndarray:
     """Position in `CLASSES` of success rates or names, (P,) int64."""
     rates = np.asarray(rates)
+    # Texts are names of classes, as a table that was read from a file has them.
     if rates.dtype.kind in "UOT" and rates.size:
         return _numbers_of_names(rates, name)
     rates = finite(name, rates, 1)
@@ -351,6 +371,8 @@ def _class_numbers(rates: Any, name: str) -> np.ndarray:
         raise ValueError(
             f"{name}: {rates[outside][0]} is not a rate; numbers from 0 to 1 are needed"
         )
+    # The number of lower bounds that a rate has passed is its class. By the definition of the
+    # paper, 0.2 is still hard and 0.8 already easy, hence > for the one and >= for the other.
     above_bounds = [rates > 0, rates > 0.2, rates >= 0.8, rates == 1]
     return np.sum(above_bounds, axis=0).astype(np.int64)
 

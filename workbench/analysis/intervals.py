@@ -102,6 +102,7 @@ class Measurement:
         values = np.asarray(self.values, dtype=np.float64)
         if values.ndim != 1 or not values.size:
             raise ValueError(f"values: shape {values.shape}; one number for each seed is needed")
+        # The dataclass is frozen, so what was converted has to be put in past its own guard.
         object.__setattr__(self, "values", values)
         self._to_line(values)  # refuses what has no logarithm
 
@@ -132,11 +133,15 @@ class Measurement:
         """
         if self.n < 2:
             return np.nan
+        # The test is made where values are averaged, so a ratio and its bound become logarithms.
         line = self._line()
         at = self._to_line(np.array([bound]))[0]
         distance = line.mean() - at
         if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
             return 1.0  # the censored side says nothing
+        # Too few values are exact for a deviation, but all of them may lie on one side of the
+        # bound, also when censored ones move further away. That has a probability of 2^-n on
+        # either side by chance.
         if self._degrees < 1:
             beyond = (line > at).all() or (line < at).all()
             return float(2 * 0.5**self.n) if beyond and self.n >= SIGN_TEST_SEEDS else 1.0
@@ -144,16 +149,20 @@ class Measurement:
 
     @property
     def _degrees(self) -> int:
+        # One degree for the mean, and one for each value that was cut at its bound.
         return self.n - 1 - self.censored - self.censored_baseline
 
     def _end(self, side: int, open_end: bool) -> float:
         """The lower (-1) or upper (+1) end of the interval."""
         if self.n < 2:
             return np.nan
+        # Censored values on this side are bounds of numbers that may be as large (or small) as
+        # they like.
         if open_end:
             return self._from_line(side * np.inf)
         line = self._line()
         if self._degrees < 1:
+            # The same rule as in `p_value`, so that intervals and p-values never disagree.
             if self.n < SIGN_TEST_SEEDS:
                 return self._from_line(side * np.inf)
             return self._from_line(line.min() if side < 0 else line.max())
@@ -242,6 +251,8 @@ class Unpaired:
         """Two-sided p-value of Welch's test that the true value is `bound`."""
         if self.n < 2:
             return np.nan
+        # A bound is what the scale shows, a change in percent for instance; the arms are plain
+        # numbers, of which only the ratio becomes a change.
         shift = bound if self.scale == "linear" else np.log(_ratio(bound, self.scale))
         arm, baseline = self._lines()
         distance = arm.mean() - baseline.mean() - shift
@@ -252,6 +263,7 @@ class Unpaired:
     def _error(self) -> tuple[float, float]:
         """Standard error and degrees of freedom, of which a censored run takes one away."""
         error, degrees = _welch_error(*self._lines())
+        # At least one degree stays, with which the interval is very wide but finite.
         return error, max(degrees - self.censored - self.censored_baseline, 1)
 
     def _end(self, side: int, open_end: bool) -> float:
@@ -262,6 +274,7 @@ class Unpaired:
             return self._from_line(side * np.inf)
         arm, baseline = self._lines()
         error, degrees = self._error()
+        # Without any spread the interval is a point, whatever its degrees of freedom.
         half = stats.t.ppf(0.5 + self.level / 2, degrees) * error if error else 0.0
         return self._from_line(arm.mean() - baseline.mean() + side * half)
 
@@ -366,7 +379,9 @@ def holm(p_values: Any) -> np.ndarray:
     p_values = np.asarray(p_values, dtype=np.float64)
     corrected = np.full(p_values.shape, np.nan)
     tested = np.flatnonzero(~np.isnan(p_values))
+    # What was not tested is neither ordered nor counted, so it makes no other correction larger.
     order = tested[np.argsort(p_values[tested], kind="stable")]
+    # The smallest p-value is multiplied by K, the next one by K - 1, and so on down to 1.
     factors = len(order) - np.arange(len(order))
     # No corrected value may lie below that of a smaller p-value.
     corrected[order] = np.minimum(np.maximum.accumulate(factors * p_values[order]), 1.0)
@@ -418,6 +433,8 @@ class LinearFit:
         middle = a * b - quantile * self.covariance[i, j]
         constant = a**2 - quantile * self.covariance[i, i]
         discriminant = middle**2 - square * constant
+        # With a leading coefficient that is not positive, the solutions are all ratios outside an
+        # interval, or all ratios there are.
         if square <= 0 or discriminant < 0:
             return Interval(float(a / b), np.nan, np.nan)
         half = np.sqrt(discriminant) / square
@@ -459,6 +476,7 @@ def linear_fit(
     """
     predictors = np.asarray(predictors, dtype=np.float64)
     values = np.asarray(values, dtype=np.float64)
+    # The constant comes first, as it does in the names of the result.
     design = np.column_stack([np.ones(len(values)), predictors])
     observations, coefficients = design.shape
     if observations <= coefficients:
@@ -466,11 +484,15 @@ def linear_fit(
             f"values: {observations} observations; more than the {coefficients} coefficients are "
             "needed"
         )
+    # lstsq would quietly return the shortest of many solutions, and the inverse below would be
+    # noise.
     if np.linalg.matrix_rank(design) < coefficients:
         raise ValueError("predictors: one of them follows from the others, so they have no effect")
     solution, _, _, _ = np.linalg.lstsq(design, values, rcond=None)
     residuals = values - design @ solution
     degrees = observations - coefficients
+    # The textbook covariance of least squares: the unbiased variance of the residuals times the
+    # inverse of X'X.
     covariance = residuals @ residuals / degrees * np.linalg.inv(design.T @ design)
     spread = np.sum((values - values.mean()) ** 2)
     explained = 1 - residuals @ residuals / spread if spread > 0 else 1.0
@@ -480,6 +502,7 @@ def linear_fit(
 def _welch_error(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """Standard error of the difference of two means, and Welch's degrees of freedom."""
     parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
+    # Without any spread in either group the formula of the degrees would be 0 / 0.
     total = parts.sum()
     if total == 0:
         return 0.0, np.inf

@@ -34,14 +34,19 @@ def past_and_present(
     visit, past, present : int, (w,) and (n,) float64
         Outcomes as 0.0 and 1.0; `past` has `window` of them or fewer.
     """
+    # Both are ordered by problem and round, so that cutting the sorted outcomes at the running
+    # sums of the sizes gives one array a visit. The last sum is the end, and no cut.
     sizes = frame.groupby(["problem", "round"], sort=True).size()
     ordered = frame.sort_values(["problem", "round"], kind="stable")
     outcomes = np.split(ordered["correct"].to_numpy(float), sizes.cumsum()[:-1])
     past = np.empty(0)
     for visit, present in zip(sizes.groupby("problem").cumcount(), outcomes):
+        # The visits of a problem follow one another, so its first visit is where the past of the
+        # problem before it is dropped.
         if visit == 0:
             past = present
             continue
+        # Yielded before it joins the past: an allocator had not seen it either.
         yield int(visit), past[-window:], present
         past = np.concatenate([past, present])
 
@@ -72,6 +77,8 @@ def estimation_error(
     errors: dict[int, list[float]] = {}
     for visit, past, present in past_and_present(frame, window):
         if rng is not None:
+            # In a random order, past and present come from one and the same rate, whatever the
+            # policy did between the two visits.
             mixed = rng.permutation(np.concatenate([past, present]))
             past, present = np.split(mixed, [len(past)])
         errors.setdefault(visit, []).append(abs(past.mean() - present.mean()))
@@ -101,6 +108,8 @@ def spending(frame: pd.DataFrame, window: int = 16) -> pd.DataFrame:
     for _, past, present in past_and_present(frame, window):
         rows.append((past.mean(), len(present), 0 < present.mean() < 1))
     table = pd.DataFrame(rows, columns=["rate", "rollouts", "mixed"])
+    # The class is that of the past, which is all that an allocator can go by; the present only
+    # says what came of it.
     by_class = table.groupby(classify(table["rate"]))
     summary = by_class[["rollouts", "mixed"]].mean()
     summary.insert(0, "visits", by_class.size() / len(table))

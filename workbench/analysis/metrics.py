@@ -67,6 +67,8 @@ def pass_at_k(correct: Any, n: int, k: int) -> float:
     counts = _checked_counts(correct, n)
     # The product of (n - c - i) / (n - i) needs no factorials, which overflow for large n.
     failed = np.ones(len(counts))
+    # Once there are fewer wrong samples than draws, a factor is 0 and the product stays 0: then
+    # every draw holds a right one.
     for i in range(k):
         failed *= np.clip(n - counts - i, 0, None) / (n - i)
     return float(np.mean(1 - failed))
@@ -136,6 +138,7 @@ def _checked_counts(correct: Any, n: int) -> np.ndarray:
     counts = np.asarray(correct)
     if not counts.size:
         raise ValueError(f"correct: it is empty; counts from 0 to {n} are needed")
+    # NaN fails every one of these comparisons, so it is refused with the rest.
     allowed = (counts >= 0) & (counts <= n) & (counts == np.floor(counts))
     if not allowed.all():
         raise ValueError(

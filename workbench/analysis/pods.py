@@ -36,6 +36,7 @@ __all__ = [
     "values_at",
 ]
 
+# Model and training set; the part behind the last dash names the set.
 FAMILIES = ("qwen2.5-3b-gsm8k", "qwen2.5-3b-math", "llama-gsm8k")
 EVALUATED = ("gsm8k", "math500", "amc23")
 SCORES = {
@@ -46,6 +47,7 @@ SCORES = {
 }
 AXES = ("hours", "steps")
 RULES = {"max_variance": "max-variance", "max_reward": "max-reward", "random": "random"}
+# Of an hour: the files of the single-GPU runs count in hours, the others in seconds.
 SECONDS = 3600
 
 
@@ -80,7 +82,10 @@ def released_runs(
     table = frame[["rule", "n", "m", "run", "hours", "length"]].assign(
         steps=frame["step"], value=frame[SCORES[y]]
     )
+    # The runs' files begin at the first checkpoint. The base model stands before it in every run,
+    # so that all curves begin where training did.
     start = _base(family, evaluated)
+    # One row a run, from whose other columns the row at 0 hours is made.
     first = table.drop_duplicates(["rule", "n", "m", "run"])
     first = first.assign(hours=0.0, steps=0, length=start["length"], value=start[SCORES[y]])
     table = pd.concat([first, table])
@@ -104,6 +109,8 @@ def multi_gpu_runs(gpus: str) -> pd.DataFrame:
     frame = pd.read_csv(shipped("published/pods_released_multi_gpu.csv"))
     frame = frame[(frame["gpus"] == gpus) & frame["accuracy"].notna()]
     table = frame[["n", "m", "length"]].assign(
+        # These files do not name the rule; where fewer are trained on than sampled, it is
+        # max-variance.
         rule=np.where(frame["n"] > frame["m"], "max_variance", "all"),
         run=frame["seed"],
         hours=frame["seconds"] / SECONDS,
@@ -133,6 +140,8 @@ def values_at(runs: pd.DataFrame, x: str, place: float) -> dict[str, np.ndarray]
     by_setting = {}
     for setting, part in runs.groupby("setting", sort=False):
         by_run = [run.sort_values(x) for _, run in part.groupby("run")]
+        # All runs or none: a mean over those that are still going would be one over other runs at
+        # every place.
         if all(run[x].iloc[0] <= place <= run[x].iloc[-1] for run in by_run):
             values = [np.interp(place, run[x], run["value"]) for run in by_run]
             by_setting[str(setting)] = np.array(values)
@@ -160,6 +169,7 @@ def curves(
     one_of("x", x, AXES)
     by_setting = {}
     for setting, part in runs.groupby("setting", sort=False):
+        # Each setting has its own places, because its runs end where they end.
         wanted = _grid(part, x) if places is None else np.asarray(places, dtype=float)
         rows = {}
         for place in wanted:
@@ -200,6 +210,7 @@ def against(
     for place in places:
         values = values_at(runs, x, place)
         for setting, baseline in pairs.items():
+            # A name that is misspelt would look like a run that ended early, so it is refused.
             _check_setting(runs, setting)
             _check_setting(runs, baseline)
             row: dict[str, Any] = {"setting": setting, "baseline": baseline, "place": place}
@@ -239,6 +250,8 @@ def to_target(
     _check_setting(runs, baseline)
     crossings: dict[str, list[Crossing]] = {}
     for setting, part in runs.groupby("setting", sort=False):
+        # The runs of a setting share no seeds with those of others, so they stay lists without an
+        # order.
         crossings[str(setting)] = [
             crossing(run[x], run["value"], target) for _, run in part.sort_values(x).groupby("run")
         ]
@@ -273,6 +286,8 @@ def seconds_by_setting(family: str = "qwen2.5-3b-gsm8k") -> pd.DataFrame:
     rows = {}
     for setting, part in runs.groupby("setting", sort=False):
         by_run = part.groupby("run")
+        # A step's length is that of the whole run over its steps, which evens out single
+        # checkpoints.
         seconds = SECONDS * by_run["hours"].max() / by_run["steps"].max()
         mean, half = mean_interval(seconds)
         first = part.iloc[0]
@@ -323,6 +338,7 @@ def seconds_a_step(
         table = table[table["rule"].isin(list(rules))]
     predictors = table[["n", "m"]].to_numpy(dtype=float)
     if by == "tokens":
+        # Tokens of n and of m rollouts, at the setting's own mean length.
         predictors = predictors * table[["length"]].to_numpy()
     return linear_fit(predictors, table["seconds"], ["sampled", "trained"], level)
 
@@ -354,6 +370,7 @@ def released_findings(claims: Sequence[Claim], level: float = LEVEL) -> list[Fin
 
 
 def _released(claim: Claim, settings: Mapping[str, Any], level: float) -> Finding:
+    # The cells read "family/setting" and "6 hours" or "300 steps".
     family, setting = settings["released"].split("/")
     _, baseline = settings["released_baseline"].split("/")
     place, x = settings["released_place"].split()
@@ -362,8 +379,11 @@ def _released(claim: Claim, settings: Mapping[str, Any], level: float) -> Findin
     _check_setting(runs, baseline)
     values = values_at(runs, x, float(place))
     missing = [name for name in (setting, baseline) if name not in values]
+    # Runs that ended earlier are no error in the claim; it ends in "cannot tell" with this
+    # reason.
     if missing:
         return Finding(reason=f"not all runs of {', '.join(missing)} reach {place} {x}")
+    # In points, as the claims count.
     measured = Unpaired(100 * values[setting], 100 * values[baseline], level=level)
     gain = None
     if claim.published_gain:

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 SIZES = (3, 5, 8, 12)
+# Not those of `intervals.Measurement`: here a value is one cost of one seed, and no ratio yet.
 SCALES = ("linear", "log")
 
 
@@ -73,10 +74,15 @@ def smallest_change(
     if power is None:
         return float(deviation * quantile / np.sqrt(n))
 
+    # An interval leaves 0 out on the right side where the t statistic exceeds the quantile; with
+    # a true difference that statistic follows the noncentral t distribution. The wrong side is no
+    # find.
     def missing(shift: float) -> float:
         """How much power lacks at a shift, counted in standard errors."""
         return power - float(stats.nct.sf(quantile, n - 1, shift))
 
+    # From no difference at all, which is hardly ever found, to one that is found practically
+    # always.
     shift = optimize.brentq(missing, 0.0, 10 * quantile + 10)
     return float(deviation * shift / np.sqrt(n))
 
@@ -130,6 +136,7 @@ def resolution(
     rows = {}
     for n in sizes:
         whole_number("sizes", n, 2)
+        # Two arms of n that share no seed need 2 n of them.
         alarms = np.nan
         if 2 * n <= len(values):
             alarms = _false_alarms(values, n, splits, level, rng)
@@ -206,6 +213,7 @@ def control(
     differences = _differences(arm, baseline, scale)
     rows = {}
     for n in sizes:
+        # More seeds than there are cannot be drawn without replacement.
         share = np.nan
         if n <= len(differences):
             share = _found(differences, n, draws, level, rng)
@@ -249,12 +257,15 @@ def seed_values(
     [courses] = read({"records": records}, y).values()
     if target is None:
         if budget is None:
+            # The courses were read above, and `common_budget` takes them as they are.
             budget = common_budget({"records": courses}, unit)
         return pd.Series(
             {seed: 100 * course.score_at(unit, budget) for seed, course in courses.items()}
         )
     costs = {}
     for seed, course in courses.items():
+        # Censored runs are refused here, where `targets.to_target` counts them: cut costs lie too
+        # near to one another, and would make the seeds look more alike than they are.
         crossed = crossing(course.places(unit), course.scores, target)
         if not crossed.reached:
             raise ValueError(
@@ -277,6 +288,8 @@ def _false_alarms(
     """Share of random splits into two arms of n whose paired interval leaves 0 out."""
     alarms = 0
     for _ in range(splits):
+        # Two arms without a common seed. Which seed of the one is paired with which of the other
+        # is left to chance as well.
         drawn = rng.permutation(values)[: 2 * n]
         mean, half = mean_interval(drawn[:n] - drawn[n:], level)
         alarms += abs(mean) > half
@@ -291,6 +304,8 @@ def _found(
     hits = 0
     for _ in range(draws):
         mean, half = mean_interval(rng.choice(differences, n, replace=False), level)
+        # The whole interval must lie on the known side. One on the wrong side is as bad as one
+        # around 0.
         hits += sign * mean > half
     return hits / draws
 
@@ -321,6 +336,7 @@ def _on_scale(values: np.ndarray, scale: str) -> np.ndarray:
         return values
     if (values <= 0).any():
         raise ValueError(f"values: {values.min():g} is among them; costs above 0 are needed")
+    # A difference of logarithms is a relative change, which is what costs differ by.
     return np.log(values)
 
 

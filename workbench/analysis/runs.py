@@ -32,6 +32,7 @@ __all__ = [
 
 Arms = Mapping[str, Sequence[Record]]
 
+# Characters of a label in which differences are spelled out; beyond it the path is clearer.
 LONGEST_LABEL = 60
 
 # What two runs may differ in and still be seeds of one another.
@@ -56,6 +57,7 @@ def load_all(path: Any) -> dict[str, list[Record]]:
         When there are none, or when runs of different settings share a label.
     """
     by_label: dict[str, list[Record]] = {}
+    # The sort puts labels into alphabetical order; `arms` puts each label's seeds into theirs.
     for manifest in sorted(Path(path).glob("*/*/manifest.json")):
         by_label.setdefault(manifest.parent.parent.name, []).append(Record(manifest.parent))
     if not by_label:
@@ -81,6 +83,7 @@ def find(paths: Iterable[Any]) -> dict[str, list[Record]]:
                 f"{str(path)!r}: no record there (manifest.json is missing), nor in its directories"
             )
         for manifest in manifests:
+            # By its real path, so that overlapping arguments give a record once.
             records[manifest.parent.resolve()] = Record(manifest.parent)
     return labelled(records.values())
 
@@ -108,7 +111,10 @@ def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         name = _folder_label(record) or record.label
+        # Directories of one name in different places are different labels: whoever made them
+        # meant so.
         folder = str(record.path.resolve().parent) if _folder_label(record) else ""
+        # As sorted text, since nested dicts are neither hashable nor in a fixed order.
         key = json.dumps(settings(record), sort_keys=True)
         groups.setdefault((name, folder + key), []).append(record)
     parts = []
@@ -147,6 +153,8 @@ def arms(records: Any) -> dict[str, list[Record]]:
     by_label = {}
     for label, group in records.items():
         group = _listed(group)
+        # The labels of a dict are the caller's word; that each holds one setting is checked all
+        # the same.
         one_setting(group, f"label {label!r}")
         by_label[str(label)] = _in_order(group)
     if not by_label:
@@ -166,6 +174,8 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
     records = _listed(records)
     if not records:
         raise ValueError(f"{what}: at least one record is needed")
+    # `labelled` also divides runs that repeat a seed, so more than one label has two possible
+    # causes, and each deserves its own message.
     by_label = labelled(records)
     if len(by_label) == 1:
         return _in_order(records)
@@ -206,6 +216,7 @@ def rounds_per_epoch(record: Record) -> int | None:
     problems = manifest.get("arguments", {}).get("problems_per_round")
     if pool is None or problems is None:
         return None
+    # Rounded up: the last round of an epoch may be a partial one.
     return -(-int(pool) // int(problems))
 
 
@@ -218,6 +229,7 @@ def _folder_label(record: Record) -> str | None:
 def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
     """One label for each group: the name, what distinguishes its settings, or its path."""
     labels = [name for name, _ in parts]
+    # Only names that occur more than once are lengthened, by what differs between their settings.
     for name in sorted({label for label in labels if labels.count(label) > 1}):
         places = [i for i, (other, _) in enumerate(parts) if other == name]
         flat = [_flat(settings(parts[i][1][0])) for i in places]
@@ -229,6 +241,8 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
                 labels[i] = f"{name} ({shown})"
     distinct_labels = []
     for label, (name, group) in zip(labels, parts):
+        # Equal settings in different places have nothing that differs, and some differences are
+        # longer than any figure has room for. Paths tell these apart.
         distinct = labels.count(label) == 1 and len(label) <= LONGEST_LABEL
         distinct_labels.append(label if distinct else f"{name} ({group[0].path})")
     return distinct_labels
@@ -250,6 +264,7 @@ def _flat(value: Any, path: str = "") -> dict[str, str]:
 
 def _short(key: str) -> str:
     """A dotted path without the part that every run has."""
+    # Every key begins with one of these, so they tell nothing apart.
     for prefix in ("method.", "lab.", "arguments."):
         key = key.removeprefix(prefix)
     return key

@@ -89,8 +89,11 @@ def crossing(places: Any, scores: Any, target: float) -> Crossing:
         raise ValueError(
             f"target={target:g}: a run begins at {fit[0]:.3g}; the target must lie above that"
         )
+    # The fit never falls, so its last value is its highest.
     if fit[-1] < target:
         return Crossing(float(places[-1]), False)
+    # The first evaluation at the target. It is not the first of all, which was refused above, and
+    # the one before it lies strictly lower, so that the division is safe.
     after = int(np.argmax(fit >= target))
     before = after - 1
     share = (target - fit[before]) / (fit[after] - fit[before])
@@ -119,10 +122,13 @@ def ratio_to_target(arm: Any, baseline: Any, level: float = LEVEL) -> Measuremen
     >>> round(ratio.value, 3), ratio.censored, ratio.high
     (0.548, 1, inf)
     """
+    # Plain pairs of a place and whether it was reached will do as well.
     arm = [Crossing(*crossed) for crossed in arm]
     baseline = [Crossing(*crossed) for crossed in baseline]
     if len(arm) != len(baseline):
         raise ValueError(f"{len(arm)} and {len(baseline)} runs: pairs of runs are needed")
+    # Where the arm did not get there its true cost, and so the ratio, is more; where the baseline
+    # did not, the ratio is less. Where both did not, a pair is counted on both sides.
     ratios = [a.place / b.place for a, b in zip(arm, baseline)]
     return Measurement(
         np.array(ratios),
@@ -183,6 +189,8 @@ def to_target(
         rows[label] = {
             "n": len(by_seed),
             "reached": sum(crossed.reached for crossed in by_seed.values()),
+            # The geometric mean, as for the ratios: then the ratio of two costs over the same
+            # seeds is the mean ratio.
             "cost": float(np.exp(np.log(places).mean())),
         }
         if baseline is not None and label != baseline:
@@ -210,6 +218,8 @@ def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float
     """
     courses = list(each(read(groups, y)))
     fits = [rising(course.scores) for course in courses]
+    # Every run has to begin below the target and to end at it or above, so it lies between the
+    # highest start and the lowest end.
     start = max(float(fit[0]) for fit in fits)
     top = min(float(fit[-1]) for fit in fits)
     if top <= start:

@@ -57,6 +57,8 @@ DISAGREES = "disagrees"
 CANNOT_TELL = "cannot tell"
 VERDICTS = (AGREES, SMALLER, NONE_SEEN, DISAGREES, CANNOT_TELL)
 DIRECTIONS = ("above", "below", "matches")
+# The chance of any wrong rejection in the whole family of tests. It stays the same when intervals
+# are asked for at another level.
 FAMILY_LEVEL = 0.05
 
 
@@ -88,6 +90,7 @@ def verdict(low: float, high: float, *, bound: float = 0.0, published: float | N
         raise ValueError(f"low={low}, high={high}: low must not lie above high")
     if published is not None and not published > bound:
         raise ValueError(f"published={published}, bound={bound}: the size must lie above the bound")
+    # A NaN passes both checks above, since every comparison with it is False.
     if np.isnan(low) or np.isnan(high):
         return CANNOT_TELL
     return _rule(
@@ -162,13 +165,18 @@ class Claim:
         gain : float, optional
             What the baseline gained here over its start, in the unit of the sizes.
         """
+        # A claim that something matches is judged by its margin alone.
         if self.direction == "matches" or not self.sizes:
             return None
         sizes = np.array(self.sizes)
         if self.published_gain:
             if gain is None:
                 raise ValueError(f"claim {self.claim!r}: the gain of the baseline is needed")
+            # What a method adds is taken to grow in proportion to what its baseline gains, as the
+            # docstring of the module says.
             sizes = sizes * gain / np.array(self.published_gain)
+        # An interval that excludes the smallest size excludes all of them. A size that does not
+        # lie beyond the edge could not be told from the edge itself, so it counts as none.
         smallest = float(np.min(self.sign * sizes))
         return smallest if smallest > self.edge else None
 
@@ -214,6 +222,8 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
     judged = pd.DataFrame(rows)
     # Two tests a claim make the family: is it at its bound, and is it as large as published?
     tests = judged[["p", "p_published"]].to_numpy(dtype=float)
+    # (K, 2): both tests of all claims are corrected together. A test that was not made is NaN and
+    # does not make the family larger.
     corrected = holm(tests.ravel()).reshape(tests.shape)
     judged["p_holm"] = corrected[:, 0]
     judged["verdict_holm"] = [
@@ -234,6 +244,8 @@ def read_claims(path: Any, paper: str | None = None) -> list[Claim]:
     paper : str, optional
         Of this paper only.
     """
+    # All cells stay texts and empty ones stay empty: the sizes "1.8;2.5" are not a number, and an
+    # unused setting must not become NaN.
     frame = pd.read_csv(path, keep_default_na=False, dtype=str)
     missing = {"paper", "claim", "direction", "arm", "metric"} - set(frame)
     if missing:
@@ -249,6 +261,7 @@ def read_claims(path: Any, paper: str | None = None) -> list[Claim]:
 def write(frame: pd.DataFrame, path: Any) -> None:
     """Write a table of `judge` as CSV, numbers to six significant digits."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
+    # Fixed digits and line ends, so that the file changes only where a number does.
     frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
@@ -269,6 +282,7 @@ def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
         for _, row in frame.iterrows()
     ]
     texts = frame[["paper", "claim", "published"]].assign(here=here)
+    # A claim without a measurement has 0 seeds; its cell is left empty.
     texts["n"] = [str(int(n)) if n else "" for n in frame["n"]]
     return texts.assign(verdict=frame["verdict"].to_numpy())
 
@@ -280,6 +294,8 @@ def kind(text: str) -> str:
 
 def _rule(above: bool, below: bool, below_published: bool) -> str:
     """The verdict by what is excluded: on which side of the bound, and of the published size."""
+    # The bound decides first. The published size only divides those that clear the bound into
+    # full and smaller ones, and those that are undecided into "none seen" and "cannot tell".
     if above:
         return SMALLER if below_published else AGREES
     if below:
@@ -288,6 +304,7 @@ def _rule(above: bool, below: bool, below_published: bool) -> str:
 
 
 def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
+    # The row of a claim that could not be measured. What was measured replaces its cells below.
     row: dict[str, Any] = {
         "paper": claim.paper,
         "claim": claim.claim,
@@ -306,6 +323,8 @@ def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
     if measured is None:
         return row
     expected = claim.published_edge(finding.gain)
+    # The verdict is found on the turned scale, where every claim says "above". The table shows
+    # the quantity as it was measured, so edges are turned back for it.
     low, high = _turned(claim, measured)
     row |= {"here": measured.value, "low": measured.low, "high": measured.high, "n": measured.n}
     row["p"] = measured.p_value(claim.sign * claim.edge)
@@ -313,6 +332,7 @@ def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
         row["expected"] = claim.sign * expected
         row["p_published"] = measured.p_value(claim.sign * expected)
     row["verdict"] = verdict(low, high, bound=claim.edge, published=expected)
+    # The ends are NaN, so the verdict is "cannot tell" already; this adds the reason.
     if measured.n < 2:
         row["verdict"] = f"{CANNOT_TELL}: a single seed has no interval"
     return row
@@ -321,6 +341,7 @@ def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
 def _turned(claim: Claim, measured: Measurement | Unpaired) -> tuple[float, float]:
     """The ends of the interval, turned so that the claim says above."""
     ends = (measured.low, measured.high)
+    # Changing the sign also swaps the two ends.
     return ends if claim.sign > 0 else (-ends[1], -ends[0])
 
 
@@ -333,6 +354,8 @@ def _after_holm(
         return alone
     value = claim.sign * measured.value
     expected = claim.published_edge(finding.gain)
+    # A p-value is two-sided: it says that the value is off the bound, and the value itself says
+    # on which side.
     off_bound = at_bound < FAMILY_LEVEL
     return _rule(
         above=off_bound and value > claim.edge,
@@ -343,6 +366,7 @@ def _after_holm(
 
 def _claim(row: pd.Series) -> Claim:
     """A claim from a row of the CSV, all of its cells texts."""
+    # Every other column says how to measure the claim, and is handed on as text.
     own = {"paper", "claim", "place", "published", "sizes", "direction", "bound", "margin"}
     own |= {"published_gain"}
     return Claim(
@@ -352,6 +376,7 @@ def _claim(row: pd.Series) -> Claim:
         published=row.get("published", ""),
         sizes=_numbers(row.get("sizes", "")),
         direction=row["direction"],
+        # Empty cells are empty texts, and stand for 0.
         bound=float(row.get("bound") or 0),
         margin=float(row.get("margin") or 0),
         published_gain=_numbers(row.get("published_gain", "")),
