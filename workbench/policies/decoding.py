@@ -51,6 +51,7 @@ class Drawn:
             np.zeros((rows, width), dtype=np.float32),
             np.zeros((rows, width), dtype=np.float32),
             np.zeros(rows, dtype=np.int64),
+            # A row counts as truncated until `sample` has seen its end.
             np.ones(rows, dtype=bool),
         )
 
@@ -109,6 +110,8 @@ class CachedDecoder:
     def advance(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Decoder`."""
         self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
+        # Prompts are padded on the left, so a token's place in the cache is not its position in its
+        # own text: the positions are passed explicitly.
         states = self.policy.decoder(
             input_ids=tokens[:, None],
             attention_mask=self.mask,
@@ -151,9 +154,12 @@ def sample(
     drawn = Drawn.empty(size, width)
     rows = np.arange(size)  # which response stands in each row of the batch
     going = np.ones(size, dtype=bool)  # which rows of the batch have not ended
+    # Each pass draws a token in every row of the batch, notes those of the rows that go on, and
+    # drops rows that have ended where that pays.
     for step in range(width):
         of_step = torch.as_tensor(uniforms[rows, step], device=logits.device)
         tokens, logprobs, entropies = draw_tokens(logits.float(), of_step, sampling)
+        # An ended row that is still in the batch keeps drawing, and what it draws is thrown away.
         alive = rows[going]
         drawn.tokens[alive, step] = tokens.cpu().numpy()[going]
         drawn.logprobs[alive, step] = logprobs.cpu().numpy()[going]
@@ -165,8 +171,11 @@ def sample(
         going[going] = ~ended
         if not going.any() or step + 1 == width:
             break
+        # A decoder that copies its whole cache waits until enough rows have ended.
         worth_it = decoder.compacts_at_once or going.mean() < WORTH_COPYING
         if worth_it and not going.all():
+            # The decoder may change the order of the rows, so everything that goes by row follows
+            # it.
             left = decoder.keep(going)
             rows = rows[left]
             going = going[left]
@@ -183,6 +192,8 @@ def draw_tokens(
     logits (R, V) float32, uniforms (R,) float64 from [0, 1).
     """
     greedy = sampling.temperature == 0
+    # Log-probabilities and entropy are those of the whole tempered distribution, before `restrict`
+    # cuts it: the trainer computes the same from its logits.
     if not greedy and sampling.temperature != 1:
         logits = logits / sampling.temperature
     logprobs = torch.log_softmax(logits, dim=-1)
@@ -210,6 +221,8 @@ def inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Te
     if size <= BLOCK:
         sums = probabilities.cumsum(-1, dtype=torch.float64)
         return _first_above(sums, uniforms * sums[:, -1])
+    # Two steps in place of one running sum over the whole vocabulary: first the block in which the
+    # target lies, then the token within that block. Zeros fill up the last block.
     padded = torch.nn.functional.pad(probabilities, (0, -size % BLOCK))
     blocks = padded.view(len(padded), -1, BLOCK)
     sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
@@ -219,6 +232,7 @@ def inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Te
     before = torch.nn.functional.pad(sums, (1, 0))[row, block]
     inside = blocks[row, block].cumsum(-1, dtype=torch.float64)
     token = block * BLOCK + _first_above(inside, target - before)
+    # Rounding may leave the target beyond the last sum, and then the place may be one of the zeros.
     return token.clamp(max=size - 1)
 
 
@@ -226,6 +240,7 @@ def _first_above(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Column (R,) of the first of the ascending sums (R, K) above each target (R,), the last one at
     most.
     """
+    # right=True passes over sums equal to the target, so a token of probability 0 is passed over.
     column = torch.searchsorted(sums, targets[:, None], right=True)[:, 0]
     return column.clamp_(max=sums.shape[1] - 1)
 
@@ -233,9 +248,12 @@ def _first_above(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def restrict(probabilities: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Zero what top_k and top_p exclude, (R, V); the most likely token always stays."""
     if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
+        # Everything as likely as the last of the top k stays, so ties may leave more than k.
         floor = probabilities.topk(sampling.top_k, dim=-1).values[:, -1:]
         probabilities = probabilities.where(probabilities >= floor, 0.0)
     if sampling.top_p < 1:
+        # A token stays while those before it do not hold the mass yet. The first one has nothing
+        # before it, so it always stays. The mass is a share of what top_k has left.
         ordered, order = _head(probabilities, sampling.top_p)
         before = ordered.cumsum(-1) - ordered
         total = probabilities.sum(-1, keepdim=True)

@@ -89,6 +89,8 @@ class Shape:
         outs = [out for _, out in self.projections]
         biases = self.qkv_bias * sum(outs[:3]) + self.out_bias * outs[3]
         biases += self.mlp_bias * sum(outs[4:])
+        # Each layer has a norm before attention and one before the MLP, and in Qwen3 one for the
+        # queries and one for the keys. The last norm of the model is the single `hidden` below.
         norms = 2 * self.hidden + self.head_norms * 2 * self.head
         embeddings = (2 - self.tied) * self.vocabulary * self.hidden
         return self.linear + self.layers * (biases + norms) + self.hidden + embeddings
@@ -151,11 +153,13 @@ def shape(model: Any) -> Shape:
     if path.is_file():
         return from_config(_read(path))
     short = str(model).rpartition("/")[2]
+    # In this order the endings of names such as Qwen2.5-7B-Instruct-unsloth-bnb-4bit all come off.
     for ending in ("-bnb-4bit", "-unsloth", "-Instruct", "-Base"):
         short = short.removesuffix(ending)
     for known, sizes in KNOWN.items():
         if short.lower() == known.lower():
             return sizes
+    # The cache is asked last, so that a known name gives the same sizes on every machine.
     cached = _cached(str(model))
     if cached is not None:
         return from_config(_read(Path(cached)))
@@ -179,11 +183,14 @@ def from_config(config: dict[str, Any]) -> Shape:
         config["hidden_size"],
         config["num_hidden_layers"],
         heads,
+        # Older configurations leave these two out, or have null: every query head then has keys of
+        # its own, and the heads divide the width.
         config.get("num_key_value_heads") or heads,
         config.get("head_dim") or config["hidden_size"] // heads,
         config["intermediate_size"],
         config["vocab_size"],
         tied=bool(config.get("tie_word_embeddings", False)),
+        # Qwen2 always has these biases, and no key in its configuration says so.
         qkv_bias=family == "qwen2" or bias,
         out_bias=family in ("llama", "qwen3") and bias,
         mlp_bias=bool(config.get("mlp_bias", False)),
@@ -250,7 +257,9 @@ def estimate(
     if sampler_bytes is not None:
         positive_number("sampler_bytes", sampler_bytes)
     each = BYTES[dtype]
+    # A micro-batch has one row at least, and a row may have max_length tokens.
     tokens = max(micro_tokens, max_length)
+    # Embedding, norms and output layer keep their precision in a 4-bit model.
     quantised = sizes.linear if load_in_4bit else 0
     weights = int(each * (sizes.parameters - quantised) + NF4_BYTES * quantised)
     trained = sizes.lora_parameters(lora_rank) if lora_rank else sizes.parameters
@@ -261,6 +270,7 @@ def estimate(
     keys = sizes.kv_heads * sizes.head
     cache = 2 * sizes.layers * keys * each * rollouts * max_length
     if sampler_bytes is not None:
+        # vLLM's share holds the weights too, and they are counted above already.
         cache = max(int(sampler_bytes) - weights, 0)
     return {
         "weights": weights,

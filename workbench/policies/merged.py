@@ -34,6 +34,8 @@ FIRST_PLACES = 64  # tokens of room in the cache beyond the prompts; doubled whe
 
 def supports(policy: Any) -> bool:
     """Whether a policy's model has the structure that `MergedDecoder` computes."""
+    # Each condition is something that `MergedLayer` computes in one way only. A model that fails
+    # one is sampled through its own modules instead.
     config = policy.model.config
     if policy.device.type != "cpu" or policy.head.weight.dtype != torch.float32:
         return False
@@ -79,6 +81,8 @@ class MergedDecoder:
         # The product of several queries with their keys is faster when the keys are stored by
         # dimension, that of a single query when they are stored by place, as the values are.
         self.by_dimension = self.group > 1
+        # The prompts' keys come from the model's own forward pass, so their dimensions are put into
+        # the order of the merged weights. Values are never rotated and keep theirs.
         order = _pairs(self.head)
         # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped.
         self.keys = torch.stack([layer.keys[..., order] for layer in cache.layers])
@@ -94,6 +98,8 @@ class MergedDecoder:
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the P present ones; repeats are allowed."""
         rows = torch.as_tensor(rows)
+        # From P prompts to R rows: each row gets a copy of its prompt's keys and values, with room
+        # for the first tokens. Later the room doubles, so copying costs little in all.
         self._make_room(self.filled + FIRST_PLACES, rows)
         self.positions = self.positions[rows]
 
@@ -101,8 +107,11 @@ class MergedDecoder:
         """Logits (R, V) after one more token in every row."""
         if self.filled == self.values.shape[3]:
             self._make_room(2 * self.filled, torch.arange(len(tokens)))
+        # The place of the new token counts as filled before the layers run, since a token also
+        # attends to itself. Each layer writes its keys and values there before it reads.
         self.filled += 1
         angles = self.angles.index_select(0, self.positions)[:, None]
+        # The layers treat (row, kv head) as one batch dimension.
         bias = self.bias[:, None, : self.filled].repeat_interleave(self.kv_heads, 0)
         keys, values = self._used()
         keys = (keys if self.by_dimension else keys.mT).flatten(1, 2)
@@ -117,6 +126,8 @@ class MergedDecoder:
         """Drop the rows that are not `going` (R,) bool; returns which of the old rows are left, in
         their new order.
         """
+        # The rows that go on are to fill the first `size` places. Those that stand there already
+        # stay. Each place of an ended row gets one of the rows that go on from further behind.
         size = int(going.sum())
         order = np.arange(size)
         places = np.flatnonzero(~going[:size])
@@ -148,11 +159,15 @@ class MergedDecoder:
         last = (size, places) if self.by_dimension else (places, size)
         self.keys = self._empty("keys", layers, len(rows), heads, *last)
         self.values = self._empty("values", layers, len(rows), heads, places, size)
+        # The old cache may lie in the very memory that `_empty` has handed out again.
+        # `index_select` takes a copy of it before anything is written there.
         for part, old in zip(self._used(), present):
             part.copy_(old.index_select(1, rows))
         bias = torch.zeros(len(rows), places)
         bias[:, : self.filled] = self.bias[rows, : self.filled]
         self.bias = bias
+        # The tables repeat each angle for both halves of a head, so the first half has them all. As
+        # complex numbers they turn a pair of dimensions by one multiplication.
         cosine, sine = self.rotary(self.embedding, torch.arange(places)[None])
         half = self.head // 2
         self.angles = torch.complex(cosine[0, :, :half], sine[0, :, :half])
@@ -191,6 +206,8 @@ class MergedLayer:
             key = key.view(kv_heads, 1, head, -1)
             return torch.cat([key, query], 1)[:, :, pairs].flatten(0, 2)
 
+        # The factor on the scores goes into the queries, by their weights or by the norm of each
+        # head, so that no operation is spent on it while sampling.
         scale = attention.scaling
         query, query_bias = _matrix(attention.q_proj)
         key, key_bias = _matrix(attention.k_proj)
@@ -238,12 +255,14 @@ class MergedLayer:
 
         projected = _product(decoder.norm(states), self.qkv, self.qkv_bias)
         projected = projected.view(len(states), -1, decoder.head)
+        # Keys and queries are rotated together, values are not rotated at all.
         turned = projected[:, :heads]
         if self.head_scale is not None:
             turned = decoder.head_norm(turned).mul_(self.head_scale)
         turned = torch.view_as_complex(turned.unflatten(2, (-1, 2))) * angles
         turned = torch.view_as_real(turned).view(len(keys), -1, decoder.head)
 
+        # In each block of a kv head the key comes first, and then the queries that share it.
         keys[:, :, -1] = turned[:, 0]
         values[:, -1] = projected[:, heads:].reshape(len(values), -1)
         scores = torch.bmm(turned[:, 1:], keys).add_(bias)
@@ -262,6 +281,7 @@ class Normalised:
     """
 
     def __init__(self, size: int, eps: float) -> None:
+        # sqrt(sum(x^2) + size * eps) is the hypotenuse of the length of x and this constant.
         self.least = torch.tensor(math.sqrt(size * eps))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -287,6 +307,8 @@ def _can_merge(module: torch.nn.Module) -> bool:
     """Whether a linear module is one matrix: a plain one, or one with plain LoRA adapters."""
     if type(module) is torch.nn.Linear:
         return True
+    # A subclass of a linear module, or a quantised one, computes something else than its weight
+    # says. So the exact types are asked for, and variants of LoRA and their biases are refused.
     if type(module).__module__ != "peft.tuners.lora.layer":
         return False
     plain = type(module.base_layer) is torch.nn.Linear and not module.lora_variant
@@ -297,6 +319,7 @@ def _matrix(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Weight and bias of a linear module, with the adapters that are switched on added."""
     base = module if type(module) is torch.nn.Linear else module.base_layer
     weight = base.weight.detach()
+    # An adapter that is switched off adds nothing. A merged one is part of the weight already.
     if base is not module and not module.disable_adapters and not module.merged:
         for name in module.active_adapters:
             weight = weight + module.get_delta_weight(name).detach()

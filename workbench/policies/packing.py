@@ -94,6 +94,7 @@ def pack(rollouts: Rollouts, device: Any) -> Packing:
     responses = _without_last(rollouts.response)
     start = len(prompts.values)  # of the responses among all tokens
     widths = prompts.lengths[prompt_of_row]
+    # A response goes on with the positions where its prompt ends, as in a row of its own.
     positions = np.concatenate(
         [_within(prompts), _within(responses) + np.repeat(widths, responses.lengths)]
     )
@@ -101,12 +102,16 @@ def pack(rollouts: Rollouts, device: Any) -> Packing:
     # Each row of queries with the row of keys that it may look at, -1 for padding.
     prompt_places = _places(prompts, 0)
     response_places = _places(responses, start)
+    # All prompts are one set of rows. Responses come in sets of like length, since the attention of
+    # a set is padded to its longest row. A response looks at its prompt and at itself.
     pairs = [(prompt_places, prompt_places)]
     for part in _of_like_length(responses.lengths):
         queries = _trimmed(response_places[part])
         before = _trimmed(prompt_places[prompt_of_row[part]])
         pairs.append((queries, np.concatenate([before, queries], axis=1)))
 
+    # The inverse of gathering: every packed token is a query exactly once, and this finds it among
+    # the padded queries of all sets.
     places = np.concatenate([queries.ravel() for queries, _ in pairs])
     outputs = np.empty(len(positions), dtype=np.int64)
     outputs[places[places >= 0]] = np.flatnonzero(places >= 0)
@@ -121,6 +126,7 @@ def pack(rollouts: Rollouts, device: Any) -> Packing:
         allowed &= (keys >= 0)[:, None, :]
         bias = torch.zeros(allowed.shape, device=device)
         bias.masked_fill_(~tensor(allowed), -torch.inf)
+        # Padding reads token 0. As a key it is masked by the bias, and as a query it is never read.
         index = tensor(queries.clip(min=0)), tensor(keys.clip(min=0))
         rows.append(Rows(*index, bias[:, None]))
     return Packing(
@@ -142,6 +148,8 @@ def distinct_prompts(rollouts: Rollouts) -> tuple[Ragged, np.ndarray]:
     first: list[int] = []
     prompt_of_row = np.empty(len(rollouts), dtype=np.int64)
     for row in range(len(rollouts)):
+        # Prompts are compared by their tokens and not by their problem, so two problems with one
+        # text share its computation too.
         number = numbers.setdefault(rollouts.prompt[row].tobytes(), len(first))
         if number == len(first):
             first.append(row)
@@ -167,6 +175,7 @@ def attention(
     """
     if packing is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    # An option that is not known could change the result, and passing over it would go unnoticed.
     given = {name for name, option in options.items() if option is not None and option is not False}
     if given - UNDERSTOOD:
         raise NotImplementedError(f"packed attention with {', '.join(sorted(given - UNDERSTOOD))}")
@@ -188,6 +197,7 @@ def attention(
                 module, *of_rows, bias, dropout=dropout, scaling=scaling
             )
         mixed.append(result.flatten(0, 1).flatten(1))
+    # Back to the order of the packed tokens, without the padding.
     together = embedding(packing.outputs, torch.cat(mixed))
     return together.view(1, len(packing.ids), query.shape[1], -1), None
 
@@ -222,6 +232,7 @@ def _gathered(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def _without_last(responses: Ragged) -> Ragged:
     """All tokens but the last of each row."""
     kept = np.ones(len(responses.values), dtype=bool)
+    # An empty response has no last token, and its offset would name that of the row before.
     kept[responses.offsets[1:][responses.lengths > 0] - 1] = False
     lengths = np.maximum(responses.lengths - 1, 0)
     return Ragged(responses.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
@@ -261,11 +272,15 @@ def _predicts(responses: Ragged, last_of_prompt: np.ndarray, start: int) -> np.n
     has_tokens = responses.lengths > 0
     predicts = np.empty(len(responses.values), dtype=np.int64)
     is_first = np.zeros(len(predicts), dtype=bool)
+    # The tokens after the first one are predicted by the packed response tokens in order, since
+    # exactly the last one of each response was left out.
     is_first[responses.offsets[:-1][has_tokens]] = True
     predicts[is_first] = last_of_prompt[has_tokens]
     predicts[~is_first] = start + np.arange(np.count_nonzero(~is_first))
     return predicts
 
 
+# Registered once, at import. A model uses it only after `set_attn_implementation(NAME)`. Its masks
+# are made as for `sdpa`, which is what it is without a packing.
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)

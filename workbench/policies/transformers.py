@@ -102,6 +102,8 @@ class TransformersPolicy:
         if engine is not None:
             self.samples_apart = True
         self.name = name or model.config.name_or_path
+        # A LoRA model wraps the real one. Decoder and head are those inside, where the adapters are
+        # in place.
         core = model if isinstance(model, PreTrainedModel) else model.get_base_model()
         self.decoder = core.get_decoder()
         self.head = core.get_output_embeddings()
@@ -110,6 +112,9 @@ class TransformersPolicy:
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         in_float32 = self.head.weight.dtype == torch.float32
         self.autocast = self.device.type == "cuda" and in_float32
+        # Three trials on a few tokens: whether decoder and head alone give the model's logits,
+        # without which nothing else here is right, and whether two faster ways of computing give
+        # the same numbers.
         self._check_logits()
         self.merges = engine is None and self._can_merge()
         self.packs = self._can_pack(core)
@@ -206,6 +211,7 @@ class TransformersPolicy:
         seeds = _seeds_of(seed, len(problems))
         encoded = Ragged.of(self.encode([problem.prompt for problem in problems]), np.int32)
         self._check_lengths(problems, encoded, sampling)
+        # For each row its prompt (R,), and which draw of that prompt it is, from 0.
         owner = np.repeat(np.arange(len(problems)), counts)
         draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -217,6 +223,8 @@ class TransformersPolicy:
             drawn = self._draw(encoded, owner, uniforms, sampling)
         else:
             self.engine.update(self.model)
+            # An engine takes a seed a response. It depends on the prompt's seed and on the number
+            # of the draw alone, so it does not matter what else is in the call.
             of_rows = [derive(seeds[i], "response", int(j)) for i, j in zip(owner, draw)]
             drawn = self.engine.respond(encoded.take(owner), of_rows, sampling, self.end_ids)
         return self._rollouts(problems, encoded, owner, draw, drawn)
@@ -255,6 +263,8 @@ class TransformersPolicy:
 
     def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Decoder, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
+        # Padded on the left, so that the newest token of every row is in the last column. The mask
+        # of right padding, read backwards, is that of left padding.
         ids = torch.as_tensor(prompts.padded(self._pad_id, side="left"), device=self.device).long()
         mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
         cache = DynamicCache(config=self.model.config)
@@ -288,6 +298,8 @@ class TransformersPolicy:
         ended = np.zeros(len(newest), dtype=bool)
         for token in self.end_ids:
             ended |= newest == token
+        # A stop string may be spread over several tokens, so the newest ones are decoded together.
+        # A text of more than STOP_TOKENS tokens would not be found.
         if stop:
             tails = self._decode(tokens[:, -STOP_TOKENS:].tolist(), skip_special_tokens=False)
             ended |= np.array([any(text in tail for text in stop) for tail in tails], dtype=bool)
@@ -366,6 +378,7 @@ class TransformersPolicy:
         mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
         targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
         chunk = max(1, LOGIT_CHUNK[self.device.type] // self.head.weight.shape[0])
+        # Greedy sampling reports the plain distribution, so temperature 0 scales nothing.
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
             states = self._response_states(rollouts)
@@ -381,6 +394,8 @@ class TransformersPolicy:
                 for i in range(0, max(len(targets), 1), chunk)
             ]
 
+        # The mask is True at response tokens in the order of the rows, so scattering the flat
+        # values puts each at its place (R, T), with 0 beyond the ends.
         def padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
             empty = torch.zeros(mask.shape, device=self.device)
             return empty.masked_scatter(mask, torch.cat(values))
@@ -421,6 +436,8 @@ class TransformersPolicy:
         ids = Ragged.of(rows, np.int64).padded(self._pad_id)
         states = self._states(torch.as_tensor(ids, device=self.device))
         place = np.arange(ids.shape[1])
+        # Place t predicts the token at t + 1: from the prompt's last token to the one before the
+        # end.
         predicts = (place >= prompts[:, None] - 1) & (place < ends[:, None] - 1)
         return states[torch.as_tensor(predicts, device=self.device)]
 
@@ -450,6 +467,7 @@ class TransformersPolicy:
 
         def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             logprobs = torch.log_softmax(self.head(states).float() * scale, dim=-1)
+            # Without a gradient the entropy is only measured, and autograd keeps nothing for it.
             with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
                 entropies = -(logprobs.exp() * logprobs).sum(-1)
             return logprobs.gather(1, targets[:, None])[:, 0], entropies
@@ -473,9 +491,12 @@ class TransformersPolicy:
         With LoRA it is the base model under the adapter, which takes no further memory; otherwise a
         copy.
         """
+        # A wrapper of peft: switching its adapter off gives the model as it was loaded.
         if not isinstance(self.model, PreTrainedModel):
             return _Reference(self)
         alone = copy.copy(self)
+        # A reference never samples, so it needs neither the engine nor the sampler's scratch
+        # memory.
         alone.engine = None
         alone.buffers = {}
         return copy.deepcopy(alone)
@@ -528,6 +549,8 @@ class TransformersPolicy:
         ids = torch.tensor([[self.end_ids[0]] * 2], device=self.device)
         self.model.eval()
         with self._precision():
+            # The tolerance leaves room for bfloat16. A scale or a cap on the logits differs by far
+            # more.
             own = self.head(self._states(ids)).float()
             expected = self.model(input_ids=ids).logits.float()
         if not torch.allclose(own, expected, atol=1e-2, rtol=1e-2):
@@ -562,6 +585,9 @@ class TransformersPolicy:
             return False
         end = self.end_ids[0]
         other = 0 if end else 1
+        # Two rollouts share a prompt and a third has its own, with responses of 4, 1 and 2 tokens,
+        # so shared prompts, single tokens and padding are all tried. Two different tokens are
+        # needed, or a mix-up of places would not show.
         rollouts = Rollouts(
             problem=np.array(["a", "a", "b"]),
             prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
@@ -573,9 +599,12 @@ class TransformersPolicy:
             core.set_attn_implementation(packing.NAME)
             packed = self._packed_states(rollouts).float()
         exact = self.head.weight.dtype == torch.float32 and not self.autocast
+        # Relative to the largest state: single entries near 0 say nothing about the precision.
         tolerance = (1e-4 if exact else 0.05) * padded.abs().max().item()
         if torch.allclose(packed, padded, atol=tolerance, rtol=0):
             return True
+        # It was `sdpa` before, or the packed one through an earlier policy of the same model; see
+        # `packing.supports`.
         core.set_attn_implementation("sdpa")
         return False
 
@@ -612,6 +641,8 @@ def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ImportError("LoRA needs a package: pip install peft") from None
+    # peft draws the adapter from the global generator. A seed of its own gives all runs the same
+    # start, and the fork leaves the generator as it was.
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))

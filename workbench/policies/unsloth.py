@@ -138,6 +138,8 @@ class UnslothPolicy(TransformersPolicy):
             "gpu_memory_utilization": gpu_memory_utilization,
             "float32_head": float32_head,
         }
+        # What the loaded model depends on, and nothing of the policy around it, such as its
+        # template.
         served = (source, *settings.values())
         first = None
         engine = None
@@ -159,6 +161,8 @@ class UnslothPolicy(TransformersPolicy):
             **options,
         )
         if first is not None:
+            # Served before: back to the adapter as it was first made, whatever has been trained
+            # since.
             policy.load_state_dict(first)
         elif fast_inference:
             _SERVED[served] = (model, tokenizer, engine, policy.state_dict())
@@ -167,6 +171,8 @@ class UnslothPolicy(TransformersPolicy):
     def _draw(
         self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
     ) -> Drawn:
+        # Unsloth switches the whole model between two modes. Whatever happens while sampling, it
+        # must be left in the mode for training.
         FastLanguageModel.for_inference(self.model)
         try:
             return super()._draw(prompts, owner, uniforms, sampling)
@@ -183,6 +189,9 @@ class UnslothPolicy(TransformersPolicy):
         prompts = prompts.take(owner)
         ids = torch.as_tensor(prompts.padded(self._pad_id, side="left"), device=self.device).long()
         mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
+        # `generate` is left to run the model and its cache. Which token is drawn, and when a row
+        # ends, is decided by the same functions as in our own loop, so that draws depend on the
+        # seed alone.
         draws = _Draws(torch.as_tensor(uniforms, device=self.device), sampling)
         ends = _Ends(self, ids.shape[1], sampling.stop)
         with self._precision():
@@ -190,11 +199,14 @@ class UnslothPolicy(TransformersPolicy):
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=sampling.max_new_tokens,
+                # Greedy among the logits that `_Draws` leaves, which allow exactly one token.
                 do_sample=False,
                 logits_processor=LogitsProcessorList([draws]),
                 stopping_criteria=StoppingCriteriaList([ends]),
             )
         tokens = out[:, ids.shape[1] :].cpu().numpy().astype(np.int32)
+        # `generate` stops when all rows have ended, so it may return fewer columns than allowed.
+        # Beyond the end of a row it has padding, which is set to 0 as everywhere else.
         width = tokens.shape[1]
         lengths = np.where(ends.at > 0, ends.at, width)
         drawn = Drawn.empty(len(tokens), sampling.max_new_tokens)
@@ -247,6 +259,7 @@ class _Draws(LogitsProcessor):
             scores.float(), self.uniforms[:, len(self.steps)], self.sampling
         )
         self.steps.append((logprobs, entropies))
+        # 0 for the token that was drawn and -inf for all others.
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
 
     def logprobs(self) -> np.ndarray:
@@ -272,6 +285,7 @@ class _Ends(StoppingCriteria):
         if not len(self.at):
             self.at = np.zeros(len(tokens), dtype=np.int64)
         ended = self.policy._ends(tokens, self.stop)
+        # Only the first end counts: `generate` goes on with ended rows until all have ended.
         self.at[(self.at == 0) & ended] = tokens.shape[1]
         return torch.as_tensor(self.at > 0, device=input_ids.device)
 

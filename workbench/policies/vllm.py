@@ -111,6 +111,8 @@ class Engine:
             check_memory(config, trainer=trainer, sampler=2, share=gpu_memory_utilization)
         # Weights are handed over within this process.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        # Imported here and not at the top: this module is imported without vLLM too, and
+        # `check_vllm` has said how to install it.
         from vllm import LLM
 
         further: dict[str, Any] = {}
@@ -131,6 +133,8 @@ class Engine:
                 dtype="float32" if device == "cpu" else "bfloat16",
                 enforce_eager=device == "cpu",
                 gpu_memory_utilization=gpu_memory_utilization,
+                # Not the model's own generation config, whose top_p or repetition penalty would
+                # bend the distribution behind our back.
                 generation_config="vllm",
                 max_logprobs=0,
                 logprobs_mode="processed_logprobs",
@@ -151,6 +155,8 @@ class Engine:
             self._hand_over(model)
             self._handed = [weight.clone() for weight in adapter]
         self.updates += 1
+        # Cached keys and values of prompts come from the old weights, and the next call would use
+        # them.
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM would not drop what it computed by the old weights")
 
@@ -165,11 +171,14 @@ class Engine:
                 seed=seed,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
+                # vLLM writes -1 for all tokens, and this package 0.
                 top_k=sampling.top_k or -1,
                 max_tokens=sampling.max_new_tokens,
                 stop=list(sampling.stop),
                 include_stop_str_in_output=True,
                 stop_token_ids=end_ids,
+                # Texts are made by the tokenizer later. vLLM needs them only to look for stop
+                # strings.
                 detokenize=bool(sampling.stop),
                 skip_special_tokens=False,
                 logprobs=0,
@@ -187,6 +196,8 @@ class Engine:
 
         With top_p or top_k vLLM takes them over the tokens that are left.
         """
+        # Raw and processed log-probabilities are the same at temperature 1, and the trainer takes
+        # the plain distribution where sampling is greedy.
         plain = sampling.temperature in (0, 1) or self._tempered
         return plain and sampling.top_p == 1 and not sampling.top_k
 
@@ -214,6 +225,8 @@ class Engine:
 
         if self._adapter is not None:
             self.llm.llm_engine.remove_lora(self._adapter.lora_int_id)
+        # Kept as an attribute, since the request names this directory and it is deleted with the
+        # object.
         self._folder = tempfile.TemporaryDirectory(prefix="workbench-adapter-")
         weights = {
             name: weight.detach().to(self._dtype)
@@ -228,6 +241,7 @@ class Engine:
 def _drawn(answers: list[Any]) -> Drawn:
     """vLLM's completions as the table of what was drawn."""
     for answer in answers:
+        # Anything else is no whole response of the model, and would be rewarded as a short one.
         if answer.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a response by {answer.finish_reason!r}")
     tokens = Ragged.of([answer.token_ids for answer in answers], np.int32)
