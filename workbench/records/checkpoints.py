@@ -37,6 +37,8 @@ def save(path: Any, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any
         When the disk does not take it.
     """
     text = json.dumps(state)
+    # safetensors has room for texts beside the tensors, so everything is in one file, and no moment
+    # exists at which tensors and state are of different rounds.
     metadata = {"state": text, "crc32": checksum(tensors, text)}
     try:
         save_file(dict(tensors), path, metadata=metadata)
@@ -80,6 +82,8 @@ def checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        # The bytes of the tensor, whatever its type is: NumPy has no bfloat16. An empty tensor has
+        # no bytes to look at, and its name and shape are counted already.
         if tensor.numel():
             value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
     return f"{value:08x}"
@@ -138,6 +142,8 @@ def unpack(
         if name.startswith("policy.")
     }
     try:
+        # Shapes are compared here, since copying a tensor would silently broadcast one of another
+        # shape.
         for name, value in policy.state_dict().items():
             if value.shape != weights[name].shape:
                 raise ValueError(
@@ -171,6 +177,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch
             _, number, entry = name.split(".")
             # The optimizer keeps what it is given, and a view would keep the whole file mapped.
             state.setdefault(int(number), {})[entry] = tensor.clone()
+    # Learning rate and the like are those of the optimizer as it was made, not of the checkpoint.
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     for parameter in optimizer.state:
@@ -189,12 +196,15 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
             key: split_arrays(f"{prefix}.{key}", value, tensors) for key, value in state.items()
         }
         return {"dict": entries}
+    # The three kinds are told apart by these keys, so a state that happens to be a dict with a key
+    # "tensor" is not mistaken for an array.
     return {"value": state}
 
 
 def join_arrays(state: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
     """The slot's state that `split_arrays` took apart, with arrays of its own."""
     if "tensor" in state:
+        # A copy, since the tensors are views of the file.
         return tensors[state["tensor"]].numpy().copy()
     if "dict" in state:
         return {key: join_arrays(value, tensors) for key, value in state["dict"].items()}

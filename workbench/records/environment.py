@@ -57,6 +57,7 @@ def commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
+    # Outside of a checkout git fails and prints nothing to stdout.
     return done.stdout.strip() or None
 
 

@@ -35,6 +35,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         _sync_file(temporary)
+        # The order matters: content first, then the name. After a loss of power a name could
+        # otherwise stand for a file whose content never reached the disk.
         os.replace(temporary, path)
         sync_directory(path.parent)
     finally:

@@ -41,6 +41,8 @@ def symptoms(rows: Sequence[Row]) -> list[str]:
     list of str
         "cause: numbers" for each cause.
     """
+    # What was reported is read from the rows and not remembered, so a resumed run keeps silent
+    # about what the run before it has said.
     reported = {cause for row in rows[:-1] for cause in _reported_causes(row)}
     texts = []
     for check in (nothing_learnt, entropy_collapse, verifier_failures):
@@ -139,6 +141,7 @@ def verifier_failures(
     counts = {name: sum(row[f"status_{name}"] for row in last) for name in FAILURES}
     failed = sum(counts.values())
     rollouts = sum(row["rollouts"] for row in last)
+    # Both bars have to be passed: a share alone would report a single failure of a small round.
     if failed < least or failed <= share * rollouts:
         return None
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -151,6 +154,8 @@ def verifier_failures(
 
 def _likely_reason(last: Sequence[Row], all_right: float, all_wrong: float, mixed: float) -> str:
     """Why no rollout had an advantage."""
+    # Where there were mixed groups, the problems are not the cause, so what the slots made of these
+    # groups is named.
     if mixed > 0 and not any(row["selected"] for row in last):
         return "no rollout was selected for training"
     if mixed > 0:

@@ -53,6 +53,7 @@ class RecordLock:
     def __init__(self, directory: Any) -> None:
         self.path = Path(directory) / LOCK
         self.taken_over = True
+        # It tells this object from another one of the same process, which has the same process id.
         self._id = uuid.uuid4().hex
         self._lock: FileLock | None = None
         self._inode: tuple[int, int] | None = None
@@ -61,6 +62,8 @@ class RecordLock:
         lock = FileLock(
             self.path,
             blocking=False,
+            # The generator that holds the lock may be closed by another thread than the one that
+            # began it.
             thread_local=False,
             # Without these two, filelock would fall back to a file whose presence is the lock. Such
             # a lock outlives a killed process.
@@ -68,6 +71,7 @@ class RecordLock:
             preserve_lock_file=True,
             on_acquired=self._sign,
         )
+        # Before the file is opened, since a link would be followed.
         refuse_links(self.path.parent)
         try:
             make_directory(self.path.parent)
@@ -116,9 +120,13 @@ class RecordLock:
     def _sign(self, descriptor: int) -> None:
         """Write into the locked file who holds it."""
         status = os.fstat(descriptor)
+        # If the file still names this object, nobody has written to the record in between, and what
+        # the caller holds in memory is as good as the disk.
         self.taken_over = _content(os.pread(descriptor, status.st_size, 0)).get("id") != self._id
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": platform.node(), "since": now, "id": self._id}
+        # The file is written in place: a renamed file would be another one than the file that is
+        # locked.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
         self._inode = (status.st_dev, status.st_ino)

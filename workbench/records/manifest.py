@@ -52,9 +52,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RecordError(f"{directory}: no record here ({MANIFEST} is missing)")
     try:
+        # The size is asked before the file is read, since reading a huge one would fill the memory.
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES // 2**20} MiB")
         manifest = json.loads(path.read_text(encoding="utf-8"))
+        # The format comes before all other checks: a manifest of a later version may well have
+        # other entries, and the useful answer is which version reads it.
         if isinstance(manifest, dict) and "format" in manifest:
             _check_format(manifest, path)
         return checked_manifest(manifest)
@@ -70,6 +73,7 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     """The manifest with what it leaves out filled in; ValueError where it is not one."""
     if not isinstance(manifest, dict):
         raise ValueError(f"a JSON object is needed, not {shown(manifest)}")
+    # First the texts, so that whatever the error of a later check quotes can be shown.
     _check_texts(manifest)
     manifest = {**DEFAULTS, **manifest}
     _check_entry(manifest, "format", "a whole number", _is_whole)
@@ -92,6 +96,8 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
     """The content of `manifest.json`; ValueError for a manifest that could not be read again."""
+    # What is written passes the same checks as what is read, so no run can write a manifest that
+    # nobody can open.
     checked_manifest(dict(manifest))
     text = json.dumps(manifest, indent=1) + "\n"
     if len(text) > MOST_BYTES:
@@ -181,6 +187,8 @@ def _version(manifest: Mapping[str, Any]) -> str:
 
 def _check_texts(manifest: Any) -> None:
     """ValueError for a manifest that is nested too deeply or holds text that cannot be shown."""
+    # A list of what is left to look at, in place of recursion, which a deeply nested file could
+    # exhaust.
     to_look_at = [(manifest, 1)]
     while to_look_at:
         value, depth = to_look_at.pop()
@@ -232,4 +240,5 @@ def _check_thinned(thinned: Any) -> None:
 
 def _is_whole(value: Any) -> bool:
     """Whether a value is a whole number from 0 to the largest of 64 bits."""
+    # In Python True is a whole number, and in JSON it is not.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INTEGER

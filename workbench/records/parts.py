@@ -24,6 +24,8 @@ LOCK = "lock.json"
 TENSORBOARD = "tensorboard"  # a folder that belongs to TensorBoard
 WRITING = ".writing"  # the end of the name of a file that is not complete yet
 
+# Folder -> pattern of the names in it. Rounds have six digits at least, and more where a run is
+# longer than that.
 _NAMES = {
     ".": rf"({MANIFEST}|{ROUNDS}|{EVALS}|failed-\d{{6,}}\.parquet)({WRITING})?"
     rf"|{LOCK}|{ROLLOUTS}|{CHECKPOINTS}|{TENSORBOARD}",
@@ -121,6 +123,7 @@ def refuse_other_files(directory: Path) -> None:
     """
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"out={str(directory)!r}: this is a file; name an empty or new directory")
+    # The lock is taken before the manifest is written, so these two may be alone in the directory.
     left_by_a_start = {LOCK, MANIFEST + WRITING}
     if directory.exists() and {path.name for path in directory.iterdir()} - left_by_a_start:
         raise ValueError(

@@ -198,6 +198,8 @@ class Record:
             for find in (
                 self._find_rounds,
                 self._find_evals,
+                # One column tells whether a file is there, can be read and belongs to its round.
+                # Reading all of them would take far longer.
                 lambda: self._find_rollouts(None, ["round"]),
             )
             for problem in self._look_twice(find)[1]
@@ -231,10 +233,13 @@ class Record:
         path = self.path / ROUNDS
         if path.exists():
             frame, problems = self._read(path, ROUNDS, columns)
+            # A row that is missing or comes twice would shift everything that is summed over
+            # rounds.
             if frame is not None and frame["round"].tolist() != list(range(1, len(frame) + 1)):
                 return None, [f"{path}: cannot be read: its rounds are not 1, 2, 3 and so on"]
             return frame, problems
         # A killed run may leave the first part of the rollouts without a table of rounds.
+        # A second part, or a checkpoint, means that there was a table once.
         last_part = max(rollout_parts(self.path), default=0)
         if last_part > 1 or checkpoint_part(self.path).exists():
             return None, [f"{path}: missing"]
@@ -250,6 +255,8 @@ class Record:
         if frame is None:
             return None, problems
         counts = frame["round"].value_counts()
+        # An evaluation is written as a whole, so any other number of problems than the manifest's
+        # says that rows were lost.
         size = self.manifest.get("held_out")
         for number in expected:
             if counts.get(number, 0) != size:
@@ -332,6 +339,8 @@ class Record:
             return frame, problems
         sampled_in = frame["round"]
         new = int((sampled_in == number).sum())
+        # Old responses of earlier rounds may be among the rows, but every round has new ones, and
+        # nothing in it can be from a later round.
         if new == 0 or (sampled_in > number).any():
             return None, [f"{path}: it holds the rollouts of another round"]
         if size is not None and new != size:

@@ -137,6 +137,8 @@ def round_stats(
         Weights that a forward pass multiplies with.
     learning_rate : float
     """
+    # Four views of the table: the round's own rollouts; what was selected, old responses included;
+    # both together; and what an update computed, which alone has a `logprob_diff`.
     is_new = rollouts.round == number
     fresh = rollouts.take(is_new)
     used = rollouts.take(rollouts["selected"])
@@ -144,6 +146,8 @@ def round_stats(
     computed = rollouts.take(np.isfinite(rollouts["logprob_diff"]))
     selected_tokens = int(used.lengths.sum() + used.prompt.lengths.sum())
     problems, _ = fresh.problems()
+    # Of the new rollouts first, and then with the old responses that joined: replay may give a
+    # problem that nothing solved in this round a correct response.
     all_positive, all_negative = zero_gradient_ratios(fresh.correct, fresh.problem)
     _, unsolved = zero_gradient_ratios(present.correct, present.problem)
     return {
@@ -154,6 +158,7 @@ def round_stats(
         "trained": int(rollouts["trained"].sum()),
         "reward": float(fresh.reward.mean()),
         "correct": float(fresh.correct.mean()),
+        # A row that carries no gradient counts as one of advantage 0.
         "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
         "all_positive": all_positive,
         "all_negative": all_negative,
@@ -209,6 +214,8 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
 
     A prompt is computed once for all its rollouts of one request, and again in the next request.
     """
+    # One key for each problem and request. The sampler computes the prompt once for each of these,
+    # and the trainer is counted with a prompt for every row.
     requests = np.char.add(np.char.add(fresh.problem, "@"), fresh.stage.astype(str))
     _, first_of_request = np.unique(requests, return_index=True)
     prompt_tokens = int(fresh.prompt.lengths[first_of_request].sum())
@@ -232,6 +239,8 @@ def _step_means(steps: Sequence[tuple[np.ndarray, StepStats]]) -> dict[str, floa
     for name in ("loss", "gradient_norm", "kl"):
         values = [getattr(each, name) for each in stats]
         means[name] = float(np.mean(values)) if values else float("nan")
+    # Steps differ in size, so the mean is taken over rollouts. NaN marks those that a step did not
+    # compute, and a round without any computed rollout clips nothing.
     clip = np.concatenate([each.clip_ratio for each in stats]) if stats else np.empty(0)
     clip_ratio = float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0
     return {"steps": len(stats), **means, "clip_ratio": clip_ratio}

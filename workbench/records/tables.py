@@ -68,6 +68,7 @@ def read_frame(
     """
     old_names = OLD_COLUMNS[kind] if record_format == 1 else {}
     if columns is not None:
+        # Asked for by the names of today, read by those in the file, and renamed back below.
         columns = [old_names.get(name, name) for name in columns]
     table = read_table(path, kind, columns)
     try:
@@ -93,6 +94,7 @@ def _check_columns(table: pa.Table, kind: str, columns: Sequence[str] | None) ->
         is_wanted = columns is None or name in columns
         if is_wanted and name not in table.column_names:
             raise ValueError(f"column {name!r} is missing")
+        # A gap would turn whole numbers into floats in pandas.
         if is_wanted and table[name].null_count:
             raise ValueError(f"column {name!r} has gaps")
     for name, needed in COLUMNS[kind].items():

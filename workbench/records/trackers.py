@@ -83,6 +83,7 @@ class TensorBoard:
             self.writer.add_text("manifest", f"    {text}", round)
         for name, value in _numbers(row).items():
             self.writer.add_scalar(name, value, round)
+        # Each row is flushed, so that a dashboard follows the run and a killed one loses nothing.
         self.writer.flush()
 
     def finish(self) -> None:
@@ -112,6 +113,8 @@ class Dashboard:
         """Open the run, named by method, seed and a key of the record; its configuration is the
         manifest.
         """
+        # The manifest says when and where the run was started, so two runs of one method and seed
+        # have different keys, and a resumed run has the key of its beginning.
         content = json.dumps(manifest, sort_keys=True)
         key = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
         name = f"{manifest['method']['name']}-{manifest['seed']}-{key}"

@@ -95,11 +95,15 @@ class Writer:
         number = row["round"]
         with self._writing(f"round {number}"):
             part = pa.table({name: column(values) for name, values in rollouts.items()})
+            # The rollouts first: a round counts as complete once the table of rounds lists it.
             write_table(rollout_part(self.path, number), part)
+            # Rows of later rounds may have further columns, or numbers where there was nothing, so
+            # types are widened. `combine_chunks` keeps the table from growing by one chunk a round.
             table = pa.concat_tables(
                 [self._rounds, pa.Table.from_pylist([dict(row)])], promote_options="permissive"
             ).combine_chunks()
             write_table(self.path / ROUNDS, table)
+        # Only now, so that memory and disk agree after a failed write too.
         self._rounds = table
         self.rows.append(dict(row))
 
@@ -169,6 +173,8 @@ class Writer:
         """
         from workbench.records import checkpoints  # torch is needed here only
 
+        # Signed with the manifest, so that `restore` notices a checkpoint that was copied from
+        # another run, or a manifest that was edited.
         signed = {**state, "manifest": self._digest}
         with self._writing("the checkpoint"), replacing(checkpoint_part(self.path)) as temporary:
             checkpoints.save(temporary, tensors, signed)
@@ -210,6 +216,8 @@ class Writer:
                 temporary.write_text(text, encoding="utf-8")
 
     def _open(self) -> None:
+        # Nothing is written or deleted before the links are refused and the manifest is known to be
+        # of a run that can go on.
         refuse_links(self.path)
         check_resumable(read_manifest(self.path), self.path)
         self._digest = digest(self.path)
@@ -223,6 +231,8 @@ class Writer:
             self._rounds = rounds
         self.rows = self._rounds.to_pylist()
         self.evaluations = self._own_table(EVALS)
+        # The two tables above are needed to go on. Parts of the rollouts are not, so their damage
+        # is only reported.
         for problem in Record(self.path).problems():
             warnings.warn(f"{problem}; the run goes on without it", RecordWarning, stacklevel=4)
 
@@ -321,6 +331,7 @@ def _joined_marks(
     kept: dict[str, Any] = {"columns": columns, "rounds": rounds}
     for name, wanted in kept.items():
         before = None if mark is None else mark[name]
+        # None stands for everything, so a second thinning can only shrink what is kept.
         if before is not None:
             kept[name] = before if wanted is None else [item for item in wanted if item in before]
     return kept

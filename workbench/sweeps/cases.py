@@ -92,12 +92,16 @@ class Case:
             "fingerprint": self.fingerprint(),
         }
         self.logs.mkdir(parents=True, exist_ok=True)
+        # Written beside its place and renamed, since a killed process may leave half a file, and a
+        # case with a half outcome could be neither finished nor started again.
         temporary = self.logs / "outcome.writing"
         temporary.write_text(json.dumps(outcome, indent=1) + "\n")
         temporary.replace(self.logs / "outcome.json")
 
     def fingerprint(self) -> str:
         """A digest of what is run: the parameters, and the code of the notebook."""
+        # What a run is expected to cost changes nothing about what it does. Of a notebook only the
+        # code counts, so that texts and outputs may be edited between two starts.
         parts: list[Any] = [{**self.values, "cost": None}]
         if self.notebook is not None:
             cells = json.loads(self.notebook.read_text())["cells"]
@@ -112,12 +116,15 @@ def execute(case: Case) -> None:
     case.logs.mkdir(parents=True, exist_ok=True)
     # A process that a killed sweep left on another machine may still be at work on this run.
     with FileLock(case.logs / "lock"):
+        # It may have been finished by the process that held the lock until now.
         if case.finished:
             return
         started = time.perf_counter()
         try:
             results = run_through_notebook(case) if case.notebook else run_directly(case)
             status, error = "done", ""
+        # A run that fails stops no other. The error becomes its outcome and the traceback is in its
+        # log.
         except Exception as failure:
             traceback.print_exc()
             results, status, error = {}, "failed", _first_line(failure)
@@ -181,6 +188,7 @@ def run_directly(case: Case) -> dict[str, Any]:
         # Of a run with all its rounds, this makes the last evaluation where it is missing.
         for _ in run.rounds(values["rounds"], progress=False):
             pass
+    # The last step, since a thinned record cannot go on. `is_complete` relies on that.
     if values["columns"] != "all":
         thin(case.record, kept_columns(values["columns"]))
 
@@ -245,6 +253,7 @@ def printed_results(notebook: Any) -> dict[str, Any]:
     cells = [cell for cell in notebook.cells if "results" in cell.metadata.get("tags", [])]
     if not cells:
         return {}
+    # A cell may print more before, so only its last line is read.
     streams = [output for output in cells[-1].outputs if output.get("name") == "stdout"]
     lines = "".join(output.text for output in streams).strip().splitlines()
     try:

@@ -40,6 +40,7 @@ from workbench.utils.validation import did_you_mean, is_number, shown
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 LOGS = "logs"  # directory beside the records, which no label may be called
 LABEL = re.compile(r"[\w=+,~-][\w.=+,~-]*")
+# Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
@@ -67,17 +68,22 @@ def read(grid: Any, out: Path) -> list[Case]:
             raise ValueError(f"{key}={content[key]!r}: a path is needed")
     notebook = _notebook(base, content["notebook"]) if "notebook" in content else None
     records = Path(os.path.abspath(base / content["folder"])) if "folder" in content else out
+    # The parameters that exist: those of a run made directly have no declared types, and those of a
+    # notebook are what its cell tagged `parameters` assigns.
     types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
 
     axes = _axes(content)
     varied = _varied(content)
     cases: dict[str, Case] = {}
+    # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
     for choice in itertools.product(*axes):
         merged = {name: value for part in choice for name, value in part.items()}
         values = {name: _checked(name, value, types) for name, value in merged.items()}
         name = _name(values, varied, seeded=notebook is None or "seed" in values)
         if name in cases:
             raise ValueError(f"grid: two runs are called {name!r}; give each a label")
+        # A notebook that declares `out` as a text writes its record there, unless the grid says
+        # where.
         sets_out = types.get("out") == "str" and "out" not in values
         cases[name] = Case(name, values, records / name, out / LOGS / name, notebook, sets_out)
     return list(cases.values())
@@ -134,6 +140,7 @@ def _declared(notebook: Path) -> dict[str, str]:
         )
     types: dict[str, str] = {}
     try:
+        # The cell is parsed and never run.
         cells = json.loads(notebook.read_text())["cells"]
         tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
         statements = [ast.parse("".join(cell["source"])).body for cell in tagged]
@@ -171,6 +178,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
             seeds = list(range(seeds))
         axes.append([{"seed": seed} for seed in _listed("seeds", seeds)])
 
+    # Two axes for one name would give runs whose value is decided by the order of the axes.
     names = [name for axis in axes for name in _union(axis)]
     for name in names:
         if names.count(name) > 1:
@@ -203,12 +211,14 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     wanted = NOTEBOOK_TYPES.get(types[name])
     if wanted is None:
         return value
+    # Notebook parameters are plain values, so a mapping arrives as JSON.
     if wanted is str and isinstance(value, dict | list):
         return json.dumps(value)
     if wanted is float and is_number(value):
         return float(value)
     if wanted is float and isinstance(value, float):
         raise ValueError(f"parameter {name!r}, value {value!r}: a finite number is needed")
+    # The exact type: True would otherwise pass for the whole number 1.
     if type(value) is not wanted:
         raise ValueError(
             f"parameter {name!r}, value {value!r}: the notebook says {types[name]}, this is "
@@ -242,6 +252,7 @@ def _varied(content: Mapping[str, Any]) -> list[str]:
     parameters = content.get("parameters", {})
     names = [name for name, value in parameters.items() if isinstance(value, list)]
     cases = content.get("cases", [])
+    # Labels name the cases only if each has one of its own. Otherwise the values do.
     labels = [case.get("label") for case in cases]
     each_has_its_own = None not in labels and len(set(labels)) == len(labels)
     names += ["label"] if cases and each_has_its_own else _union(cases)

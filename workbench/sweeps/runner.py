@@ -74,8 +74,11 @@ def sweep(
     name = "grid" if isinstance(grid, dict) else Path(grid).stem
     out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
     cases = read(grid, out)
+    # Before the lock, which is the first file that a sweep writes into its directory.
     _check_directory(out)
     with _only_one_sweep(out, report), signals_raise():
+        # What is done is looked up under the lock, since another sweep may have made runs until
+        # now.
         _check_same_runs(out, cases)
         todo = [case for case in cases if not case.finished]
         if todo:
@@ -112,6 +115,7 @@ def _make(
         before = f"{len(cases) - len(todo)} of {len(cases)} runs done before, "
         report(f"{before}{len(todo)} to make, {jobs} at a time{_time_left(todo, cases, jobs)}")
 
+        # As many at a time as there are jobs; the next one starts as soon as one ends.
         running = 0
         while todo or running:
             while todo and running < jobs:
@@ -119,6 +123,8 @@ def _make(
                 running += 1
             case, death = workers.wait()
             running -= 1
+            # A process that was killed wrote no outcome. One that died after its outcome has done
+            # its work.
             if death and not case.finished:
                 case.end("failed", f"{death}; the same command goes on with it")
             ended = len(cases) - len(todo) - running
@@ -149,6 +155,8 @@ def _frame(cases: Sequence[Case]) -> pd.DataFrame:
         row["seconds"] = outcome["seconds"]
         row["error"] = outcome["error"]
         row["logs"] = os.path.relpath(case.logs)
+        # A notebook need not leave a record, so the table shows its parameters. The runs made
+        # directly have them in their manifests.
         if case.notebook is not None:
             for name, value in case.values.items():
                 row[f"parameter_{name}" if name in row else name] = value
@@ -209,6 +217,7 @@ def _only_one_sweep(out: Path, report: Callable[[str], Any]) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     out.mkdir(parents=True, exist_ok=True)
+    # First without waiting, only to be able to say that there is something to wait for.
     lock = FileLock(out / "sweep.lock")
     try:
         lock.acquire(timeout=0)
@@ -232,6 +241,7 @@ def makespan(seconds: Sequence[float], jobs: int) -> float:
     """
     free = [0.0] * jobs
     for each in seconds:
+        # The job that is free first takes the next run and is busy until that ends.
         heapq.heappush(free, heapq.heappop(free) + each)
     return max(free)
 
@@ -246,6 +256,8 @@ def expected_seconds(cases: Sequence[Case]) -> dict[str, float]:
     for case in cases:
         seconds = _seconds_a_round(case)
         if seconds is not None:
+            # The runs of one label, in one directory, differ by their seeds and take about the same
+            # time.
             measured.setdefault(case.record.parent, seconds)
     expected = {}
     for case in cases:
@@ -259,6 +271,8 @@ def expected_seconds(cases: Sequence[Case]) -> dict[str, float]:
 
 
 def _seconds_a_round(case: Case) -> float | None:
+    # A finished run tells its whole time, start and evaluations included. A record that was begun
+    # tells the time of its rounds only.
     if case.outcome.get("status") == "done" and _rounds(case):
         return case.outcome["seconds"] / _rounds(case)
     table = case.record / "rounds.parquet"

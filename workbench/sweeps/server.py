@@ -34,11 +34,14 @@ def serve(connection: Connection) -> None:
         while True:
             if connection.poll(POLL_SECONDS):
                 case = connection.recv()
+                # A child gets a copy of what waits in the buffer, and would write it once more.
                 sys.stdout.flush()
                 pid = os.fork()
                 if pid == 0:
                     work(case, connection)
                 names[pid] = case.name
+            # Children are polled in turn with the connection. A signal handler in its place would
+            # be inherited by every case.
             for pid, code in ended_children():
                 connection.send((names.pop(pid), code))
     except (EOFError, OSError):
@@ -65,12 +68,17 @@ def ended_children() -> list[tuple[int, int]]:
 
 def work(case: Case, connection: Connection) -> NoReturn:
     """The life of a child: one case, everything that it prints going to its log."""
+    # The exit code if anything but the case itself fails. Errors of the case become its outcome,
+    # which `execute` writes, and count as a good end here.
     code = 1
     try:
+        # The setting does not survive the fork, so the child asks for it again. It has no business
+        # with the sweep, so it closes its copy of the connection.
         die_with_parent(os.getppid())
         connection.close()
         case.logs.mkdir(parents=True, exist_ok=True)
         with open(case.logs / "log.txt", "w") as log:
+            # By descriptor, so that what C libraries and subprocesses print goes to the log too.
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         execute(case)

@@ -57,6 +57,7 @@ class Processes:
 
     def start(self, case: Case) -> None:
         """Run a case in a process of its own."""
+        # A server that was killed is replaced, and the sweep goes on.
         if self.server.poll() is not None:
             self._launch()
         self.running[case.name] = case
@@ -95,6 +96,7 @@ class Processes:
             # Its own session, so that an interrupt from the terminal reaches the sweep alone.
             start_new_session=True,
         )
+        # Only the server may hold its end, or `recv` would never notice that it has died.
         theirs.close()
         self.connection: Connection = ours
 
@@ -137,10 +139,13 @@ class Cluster:
             raise ConnectionError(
                 f"ray={address!r}: no cluster could be started or reached: {reason}"
             ) from error
+        # Ray would wait for ever for GPUs that the cluster does not have.
         available = ray.cluster_resources().get("GPU", 0)
         if gpus > available:
             self.stop()
             raise ValueError(f"gpus={gpus}: this Ray cluster has {available:g}")
+        # No retries: a run that killed its worker once would do so again, and the next start of the
+        # sweep goes on from its checkpoint.
         self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_execute_logged)
 
     def start(self, case: Case) -> None:
@@ -152,6 +157,8 @@ class Cluster:
         (ended,), _ = self.ray.wait(list(self.running), num_returns=1)
         case = self.running.pop(ended)
         try:
+            # The case writes its own outcome. Fetching the empty result only tells how the worker
+            # ended.
             self.ray.get(ended)
         except self.ray.exceptions.RayError as error:
             return case, str(error).strip().splitlines()[0]
