@@ -40,6 +40,8 @@ class Scores:
     @classmethod
     def of(cls, statuses: Sequence[str]) -> Scores:
         """Scores in which `ok` earns 1 and everything else 0."""
+        # One width for every batch. NumPy would take that of the longest status present, and a
+        # longer one written into the array later would be cut.
         width = max(map(len, STATUSES))
         status = np.array(statuses, dtype=f"<U{width}")
         return cls((status == "ok").astype(np.float64), status)
@@ -136,10 +138,13 @@ class Verifier:
                 f"answers has length {len(answers)}: one for each of the {len(responses)} "
                 "responses is needed"
             )
+        # No response could ever meet a blank gold answer. That is a mistake in the data, and it
+        # should not look like a hard problem.
         for i, answer in enumerate(answers):
             if not answer.strip():
                 raise ValueError(f"answers[{i}]={answer!r}: an answer that is not blank is needed")
         scores = self.judge(responses, answers)
+        # Several threads may call `score`, and adding to a count is more than one step.
         with self._counting:
             for status, count in scores.counts().items():
                 self.counts[status] += count
@@ -170,6 +175,8 @@ class ForkSafeLock:
         self._pid = os.getpid()
 
     def __enter__(self) -> None:
+        # The thread that held the lock does not exist in the child, so
+        # nobody there would release it.
         if self._pid != os.getpid():
             self._lock = threading.Lock()
             self._pid = os.getpid()

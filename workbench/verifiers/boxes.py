@@ -21,6 +21,7 @@ CLOSINGS = ("$$", "$", "\\)", "\\]")
 HOPES = ("", "I hope it is correct", "I hope it is correct.")
 
 # Ways of writing a number that Math-Verify does not read, see `readable`.
+# Repeats of digits are bounded, so no response can make `int` read a number of a million digits.
 MARK_AT_END = re.compile(r"(?<=[^\s.])[.,;:]\Z")
 SCIENTIFIC = re.compile(r"([-+]?[0-9]{1,40}(?:\.[0-9]{1,40})?)[eE]([-+]?[0-9]{1,4})")
 SPACED = re.compile(r"-?[0-9]{1,3}(?:(?:\\,|\\;|\\ |~| )[0-9]{3}){1,12}(?:\.[0-9]{1,40})?")
@@ -37,6 +38,7 @@ def last_box(text: str) -> str | None:
     '\\boxed{\\frac{1}{2}}'
     """
     closing = _closings(text)
+    # From the end: a response may try several boxes, and the last one may have been cut off.
     for start in reversed([box.end() for box in re.finditer(re.escape(BOX), text)]):
         if start in closing:
             return BOX + without_mark(text[start : closing[start]]) + "}"
@@ -61,6 +63,8 @@ def only_box(text: str) -> str | None:
     end = _closings(text).get(start)
     if end is None or DELIMITER.search(text, start, end) or PERCENT.search(text, end):
         return None
+    # Math-Verify looks behind "final answer ... is" before it looks for boxes, so these words must
+    # lead to this box or be absent.
     says_final = FINAL.search(text)
     if says_final and IS.search(text, says_final.end()):
         if not _is_usual_ending(text[: start - len(BOX)], text[end + 1 :]):
@@ -108,6 +112,8 @@ def without_mark(answer: str) -> str:
 
 def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
     """A repeating decimal as a fraction: 0.1(6) is (16 - 1) / 90."""
+    # All digits minus the ones before the repetition, over a nine for each repeated digit and a
+    # zero for each digit between the point and the repetition.
     before = int(whole + fixed or "0")
     numerator = int(whole + fixed + repeated) - before
     denominator = (10 ** len(repeated) - 1) * 10 ** len(fixed)
@@ -149,5 +155,6 @@ def _closings(text: str) -> dict[int, int]:
         if brace.group() == "{":
             opened.append(brace.end())
         elif opened:
+            # A brace that closes nothing is passed over, since a response need not be balanced.
             closings[opened.pop()] = brace.start()
     return closings

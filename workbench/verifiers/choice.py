@@ -91,6 +91,7 @@ class Choice(Verifier):
         self.letters = letters
         self.max_chars = max_chars
         any_letter = f"[{letters}{letters.lower()}]"
+        # A letter that goes on as a word, as in "Can", "A's" or "C-terminal", is none.
         self._letter = re.compile(rf"({any_letter})(?!['’]?\w|-\w)")
         self._bracketed = re.compile(rf"(?:\(\s*|\\text\{{\s*\(?)({any_letter})\s*[)}}]")
         self._ends_bracketed = re.compile(self._bracketed.pattern + LINE_END)
@@ -142,6 +143,7 @@ class Choice(Verifier):
         """The letters that stand together from `start` on, as in "C" or "(A) and (C)"."""
         letters: set[str] = set()
         place = start
+        # Each turn reads one letter and what joins it to the next one.
         while True:
             letter = self._letter.match(text, _opened(text, place))
             if letter is None:

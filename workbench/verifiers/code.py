@@ -156,12 +156,15 @@ class Code(Verifier):
         self._sandbox = Sandbox(sandbox, Limits(deadline, memory_mb))
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
+        # All answers are read before any program runs, so that a
+        # mistake in the data is told at once.
         tests = {}
         for i, answer in enumerate(answers):
             tests[answer] = read_tests(answer, f"answers[{i}]")
 
         # Equal pairs are run once.
         pairs = list(dict.fromkeys(zip(responses, answers)))
+        # Threads suffice, since each does little but wait for the processes of its program.
         with ThreadPoolExecutor(self.workers, thread_name_prefix="code") as threads:
             verdicts = threads.map(lambda pair: self._verdict(pair[0], tests[pair[1]]), pairs)
             of_pair = dict(zip(pairs, verdicts))
@@ -189,6 +192,8 @@ class Code(Verifier):
         """
         first_status = "ok"
         passed = 0
+        # One deadline for all inputs together: otherwise a program that hangs
+        # would cost it once for every test.
         seconds_left = self.deadline
         for given, expected in cases:
             stdin = given.encode("utf-8", "surrogatepass")
@@ -197,11 +202,15 @@ class Code(Verifier):
             seconds_left -= process.seconds
             status = _failure(process, code)
             if status is None:
+                # A program that raises or reports an error is wrong,
+                # whatever it has printed before.
                 right = code == 0 and same_output(output.decode(errors="replace"), expected)
                 status = "ok" if right else "wrong"
             passed += status == "ok"
             if first_status == "ok":
                 first_status = status
+            # After a timeout no time is left for the other inputs, and without partial
+            # credit the first failure decides.
             if status == "timeout" or (status != "ok" and not self.partial):
                 break
         return first_status, passed
@@ -212,10 +221,13 @@ class Code(Verifier):
         candidate, checker = self._pair(source, tests.material)
         try:
             output, code = checker.finish()
+            # The checker knows only that nobody answers any more. How the candidate ended tells a
+            # crash from an answer that is merely wrong.
             if code == CANDIDATE_GONE:
                 code = candidate.ending(seconds=1.0)
         finally:
             candidate.close()
+        # Tests that the checker did not reach have written nothing, and count as not passed.
         passed = output.count(b"1")
         status = _failure(checker, code) or ("ok" if passed == tests.count else "wrong")
         return status, passed
@@ -226,6 +238,8 @@ class Code(Verifier):
         The checker alone holds the other ends of the candidate's input and output, so the candidate
         ends with it. It therefore also passes on how the candidate begins.
         """
+        # The first of each pair is the end to read from. Requests go from the checker to the
+        # candidate, and replies come back.
         requests_out, requests_in = os.pipe()
         replies_out, replies_in = os.pipe()
         opening = self._sandbox.opening({"role": "candidate", "source": source})
@@ -245,6 +259,8 @@ class Code(Verifier):
                 raise
             return candidate, checker
         finally:
+            # While this process held an end of a pipe, neither side would
+            # notice that the other is gone.
             for end in (requests_out, requests_in, replies_out, replies_in):
                 os.close(end)
 
@@ -292,6 +308,7 @@ def same_output(output: str, expected: str) -> bool:
 def _same_word(word: str, expected: str) -> bool:
     if word == expected:
         return True
+    # Whole numbers must agree exactly: as floats, long ones that differ could be equal.
     if "." not in expected:
         return False
     try:
@@ -323,12 +340,14 @@ def read_tests(answer: str, name: str) -> Tests:
     return tests
 
 
+# All rollouts of a problem come with the same answer.
 @lru_cache(maxsize=256)
 def _parsed_tests(answer: str) -> Tests:
     form = json.loads(answer)
     if not isinstance(form, dict):
         raise ValueError("not an object")
     if "asserts" in form:
+        # Counted by the rule that the checker goes by, so that the share of tests passed is right.
         statements = ast.parse(form["asserts"]).body
         return Tests(sum(map(is_test, statements)), material={"asserts": form["asserts"]})
     function = form.get("function", form.get("fn_name"))

@@ -53,6 +53,7 @@ MOST_DECIMALS = 1000  # numbers below 1e-994 count as equal
 PLAIN = (Number, NumberSymbol, Add, Mul, Pow, UnevaluatedExpr)
 
 # A number as running text writes it, and several of them of which one may be right.
+# Possessive repeats (`++`, `*+`) never give back what they took, so no text makes a search slow.
 NUMBER = r"-?\$?[0-9]++(?:,[0-9]{3}(?![0-9]))*+(?:\.[0-9]++)?(?:/[0-9]++)?%?"
 WORDS = r"(?:\s++[A-Za-z]++){0,2}?"
 OR = rf"{WORDS}\s*+,?\s*+\bor\b{WORDS}\s++"
@@ -69,6 +70,7 @@ def equivalence() -> Judge:
     the interpreter (RecursionError) and other failures count as Math-Verify counts them: as not
     read (`unparsed`) while parsing, as not equivalent (`wrong`) while comparing.
     """
+    # Nobody would read what libraries log: both outputs of a worker lead nowhere.
     logging.disable(logging.CRITICAL)
     shortages: list[MemoryError] = []
     _note_shortages(math_verify.parser, "latex2sympy", shortages)
@@ -77,9 +79,11 @@ def equivalence() -> Judge:
     def parsed(text: str) -> list:
         return math_verify.parse(text, parsing_timeout=None)
 
+    # All rollouts of a problem come with the same gold answer.
     @lru_cache(maxsize=4096)
     def gold_of(answer: str) -> list | None:
         answer = readable(answer)
+        # Data sets write gold answers in many ways. The first form that can be read counts.
         for text in (BOX + answer + "}", f"${answer}$", answer):
             gold = parsed(text)
             if _is_read(gold):
@@ -96,10 +100,14 @@ def equivalence() -> Judge:
         if _equivalent(gold, answer):
             right = not _contradicts_itself(answer) and not _is_hedged(response, gold, parsed)
             return {"status": "ok" if right else "wrong"}
+        # Two readings that agree settle the matter. That none agrees settles nothing if memory ran
+        # out on the way, since the comparison that was cut short might have agreed.
         if shortages:
             raise MemoryError
         return {"status": "wrong" if _is_read(answer) else "unparsed"}
 
+    # The worker makes its judge before it forks, so what the first
+    # answers load is there for every fork.
     for text in (r"\frac{1}{2}+x^2", r"(1, \sqrt{2})", "0.5"):
         judge({"answer": text, "response": BOX + text + "}"})
     return judge
@@ -141,6 +149,8 @@ def _same(gold: Any, answer: Any) -> bool:
     """Whether two readings are equivalent. A comparison that fails settles nothing."""
     if not _verified(gold, answer, decimals=6, precision=15):
         return False
+    # Equal to six decimals. That is enough unless a small number is involved, whose first
+    # six decimals may all be zeros.
     decimals = max(_decimals(gold), _decimals(answer))
     if decimals <= 6:
         return True
@@ -159,6 +169,7 @@ def _verified(gold: Any, answer: Any, decimals: int, precision: int) -> bool:
             raise_on_error=True,
         )
     except MemoryError:
+        # Not a comparison that failed: the worker turns running out of memory into a `crash`.
         raise
     except Exception:
         return False
@@ -166,6 +177,7 @@ def _verified(gold: Any, answer: Any, decimals: int, precision: int) -> bool:
 
 def _decimals(reading: Any) -> int:
     """How many decimals it takes to compare six digits of the smallest number in a reading."""
+    # A zero asks for no decimals. When it is compared with a small number, that one does.
     sizes = [size for size in map(_size, _numbers(reading)) if 0 < size < SMALL]
     if not sizes:
         return 0
@@ -186,6 +198,7 @@ def _numbers(reading: Any) -> Iterator[Any]:
 
 def _size(number: Any) -> Any:
     """The absolute value of a sympy number; infinity where it has none."""
+    # Eight digits are plenty for an order of magnitude.
     value = abs(number.evalf(8))
     return value if value.is_comparable else math.inf
 
@@ -213,6 +226,8 @@ def _chains(reading: Any) -> Iterator[list]:
         yield list(reading.args)
     elif isinstance(reading, And) and all(isinstance(part, Equality) for part in reading.args):
         parts = reading._unsorted_args  # in the order in which they were written
+        # Math-Verify reads a = b = c as a = b and b = c. Equations that share no
+        # side are looked at one by one.
         linked = all(left.rhs == right.lhs for left, right in pairwise(parts))
         sides = [list(part.args) for part in parts]
         yield from [list(chain.from_iterable(sides))] if linked else sides
@@ -232,9 +247,12 @@ def _is_plain(side: Any) -> bool:
 
 def _differ(a: Any, b: Any) -> bool:
     """Whether two plain numbers differ by more than the last decimal that either of them shows."""
+    # `doit` works out what the parser has left unevaluated.
     difference = abs((a - b).doit().evalf(15))
     scale = max(_size(a), _size(b))
     shown = [_last_decimal(part) for side in (a, b) for part in side.atoms() if part.is_Float]
+    # Just under one unit: 2/3 = 0.667 is a rounding, while 3.14 = 3.15 is a contradiction. Without
+    # decimals only the errors of floats are forgiven.
     tolerance = max([0.999 * unit for unit in shown], default=0.0)
     return bool(difference > max(tolerance, 1e-9 * scale))
 
@@ -242,6 +260,7 @@ def _differ(a: Any, b: Any) -> bool:
 def _last_decimal(number: Any) -> float:
     """The unit of the last decimal of a float as it is written: 0.01 for 3.14."""
     decimals = repr(float(number)).partition(".")[2]
+    # Scientific notation, as in 1e-07, leaves no digits to go by and earns no tolerance.
     return 10.0 ** -len(decimals) if decimals.isdigit() else 0.0
 
 
@@ -259,6 +278,7 @@ def _is_hedged(response: str, gold: list, parsed: Callable[[str], list]) -> bool
     alternatives = ALTERNATIVES.search(_statement(response)) or LISTED.search(_answer(response))
     if alternatives is None:
         return False
+    # Each number is judged as if it stood alone in a box. A bare % begins a comment in LaTeX.
     right = [
         _equivalent(gold, parsed(BOX + number.replace("%", r"\%") + "}"))
         for number in re.findall(NUMBER, alternatives.group())

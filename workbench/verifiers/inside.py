@@ -52,6 +52,7 @@ EXECUTE = 1
 def main():
     """Read the header, confine this process, and play its role."""
     header = json.loads(read_exactly(int(read_exactly(8))))
+    # Opened first: once confined, the process may not be allowed to open anything for writing.
     nowhere = os.open(os.devnull, os.O_RDWR)
     confine(header["confine"])
     sys.set_int_max_str_digits(0)  # what long numbers may cost, the deadline says
@@ -80,6 +81,7 @@ def confine(what):
     In this order: another user, capabilities, life after the caller's, resources, new privileges,
     files, system calls.
     """
+    # The user last of the three: without root there is no right to change the groups.
     if what["user"]:
         os.setgroups([])
         os.setresgid(*[what["user"]] * 3)
@@ -90,19 +92,23 @@ def confine(what):
         prctl(PR_SET_PDEATHSIG, SIGKILL)
         if os.getppid() != what["parent"]:
             sys.exit("the parent is gone")
+    # Before the filter, which refuses to set limits. Other systems than Linux lack some of them.
     for name, limit in what["limits"].items():
         if hasattr(resource, f"RLIMIT_{name}"):
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
+    # Without this promise the kernel lets no ordinary process restrict itself.
     if what["files"] is not None or what["filter"] is not None:
         prctl(PR_SET_NO_NEW_PRIVS, 1)
     if what["files"] is not None:
         read_only_beneath(what["files"])
+    # Last, since the filter refuses calls that the steps above need.
     if what["filter"] is not None:
         filter_system_calls(bytes.fromhex(what["filter"]))
 
 
 def drop_capabilities():
     """Be root in name only (capset(2))."""
+    # Three sets of capabilities in two halves of 32 bits each, all empty.
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
     checked(library().capset(header, bytes(24)), "capset")
 
@@ -110,11 +116,13 @@ def drop_capabilities():
 def read_only_beneath(paths):
     """Open no file and list no directory but those beneath the paths, for reading (landlock(7))."""
     call = library().syscall
+    # What the rule set governs: these rights are gone everywhere, except where a rule grants them.
     rights = struct.pack("=Q", READ_FILE | READ_DIRECTORY | EXECUTE)
     ruleset = checked(call(LANDLOCK_CREATE_RULESET, rights, 8, 0), "landlock_create_ruleset")
     for path in paths:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         allowed = READ_FILE | EXECUTE
+        # The kernel refuses rights for directories on a path that is a file.
         if os.path.isdir(path):
             allowed |= READ_DIRECTORY
         rule = struct.pack("=Qi", allowed, place)
@@ -133,11 +141,13 @@ def filter_system_calls(program):
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
+    # The kernel counts instructions, of 8 bytes each.
     described = Program(len(program) // 8, program)
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described))
 
 
 def prctl(option, value, pointer=None):
+    # The kernel wants unused arguments to be zero in all 64 bits, and a plain int sets 32 of them.
     zero = ctypes.c_ulong(0)
     result = library().prctl(option, ctypes.c_ulong(value), pointer or zero, zero, zero)
     checked(result, f"prctl {option}")
@@ -160,12 +170,15 @@ def checked(result, name):
 def script(header, nowhere):
     """The program as `__main__`. Its output is its own business, and its errors are nobody's."""
     os.write(1, READY)
+    # What it writes to stderr would only fill the file that is read when a start has failed.
     silence(nowhere, 2)
     execute(header["source"], "__main__")
 
 
 def candidate(header, nowhere):
     """The program as a module, then its functions as they are asked for."""
+    # The conversation moves to other descriptors, so that what the program reads
+    # and prints does not mix with it.
     out = os.dup(1)
     requests = os.fdopen(os.dup(0), "rb")
     os.write(out, READY)
@@ -174,6 +187,7 @@ def candidate(header, nowhere):
     objects: dict[int, object] = {}
     for line in requests:
         reply = json.dumps(answered(json.loads(line), namespace, objects)).encode() + b"\n"
+        # A pipe may take less than all of it at once.
         while reply:
             reply = reply[os.write(out, reply) :]
 
@@ -188,6 +202,8 @@ def checker(header, nowhere):
     results = called(header, link) if "calls" in header else asserted(header, link)
     for passed in results:
         os.write(out, b"1" if passed else b"0")
+        # The remaining tests could only fail too, and the caller wants
+        # to know why the candidate ended.
         if link.gone:
             os._exit(CANDIDATE_GONE)
         if not passed and header["stop"]:
@@ -203,6 +219,8 @@ def silence(nowhere, *descriptors):
 
 def execute(source, name):
     """Run the program in a module of its own. Running out of memory has an exit code."""
+    # Registered like an imported module, since dataclasses and pickle look up the
+    # module of a class by its name.
     module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = ["answer.py"]
@@ -223,12 +241,15 @@ def encode(value, refer):
     """Plain data as JSON: scalars as they are, the rest as [kind, ...], and anything else as what
     `refer` makes of it.
     """
+    # Everything but scalars becomes a list that begins with its kind, so that `decode` cannot take
+    # a list of the program for something else.
     if value is None or isinstance(value, (int, float, str)):
         return value
     for kind, base in SHAPES.items():
         if isinstance(value, base):
             return [kind, *(encode(item, refer) for item in value)]
     if isinstance(value, dict):
+        # Pairs instead of a JSON object, whose keys could only be texts.
         items = ([encode(key, refer), encode(item, refer)] for key, item in value.items())
         return ["dict", *items]
     if isinstance(value, (bytes, bytearray)):
@@ -275,6 +296,7 @@ def answered(request, namespace, objects):
         return objects[key] if kind == "object" else named(key, namespace)
 
     def refer(value):
+        # Kept alive from here on, so that no other object gets the same id.
         objects[id(value)] = value
         return ["object", id(value)]
 
@@ -285,6 +307,8 @@ def answered(request, namespace, objects):
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except BaseException as error:
+        # A program may raise anything, also SystemExit, and the next test is still to be asked. The
+        # text is cut, since a reply that is too long ends the conversation.
         return {"raise": type(error).__name__, "text": str(error)[:200]}
 
 
@@ -346,6 +370,7 @@ class Remote:
     """
 
     def __init__(self, link, place):
+        # Past `__setattr__`, which would send the names to the candidate.
         self.__dict__.update(_link=link, _place=place)
 
     def __call__(self, *arguments, **keywords):
@@ -428,6 +453,8 @@ def asserted(header, link):
     """Whether each statement that tests something runs through; the others prepare."""
     tree = ast.parse(header["asserts"])
     namespace = {name: Remote(link, ["name", name]) for name in free_names(tree)}
+    # One at a time in one namespace: a test that fails does not end the others, and all
+    # see what was defined before them.
     for statement in tree.body:
         try:
             exec(compile(ast.Module([statement], []), "tests.py", "exec"), namespace)

@@ -107,8 +107,11 @@ class Math(Verifier):
         """A status for every pair. Boxes stand for their texts where that is safe, unless they
         cannot be read.
         """
+        # A box is shorter to read than its text, and rollouts that differ in everything but
+        # the box share one kept verdict.
         asked = [only_box(text) or text for text in texts]
         verdicts = self._verdicts(asked, answers)
+        # Math-Verify may still find an answer elsewhere in a text whose box it cannot read.
         again = [
             i
             for i, verdict in enumerate(verdicts)
@@ -133,6 +136,8 @@ class Math(Verifier):
                 pending.append((i, key))
                 items.setdefault(key, {"response": text, "answer": gold})
 
+        # No lock is held in between, so two threads may ask about the
+        # same pair. That costs time alone.
         known = self._recall(items)
         known |= self._ask({key: item for key, item in items.items() if key not in known})
         for i, key in pending:
@@ -144,6 +149,8 @@ class Math(Verifier):
         replies = dict(zip(items, self.pool.run(list(items.values()))))
         unusable = [key for key, reply in replies.items() if reply["status"] == "unusable gold"]
         verdicts = {key: reply["status"] for key, reply in replies.items() if key not in unusable}
+        # Before the error below, so that the other verdicts of this batch are not lost. An
+        # uncertain timeout is left out, since another try may give a verdict.
         self._keep({key: verdicts[key] for key in verdicts if replies[key].get("certain", True)})
         if unusable:
             raise ValueError(
@@ -184,4 +191,5 @@ def _easy(text: str | None, gold: str) -> str | None:
 def _key(text: str, gold: str) -> Key:
     if len(text) <= LONG:
         return text, gold
+    # Plain UTF-8 refuses halves of surrogate pairs, which a response may hold.
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), gold

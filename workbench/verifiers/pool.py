@@ -60,6 +60,8 @@ class Worker:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
+        # A file and not a pipe: nobody reads it while the worker runs,
+        # and a full pipe would block it.
         self.complaints = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command,
@@ -67,6 +69,8 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.complaints,
+            # A process group of its own, so that `kill` reaches what
+            # the worker has started as well.
             start_new_session=True,
             env=environment(),
         )
@@ -74,6 +78,7 @@ class Worker:
         assert self.process.stdout is not None
         self.stdin = self.process.stdin
         self.stdout = self.process.stdout
+        # A worker busy with a long item does not read. Writing to it must not hold up the others.
         os.set_blocking(self.stdin.fileno(), False)
         self.jobs: deque[int] = deque()
         self.ready = False
@@ -89,6 +94,7 @@ class Worker:
 
     def send(self, index: int, line: bytes) -> None:
         """Hand over one item more."""
+        # The clock of an item starts when the worker has nothing else before it.
         if not self.jobs:
             self.since = time.monotonic()
         self.jobs.append(index)
@@ -112,6 +118,7 @@ class Worker:
         data = os.read(self.stdout.fileno(), CHUNK)
         if not data:
             return None
+        # A read may end in the middle of a line, whose rest comes with the next one.
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -139,6 +146,8 @@ class Worker:
 
     def abandon(self) -> None:
         """Let go of a process that belongs to the parent of this fork."""
+        # Marked as ended, so that `subprocess` does not wait for a
+        # process that is no child of this one.
         self.process.returncode = 0
         self._close()
 
@@ -191,6 +200,8 @@ class Pool:
         self._pid = os.getpid()
         self._workers: list[Worker] = []
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="verifier-starter")
+        # Given the list and not the pool, since a reference to the pool would keep it alive for
+        # ever. Workers are therefore put into this list and taken out of it in place.
         self._finalizer = weakref.finalize(self, _stop_all, self._workers, self._starter, self._pid)
 
     def run(self, items: Sequence[dict]) -> list[dict]:
@@ -218,6 +229,8 @@ class Pool:
     def _leave_parent(self) -> None:
         """In a forked child: let go of the parent's workers."""
         if self._pid != os.getpid():
+            # Otherwise the end of the child would run the finalizer of
+            # workers that the parent still uses.
             self._finalizer.detach()
             for worker in self._workers:
                 worker.abandon()
@@ -236,6 +249,8 @@ class Pool:
         return fresh
 
     def _start(self) -> Worker:
+        # -P keeps the working directory off the path: a file there
+        # called json.py would be imported.
         command = [sys.executable, "-P", "-m", "workbench.verifiers.worker"]
         command += [self.judge, str(self.memory_mb), str(self.deadline), str(os.getpid())]
         return self._starter.submit(Worker, command).result()
@@ -295,6 +310,7 @@ class _Batch:
 
     def _feed(self, worker: Worker) -> None:
         """Fill the worker's window, and have its input watched only while it is behind."""
+        # Nothing more for a worker that has not yet read what it was given: another may be free.
         while worker.ready and self.waiting and len(worker.jobs) < WINDOW and not worker.behind:
             index = self.waiting.popleft()
             worker.send(index, as_line({"id": index, **self.items[index]}))
@@ -314,12 +330,15 @@ class _Batch:
         """Wait for news, take it, then see who is overdue as of the moment when the news came."""
         events = self.selector.select(patience)
         now = time.monotonic()
+        # A worker whose reply has come is not overdue, even if this process
+        # was too busy to read it in time.
         speaking = {key.data for key, mask in events if mask & selectors.EVENT_READ}
         for key, mask in events:
             if mask & selectors.EVENT_WRITE:
                 key.data.flush()
         for worker in speaking:
             self._hear(worker)
+        # Over a copy, since `_overdue` replaces workers in the list.
         for worker in list(self.pool.crew(0)):
             left = worker.time_left(self.pool.deadline, now)
             if worker not in speaking and left is not None and left <= 0:
@@ -331,6 +350,8 @@ class _Batch:
             self._bury(worker)
             return
         for message in messages:
+            # The first line says that the judge is loaded. With every line the
+            # clock of the next item starts.
             if worker.ready:
                 self._answer(worker, message)
             else:
@@ -346,6 +367,7 @@ class _Batch:
     def _overdue(self, worker: Worker) -> None:
         if not worker.ready:
             raise RuntimeError(f"verifier worker did not start within {START_SECONDS:.0f} seconds")
+        # Charged to the first item alone. `_succeed` gives the ones behind it to others.
         self._answer(worker, {"status": "timeout", "certain": False})
         self._unregister(worker)
         worker.stop()
@@ -355,6 +377,7 @@ class _Batch:
         """A worker has died: charge its current item, unless the death came from outside, once."""
         self._unregister(worker)
         code = worker.kill()
+        # An operator or the system may have ended it. Faults such as SIGSEGV are those of the item.
         from_outside = code < 0 and -code not in OWN_FAULTS
         if not worker.ready:
             self._failed_start(worker, code, from_outside)
@@ -389,6 +412,7 @@ def environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": path,
+        # Where a library walks over a set of texts, the order is the same in every worker.
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -396,6 +420,7 @@ def environment() -> dict[str, str]:
 
 
 def _stop_all(workers: list[Worker], starter: ThreadPoolExecutor | None, pid: int) -> None:
+    # A forked child inherits the finalizer, and the workers are not its own.
     if os.getpid() != pid:
         return
     while workers:

@@ -98,6 +98,7 @@ class Limits:
     def resources(self, kind: str) -> dict[str, int]:
         """As resource limits of a sandbox of that kind."""
         limits = {
+            # A second line of defence behind the deadline. The kernel counts whole seconds.
             "CPU": ceil(self.deadline) + 1,
             "AS": self.memory_mb * 2**20,
             "FSIZE": 2**20,
@@ -106,6 +107,7 @@ class Limits:
             "MEMLOCK": 0,
             "MSGQUEUE": 0,
         }
+        # The kernel counts by user, and in the weak sandbox that is whoever started the training.
         if kind == "bwrap":
             limits["NPROC"] = self.threads
         return limits
@@ -135,6 +137,7 @@ class Sandbox:
         else:
             self.command = [sys.executable]
             script = str(INSIDE)
+        # No installed packages, nothing from the working directory, and no bytecode written.
         self.command += ["-s", "-S", "-P", "-B", script]
         # A sandbox that cannot start says so now.
         self.start({"role": "script", "source": ""}).finish()
@@ -152,6 +155,8 @@ class Sandbox:
     def opening(self, header: dict[str, Any]) -> bytes:
         """What the process's standard input begins with: the header, and what to give up."""
         text = json.dumps(header | {"confine": self._confinement()}).encode()
+        # The length comes first, so that the process can tell the header
+        # from what its program is to read.
         return b"%08d" % len(text) + text
 
     def _confinement(self) -> dict[str, Any]:
@@ -164,6 +169,7 @@ class Sandbox:
         return {
             "user": _free_user() if root and not weak else None,
             "capabilities": root and linux,
+            # Bubblewrap has --die-with-parent for this.
             "parent": os.getpid() if weak and linux else None,
             "limits": self.limits.resources(self.kind),
             "files": [*interpreter_files(), str(INSIDE)] if weak and has_landlock() else None,
@@ -208,6 +214,7 @@ class Process:
         self.output = bytearray()
         self.how = "ended"
         self.seconds = 0.0
+        # A file and not a pipe, which would block the process when full.
         self.complaints = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command,
@@ -256,6 +263,7 @@ class Process:
         assert stdout is not None
         os.set_blocking(stdin.fileno(), False)
         began = None
+        # The start does not count. The deadline runs from the first byte, which is `READY`.
         until = time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(stdin, selectors.EVENT_WRITE)
@@ -272,6 +280,7 @@ class Process:
                 if self.output and began is None:
                     began = time.monotonic()
                     until = began + seconds
+        # A program that closes its output and computes on is still held to the deadline.
         self.how = self._ending(until)
         if began is not None:
             self.seconds = time.monotonic() - began
@@ -320,6 +329,7 @@ class Process:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+        # As shells count, and as bubblewrap does when a signal has ended the program inside.
         return 128 - code if code < 0 else code
 
     def close(self) -> None:
@@ -336,6 +346,7 @@ class Process:
 
 def left_open() -> str:
     """What `sandbox="weak"` leaves open on this machine, in a sentence for a warning."""
+    # From the least to the most that is open: each missing part replaces the list before it.
     gaps = ["see which files exist"]
     if not has_landlock():
         gaps = [
@@ -368,6 +379,8 @@ def bubblewrap() -> list[str]:
     program = shutil.which("bwrap")
     if program is None:
         raise RuntimeError(f"sandbox='bwrap' needs bubblewrap, and there is no `bwrap`: {INSTALL}")
+    # Not --unshare-all, which would include users: as root there is no
+    # namespace of users (see `_user`).
     namespaces = [
         "--unshare-pid",
         "--unshare-net",
@@ -407,6 +420,8 @@ def _version(program: str) -> tuple[int, ...]:
 
 def _free_user() -> int:
     first, last = FREE_USERS
+    # At random, so that programs side by side seldom share a user: the kernel counts
+    # threads and permits signals by user.
     return first + secrets.randbelow(last - first + 1)
 
 
@@ -426,6 +441,7 @@ def _standard_library() -> list[str]:
 
 def _mounts() -> list[str]:
     """The file system: libraries and the interpreter, without anything installed besides."""
+    # Many systems have /lib as a link to /usr/lib. Linked again, each folder is mounted once.
     links = [path for path in LIBRARIES if os.path.islink(path)]
     mounted = [
         path for path in interpreter_files() if path not in links and not path.startswith("/dev/")
@@ -439,6 +455,7 @@ def _mounts() -> list[str]:
         arguments += ["--symlink", os.readlink(path), path]
     for path in mounted:
         arguments += ["--ro-bind", path, path]
+    # Installed packages lie inside the folders just mounted, and empty ones are mounted over them.
     for folder in sorted({*_standard_library(), "/usr/lib"}):
         for pattern in ("*-packages", "python3*/*-packages"):
             for installed in sorted(Path(folder).glob(pattern)):

@@ -20,6 +20,7 @@ Numbers = tuple[int | None, int | None]
 # The machine's name in Python: its column in the tables, and the kernel's name for it.
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
+# Both machines can also make processes by clone, which `program` allows for threads alone.
 PROCESSES: dict[str, Numbers] = {
     "fork": (57, None),
     "vfork": (58, None),
@@ -54,9 +55,11 @@ OTHER_PROCESSES: dict[str, Numbers] = {
     "sched_setattr": (314, 274),
     "ioprio_set": (251, 30),
 }
+# Everything else that reaches a network needs a socket first.
 NETWORK: dict[str, Numbers] = {
     "socket": (41, 198),
 }
+# A new namespace of users would make a program root inside of it, and root may mount.
 NAMESPACES: dict[str, Numbers] = {
     "unshare": (272, 97),
     "setns": (308, 268),
@@ -105,6 +108,7 @@ INTERFACES: dict[str, Numbers] = {
     "finit_module": (313, 273),
     "delete_module": (176, 106),
 }
+# Changes by path, and to what is not content. Opening to write is judged in `program`.
 CHANGES_TO_FILES: dict[str, Numbers] = {
     "creat": (85, None),
     "truncate": (76, 45),
@@ -216,6 +220,8 @@ def program(machine: str, writing: bool) -> bytes:
         Instructions of 8 bytes each.
     """
     column, name = MACHINES[machine]
+    # The numbers mean other calls on other machines, so a call made as another one ends the
+    # process.
     code: list[Instruction] = [
         (LOAD, 0, 0, MACHINE),
         (JUMP_IF_EQUAL, 1, 0, name),
@@ -228,6 +234,8 @@ def program(machine: str, writing: bool) -> bytes:
         code += _when(numbers[column], [(RETURN, 0, 0, EPERM)])
     for numbers in UNKNOWN.values():
         code += _when(numbers[column], [(RETURN, 0, 0, ENOSYS)])
+    # Calls that are judged by one argument, counted from 0: the flags of clone, the option of
+    # prctl, the command of fcntl, the flags of open and openat.
     code += _when(CLONE[column], _only_with(0, CLONE_THREAD))
     code += _when(PRCTL[column], _not_equal(0, PR_SET_PDEATHSIG))
     code += _when(FCNTL[column], _one_of(1, FCNTL_COMMANDS))
@@ -235,6 +243,7 @@ def program(machine: str, writing: bool) -> bytes:
         code += _when(OPEN[column], _without(1, WRITING))
         code += _when(OPENAT[column], _without(2, WRITING))
     code.append((RETURN, 0, 0, ALLOW))
+    # struct sock_filter: operation, steps to skip if true, steps to skip if false, operand.
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
@@ -242,6 +251,7 @@ def _when(number: int | None, body: list[Instruction]) -> list[Instruction]:
     """Run `body`, which returns in any case, for the system call of that number."""
     if number is None:
         return []
+    # Goes on into the body where the number is equal, and skips it otherwise.
     return [(JUMP_IF_EQUAL, 0, len(body), number), *body]
 
 
@@ -281,4 +291,6 @@ def _one_of(argument: int, values: tuple[int, ...]) -> list[Instruction]:
 
 def _load(argument: int) -> Instruction:
     """The lower half of an argument, which is all of a flag or a command."""
+    # Arguments follow the number, the machine and the instruction pointer, 8 bytes each. Both
+    # machines store the lower half first.
     return (LOAD, 0, 0, 16 + 8 * argument)

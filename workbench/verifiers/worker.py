@@ -66,6 +66,8 @@ class Fork:
             try:
                 serve(judge, memory_mb, parent, items, replies)
             finally:
+                # A fork must not run on in the code, or the exit
+                # handlers, of what it was copied from.
                 os._exit(1)
         os.close(items)
         os.close(replies)
@@ -79,6 +81,7 @@ class Fork:
         """The reply to a line: the fork's own, a `timeout` after `deadline` seconds, or a `crash`
         if it has died instead.
         """
+        # Processor time says whether the fork computed, and the clock on the wall when to stop.
         began = self._computed()
         end = time.monotonic() + deadline
         reply = b""
@@ -108,6 +111,7 @@ class Fork:
         process dies in the same way, for the parent to see.
         """
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        # A signal such as SIGKILL comes from outside, and says nothing about the answer.
         if code < 0 and -code not in OWN_FAULTS:
             os.kill(os.getpid(), signal.SIGKILL)
         self.ended = True
@@ -119,6 +123,7 @@ class Fork:
         if not self.ended:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
+        # What the fork had started became a child of this process when the fork died.
         for pid in children():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -131,6 +136,8 @@ def serve(judge: Judge, memory_mb: int, parent: int, items: int, replies: int) -
     reply when it runs out of memory.
     """
     die_with_parent(parent)
+    # Besides the silenced outputs, a fork keeps these two and nothing else that its parent has
+    # open: if it held the other ends of its own pipes, it would never see them close.
     os.dup2(items, 0)
     os.dup2(replies, 3)
     os.closerange(4, 256)
@@ -147,6 +154,7 @@ def children() -> Iterator[int]:
     have become its own.
     """
     listing = f"/proc/self/task/{os.getpid()}/children"
+    # Read again until it is empty: killing one process may bring up its children.
     while os.path.exists(listing):
         with open(listing) as file:
             pids = file.read().split()
@@ -161,6 +169,7 @@ def die_with_parent(parent: int) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The parent may have ended before the kernel was asked, and then no signal comes.
         if os.getppid() != parent:
             sys.exit("the parent is gone")
 
@@ -240,8 +249,10 @@ def main(name: str, memory_mb: str, deadline: str, parent: str) -> None:
     """
     die_with_parent(int(parent))
     adopt_orphans()
+    # Before the judge is loaded, since libraries may print while they are imported.
     replies = private_stdout()
     judge = load(name)
+    # Not before, since an error while loading is what the parent shows when the start fails.
     silence_outputs()
     gc.freeze()  # so that the collector does not touch, and thereby copy, what forks share
     fork = Fork(judge, int(memory_mb))
