@@ -47,19 +47,24 @@ def prices(
     """
     with style():
         ax = ax or new_axes(4.2)
+        # The baseline comes first, so that its look does not depend on the other labels.
         labels = list(dict.fromkeys(table["label"]))
         styles = looks([baseline, *labels])
+        # The baseline against itself. A label with an underscore is left out of the legend.
         ax.axhline(1, color=styles[baseline].colour, lw=1.5, label=f"_{baseline}")
         for label in labels:
             part = table[table["label"] == label]
             look = styles[label]
             text = f"{plain(label)} (n = {int(part['n'].iloc[0])})"
             ax.plot(part["price"], part["ratio"], color=look.colour, ls=look.dash, label=text)
+            # Where a run was censored an end of the interval is open, and there is no band to
+            # fill.
             known = part[np.isfinite(part["high"]) & (part["low"] > 0)]
             ax.fill_between(
                 known["price"], known["low"], known["high"], color=look.colour, alpha=0.15, lw=0
             )
         ax.set(xscale="log", yscale="log")
+        # After the lines are drawn, since the ticks and the marks below need the final limits.
         low, high = _limits(table)
         ax.set_ylim(low, high)
         ax.set_xlim(table["price"].min(), table["price"].max())
@@ -113,6 +118,7 @@ def resolution(
                 table.index, table["half_width"], color=colour, marker=marker, label=plain(name)
             )
             ax.plot(table.index, table["at_80"], color=colour, ls="--", label=f"_{name}")
+        # Lines without points, for a legend that explains dashes once and not for every table.
         ax.plot([], [], color=INK, label="half-width of an interval")
         ax.plot([], [], color=INK, ls="--", label="found 4 times of 5")
         sizes = sorted({n for table in tables.values() for n in table.index})
@@ -124,6 +130,8 @@ def resolution(
 
 def _limits(table: pd.DataFrame) -> tuple[float, float]:
     """The y axis: all ratios, and intervals as far as they do not dwarf them."""
+    # At least a tenth around 1, so that arms that cost the same are not magnified into a
+    # difference.
     ratios = table["ratio"]
     return float(min(ratios.min(), 0.9) / 1.3), float(max(ratios.max(), 1.1) * 1.3)
 
@@ -131,6 +139,8 @@ def _limits(table: pd.DataFrame) -> tuple[float, float]:
 def _plain_ticks(ax: Axes) -> None:
     """Plain numbers at the ticks of two logarithmic axes."""
     for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+        # Decades alone would leave a narrow axis with one tick, and many ticks would crowd a wide
+        # one.
         decades = [0.01, 0.1, 1, 10, 100]
         between = [0.25, 0.5, 2, 4, 8] if high / low < 100 else [0.03, 0.3, 3, 30]
         ticks = sorted(tick for tick in decades + between if low <= tick <= high)
@@ -142,9 +152,11 @@ def _mark_break_even(ax: Axes, table: pd.DataFrame, styles: Mapping[str, object]
     """A dot with its interval at the height of 1."""
     left, right = ax.get_xlim()
     for label, row in table.iterrows():
+        # An arm that is cheaper at every price has no break-even.
         if not np.isfinite(row["price"]):
             continue
         colour = styles[str(label)].colour  # type: ignore[attr-defined]
+        # An interval that goes on beyond the prices tried ends at the edge of the axes.
         ends = [max(row["low"], left), min(row["high"], right)]
         if not np.isnan(ends).any():
             ax.plot(ends, [1, 1], color=colour, lw=4, solid_capstyle="butt", label=f"_{label}")
@@ -153,6 +165,7 @@ def _mark_break_even(ax: Axes, table: pd.DataFrame, styles: Mapping[str, object]
 
 def _mark_machine(ax: Axes, name: str, place: float | tuple[float, float, float]) -> None:
     """A vertical line with its name along it."""
+    # A price that was not measured, such as that of FLOPs, comes without an interval.
     price, low, high = place if isinstance(place, tuple) else (place, place, place)
     ax.axvline(price, color=SOFT, lw=1, ls=":")
     if high > low:

@@ -124,14 +124,18 @@ def learning_curve(
     Axes
     """
     groups = arms(records)
+    # Held-out scores of several arms mean something side by side only on the same problems.
     if len(groups) > 1 and is_held_out(y):
         comparable(groups)
     with style():
         ax = ax or new_axes()
+        # Looks depend on all labels of a figure. What earlier calls drew is counted first, so
+        # that new lines look unlike the old ones.
         drawn = [str(line.get_label()) for line in ax.lines]
         taken = [label.partition(" (n = ")[0] for label in drawn if not label.startswith("_")]
         styles = looks([*taken, *groups])
         curves = {label: _curves(group, x, y, smooth) for label, group in groups.items()}
+        # Known only when all curves are: "common" is where the first of them ends.
         end = _end(curves, until)
         for label, of_label in curves.items():
             text = f"{plain(label)} (n = {len(of_label)})"
@@ -186,6 +190,7 @@ def course_grid(
     if is_held_out(y):
         comparable(groups)
     others = [label for label in groups if label != baseline]
+    # Rounded up, so that the last row may be a partial one.
     rows = -(-len(others) // columns)
     with style():
         figure = figure or plt.figure(figsize=(WIDTH, 0.7 + 1.75 * rows), layout="constrained")
@@ -193,6 +198,7 @@ def course_grid(
         styles = looks(groups)
         counts = {label: len(group) for label, group in groups.items()}
         for ax, label in zip(axes.flat, others):
+            # The baseline first, so that the method is drawn over it.
             for name in (baseline, label):
                 curves = _curves(groups[name], x, y, 1)
                 band(ax, curves, plain(name), styles[name], until, points=False)
@@ -237,6 +243,7 @@ def sampled_and_greedy(
     group = one_setting(records)
     with style() as colours:
         ax = ax or new_axes()
+        # What stands in brackets behind the accuracy, such as "avg@8".
         sampled = axis_label("accuracy", group).partition("(")[2].rstrip(")")
         for y, name, colour in (
             ("accuracy", f"sampled ({sampled})", colours[0]),
@@ -275,13 +282,17 @@ def accuracy_by_level(
     ax : Axes, optional
     """
     group = one_setting(records)
+    # Seeds have the same held-out problems, so a mean over all rows is one over problems and
+    # seeds.
     evals = pd.concat([record.evals for record in group], ignore_index=True)
+    # A set, since a run that was evaluated once has one round that is first and last.
     if rounds is None:
         rounds = sorted({int(evals["round"].min()), int(evals["round"].max())})
     _check_known(set(evals["round"]), rounds, "an evaluated round")
     evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
     table = evals.pivot_table(index="level", columns="round", values="accuracy")
     table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
+    # The name of the columns would become the title of a legend whose entries say it already.
     table.columns.name = None
     return by_level(table, title=who(group) if title is None else title, legend=legend, ax=ax)
 
@@ -310,6 +321,7 @@ def zero_gradient(
     """
     group = one_setting(records)
     tables = pd.concat([record.rounds for record in group], ignore_index=True)
+    # The mean over seeds first, and then the moving mean over rounds.
     rounds = tables.groupby("round")[["all_negative", "all_positive"]].mean()
     smoothed = rounds.rolling(smooth, min_periods=1).mean()
     wrong = smoothed["all_negative"].to_numpy()
@@ -318,9 +330,11 @@ def zero_gradient(
     with style():
         ax = ax or new_axes()
         colours = [NAMED[name] for name in shares]
+        # The three shares add up to 1, so together they fill the axes.
         drawn = ax.stackplot(
             rounds.index, list(shares.values()), labels=list(shares), colors=colours, lw=0
         )
+        # A single round would make limits without any width.
         last = max(rounds.index[-1], rounds.index[0] + 1)
         ax.set(ylim=(0, 1), xlim=(rounds.index[0], last))
         short_numbers(ax, "round")
@@ -361,12 +375,16 @@ def success_rates(
         ax = ax or new_axes()
         ends = (rates == 0) | (rates == 1)
         ax.hist(
+            # The two ends are left out of the histogram, where they would lie in the first and
+            # the last bin.
             rates[~ends],
             np.linspace(0, 1, bins + 1).tolist(),
             color=NAMED["solved sometimes"],
             label="solved sometimes",
             rwidth=0.85,
         )
+        # Beside the axis from 0 to 1, not on it, so that they cannot be taken for rates near the
+        # ends.
         for place, value, name in ((-0.04, 0, "never solved"), (1.04, 1, "always solved")):
             ax.bar(place, (rates == value).sum(), 0.04, color=NAMED[name], label=name)
         ax.set_xlim(-0.09, 1.09)
@@ -405,6 +423,7 @@ def pretraining(
     with style() as colours:
         ax = ax or new_axes()
         several = len(names) > 1
+        # Levels have an order, and so have the shades; a single column takes the first colour.
         shades = sns.color_palette("viridis_r", len(names)) if several else colours[:1]
         for name, colour in zip(names, shades):
             values = frame[name].rolling(smooth, min_periods=1).mean()
@@ -444,6 +463,7 @@ def by_level(
         )
     with style() as colours:
         ax = ax or new_axes()
+        # The bars of a level share 0.8 of its place, and the rest keeps the levels apart.
         width = 0.8 / len(table.columns)
         for i, name in enumerate(table.columns):
             places = np.arange(len(table)) + i * width
@@ -487,9 +507,11 @@ def overview(record: Record, *, figure: Figure | None = None) -> Figure:
     """Four panels on one run: reward, held-out accuracy, accuracy by level, shares of groups."""
     with style() as colours:
         figure = figure or plt.figure(figsize=(WIDTH, 5.6), layout="constrained")
+        # `watch` draws the same figure again and again.
         figure.clear()
         (reward, accuracy), (levels, shares) = figure.subplots(2, 2)
         rounds = record.rounds
+        # A run that has just begun has no round yet, or no evaluation; its panels stay empty.
         if len(rounds):
             smoothed = rounds["reward"].rolling(10, min_periods=1).mean()
             reward.plot(rounds["round"], rounds["reward"], color=colours[0], alpha=0.3, lw=1)
@@ -532,6 +554,8 @@ def watch(run: Any, n: int, *, every: int = 5) -> Iterator[dict[str, Any]]:
     figure = None
     handle = None
     for row in run.rounds(n):
+        # Handed on before drawing, so that a slow figure does not keep the caller waiting for its
+        # row.
         yield row
         if row["round"] % every == 0 or row["round"] == n:
             figure, handle = _show(run.record, figure, handle)
@@ -563,13 +587,16 @@ def band(
     points : bool
         Whether to mark the points of curves that have few.
     """
+    # Only where all seeds have a value: beyond it, the mean would jump when a seed drops out.
     start = max(x[0] for x, _ in curves)
     stop = min(x[-1] for x, _ in curves)
     stop = stop if end is None else min(stop, end)
     places = curves[0][0]
     places = places[(places >= start) & (places <= stop)]
+    # The curve goes on to the very end that was asked for, between two points if need be.
     if end is not None and stop > (places[-1] if len(places) else -np.inf):
         places = np.append(places, stop)
+    # (seeds, places), whatever rounds or costs the seeds were evaluated at.
     values = np.array([np.interp(places, x, y) for x, y in curves])
     intervals = np.array([mean_interval(column) for column in values.T])
     mean, half = intervals.T
@@ -596,6 +623,8 @@ def axis_label(y: str, records: Sequence[Record] = ()) -> str:
     if y != "accuracy":
         return label
     samples = set()
+    # Three are enough to see whether the samples differ, and every one has to be read from the
+    # disk.
     for record in records[:3]:
         evals = record.evals
         if len(evals):
@@ -627,10 +656,13 @@ def _curve(record: Record, x: Any, y: str, smooth: int) -> tuple[np.ndarray, np.
     if is_held_out(y):
         values = scores(record, y)
         places = spent(record, x)
+        # Spending is known by round, of which only the evaluated ones have a score.
         return places.loc[values.index].to_numpy(), values.to_numpy()
     rounds = record.rounds
+    # Columns of text, such as warnings, cannot be drawn.
     known = [name for name in rounds if rounds[name].dtype.kind in "iufb"]
     _check_known([*known, "accuracy", "greedy", "pass@k"], [y], "a score or a column of the rounds")
+    # Without round 0, which has no row in the rounds table.
     places = spent(record, x).to_numpy()[1:]
     return places, rounds[y].rolling(smooth, min_periods=1).mean().to_numpy(dtype=float)
 
@@ -651,12 +683,14 @@ def _show(record: Record, figure: Any, handle: Any) -> tuple[Any, Any]:
         from IPython.display import display
     except ImportError:
         return None, None
+    # IPython may be installed without a notebook being there.
     if get_ipython() is None:
         return None, None
     if figure is None:
         figure = plt.figure(figsize=(WIDTH, 5.6), layout="constrained")
         plt.close(figure)  # shown by its handle alone, not once more at the end of the cell
     overview(record, figure=figure)
+    # The first drawing opens an output, and all later ones replace it.
     if handle is None:
         return figure, display(figure, display_id=True)
     handle.update(figure)

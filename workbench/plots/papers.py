@@ -62,7 +62,9 @@ __all__ = [
     "waterfall",
 ]
 
+# Diagonals of `sampled_and_trained`: trained over sampled, with their names.
 SHARES = {1.0: "all", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
+# Where all ratios lie between a half and two, powers of two would leave fewer than three ticks.
 NARROW_TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 2)
 RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
 USUAL_NAME = 14  # letters of a row or column of a heat map
@@ -94,6 +96,7 @@ def dots(
     """
     with style() as colours:
         ax = ax or row_axes(len(table))
+        # Rows of a table are read from above, while the y axis counts from below.
         places = np.arange(len(table))[::-1]
         ax.errorbar(
             table["mean"],
@@ -143,6 +146,7 @@ def differences(
         The finding, and the x axis.
     ax : Axes, optional
     """
+    # The baseline has no difference to itself, and arms without a common seed have none either.
     table = table[table["difference"].notna()]
     with style() as colours:
         ax = ax or row_axes(len(table))
@@ -187,6 +191,7 @@ def leaderboard(
     if isinstance(tables, pd.DataFrame):
         tables = {"": tables}
     first = next(iter(tables.values()))
+    # One order for all panels, so that a row is the same method in each of them.
     order = first.drop(index=baseline)["ratio"].dropna().sort_values().index
     places = np.arange(len(order))[::-1]
     with style():
@@ -199,11 +204,13 @@ def leaderboard(
                 row = table.loc[method]
                 _ratio(ax, place, row["ratio"], row["low"], row["high"], styles[method].colour)
             ax.set_title(plain(name))
+        # Ticks and limits are settled when all panels are drawn, since they share them.
         _ratio_axes(list(axes), {name: table.loc[order] for name, table in tables.items()})
         for ax in axes:
             ax.set_yticks(places, [""] * len(order))
             ax.set_ylim(-0.7, len(order) - 0.3)
             ax.grid(visible=False, axis="y")
+        # Names stand once, at the left; the other panels keep their ticks without text.
         names = _with_seeds(order, first.loc[order].get("pairs"))
         axes[0].set_yticks(places, names)
         figure = axes[0].figure
@@ -237,6 +244,7 @@ def stacked(
         The finding, and the x axis.
     ax : Axes, optional
     """
+    # A part that never occurs would only lengthen the legend.
     table = table.loc[:, (table != 0).any()]
     with style():
         ax = ax or row_axes(len(table) + 1)
@@ -245,6 +253,7 @@ def stacked(
         for name, colour in named_colours(table.columns, palette).items():
             text = (names or {}).get(name, plain(name))
             ax.barh(places, table[name], left=start, color=colour, height=0.65, label=text)
+            # The next part begins where this one ends.
             start = start + table[name].to_numpy()
         _name_rows(ax, table, places)
         finish(ax, title=title, xlabel=label, legend="above")
@@ -285,9 +294,11 @@ def waterfall(
         places = np.arange(len(table) + 2)[::-1]
         ax.barh(places[0], start, color=SOFT, height=0.65)
         _beside(ax, start, places[0], f"{start:.3g}")
+        # Where the cost stands before each step; a step that saves moves it to the left.
         left = float(start)
         for place, (_, row) in zip(places[1:], table.iterrows()):
             saved = float(row["value"])
+            # A bar is drawn from its smaller end, whichever way the step goes.
             begin = min(left, left - saved)
             end = max(left, left - saved)
             colour = saving if saved >= 0 else costing
@@ -302,6 +313,7 @@ def waterfall(
             left -= saved
         ax.barh(places[-1], left, color=PALETTE[0], height=0.65)
         _beside(ax, left, places[-1], f"{left:.3g}")
+        # Bars of no length, for the legend alone.
         for colour, text in ((saving, "saves"), (costing, "costs more")):
             ax.barh(0, 0, color=colour, label=text)
         ax.set_yticks(places, [names[0], *map(plain, table.index), names[1]])
@@ -461,6 +473,7 @@ def trajectory_grid(
     with style():
         figure = figure or plt.figure(figsize=(WIDTH, 4.2), layout="constrained")
         axes = figure.subplots(2, len(problems), sharex=True, sharey="row", squeeze=False)
+        # The success rate above, the rollouts below, and the same problem in both.
         for problem, column in zip(problems, axes.T):
             for name, ax in zip(("rate", "rollouts"), column):
                 series = {label: table.loc[problem, name] for label, table in visits.items()}
@@ -468,6 +481,7 @@ def trajectory_grid(
             # The name of the family stands before a slash, and is the same for all.
             column[0].set(title=plain(str(problem).split("/", 1)[-1]), xlabel="")
         axes[0, 0].set_ylabel("success rate")
+        # The rows share their y axis, so the limit comes from all problems and methods.
         largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
         axes[1, 0].set(ylabel="rollouts", ylim=(0, 1.08 * largest))
         for ax in axes.flat:
@@ -507,6 +521,7 @@ def counts(
         largest = max(int(np.max(values)) for values in series.values())
         # Whole numbers, so that every bar stands for equally many of them.
         width = -(-(largest + 1) // 60)
+        # Between whole numbers, so that none of them lies on the border of two bars.
         edges = [start - 0.5 for start in range(0, largest + 1 + width, width)]
         styles = looks(series)
         for name, values in series.items():
@@ -596,6 +611,8 @@ def heatmap(
     tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
     wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
     with style():
+        # The figure grows with its rows and columns, so that the numbers in the cells stay
+        # readable.
         if ax is None:
             width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
             ax = new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
@@ -661,9 +678,11 @@ def transitions(
                 ax.set_yticklabels([])
             if number + columns < len(tables):
                 ax.set_xticklabels([])
+        # An odd number of tables leaves the last place of the grid empty.
         for ax in list(axes.flat)[len(tables) :]:
             ax.set_axis_off()
         used = axes.ravel()[: len(tables)]
+        # One bar for all panels, which is possible since all of them end at 100 %.
         figure.colorbar(
             used[0].collections[0], ax=list(used), label="% of the row's problems", shrink=0.8
         )
@@ -708,6 +727,7 @@ def correlation_maps(
     CBS (arXiv 2602.08499), figure 9.
     """
     n = f", {seeds(counts)} seeds" if len(counts) else ""
+    # Panels are as high as their numbers of rows, so that all cells have the same size.
     heights = [len(mean), len(deviation)] + ([1] if spread is not None else [])
     with style():
         if figure is None:
@@ -731,6 +751,7 @@ def correlation_maps(
             ax=axes[1],
         )
         if spread is not None:
+            # As a single row under the other two, feature below feature.
             row = spread[["ratio"]].T.rename(index={"ratio": "ratio"})
             heatmap(
                 row,
@@ -767,12 +788,16 @@ def sampled_and_trained(
         ax = ax or new_axes(4.2)
         sampled = table["sampled"].to_numpy(float)
         trained = table["trained"].to_numpy(float)
+        # Factors and not distances, since both axes are logarithmic; names need most room on the
+        # right.
         left = sampled.min() / 2.6
         right = sampled.max() * 2.8
         low = trained.min() / 1.6
         high = trained.max() * 2
         for share, name in SHARES.items():
             ax.plot([left, right], [share * left, share * right], color=GRID, lw=1, zorder=0)
+            # The name of a diagonal stands where the diagonal leaves the axes, at the top or on
+            # the right.
             x = min(right, high / share) / 1.12
             ax.text(
                 x,
@@ -789,6 +814,7 @@ def sampled_and_trained(
         for number, kind in enumerate(kinds):
             part = table[table["kind"] == kind]
             marker = MARKERS[number]
+            # One legend entry a kind of marker; the dots are named one by one.
             ax.plot([], [], marker, color=SOFT, ms=7, ls="none", label=plain(kind))
             for name, row in part.iterrows():
                 colour = styles[str(name)].colour
@@ -808,6 +834,7 @@ def sampled_and_trained(
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(plt.FixedLocator([0.5, 1, 2, 4, 8, 16, 32, 64]))
             axis.set_major_formatter("{x:g}")
+            # Minor ticks of a log axis would write their own numbers between these.
             axis.set_minor_locator(plt.NullLocator())
         finish(
             ax,
@@ -846,6 +873,7 @@ def gains(
     with style():
         if axes is None:
             figure = plt.figure(figsize=(WIDTH, 1.3 + 0.3 * len(first)), layout="constrained")
+            # One x axis for all budgets, so that the same gain has the same length in each panel.
             axes = list(figure.subplots(1, len(tables), sharex=True, squeeze=False)[0])
         styles = looks(map(str, first.index))
         for ax, (name, table) in zip(axes, tables.items()):
@@ -899,6 +927,7 @@ def spent_and_gained(
     sampled_and_trained(table, title=titles[0], ax=upper)
     gains(tables, label=label, axes=lower)
     if titles[1]:
+        # The title of the lower half alone; the upper one has its own.
         below.suptitle(titles[1], x=0.01, ha="left", weight="bold")
     return [upper, *lower]
 
@@ -929,10 +958,12 @@ def verdicts(
     """
     shown = verdict_table(table, digits).reset_index(drop=True)
     claims = [textwrap.fill(text.replace("$", r"\$"), wrap) for text in shown["claim"]]
+    # In lines of text: a claim that is wrapped takes more of them.
     heights = np.array([0.3 + 0.5 * (1 + text.count("\n")) for text in claims])
     middles = np.cumsum(heights) - heights / 2
     with style():
         ax = ax or plt.subplots(figsize=(WIDTH, 0.5 + 0.24 * (heights.sum() + 1.2)))[1]
+        # Left ends of the columns, as shares of the width.
         columns = {"claim": 0.0, "published": 0.44, "here": 0.59, "n": 0.765, "verdict": 0.79}
         for name, x in columns.items():
             ax.text(x + 0.006, -0.5, name, weight="bold", size=8, va="center")
@@ -940,6 +971,7 @@ def verdicts(
         for number, row in shown.iterrows():
             y = middles[number]
             top = y - heights[number] / 2
+            # A line above the first claim of a paper, and its name beside it.
             if row["paper"] != before:
                 ax.axhline(top, color=SOFT, lw=0.8)
             verdict = verdict_kind(row["verdict"])
@@ -964,6 +996,8 @@ def verdicts(
                     ha="right",
                 )
             before = row["paper"]
+        # The y axis is turned around, so that the list is read from above; names of papers stand
+        # left of 0.
         ax.set(xlim=(-0.145, 1), ylim=(middles[-1] + heights[-1] / 2 + 0.2, -1.0))
         ax.set_axis_off()
         if title:
@@ -986,6 +1020,8 @@ def _interval(ax: Axes, place: float, value: float, low: float, high: float, col
 def _ratio(ax: Axes, place: float, ratio: float, low: float, high: float, colour: Any) -> None:
     """A ratio with its interval; an end that is open becomes an arrow once the axes are known."""
     clear = low > 1 or high < 1
+    # An open end has no place on a logarithmic axis; the line stops at the ratio and an arrow
+    # goes on.
     ends = [low if low > 0 else ratio, high if np.isfinite(high) else ratio]
     ax.plot(ends, [place, place], color=colour, lw=1.5, solid_capstyle="butt")
     ax.plot(ratio, place, "o", ms=6, color=colour, mfc=colour if clear else ax.get_facecolor())
@@ -1004,9 +1040,11 @@ def _ratio_axes(axes: list[Axes], tables: Mapping[str, pd.DataFrame]) -> None:
     values = np.concatenate(
         [table[["ratio", "low", "high"]].to_numpy(float).ravel() for table in tables.values()]
     )
+    # Open ends do not decide the limits.
     values = values[np.isfinite(values) & (values > 0)]
     low = min(values.min(), 1) / 1.15
     high = max(values.max(), 1) * 1.15
+    # Arrows need room beyond the largest ratio.
     if any((table["high"] == np.inf).any() for table in tables.values()):
         high = max(high, 1.8 * max(table["ratio"].max() for table in tables.values()))
     ticks = [tick for tick in RATIO_TICKS if low <= tick <= high]
@@ -1050,11 +1088,13 @@ def _joined_names(
     places = np.log10(table[["sampled", "trained"]].to_numpy(float))
     groups: list[list[int]] = []
     for i, place in enumerate(places):
+        # A dot joins the first group whose first dot is near it, along both axes.
         known = [group for group in groups if np.abs(places[group[0]] - place).max() < NEAR]
         if known:
             known[0].append(i)
         else:
             groups.append([i])
+    # What is in the way so far: every dot, and each name once it has been placed.
     taken = [(x - 0.015, x + 0.015, y) for x, y in places]
     for group in groups:
         x, y = places[group].mean(axis=0)
@@ -1066,6 +1106,7 @@ def _joined_names(
             others = sum(
                 start < b and a < stop and abs(y - other) < height for a, b, other in taken
             )
+            # A name that would leave the axes is worse than one that meets a few others.
             met.append(others + 9 * (stop > np.log10(end)))
         left = bool(met[1] < met[0])
         taken.append(sides[left])

@@ -34,6 +34,7 @@ SOFT = "#666666"
 GRID = "#e6e6e6"
 PAPER = "#ffffff"
 
+# Every other method is compared with it, so it is the one without a colour.
 BASELINE = "#4d4d4d"
 
 # The same parts of a figure on a dark page.
@@ -45,6 +46,7 @@ DARK = {
     BASELINE: "#d0d0d0",
 }
 
+# The order decides which colours a figure with few lines gets.
 PALETTE = (
     "#0173b2",
     "#de8f05",
@@ -74,6 +76,7 @@ METHODS = {
     "cbs": "#cc78bc",
 }
 
+# Ends of one scale from wrong to right, with grey between them.
 WRONG = "#b35806"
 MIXED = "#c4c4c4"
 RIGHT = "#2166ac"
@@ -133,7 +136,10 @@ SETTINGS = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "font.size": 10,
+    # Ids in the SVG follow from this salt and not from chance, so the same figure is the same
+    # file.
     "svg.hashsalt": "workbench",
+    # Text stays text, which can be searched and is drawn in the reader's font.
     "svg.fonttype": "none",
 }
 
@@ -218,6 +224,8 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
     """
     labels = list(labels)
     own = {label: _method_colour(label) for label in labels}
+    # Labels that are no method must not look like one that is in the same figure. Where all
+    # colours are taken, some have to be used twice.
     free = [colour for colour in PALETTE if colour not in own.values()] or list(PALETTE)
     used: dict[str, int] = {}
     by_label = {}
@@ -227,6 +235,7 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
         if colour is None:
             colour = free[others % len(free)]
             others += 1
+        # How often the colour has been used so far decides the dashes and the marker.
         turn = used.get(colour, 0)
         used[colour] = turn + 1
         by_label[label] = Look(colour, DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
@@ -245,6 +254,7 @@ def named_colours(names: Iterable[Any], palette: str | None = None) -> dict[Any,
         A seaborn palette for parts that have an order and none of these names.
     """
     names = list(names)
+    # All or none: own colours beside those of the palette could be mistaken for one another.
     if all(str(name) in NAMED for name in names):
         return {name: NAMED[str(name)] for name in names}
     colours = sns.color_palette(palette, len(names)) if palette else PALETTE
@@ -280,6 +290,8 @@ def finish(
     elif legend == "outside":
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     elif legend == "above":
+        # The legend stands where the title would, so the title moves up by its rows of four
+        # entries.
         entries = len(ax.get_legend_handles_labels()[1])
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(entries, 4), borderaxespad=0.2)
         ax.set_title(ax.get_title("left"), pad=8 + 16 * -(-entries // 4))
@@ -301,12 +313,14 @@ def label_ends(ax: Axes, gap: float = 0.075) -> None:
         return
     ends = []
     for line in lines:
+        # The last point that is there: a line may end in NaN.
         x = np.asarray(line.get_xdata(), dtype=float)
         y = np.asarray(line.get_ydata(), dtype=float)
         last = np.flatnonzero(np.isfinite(y))[-1]
         ends.append((x[last], y[last]))
     # Matplotlib sets the limits lazily, and the transform does not know them before.
     ax.autoscale_view()
+    # Distances count as they look, in shares of the axes, also where the scale is logarithmic.
     to_axes = ax.transData + ax.transAxes.inverted()
     heights = to_axes.transform(ends)[:, 1]
     for line, height in zip(lines, spread(heights, gap, top=1.0)):
@@ -342,21 +356,25 @@ def spread(
     [0.5, 0.9, 1.0]
     """
     heights = np.asarray(heights, dtype=float)
+    # From below to above. A stable sort keeps labels of one height in the order of their lines.
     order = np.argsort(heights, kind="stable")
     # Groups of labels that touch are pooled and stand evenly around their mean.
     groups: list[list[float]] = []
     for height in heights[order]:
         groups.append([height])
+        # A group that grows may touch the one below it, which then joins as well.
         while len(groups) > 1 and _too_near(groups[-2], groups[-1], gap):
             last = groups.pop()
             groups[-1] += last
     placed: list[float] = []
     for group in groups:
+        # Evenly around the mean of where they wanted to be, which moves them the least in all.
         start = float(np.mean(group)) - gap * (len(group) - 1) / 2
         placed += [start + gap * i for i in range(len(group))]
     moved = np.empty(len(heights))
     if top is not None:
         limit = top
+        # From the top down: each label may stand no higher than a gap below the one above it.
         for i in reversed(range(len(placed))):
             placed[i] = min(placed[i], limit)
             limit = placed[i] - gap
@@ -376,6 +394,7 @@ def short_numbers(ax: Axes, x: Any, ticks: int = 6) -> None:
         At most so many.
     """
     ax.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=x == "round"))
+    # Tokens and FLOPs run into millions and more; rounds and seconds are read as they are.
     if x not in ("round", "seconds"):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
@@ -393,6 +412,7 @@ def save(figures: Mapping[str, Any], folder: Any) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     with style():
         for name, drawn in figures.items():
+            # A Figure, or the Axes that most functions return.
             figure = drawn if isinstance(drawn, Figure) else drawn.figure
             (Path(folder) / f"{name}.svg").write_text(svg(figure))
 
@@ -403,6 +423,8 @@ def svg(figure: Figure) -> str:
     with style():
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     rules = []
+    # Matplotlib writes colours into style attributes, which only a rule with !important
+    # overrides.
     for light, dark in DARK.items():
         for part in ("fill", "stroke"):
             rules.append(f'[style*="{part}: {light}"]{{{part}:{dark} !important}}')
@@ -425,12 +447,15 @@ def seeds(counts: Iterable[int]) -> str:
 def _method_colour(label: str) -> str | None:
     """The colour of the method that a label begins with."""
     text = re.sub(r"[^a-z0-9]+", "_", label.lower())
+    # "dr_grpo" and "grpo" cannot be taken for one another, since only the beginning counts; of
+    # several beginnings that fit, the longest says most.
     fitting = [name for name in METHODS if text.startswith(name)]
     return METHODS[max(fitting, key=len)] if fitting else None
 
 
 def _too_near(lower: list[float], upper: list[float], gap: float) -> bool:
     """Whether two groups of labels would touch."""
+    # Where the groups will end once they are spread around their means.
     top = np.mean(lower) + gap * (len(lower) - 1) / 2
     bottom = np.mean(upper) - gap * (len(upper) - 1) / 2
     return bool(bottom - top < gap)

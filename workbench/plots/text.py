@@ -35,14 +35,18 @@ def plain(label: Any) -> str:
     'aaaaaaaaaaaaaaaaaaaaaaaa…zzzzzzzzzzzzzzzzzzzzzzz'
     """
     text = str(label)
+    # What is counted is what is seen: escapes and the space of no width take no room, and a label
+    # that has been made plain must not be cut once more.
     visible = text.removeprefix(INVISIBLE).replace(r"\$", "$")
     if len(visible) > LONGEST:
         # Paths, which tell equal names apart, differ at their end.
         text = text[: LONGEST // 2] + "…" + text[1 - LONGEST // 2 :]
+    # Line breaks would break the layout, and half surrogate pairs cannot be written to a file.
     drawable = "".join(
         letter if letter.isprintable() or letter == INVISIBLE else "\N{REPLACEMENT CHARACTER}"
         for letter in text
     )
+    # Only dollars that are not escaped yet, so that a second call changes nothing.
     escaped = re.sub(r"(?<!\\)\$", r"\\$", drawable)
     # A space of no width keeps the _ from being the first character.
     return INVISIBLE + escaped if escaped.startswith("_") else escaped

@@ -35,6 +35,7 @@ FIDELITY_LABELS = {
     "norm_ratio": "norm / norm of the reference",
     "gradient": "share of problems left with a gradient",
 }
+# Powers of ten alone would leave two ticks in this range.
 LOG_TICKS = [2, 5, 10, 20, 50, 100, 200]
 
 
@@ -59,6 +60,7 @@ def split_variance(
         ax = ax or new_axes()
         for m, colour, marker in zip(sizes, colours, MARKERS):
             variances = split_variances(rewards, m)
+            # As shares, so that curves of different m have one axis.
             share = np.arange(m + 1) / m
             best = variances.argmax()
             ax.plot(
@@ -105,6 +107,7 @@ def needed_rollouts(
         ax.plot(rates, frame["formula"], "--", color=colours[1], label="for 90 %, proposition 1")
         ax.plot(rates, frame["expected"], color=colours[2], label="until the first, expected")
         if observed is None:
+            # Every dot would hide the lines that it is to confirm.
             some = frame.iloc[:: max(1, len(frame) // 14)]
             ax.errorbar(
                 some.index,
@@ -127,6 +130,7 @@ def needed_rollouts(
                 alpha=0.7,
                 label=text,
             )
+        # The usual number of rollouts, as a measure of what the curves ask for.
         ax.axhline(8, color=SOFT, lw=1, ls=":", label="GRPO's 8 rollouts")
         ax.set_yscale("log")
         ax.set_yticks(LOG_TICKS, [str(tick) for tick in LOG_TICKS])
@@ -157,6 +161,7 @@ def success_gain(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | No
     formula = "p(1-p)^2"
     with style() as colours:
         ax = ax or new_axes()
+        # The formula is drawn last and dashed, over the exact gains that it stands for.
         cases = [name for name in frame if name != formula]
         for name, colour in zip(cases, colours):
             ax.plot(frame.index, frame[name], color=colour, label=plain(name))
@@ -187,6 +192,7 @@ def norm_bound(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None
     ----------
     AERO (arXiv 2602.14338), theorem 4.1.
     """
+    # An empty frame means too few rollouts, which an empty figure would not say.
     _check_not_empty("frame", frame)
     with style() as colours:
         ax = ax or new_axes()
@@ -198,6 +204,8 @@ def norm_bound(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None
                 MARKERS[i],
                 color=colours[i],
                 mfc="none",
+                # Cases that agree lie on one another, so later markers are smaller and earlier
+                # ones stay visible.
                 ms=9 - 2 * i,
                 mew=1.3,
                 label=f"{plain(case)} (n = {len(part)})",
@@ -235,6 +243,7 @@ def norms_by_balance(
     with style() as colours:
         ax = ax or new_axes()
         by_m = frame.groupby("m")
+        # Means over problems of what `gradients.norms_by_balance` gives relative to m = c.
         factor = by_m[["factor", "signal"]].mean()
         intervals = [(m, *mean_interval(part["group"])) for m, part in by_m]
         counts, centre, half = np.array(intervals).T
@@ -291,7 +300,10 @@ def regret(
     with style() as colours:
         ax = ax or new_axes()
         for (label, runs), colour in zip(curves.items(), colours):
+            # Evenly on the log scale, where single rounds would crowd the right end, an interval
+            # each.
             rounds = np.unique(np.geomspace(10, runs.shape[1], 60).astype(int))
+            # Rounds count from 1, columns from 0.
             centre, half = np.array([mean_interval(runs[:, t - 1]) for t in rounds]).T
             exponent = exponents[label]
             power = f"$T^{{{exponent.estimate:.2f}}}$ [{exponent.low:.2f}, {exponent.high:.2f}]"
@@ -340,6 +352,7 @@ def bound_growth(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | No
             label="T, the worst\npossible regret",
         )
         ax.set(xscale="log", yscale="log")
+        # The numbers of rounds that were computed, in place of powers of ten.
         ax.set_xticks(frame.index, frame.index)
         ax.minorticks_off()
         finish(
@@ -380,6 +393,7 @@ def fidelity(
         rules = means.groupby("rule", sort=False)
         for i, (rule, part) in enumerate(rules):
             part = part.sort_values("kept")
+            # The share of problems with a gradient has no interval.
             half = part[f"{y}_half"] if f"{y}_half" in part else None
             # Rules are drawn side by side where their shares agree.
             x = part["kept"] + 0.007 * (i - (len(rules) - 1) / 2)

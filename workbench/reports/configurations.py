@@ -10,6 +10,7 @@ from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.numbers import span
 
+# What a slot decides comes first: a reader of the page may not know the names of slots.
 TITLES = {slot: f"{decides} ({slot})" for slot, decides in SLOTS.items()}
 
 
@@ -22,6 +23,7 @@ def configuration(label: str, group: Sequence[Record]) -> dict[str, Any]:
         label; words, the pairs; code, the names whose text is an expression; path and manifest of
         the first run.
     """
+    # Runs of one label are seeds of one setting, so the first one speaks for all of them.
     manifest = group[0].manifest
     method = manifest["method"]
     lab = manifest["lab"]
@@ -29,14 +31,18 @@ def configuration(label: str, group: Sequence[Record]) -> dict[str, Any]:
     for slot, value in method.items():
         if slot == "name":
             continue
+        # The reward is a sum of parts; every other slot holds one value.
         parts = value if slot == "reward" else [value]
         words.append((TITLES.get(slot, slot), " + ".join(map(expression, parts))))
 
     inside = [_setting(name, value) for name, value in lab.items() if name != "lab"]
+    # None is an endless pool, which `_setting` would take for a value left to its default. A lab
+    # that says nothing of a pool has the 0.
     if lab.get("pool", 0) is None:
         inside.insert(0, "fresh problems every round")
     arguments = manifest.get("arguments", {})
     training = [_setting(name, value) for name, value in arguments.items() if name != "seed"]
+    # The seed is what the runs of a label differ in, so all of them are named.
     seeds = sorted({record.manifest["seed"] for record in group})
     words += [
         ("lab", "; ".join(filter(None, [lab["lab"], *inside]))),
@@ -50,6 +56,7 @@ def configuration(label: str, group: Sequence[Record]) -> dict[str, Any]:
     ]
     return {
         "label": label,
+        # Manifests of early versions lack some entries, which are left out and not shown empty.
         "words": [(name, value) for name, value in words if value],
         "code": [TITLES.get(slot, slot) for slot in method],
         "path": group[0].path,
@@ -63,6 +70,7 @@ def expression(value: Any) -> str:
     >>> expression({"is": "allocators.Uniform", "n": 8})
     'Uniform(n=8)'
     """
+    # A manifest writes an object as its class under "is", with its arguments beside it.
     if isinstance(value, dict) and "is" in value:
         arguments = [f"{name}={expression(each)}" for name, each in value.items() if name != "is"]
         return f"{str(value['is']).rpartition('.')[2]}({', '.join(arguments)})"

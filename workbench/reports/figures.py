@@ -24,7 +24,11 @@ from workbench.records import Record
 
 Groups = Mapping[str, Sequence[Record]]
 
+# In inches. Smaller than figures of notebooks, since the page sets several beside one another
+# where it has room.
 WIDTH, HEIGHT = 5.6, 3.3
+# Colours of the house style and of seaborn's and Matplotlib's defaults, by their role on the
+# page.
 INK = {
     "#ffffff": "var(--panel)",
     "#000000": "var(--text)",
@@ -56,6 +60,7 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
     """Held-out accuracy and what changes with it: svg and caption of each figure."""
     evaluated = {}
     for label, group in groups.items():
+        # One evaluation is no curve.
         runs = [record for record in group if len(record.accuracy()) > 1]
         if runs:
             evaluated[label] = runs
@@ -68,6 +73,7 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
         }
         for (x, y), caption in captions.items():
             figures.append(_curve(evaluated, x, y, caption, order=list(groups)))
+    # By level there is a bar for each level and round; several labels would be too many bars.
     if len(evaluated) == 1:
         [runs] = evaluated.values()
         name = "Held-out accuracy by difficulty level"
@@ -110,9 +116,12 @@ def draw_curves(
     legend : bool
         Whether to draw one, outside the axes where there are more than `IN_FIGURE` labels.
     """
+    # Places come from all labels of the report, also where a figure lacks some of them.
     places = {label: place for place, label in enumerate(order or groups)}
     for label, group in groups.items():
+        # One label at a time, so that the look of each line can be set to that of its place.
         plots.learning_curve({plain(label): group}, x=x, y=y, smooth=smooth, legend=None, ax=ax)
+        # Ten colours, then the same ten with other dashes.
         turn, colour = divmod(places[label], len(PALETTE))
         line = ax.lines[-1]
         line.set_color(PALETTE[colour])
@@ -130,6 +139,7 @@ def draw_curves(
 
 def legend(groups: Groups) -> list[dict[str, Any]]:
     """Colour, dashes and text of every label, for the legend of the page; empty for few labels."""
+    # Few short labels have a legend in each figure; the page needs none of its own.
     if not _page_has_legend(list(groups)):
         return []
     entries = []
@@ -160,6 +170,7 @@ def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, An
     """A curve for each column of the rounds that some labels have numbers in."""
     figures = []
     for column, caption in shown.items():
+        # All runs of a label or none: a mean must not be of other seeds in every figure.
         having = {
             label: group
             for label, group in groups.items()
@@ -173,6 +184,7 @@ def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, An
 
 def _has_numbers(record: Record, column: str) -> bool:
     rounds = record.rounds
+    # A method may write a column that another one lacks, or one without any number.
     numeric = column in rounds and rounds[column].dtype.kind in "iuf"
     return numeric and bool(rounds[column].notna().any())
 
@@ -181,6 +193,7 @@ def _curve(
     groups: Groups, x: str, y: str, caption: str, order: Sequence[str], smooth: int = 1
 ) -> dict[str, Any]:
     name = plots.AXIS_LABELS.get(y, f"rollouts {y} in a round")
+    # The text for those who cannot see the figure says where each curve begins and ends.
     ends = []
     for label, group in groups.items():
         first, last = np.mean([_ends(record, y) for record in group], axis=0)
@@ -206,6 +219,7 @@ def _ends(record: Record, y: str) -> np.ndarray:
 def _shares(groups: Groups) -> list[dict[str, Any]]:
     """Problems all right, mixed, all wrong: by round for few labels, their means for many."""
     means = comparisons.means(groups, ["all_positive", "all_negative"])
+    # Shares of problems; what is neither all right nor all wrong is mixed.
     right = means["all_positive", "mean"]
     wrong = means["all_negative", "mean"]
     table = pd.DataFrame(dict(zip(OUTCOMES, (right, 1 - right - wrong, wrong))))
@@ -214,6 +228,7 @@ def _shares(groups: Groups) -> list[dict[str, Any]]:
         shares = ", ".join(f"{share:.0%} of problems {name}" for name, share in row.items())
         alts[label] = f"{label}: on average {shares}"
 
+    # A figure for each label would make a long page that nobody compares.
     if len(groups) > IN_FIGURE:
         return [
             _figure(
@@ -224,6 +239,8 @@ def _shares(groups: Groups) -> list[dict[str, Any]]:
             )
         ]
     figures = []
+    # `draw` takes its label's runs as a default argument, so that it does not hang on the loop
+    # variable.
     for label, group in groups.items():
 
         def draw(ax: Any, group: Sequence[Record] = group) -> None:
@@ -268,15 +285,18 @@ def _figure(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -
     """What `draw` draws on new axes, as an element of the page; rows: of a bar chart."""
     from markupsafe import Markup, escape
 
+    # A bar chart grows with its rows, so that their names do not meet.
     size = (WIDTH, max(HEIGHT, 1.0 + 0.22 * rows))
     with plots.style() as colours:
         figure, ax = plots.plt.subplots(figsize=size, layout="constrained")
         draw(ax)
+        # The page has captions in place of titles.
         ax.set_title("")
         buffer = io.StringIO()
         # Without metadata the same records always give the same page.
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", metadata=nothing)
+        # Matplotlib keeps every open figure in memory, and a report has many.
         plots.plt.close(figure)
     svg = _inline(buffer.getvalue(), escape(alt), colours.as_hex())
     return {"svg": Markup(svg), "caption": caption}
@@ -287,12 +307,16 @@ def _inline(svg: str, alt: str, palette: Sequence[str]) -> str:
 
     It loses prologue and size, its ids become its own, and its colours variables of the page.
     """
+    # Ids are unique within one SVG only, and a page holds many. A hash of the drawing keeps the
+    # page the same from one run to the next.
     own = hashlib.blake2b(svg.encode(), digest_size=6).hexdigest()
     box = re.search(r'viewBox="[^"]+"', svg)
     assert box is not None
+    # Without width and height, so that the page decides how large a figure is.
     body = svg[svg.index("<svg") :]
     body = f'<svg {box[0]} role="img" aria-label="{alt}">' + body[body.index(">") + 1 :]
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{own}-", body)
+    # The palette counts as --c0, --c1, ... Colours that are not known stay as they are.
     variables = INK | {colour: f"var(--c{place})" for place, colour in enumerate(palette)}
     return re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda match: variables.get(match[0], match[0]), body)

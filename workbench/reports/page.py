@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 
 
+# A report asks for the same tables many times, and a run that goes on while it is written would
+# give each section another state.
 class Snapshot(Record):
     """A record whose tables are read once. Those of a `Record` are read at each access."""
 
@@ -75,6 +77,7 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
     """
     groups = _groups(records)
     whole_number("rows", rows, 0)
+    # Runs without a finished round are named and listed, but have nothing to draw.
     trained = {}
     for label, group in groups.items():
         begun = [record for record in group if len(record.rounds)]
@@ -123,6 +126,7 @@ def _groups(records: Any) -> dict[str, Sequence[Record]]:
 def _lead(groups: Groups) -> str:
     """The line below the title: how many runs, of which lab, from when."""
     manifests = [record.manifest for _, record in each_record(groups)]
+    # In the order of the runs, each lab once.
     labs = ", ".join(dict.fromkeys(str(manifest["lab"]["lab"]) for manifest in manifests))
     days = sorted({str(m["started"])[:10] for m in manifests if "started" in m})
     started = f", started {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else ""
@@ -137,6 +141,8 @@ def _warnings(groups: Groups) -> list[str]:
         run = f"{label}, seed {record.manifest['seed']}"
         for number, warning in record.warnings.itertuples(index=False):
             lines.append(f"{run}, round {number}: {warning}")
+        # The rollouts of a round that was stopped, which the run keeps for whoever looks for the
+        # cause.
         for path in sorted(record.path.glob("failed-*.parquet")):
             lines.append(f"{run}, a round stopped; its rollouts are in {path.name}")
     return lines
@@ -149,10 +155,14 @@ def _render(content: dict[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
     )
+    # The page's own files are the only text that is not escaped.
     script = Markup((TEMPLATES / "report.js").read_text())
     style = Markup((TEMPLATES / "report.css").read_text())
+    # The policy of the page lets only the script with this hash run, so text of a response never
+    # can.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = ["Results", "What was run"]
+    # The list of contents names only sections that have something in them.
     for name in ("Curves", "Mechanisms", "Transitions"):
         if content[name.lower()]:
             sections.append(name)

@@ -40,12 +40,14 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
         rows, several (whether there is more than one run), heads, filters and note.
     """
     runs = [(label, record) for label, group in groups.items() for record in group]
+    # The same for every run, so that a long one does not push out the others.
     share = most // max(1, len(runs))
     rows = []
     for label, record in runs:
         rows += _sampled(f"{label}, seed {record.manifest['seed']}", record, share)
     rows = rows[:most]
 
+    # With one run, a column and a filter that always say the same are left out.
     several = len(runs) > 1
     heads = ["round", "problem", "response", "verdict", "reward", "advantage", "training"]
     filters = [
@@ -67,6 +69,7 @@ def kept_rollouts(
 ) -> pd.DataFrame | None:
     """These columns of the rollouts; None where the record kept no rollouts or not all of them."""
     recorded = rounds_with_rollouts(record)
+    # Whether a column was recorded is read off the first part, not off all of them.
     if not recorded or not set(columns) <= set(record.rollouts(recorded[:1])):
         return None
     return record.rollouts(rounds, list(columns))
@@ -81,7 +84,10 @@ def rounds_with_rollouts(record: Record) -> list[int]:
 def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
     """Rows of one run, at most its share."""
     recorded = rounds_with_rollouts(record)
+    # Rather few rounds with whole groups than many with a response each.
     number = min(ROUNDS_SHOWN, len(recorded), max(1, share // ROLLOUTS_A_ROUND))
+    # Evenly from the first to the last round; unique, since few rounds may round to the same
+    # place.
     places = np.unique(np.linspace(0, len(recorded) - 1, number).astype(int))
     rows = []
     for place in places:
@@ -97,16 +103,20 @@ def _whole_groups(frame: pd.DataFrame, size: int) -> pd.DataFrame:
 
     Only where the first problem alone has more, it is cut.
     """
+    # Numbers of problems in the order of their first rollout, and after which row each one ends.
     group = frame["problem"].factorize()[0]
     ends = np.bincount(group).cumsum()
     fitting = ends[ends <= size]
     count = fitting[-1] if len(fitting) else size
+    # The stable sort brings the rollouts of a problem together in the order of sampling.
     return frame.iloc[np.argsort(group, kind="stable")[:count]]
 
 
 def _row(run: str, number: int, rollout: Mapping[str, Any]) -> dict[str, Any]:
     """A rollout as the page shows it; `bucket` is what the filter of rewards goes by."""
     text = rollout["text"]
+    # The page holds the rest folded up; very long responses are cut, or the file would grow too
+    # large.
     rest = text[HEAD:LIMIT]
     if len(text) > LIMIT:
         rest += f"\n… {len(text) - LIMIT} characters more"
@@ -115,6 +125,8 @@ def _row(run: str, number: int, rollout: Mapping[str, Any]) -> dict[str, Any]:
     else:
         training = "chosen" if rollout["selected"] else "left out"
     advantage = rollout["advantage"]
+    # Rollouts that were not selected may have no advantage. A zero is shown without a sign,
+    # because its meaning is that there is no gradient.
     if np.isnan(advantage):
         shown = ""
     else:

@@ -22,6 +22,7 @@ from workbench.utils.numbers import NOTHING, duration, mean_and_half, span
 Groups = Mapping[str, Sequence[Record]]
 Table = dict[str, Any]
 
+# Columns of the rounds table by section, with the words that the page has for them.
 AVERAGE_ROUND = {
     "Counts": {
         "problems": "problems",
@@ -64,6 +65,7 @@ def each_record(groups: Groups) -> Iterator[tuple[str, Record]]:
 
 def default_baseline(groups: Groups) -> str:
     """The label that others are compared with: grpo, a method called so, or else the first."""
+    # The label first, and then the method behind it, since labels are the caller's choice.
     if "grpo" in groups:
         return "grpo"
     for label, group in groups.items():
@@ -101,6 +103,7 @@ def _result(group: Sequence[Record]) -> list[Any]:
         for place in (0, -1):
             ends.append(_with_interval([curve[column].iloc[place] for curve in curves]))
     rounds = [record.rounds for record in group]
+    # Runs may have stopped early, so their lengths are shown as a span.
     lengths = sorted({len(table) for table in rounds})
     rounds = [table for table in rounds if len(table)]
     rollouts = _mean([table["rollouts"].sum() for table in rounds])
@@ -112,6 +115,7 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
     """The table at the common budgets of rollouts and of seconds, and notes; None for one label."""
     if len(groups) < 2:
         return None, []
+    # Runs that cannot be compared are no reason to have no report: the page says why instead.
     try:
         comparisons.comparable(groups)
     except ValueError as error:
@@ -128,6 +132,7 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
         "Budgets are the most that every run reached. Differences are between runs of the same "
         "seed, on the same problems."
     ]
+    # Seconds are only comparable on one machine; rollouts are everywhere.
     machines = [record.manifest.get("hardware") for _, record in each_record(groups)]
     if len({json.dumps(machine, sort_keys=True) for machine in machines}) > 1:
         notes.append("The runs come from different machines, so their seconds do not compare.")
@@ -138,6 +143,7 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
 
 def _compared(row: pd.Series) -> list[str]:
     shown = [f"{row['n']:.0f}", mean_and_half(row["mean"], row["half"])]
+    # The baseline has no difference to itself, and a label may share no seed with it.
     if not np.isfinite(row.get("difference", np.nan)):
         return [*shown, "", "", ""]
     interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
@@ -151,6 +157,8 @@ def average_round(groups: Groups) -> Table:
     """Means over all rounds of the numbers that every run has."""
     present = None
     for _, record in each_record(groups):
+        # A row of the table needs a number of every run, so only columns that all of them have
+        # remain.
         numbers = _numeric_columns(record.rounds)
         present = numbers if present is None else present & numbers
     shared = sorted(present or ())
@@ -193,9 +201,12 @@ def transitions(groups: Groups) -> list[dict[str, Any]]:
             ],
         }
         for name, by_seed in kinds.items():
+            # Seeds without the rollouts, or with one evaluation only, say nothing of moves.
             pairs = [pair for pair in by_seed if pair is not None]
             if not pairs:
                 continue
+            # Problems of all seeds together: single seeds would leave most cells of the matrix
+            # empty.
             before = np.concatenate([pair[0] for pair in pairs])
             after = np.concatenate([pair[1] for pair in pairs])
             seeds = f", {len(pairs)} seeds together" if len(pairs) > 1 else ""
@@ -233,6 +244,8 @@ def _evaluated(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
     if evals["round"].nunique() < 2:
         return None
     evals = evals.assign(rate=evals["correct"] / evals["samples"])
+    # A row a problem and a column a round, so the first and the last column are of the same
+    # problems.
     rates = evals.pivot_table(index="problem", columns="round", values="rate")
     return rates.iloc[:, 0].to_numpy(), rates.iloc[:, -1].to_numpy()
 

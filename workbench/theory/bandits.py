@@ -35,6 +35,8 @@ __all__ = [
     "regret",
 ]
 
+# Of the part x along the hidden direction, from -1 to 1; all values lie in [0, 1]. "none" depends
+# on nothing, so that there is nothing to learn and regret is 0 for every policy.
 REWARDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "linear": lambda x: (1 + x) / 2,
     "quadratic": lambda x: x**2,
@@ -78,7 +80,9 @@ class Bandit:
 
     def rounds(self, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Features (n, M, D), true rewards (n, M) and observed rewards (n, M) of n rounds."""
+        # The reward is part of the key, so bandits of two rewards differ in their arms as well.
         rng = generator(self.seed, "bandit", self.reward)
+        # The directions of normal draws are spread evenly over the sphere.
         hidden = _unit(rng.normal(size=self.dimension))
         features = _unit(rng.normal(size=(n, self.arms, self.dimension)))
         truth = REWARDS[self.reward](features @ hidden)
@@ -133,11 +137,14 @@ def regret(
     one_of("policy", policy, POLICIES)
     features, truth, seen = bandit.rounds(rounds)
     rng = generator(seed, "bandit policy", policy)
+    # Policies that learn nothing choose all rounds at once; only a learner must go round by
+    # round.
     if policy == "oracle":
         chosen = truth.argmax(axis=1)
     elif policy == "random":
         chosen = rng.integers(bandit.arms, size=rounds)
     else:
+        # The greedy policy is the same learner with no chance of exploring.
         chances = np.zeros(rounds)
         if policy == "cbs":
             numbers = range(1, rounds + 1)
@@ -145,7 +152,9 @@ def regret(
         learner = Learner(
             int(rng.integers(2**63)), width, depth, learning_rate, optimizer, bandit.dimension
         )
+        # The coins of all rounds are thrown beforehand: they do not depend on what is learnt.
         chosen = _learnt(learner, features, seen, rng.random(rounds) < chances, rng, batch)
+    # Regret is counted in true rewards, which the policy never sees, and not in the noisy ones.
     return np.cumsum(truth.max(axis=1) - truth[np.arange(rounds), chosen])
 
 
@@ -186,13 +195,18 @@ def growth_exponent(
             f"regrets {regrets.shape}: (runs, rounds) with at least 4 rounds is needed"
         )
     rounds = np.arange(1, regrets.shape[1] + 1)
+    # The first rounds are left out: CBS explores blindly in its warm-up, with a regret that is
+    # linear.
     late = rounds >= max(1, start * regrets.shape[1])
     x = np.log(rounds[late])
+    # The mean over runs first, then one slope: single runs may have stretches without any regret,
+    # of which there is no logarithm.
     estimate = _slope(x, regrets.mean(axis=0)[late])
     if len(regrets) < 2 or np.isnan(estimate):
         return Interval(estimate, np.nan, np.nan)
     draws = rng.integers(len(regrets), size=(resamples, len(regrets)))
     slopes = [_slope(x, regrets[rows].mean(axis=0)[late]) for rows in draws]
+    # Percentiles of the slopes of resampled sets of runs.
     low, high = np.quantile(slopes, [0.5 - level / 2, 0.5 + level / 2])
     return Interval(estimate, float(low), float(high))
 
@@ -227,7 +241,10 @@ def neural_tangent_kernel(features: Any, depth: int = 3) -> np.ndarray:
     whole_number("depth", depth, 1)
     covariance = features @ features.T
     kernel = covariance
+    # One hidden layer after another. Expectations count twice, since the variance of the initial
+    # weights has a factor of 2, which keeps the diagonal of the covariance at 1.
     for _ in range(depth):
+        # Rounding may leave a correlation slightly beyond 1, where arccos is NaN.
         c = np.clip(covariance, -1, 1)
         angle = np.pi - np.arccos(c)
         covariance = (np.sqrt(1 - c**2) + c * angle) / np.pi
@@ -238,6 +255,7 @@ def neural_tangent_kernel(features: Any, depth: int = 3) -> np.ndarray:
 def effective_dimension(kernel: Any) -> float:
     """log det(I + H) / log(1 + n) of a kernel matrix H (n, n) (CBS, theorem 5.4)."""
     kernel = np.asarray(kernel, dtype=np.float64)
+    # The logarithm of the determinant at once: the determinant itself overflows for many arms.
     _, log_determinant = np.linalg.slogdet(np.eye(len(kernel)) + kernel)
     return float(log_determinant / np.log(1 + len(kernel)))
 
@@ -253,6 +271,8 @@ def norm(kernel: Any, rewards: Any) -> float:
     """
     kernel = np.asarray(kernel, dtype=np.float64)
     rewards = np.asarray(rewards, dtype=np.float64)
+    # Eigenvalues come in rising order. With equal arms the smallest would be 0 up to rounding,
+    # and the solution below would be made of that rounding.
     least = np.linalg.eigvalsh(kernel)[0]
     if least <= 1e-10 * len(kernel):
         raise ValueError(
@@ -280,10 +300,12 @@ def bound_parts(bandit: Bandit, rounds: Iterable[int]) -> pd.DataFrame:
     rounds = list(rounds)
     rows = []
     for n in rounds:
+        # The bound is about all arms of all rounds, whether they were chosen or not.
         features, truth, _ = bandit.rounds(n)
         kernel = neural_tangent_kernel(features.reshape(-1, bandit.dimension))
         d = effective_dimension(kernel)
         s = norm(kernel, truth.ravel())
+        # sqrt(T) (d + S sqrt(d)) + sqrt(T), with sqrt(T) taken out.
         rows.append((d, s, np.sqrt(n) * (d + s * np.sqrt(d) + 1)))
     return pd.DataFrame(rows, columns=["d", "S", "bound"], index=rounds).rename_axis("T")
 
@@ -317,7 +339,10 @@ def best_reachable(
     """
     whole_number("rounds", rounds, 1)
     whole_number("buffer", buffer, 1, rounds)
+    # With equal chances for the kinds all sequences are equally likely, so that the mean over
+    # them is the expectation, without any sampling.
     sequences = list(product(range(kinds), repeat=rounds))
+    # A scheduler that scores (kind, age) is known by the order in which it prefers these pairs.
     arms = list(product(range(kinds), range(buffer)))
     best = -np.inf
     for order in permutations(arms):
@@ -340,6 +365,7 @@ def _reached(
     state = 0
     reached = -np.inf
     for t in range(len(sampled)):
+        # In the first rounds the buffer is not full yet.
         arms = [(sampled[t - age], age) for age in range(min(buffer, t + 1))]
         kind, _ = min(arms, key=lambda arm: rank[arm])
         state = step(state, kind)
@@ -363,8 +389,10 @@ def _learnt(
             chosen[t] = rng.integers(arms)
         else:
             chosen[t] = learner.scores(features[t]).argmax()
+        # Earlier rounds are drawn with replacement; the first round has none.
         earlier = rng.integers(t, size=min(t, batch - 1)) if t else np.empty(0, np.int64)
         rows = np.append(earlier, t).astype(np.int64)
+        # Only the reward of the chosen arm was seen, so nothing is learnt of the others.
         learner.update(features[rows, chosen[rows]], seen[rows, chosen[rows]])
     return chosen
 

@@ -55,6 +55,7 @@ __all__ = [
     "squared_norm",
 ]
 
+# Over what the mean within a group is taken, see `fidelity`.
 AGGREGATIONS = ("rollout", "token")
 COLUMNS_AT_ONCE = 2**16  # parameters of all rollouts held in float64
 PUBLISHED_PRIOR_RATIO = 1.5  # AERO, section 5.6
@@ -99,6 +100,8 @@ def sampled_groups(
     """
     problems = list(problems)
     whole_number("n", n, 1)
+    # One seed a problem, from its id, so that a problem's rollouts stay the same when others
+    # join.
     seeds = [derive(seed, "gradients", problem.id) for problem in problems]
     rollouts = policy.generate(problems, np.full(len(problems), n), sampling, seeds)
     scores = verifier.score(list(rollouts.text), list(rollouts.answer))
@@ -110,6 +113,7 @@ def mixed_groups(rollouts: Rollouts, least: int = 1) -> Rollouts:
     _, groups = rollouts.problems()
     right = np.bincount(groups, rollouts.correct)
     sizes = np.bincount(groups)
+    # Both outcomes must occur often enough, and the rarer one decides.
     enough = np.minimum(right, sizes - right) >= least
     return rollouts.take(np.flatnonzero(enough[groups]))
 
@@ -132,11 +136,15 @@ def rollout_gradients(policy: Any, rollouts: Rollouts, temperature: float = 1.0)
     -----
     One backward pass a rollout and R * D * 4 bytes: meant for the tiny model, or for LoRA.
     """
+    # With LoRA these are the adapters alone, which keeps R * D small enough to hold.
     trainable = [p for p in policy.parameters() if p.requires_grad]
     policy.model.eval()  # no dropout: the gradient of the distribution that was sampled from
     out = torch.empty(len(rollouts), sum(p.numel() for p in trainable))
     for i, length in enumerate(rollouts.lengths):
+        # A response without tokens has a sum of 0 over a length of 1, and so a gradient of 0.
         objective = policy.logprobs(rollouts.take([i]), temperature).sum() / max(int(length), 1)
+        # A parameter that the rollout does not touch has a gradient of zeros, to keep its place
+        # in D.
         parts = torch.autograd.grad(objective, trainable, allow_unused=True, materialize_grads=True)
         out[i] = torch.cat([part.reshape(-1) for part in parts])
     return out
@@ -173,11 +181,14 @@ def group_products(
     products = {}
     for number, name in enumerate(names):
         group = rollouts.take(np.flatnonzero(groups == number))
+        # Sampling a small policy often gives the same response twice; one backward pass serves
+        # both.
         keys = [(group.prompt[i].tobytes(), group.response[i].tobytes()) for i in range(len(group))]
         distinct = list(dict.fromkeys(keys))
         first_rows = [keys.index(key) for key in distinct]
         matrix = inner_products(rollout_gradients(policy, group.take(first_rows), temperature))
         number_of_row = [distinct.index(key) for key in keys]
+        # Back from distinct responses to the rows of the group.
         products[str(name)] = matrix[np.ix_(number_of_row, number_of_row)]
     return products
 
@@ -236,7 +247,9 @@ def norm_bound(products: np.ndarray, correct: Any, lengths: Any = None) -> Norms
     correct = _two_outcomes(products, correct)
     one_group = np.zeros(len(correct))
     weights = group_normalized(correct.astype(float), one_group)
+    # The mean over rollouts, or each rollout's share of all tokens.
     weights = weights / len(correct) if lengths is None else weights * lengths / np.sum(lengths)
+    # v_C - v_F of this very group, without the theorem's expectation.
     factor = balance(correct.sum(), (~correct).sum())
     bound = float(factor * squared_norm(products, _difference(correct)))
     return Norms(squared_norm(products, weights), bound)
@@ -265,6 +278,7 @@ def expected_norms(products: np.ndarray, correct: Any, c: int, m: int) -> Norms:
     """
     correct = _two_outcomes(products, correct)
     signal = squared_norm(products, _difference(correct))
+    # The two outcomes are drawn independently, so that their variances add up.
     noise = _spread_of_mean("c", products, correct, c) + _spread_of_mean("m", products, ~correct, m)
     factor = float(balance(c, m))
     return Norms(factor * signal, factor * (signal + noise))
@@ -293,8 +307,11 @@ def norm_bounds(products: Products, rollouts: Rollouts, n: int = 8) -> pd.DataFr
     rows = []
     for problem, matrix in products.items():
         mine = rollouts.take(rollouts.problem == problem)
+        # The first n draws are a group as training would have sampled it; the rest only serve the
+        # pool.
         few = np.flatnonzero(mine.draw < n)
         right = mine.correct.sum()
+        # A group of one outcome has no advantages, and the theorem says nothing about it.
         if 0 < mine.correct[few].sum() < len(few):
             part = matrix[np.ix_(few, few)]
             correct = mine.correct[few]
@@ -331,8 +348,12 @@ def norms_by_balance(
     rows = []
     for problem, matrix in products.items():
         correct = rollouts.correct[rollouts.problem == problem]
+        # The same problems for every count m, or a change along m could be one of problems. Two
+        # of each outcome are the fewest with a spread.
         if correct.sum() < max(c, 2) or (~correct).sum() < max(counts[-1], 2):
             continue
+        # Relative to the balanced group, so that problems with large and small gradients can be
+        # averaged.
         unit = expected_norms(matrix, correct, c, c)
         for m in counts:
             norms = expected_norms(matrix, correct, c, m)
@@ -406,6 +427,7 @@ def prior_norms(
     ----------
     AERO (arXiv 2602.14338), section 5.6 and table 7, which compares runs of their own.
     """
+    # With a learning rate of 0 the step reports its gradient norm and leaves the weights alone.
     still = torch.optim.SGD(policy.parameters(), lr=0.0)
     objective = Objective(loss_aggregation="rollout")
 
@@ -416,6 +438,7 @@ def prior_norms(
     both = posterior(rollouts.reward, rollouts.group, alpha, beta, scale)
     without = norm(plain)
     joint = norm(both)
+    # Group advantages of uniform groups are 0, so the difference is what these groups add.
     part = norm(both - plain)
     return {
         "without": without,
@@ -449,12 +472,15 @@ def half_cosines(
     rows = []
     for problem, matrix in products.items():
         mine = rollouts.take(rollouts.problem == problem)
+        # Each half is a group of its own, since advantages against a common mean would tie one
+        # half to the other.
         half = np.arange(len(mine)) < len(mine) // 2
         kinds = {_kind(mine.correct[side]) for side in (half, ~half)}
         advantages = advantage(mine.assign(group=half.astype(str)), Context())
         weights = np.asarray(advantages) / len(mine)
         first = np.where(half, weights, 0)
         second = np.where(half, 0, weights)
+        # Halves of different kinds push in different directions for reasons that are no noise.
         if len(kinds) == 1 and first.any() and second.any():
             rows.append((problem, kinds.pop(), cosine(matrix, first, second)))
     return pd.DataFrame(rows, columns=["problem", "kind", "cosine"])
@@ -509,14 +535,18 @@ def fidelity(
     def update(selector: Any, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _update(selector, candidates, rollouts, advantage, loss_aggregation, seed)
 
+    # What all rollouts would do: the reference to compare with, and the candidates' own update,
+    # which must not be zero where a selector is to be judged.
     target, _ = update(All(), reference)
     whole, _ = update(All(), seen)
     updates = [(selector, *update(selector, seen)) for selector in selectors]
     rows = []
     for problem, matrix in products.items():
         mine = rollouts.problem == problem
+        # A problem without a gradient has nothing that could be kept or lost.
         if not (target[mine].any() and whole[mine].any()):
             continue
+        # The same for every selector of the problem.
         length = squared_norm(matrix, target[mine])
         for selector, weights, kept in updates:
             own = weights[mine]
@@ -584,9 +614,12 @@ def _update(
     context = Context(seed=seed)
     pool = rollouts.take(rows)
     of_group = np.asarray(advantage(pool, context))
+    # A selector may read advantages and ages, which a round would have filled in by then. All of
+    # these rollouts are new.
     pool = pool.assign(advantage=of_group, age=np.zeros(len(pool), dtype=np.int64))
     selection = selector.select(pool, context)
     chosen = np.asarray(selection.rows)
+    # Selectors may answer with row numbers or with a mask.
     chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     advantages = selected_advantages(advantage, selection.baseline, pool, chosen, context)
     if isinstance(advantages, Ragged):
@@ -594,10 +627,13 @@ def _update(
     if selection.weights is not None:
         advantages = advantages * np.asarray(selection.weights)
     by_token = loss_aggregation == "token"
+    # A rollout's share in the mean of its group: its tokens, or 1 where rollouts count alike.
     shares = pool.lengths[chosen].astype(float) if by_token else np.ones(len(chosen))
     _, groups = pool.problems()
+    # The mean is over what was selected, not over the candidates.
     of_group = np.bincount(groups[chosen], shares, minlength=groups.max(initial=-1) + 1)
     weights = np.zeros(len(rollouts))
+    # Rows that are not selected, and those that are no candidates, keep a weight of 0.
     weights[rows[chosen]] = advantages * shares / of_group[groups[chosen]]
     kept = np.zeros(len(rollouts), dtype=bool)
     kept[rows[chosen]] = True
@@ -609,8 +645,11 @@ def _spread_of_mean(name: str, products: np.ndarray, side: np.ndarray, drawn: in
     size = int(side.sum())
     whole_number(name, drawn, 1, size)
     mean = np.where(side, 1 / size, 0.0)
+    # The sum over rollouts of |v_j - mean|^2 is that of |v_j|^2 less size |mean|^2. The last
+    # factor corrects for drawing without replacement: whoever draws all of them has no spread.
     squares = np.diag(products)[side].sum()
     spread = (squares - size * squared_norm(products, mean)) / max(size - 1, 1)
+    # Rounding may put a spread of zero slightly below it.
     return max(spread, 0.0) * (1 / drawn - 1 / size)
 
 
@@ -619,6 +658,8 @@ def _factor_for_ratio(without: float, joint: float, part: float) -> float:
     if part <= 0:
         return float("nan")
     # |without + f part|^2 = (1.5 without)^2, solved for f.
+    # The inner product of the two gradients, from the length of their sum. Norms are all that a
+    # step reports.
     inner = (joint**2 - without**2 - part**2) / 2
     wanted = (PUBLISHED_PRIOR_RATIO**2 - 1) * part**2 * without**2
     return float((np.sqrt(inner**2 + wanted) - inner) / part**2)
@@ -639,6 +680,8 @@ def _rule(selector: Any) -> str:
     name = type(selector).__name__
     own = parameters(selector).get("baseline")
     usual = inspect.signature(type(selector)).parameters.get("baseline")
+    # Most selectors have the usual baseline, and naming it for all of them would hide the
+    # exceptions.
     if usual is None or own == usual.default:
         return name
     return f"{name}, {own} baseline"

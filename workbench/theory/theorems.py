@@ -60,6 +60,7 @@ def best_variance(rewards: Any, m: int) -> float:
     """
     rewards = np.asarray(rewards, dtype=np.float64)
     whole_number("m", m, 1, len(rewards))
+    # Every subset, which is what the library's selector must agree with. Only for a few rewards.
     subsets = combinations(range(len(rewards)), m)
     return max(float(np.var(rewards[list(rows)])) for rows in subsets)
 
@@ -90,6 +91,7 @@ def split_variances(rewards: Any, m: int) -> np.ndarray:
     size = len(ordered)
     whole_number("m", m, 1, size)
     variances = []
+    # k from the top and m - k from the bottom; since m is at most n, the two never overlap.
     for k in range(m + 1):
         kept = np.concatenate([ordered[: m - k], ordered[size - k :]])
         variances.append(np.var(kept))
@@ -122,8 +124,10 @@ def least_rollouts(p: Any, alpha: float = 0.9) -> np.ndarray:
     p = np.asarray(p, dtype=np.float64)
     if not ((p > 0) & (p < 1)).all() or not 0 < alpha < 1:
         raise ValueError(f"p={shown(p.tolist())}, alpha={alpha}: all must lie above 0 and below 1")
+    # One rollout alone never has both outcomes.
     counts = np.full(p.shape, 2, dtype=np.int64)
     too_few = nonzero_gradient_probability(counts, p) < alpha
+    # All problems are counted up together, and those that have enough stand still.
     while too_few.any():
         counts = counts + too_few
         too_few = nonzero_gradient_probability(counts, p) < alpha
@@ -148,12 +152,14 @@ def first_mixed(p: float, runs: int, rng: np.random.Generator) -> np.ndarray:
     if not 0 < p < 1:
         raise ValueError(f"p={p}: a rate above 0 and below 1 is needed, or it would take for ever")
     whole_number("runs", runs, 1)
+    # What is waited for is the outcome that differs from the first one, whichever that was.
     first = numpy_generator(rng).random(runs) < p
     counts = np.ones(runs, dtype=np.int64)
     waiting = np.arange(runs)
     while len(waiting):
         counts[waiting] += 1
         outcome = rng.random(len(waiting)) < p
+        # Runs that saw the same outcome again go on.
         waiting = waiting[outcome == first[waiting]]
     return counts
 
@@ -183,9 +189,13 @@ def observed_rollouts(correct: Any) -> pd.DataFrame:
             f"correct: shape {correct.shape}; (problems, rollouts) with at least 2 rollouts each "
             "are needed"
         )
+    # Apart, so that the error of a problem's rate is independent of the count beside it.
     first, second = np.split(correct, [correct.shape[1] // 2], axis=1)
     n = second.shape[1]
     right = second.sum(axis=1)
+    # In a random order the first right one of c in n comes at (n+1)/(c+1) on average, and the
+    # first wrong one at (n+1)/(n-c+1). One of the two is at place 1, so the later one is their
+    # sum less 1.
     needed = (n + 1) / (right + 1) + (n + 1) / (n - right + 1) - 1
     return pd.DataFrame({"rate": first.mean(axis=1), "needed": needed})
 
@@ -268,20 +278,27 @@ def best_allocation(
         raise ValueError(
             f"p: shape {p.shape}, {np.isnan(p).sum()} NaN; known rates (P,) are needed"
         )
+    # Every problem gets the minimum. What is left over is what the table below is about.
     spare = total - low * p.size
     best = np.full(spare + 1, -np.inf)  # by rollouts spent above the minimum
     best[0] = 0.0
+    # For each problem and each amount spent so far: what this problem took of it in the best
+    # case.
     taken = np.zeros((p.size, spare + 1), dtype=np.int64)
     for i, rate in enumerate(p):
+        # A problem can take no more than its bound, nor more than there is.
         worth = value(np.arange(low, min(up, low + spare) + 1), rate, info_gain)
         if not minimum_counts:
             worth[0] = 0.0
+        # (choices of this problem, spare rollouts spent); what cannot be paid for stays at -inf.
         sums = np.full((len(worth), spare + 1), -np.inf)
         for extra, gain in enumerate(worth):
             sums[extra, extra:] = best[: spare + 1 - extra] + gain
+        # The first of equal sums, which is the smaller share for this problem.
         taken[i] = sums.argmax(axis=0)
         best = sums.max(axis=0)
     counts = np.empty(p.size, dtype=np.int64)
+    # Backwards from the whole budget: what the last problem took tells what the others had left.
     for i in reversed(range(p.size)):
         extra = taken[i, spare]
         counts[i] = low + extra
@@ -311,11 +328,14 @@ def missed_optima(
     rows = []
     for p in numpy_generator(rng).random((cases, problems)):
         total = problems * average
+        # The greedy solver must not fall back to anything, or it would not be the solver that is
+        # measured.
         counts = {
             "best": best_allocation(p, total, low),
             "greedy": knapsack(p, total, low=low, fallback=False),
             "released": best_allocation(p, total, low, minimum_counts=False),
         }
+        # All are valued by the same objective, also the solver that worked on another one.
         values = {name: value(of_solver, p).sum() for name, of_solver in counts.items()}
         rows.append([1 - values[name] / values["best"] for name in ("greedy", "released")])
     return pd.DataFrame(rows, columns=["greedy", "released"])
@@ -357,8 +377,12 @@ def success_gain(p: Any, rivals: Any, rate: float = 1.0) -> np.ndarray:
             "are needed"
         )
     positive_number("rate", rate)
+    # (P, K): the right action first, then its rivals, which share what is left in fixed
+    # proportions.
     before = np.hstack([p, (1 - p) * rivals])
+    # The change of the logits, rate (one-hot - probabilities).
     push = -rate * before
     push[:, 0] += rate
+    # A softmax over changed logits, up to the normalisation of the next line.
     after = before * np.exp(push)
     return (after[:, 0] / after.sum(axis=1) - p[:, 0]) / rate
