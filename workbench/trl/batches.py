@@ -124,6 +124,7 @@ def deal(
     [[array([1, 3]), array([4])], [array([2]), array([0])]]
     """
     order = np.argsort(lengths, kind="stable") if rng is None else rng.permutation(len(lengths))
+    # In sorted order, parts that are computed at the same time come from neighbouring lengths.
     parts = np.array_split(order, steps * processes)
     return [parts[i * processes : (i + 1) * processes] for i in range(steps)]
 
@@ -176,14 +177,19 @@ class MicroBatches:
         processes = trainer.accelerator.num_processes
         chosen = outcome.rollouts.take(outcome.rows)
         advantages = self._weighted_advantages(outcome, chosen)
+        # `chosen` counts in the averages of the loss. Only `active`, positions in it, is computed.
         active = self._rows_to_compute(chosen, advantages)
         trainer.log_metrics({"computed": len(active)})
 
         lengths = (chosen.prompt.lengths + chosen.lengths)[active]
+        # The same deal in every process, since lengths and generator are the same. Each then takes
+        # its own part of every micro-step.
         shares = deal(lengths, trainer.args.steps_per_generation, processes, self._rng(context))
         self._check_size(max(len(rows) for parts in shares for rows in parts), context)
 
         is_hidden = chosen.truncated & trainer.mask_truncated_completions
+        # A truncated response that TRL is told to mask counts no tokens. TRL's token mean divides
+        # by the tokens of all chosen rows, those of advantage zero included.
         tokens = table.trained_tokens(chosen) * ~is_hidden
         total = torch.as_tensor(int(tokens.sum()), device=trainer.accelerator.device)
         batches = []
@@ -197,6 +203,8 @@ class MicroBatches:
                 sequences=len(everyone),
                 fillers=sum(len(rows) == 0 for rows in parts),
             )
+            # A filler makes this process take part in the collective operations of the step. Its
+            # mask and its advantage are zero, so it adds nothing.
             rows = chosen.take(mine) if len(mine) else filler
             shown = ~is_hidden[mine] if len(mine) else np.zeros(1, dtype=bool)
             batch = trainer.padding.tokens(rows, shown)
@@ -235,6 +243,9 @@ class MicroBatches:
         """Which of the chosen rows the gradient depends on."""
         trainer = self.trainer
         carries_gradient = chosen["gradient"]
+        # The gradient reaches a row of advantage zero through a penalty or the auxiliary loss of a
+        # mixture of experts. With the other two settings it changes what becomes of the rows around
+        # it.
         has_other_terms = (
             trainer.has_penalty
             or trainer.aux_loss_enabled
@@ -244,6 +255,7 @@ class MicroBatches:
         if has_other_terms:
             return np.flatnonzero(carries_gradient)
         if isinstance(advantages, Ragged):
+            # One token with an advantage is enough.
             size = np.abs(advantages.padded()).sum(axis=1)
         else:
             size = np.abs(advantages)
@@ -252,6 +264,8 @@ class MicroBatches:
     def _rng(self, context: Context) -> np.random.Generator | None:
         """With several optimizer steps a round, each gets rows at random."""
         config = self.trainer.args
+        # All micro-steps of the round then add up to one gradient, so any order will do. Otherwise
+        # sorting would give one optimizer step the short rows and the next one the long ones.
         if config.gradient_accumulation_steps % config.steps_per_generation == 0:
             return None
         return context.rng("micro-batches")
@@ -276,6 +290,8 @@ class MicroBatches:
         trainer = self.trainer
         if trainer.loss_type not in ROW_MEANS or not rows:
             return 1.0
+        # TRL divides the loss of each part by the part's own rows, and averages over all parts.
+        # This factor makes that a division by all chosen rows.
         parts = trainer.accelerator.num_processes * trainer.args.steps_per_generation
         scale = rows * parts / chosen
         if trainer.loss_type == "dr_grpo" and self.length is not None:
@@ -295,6 +311,8 @@ class MicroBatches:
         trainer = self.trainer
         config = trainer.args
         further = {}
+        # Not zero where the weights change between sampling and the last update of a round.
+        # Otherwise the ratio is 1, and TRL takes the log-probabilities at hand for the old ones.
         several_steps = config.gradient_accumulation_steps % (
             config.steps_per_generation * trainer.num_iterations
         )
@@ -316,6 +334,7 @@ class MicroBatches:
         if trainer.ref_model is not None:
             return trainer.score_tokens(trainer.ref_model, batch)[0]
         model = trainer.accelerator.unwrap_model(trainer.model)
+        # With LoRA the reference is a second adapter of the same model, or the model with none.
         adapter = "ref" if "ref" in model.peft_config else None
         with use_adapter(model, adapter_name=adapter):
             return trainer.score_tokens(trainer.model, batch)[0]

@@ -33,6 +33,8 @@ class LossMetrics:
 
     def take(self, metrics: dict[str, list[float]], before: dict[str, int], part: Part) -> None:
         """Move what was added to TRL's lists of metrics since they had `before` entries."""
+        # What TRL has appended in the loss at work is taken out of its lists again, since it would
+        # average them without weights. `means` gives them back when TRL logs.
         for name, values in metrics.items():
             start = before.get(name, 0)
             weight, dilution = self._weight(name, part)
@@ -45,6 +47,7 @@ class LossMetrics:
         means = {}
         for name, pairs in self.values.items():
             values, weights = np.array(pairs).T
+            # A micro-step of fillers alone has no tokens, and its metrics may be NaN.
             counted = np.isfinite(values) & (weights > 0)
             if counted.any():
                 means[name] = float(np.average(values[counted], weights=weights[counted]))
@@ -53,10 +56,13 @@ class LossMetrics:
 
     def _weight(self, name: str, part: Part) -> tuple[float, float]:
         """The weight of a metric of a micro-batch, and what undoes its dilution by fillers."""
+        # All other metrics are taken as means over tokens, to which a filler's masked tokens add
+        # nothing.
         if not (self.per_sequence and name.startswith("clip_ratio/")):
             return part.tokens, 1.0
         if not name.endswith("_mean") or not part.sequences:
             return part.sequences, 1.0
+        # TRL's mean over sequences counts each filler as a row that is not clipped.
         return part.sequences, (part.sequences + part.fillers) / part.sequences
 
 
@@ -82,6 +88,7 @@ def with_bonus(
     accumulated : micro-batches of an optimizer step
     scale : what everything but the bonus is multiplied with
     """
+    # TRL has subtracted its own bonus, which is taken back exactly as TRL has computed it.
     without_bonus = loss + bonus / tokens_here.clamp(min=1) / accumulated
     return without_bonus * scale - bonus / tokens_of_step
 
@@ -100,6 +107,7 @@ def row_statistics(
 
     Means over the tokens of the mask (n, T) bool. Losses without a clip range have clip ratio 0.
     """
+    # TRL leaves them out where the rows are computed by the weights that sampled them.
     old_logprobs = inputs.get("old_per_token_logps", logprobs)
     clipped = torch.zeros_like(mask)
     if loss_type in CLIPPED:
@@ -112,5 +120,6 @@ def row_statistics(
             importance_sampling=importance_sampling,
         )
     columns = torch.stack([clipped.float(), entropy, (logprobs - old_logprobs).abs()])
+    # Padding may hold anything, NaN included, so it is replaced and not multiplied by zero.
     sums = torch.where(mask, columns, 0.0).sum(2)
     return (sums / mask.sum(1).clamp(min=1)).cpu().numpy()

@@ -42,8 +42,10 @@ def round_metrics(
         Whether it is known which rollouts are correct.
     """
     counts = {"rollouts": sampled, "unscored": unscored}
+    # Without a reward there is nothing to take means of. Old responses may still have joined.
     if sampled == unscored:
         return {**counts, "selected": int(rollouts["selected"].sum()), "trained": 0}
+    # Parameters and learning rate stay 0: the entries that depend on them are not asked for.
     row = round_stats(number, rollouts, [], 0, 0)
     names = (*METRICS, *METRICS_OF_VERDICT) if known else METRICS
     return {**counts, **{name: row[name] for name in names}}
@@ -79,6 +81,8 @@ class EmptyRounds:
             f"advantage other than 0: {_description(rollouts, known)} Check the rewards, what "
             "counts as correct (correct=), and how hard the problems are."
         )
+        # Equal to the number of the round only if no round before had anything. Later in a run,
+        # when something was learnt already, a warning must do.
         if self.in_a_row == number == MOST_EMPTY_ROUNDS:
             raise RuntimeError(f"{message} None of the rounds before had anything either.")
         if self.in_a_row == MOST_EMPTY_ROUNDS:

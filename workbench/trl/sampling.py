@@ -36,6 +36,8 @@ class TrainingSet:
         levels = dataset["level"] if has_levels else [0] * len(dataset)
         problems = []
         for place, (prompt, level) in enumerate(zip(dataset["prompt"], levels)):
+            # Equal prompts are numbered in the order of the data set, which is the same in every
+            # run, so what a method has learnt of a problem is found again.
             name = table.numbered(table.problem_id(prompt), self.places)
             self.places[name] = place
             problems.append(Problem(name, prompt, "", level))
@@ -88,6 +90,7 @@ class RoundSampler:
     def find_more(self, n: int, problems: Sequence[Problem]) -> Sequence[Problem]:
         """n further problems of the training set, chosen by the curriculum."""
         training_set = self.trainer.training_set()
+        # A curriculum must not choose what the round has already.
         context = replace(self.context, taken=frozenset(problem.id for problem in problems))
         curriculum = self.trainer.method.curriculum
         chosen = curriculum.choose(training_set.pool, n, context)
@@ -107,6 +110,8 @@ class RoundSampler:
         """
         trainer = self.trainer
         names = [problem.id for problem in problems]
+        # Every process has asked its own copy of the allocator. If they differ, the gathering below
+        # would wait for ever or mix up rollouts.
         trainer.agree("the counts of rollouts", *names, counts)
         wanted = np.repeat(np.array(names, dtype=object), counts).tolist()
         if not wanted:
@@ -124,9 +129,13 @@ class RoundSampler:
             round=np.full(len(wanted), self.context.round),
         )
         is_scored = np.isfinite(rollouts.reward)
+        # Numbers count everything that was sampled, in order, so that TRL's log can be matched
+        # later.
         self.scored.append(self.sampled + np.flatnonzero(is_scored))
         self.sampled += len(wanted)
         rollouts = rollouts.take(is_scored)
+        # After the unscored ones have left, so that the numbers of a problem's rollouts have no
+        # gaps.
         rollouts = rollouts.assign(draw=_draws(rollouts, names, before))
         sampling = Sampling(trainer.temperature, max_new_tokens=trainer.max_completion_length)
         return rewards.total(rollouts, trainer.method.reward, sampling)
@@ -137,12 +146,16 @@ class RoundSampler:
         Every process samples an equal share; the last ones sample copies that are thrown away.
         """
         processes = self.trainer.accelerator.num_processes
+        # Rounded up. All processes have to make the same calls, so the last ones fill up with
+        # copies.
         share = -(-len(wanted) // processes)
         padded = wanted + wanted[-1:] * (share * processes - len(wanted))
         start = self.trainer.accelerator.process_index * share
         mine = padded[start : start + share]
         size = self.trainer.rows_at_once or share
         parts = [self._sample_share(mine[i : i + size]) for i in range(0, share, size)]
+        # Gathered in the order of the processes, each of which has a run of consecutive rows, so
+        # the result is in the order of `wanted`, with the copies at the end.
         rollouts = Rollouts.concat(gather_object([part for part, _ in parts]))
         scores = np.concatenate(gather_object([part for _, part in parts]))
 
@@ -161,6 +174,7 @@ class RoundSampler:
         columns = next(iter(self.rows.values())).keys()
         rows = [{name: self.rows[key][name] for name in columns} for key in names]
         drawn = trainer.draw(rows)
+        # TRL counts a padding token at the end of a response as an end too.
         ends = {*trainer.eos_token_ids, trainer.padding.token}
         rollouts = table.sampled_table(names, drawn.output, drawn.responses, drawn.texts, ends)
         if trainer.needs & {"entropy", "old_logprobs", "token_entropy"}:
@@ -172,6 +186,7 @@ class RoundSampler:
         trainer = self.trainer
         inputs = trainer.padding.tokens(rollouts)
         logprobs, entropy = trainer.score_tokens(trainer.model, inputs, entropy=True)
+        # Entropy is the mean over tokens that the model itself wrote.
         mask = inputs["completion_mask"]
         if "tool_mask" in rollouts:
             mask = mask * trainer.padding.column(rollouts["tool_mask"])

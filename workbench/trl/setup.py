@@ -47,6 +47,8 @@ LOSSES = {
     ("sapo", "rollout"): "sapo",
 }
 OBJECTIVE_FROM = ("method", "args")
+# What TRL sets where the user has said nothing. A value that differs from it was meant, so it is
+# never overwritten silently.
 DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
 
 # What slots may need (see `slots.NEEDS`) and this trainer has. It lacks "prompt_states", and
@@ -138,6 +140,7 @@ def scale_rewards(method: Method) -> str | None:
     does.
     """
     advantage = method.advantage
+    # Exact types here and below: a derived class may do anything.
     if type(advantage) is GroupNormalized:
         return "group" if advantage.scale else "none"
     if type(advantage) is BatchNormalized and advantage.baseline == "group":
@@ -213,6 +216,7 @@ def configured(
     if config is None:
         config = GRPOConfig(f"{_model_name(given['model'])}-GRPO")  # as TRL does
     config = copy.copy(config)  # one configuration may serve several trainers
+    # First the settings that the method decides, then the checks, which look at the result.
     _apply_objective(config, method, objective_from)
     _check_scale_rewards(config, method)
     _apply_group_size(config, method)
@@ -273,6 +277,7 @@ def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) ->
         present = getattr(config, name)
         if present == value:
             continue
+        # Another value than both TRL's default and the method's is a contradiction.
         if present != DEFAULTS[name]:
             raise ValueError(
                 f"{name}={present!r}: the objective of the method {method.name!r} has "
@@ -313,6 +318,7 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
             f"trains on {size} rollouts of a problem, so a multiple of {size} is needed; change "
             "per_device_train_batch_size, steps_per_generation or gradient_accumulation_steps"
         )
+    # Evaluation has its own number, which would otherwise follow the new one unnoticed.
     if config.num_generations_eval is None:
         config.num_generations_eval = config.num_generations
     logger.warning(
@@ -353,6 +359,8 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     tools = any(given.get(name) for name in ("tools", "environment_factory", "rollout_func"))
     penalties = config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy
     corrected = config.use_vllm and config.vllm_importance_sampling_correction
+    # Each entry: whether it applies, what this trainer then cannot give, and how the error names
+    # it.
     limits = [
         (
             not indexable,
@@ -422,6 +430,7 @@ def _check_bounds(config: GRPOConfig, method: Method, names: Sequence[str]) -> N
     if not isinstance(method.advantage, Posterior) or len(names) < 2:
         return
     weights = config.reward_weights or [1.0] * len(names)
+    # A negative weight makes a penalty, which adds 0 at best.
     most = sum(weight for weight in weights if weight > 0)
     if most > method.advantage.bounds[1] + 1e-6:
         raise ValueError(

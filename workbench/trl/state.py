@@ -41,6 +41,7 @@ def load(folder: str, method: Method | None) -> dict[str, Any]:
             "method; use method=None"
         )
     tensors, state = checkpoints.load(path)
+    # Through JSON, as the saved one went: tuples become lists, for example.
     description = None if method is None else json.loads(json.dumps(describe(method)))
     different = differences(description, state.pop("method"))
     if different:
@@ -48,6 +49,7 @@ def load(folder: str, method: Method | None) -> dict[str, Any]:
             f"resume_from_checkpoint: {path} is of another method (this one, that one): "
             f"{'; '.join(different[:3])}"
         )
+    # What is then left of the state are the trainer's numbers, such as its round.
     slots = state.pop("slots")
     if method is not None:
         method.load_state_dict(

@@ -41,6 +41,7 @@ def problem_id(prompt: Any) -> str:
     >>> problem_id("1+1=") == problem_id("1+1="), len(problem_id("1+1="))
     (True, 16)
     """
+    # Messages with their keys in a fixed order, so that equal prompts have equal ids.
     text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -65,6 +66,8 @@ def weighted_sum(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"reward_funcs: a reward is {scores[infinite][0]}; finite numbers or None are needed"
         )
+    # A function that gave None adds nothing. The sum of nothing at all would be 0, which is a
+    # reward, so such rows are set to NaN.
     rewards = np.nansum(scores * weights, axis=1)
     return np.where(np.isnan(scores).all(axis=1), np.nan, rewards)
 
@@ -93,6 +96,7 @@ def sampled_table(
             "tokens alone; train with method=None"
         )
     size = len(names)
+    # TRL pads prompts on the left, and the mask says where they are.
     prompts = [
         ids[mask.bool()].cpu().numpy()
         for ids, mask in zip(output["prompt_ids"], output["prompt_mask"])
@@ -131,5 +135,6 @@ def _rows_as_objects(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
     """Padded rows as a column of arrays of their own lengths, (R,) object."""
     column = np.empty(len(lengths), dtype=object)
     for i, row in enumerate(values.float().cpu().numpy()):
+        # One array a row, so that each keeps its own length in the table.
         column[i] = row[: lengths[i]]
     return column

@@ -158,12 +158,14 @@ class GRPOTrainer(trl.GRPOTrainer):
             super().__init__(*args, **options)
             return
 
+        # The arguments by name, however they were passed, so that `args` can be replaced.
         bound = inspect.signature(trl.GRPOTrainer.__init__).bind(self, *args, **options)
         bound.arguments["args"] = setup.configured(
             method, bound.arguments, correct, rows_at_once, objective_from
         )
         super().__init__(*bound.args[1:], **bound.kwargs)
 
+        # Once more, since the reward of an environment has its name only now.
         check_correct(correct, self.reward_func_names, method)
         self.method = method.clone()
         self.needs = {need for value in method.learning().values() for need in value.needs}
@@ -204,9 +206,12 @@ class GRPOTrainer(trl.GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """The next micro-batch; a new round where the last one's are used up."""
+        # Without a method, and in evaluation, rollouts are TRL's own affair.
         if self.method is None or not self.model.training:
             return super()._prepare_inputs(generation_batch)
         steps = self.args.steps_per_generation
+        # TRL's own rhythm: a generation serves num_iterations passes over its micro-steps. After a
+        # resume amid a generation nothing is buffered.
         starts_round = self._step % (steps * self.num_iterations) == 0
         if starts_round or self._buffered_inputs is None:
             self._buffered_inputs = self._play_round(generation_batch)
@@ -228,8 +233,11 @@ class GRPOTrainer(trl.GRPOTrainer):
         if setup.chooses_problems(self.method):
             problems = sampler.find_more(size, [])
         else:
+            # TRL's sampler repeats each prompt num_generations times in a row, so every such step
+            # is a new one.
             problems = sampler.named(gather_object(inputs)[:: self.num_generations])
         outcome = play(self.method, problems, context, sampler.sample, sampler.find_more)
+        # Processes that trained on different rows would drift apart without any error.
         self.agree("the rollouts to train on", outcome.rows, *_arrays(outcome.advantages))
         self._at_work = RoundAtWork(
             outcome, context, measured=np.full((3, len(outcome.rollouts)), np.nan)
@@ -257,6 +265,8 @@ class GRPOTrainer(trl.GRPOTrainer):
 
     def draw(self, rows: list[dict[str, Any]]) -> Drawn:
         """Let TRL generate and score one rollout for each of these rows of the data set."""
+        # TRL groups rows by this number. With 1 any number of rollouts can be asked for, and its
+        # own advantages, which are not used, do not matter.
         generations = self.num_generations
         self.num_generations = 1
         self._drawing = True
@@ -275,6 +285,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         """TRL's rewards (R, F) of all processes; those of this process are kept."""
         scores = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.method is not None and self._drawing:
+            # TRL has gathered the rewards of all processes. Each has sent equally many rows.
             start = self.accelerator.process_index * len(prompts)
             own = scores[start : start + len(prompts)].float().cpu().numpy()
             texts = completions
@@ -320,6 +331,7 @@ class GRPOTrainer(trl.GRPOTrainer):
             return super()._compute_loss(model, inputs)
         coefficient = self._entropy_coefficient()
         metrics = self._metrics["train"]
+        # TRL appends its metrics to lists, so their lengths tell what this micro-batch added.
         before = {name: len(values) for name, values in metrics.items()}
         loss = super()._compute_loss(model, inputs)
         self._loss_metrics.take(metrics, before, part)
@@ -329,6 +341,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         mask = inputs["completion_mask"]
         if "tool_mask" in inputs:
             mask = mask * inputs["tool_mask"]
+        # A filler has no row of the table that could be measured.
         if "update_statistics" in self.needs and len(part.rows):
             assert self._at_work is not None
             self._at_work.measured[:, part.rows] = row_statistics(
@@ -340,6 +353,7 @@ class GRPOTrainer(trl.GRPOTrainer):
                 clip=(self.epsilon_low, self.epsilon_high),
                 importance_sampling=self.importance_sampling_level,
             )
+        # Without an entropy bonus the whole loss of the micro-batch has one scale.
         if not coefficient:
             return loss * part.scale
         bonus = coefficient * (entropy * mask).sum()
@@ -361,6 +375,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         if self.method is None:
             return loss
         if self._step % (self.args.steps_per_generation * self.num_iterations) == 0:
+            # The last micro-step of the last pass, so the updates of the round are complete.
             self._learn(self.method)
             self.log_metrics(self.method.metrics())
             self._at_work = None
@@ -372,6 +387,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         steps = []
         if "update_statistics" in self.needs:
             measured = self._at_work.measured
+            # Each row was computed by one process, which alone has numbers for it.
             for part in gather_object([measured]):
                 measured = np.where(np.isnan(measured), part, measured)
             rows = self._at_work.outcome.rows
@@ -399,6 +415,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         """TRL's log. Metrics of the loss are means over the tokens that were trained on."""
         if self.method is not None and self.model.training:
             metrics = self._metrics["train"]
+            # One number each, which TRL averages over itself.
             for name, mean in self._loss_metrics.means().items():
                 metrics[name].append(mean)
             # TRL would log an empty list as None.
@@ -422,6 +439,7 @@ class GRPOTrainer(trl.GRPOTrainer):
             # TRL has logged advantages of its own.
             log = self._logs["advantages"]
             shown = sampler.logged_advantages(rollouts["advantage"])[-len(log) :]
+            # TRL's log is a queue of limited length, so only its newest entries are replaced.
             for _ in shown:
                 log.pop()
             log.extend(shown)
@@ -430,6 +448,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         """Raise ValueError, in every process, where processes are about to do different things."""
         if self.accelerator.num_processes == 1:
             return
+        # A digest of fixed size is exchanged in place of whole arrays.
         digest = hashlib.sha256()
         for value in values:
             digest.update(value.tobytes() if isinstance(value, np.ndarray) else value.encode())
@@ -451,6 +470,7 @@ class GRPOTrainer(trl.GRPOTrainer):
             # leave no trace in the run. `clone` would forget what the round itself left.
             method = copy.deepcopy(method)
             self._learn(method)
+        # Every process has learnt along, since `_learn` gathers. Only one of them writes.
         if self.args.should_save:
             name = f"checkpoint-{self.state.global_step}"
             folder = os.path.join(self._get_output_dir(trial=trial), name)
@@ -462,6 +482,8 @@ class GRPOTrainer(trl.GRPOTrainer):
             numbers = state.load(checkpoint, self.method)
             if self.method is not None:
                 self.round = numbers["round"]
+                # The next round is the first one of this process, so a verdict that turns out to be
+                # unclear is an error there and not only a warning.
                 self.first_round = self.round + 1
                 self._empty_rounds.in_a_row = numbers["empty_rounds"]
                 self._at_work = None

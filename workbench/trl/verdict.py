@@ -77,6 +77,7 @@ def reads_verdict(method: Method) -> bool:
     >>> reads_verdict(methods.pods(8, 4)), reads_verdict(methods.dapo(8))
     (False, True)
     """
+    # The exact type, since a class derived from one of these may read the verdict.
     return any(type(value) not in READ_NO_VERDICT for value in method.learning().values())
 
 
@@ -122,6 +123,7 @@ class Verdict:
         self.correct = correct
         self.names = list(names)
         self.needed = needed
+        # Of several reward functions nothing says which one judges.
         self.known = correct is not None or len(self.names) == 1
         self.warned = False
 
@@ -156,6 +158,7 @@ class Verdict:
 
     def _inferred(self, rewards: np.ndarray, first: bool) -> np.ndarray:
         """1 is correct, where the only reward function gives nothing but 0 and 1."""
+        # NaN is a rollout that was not judged. It counts neither way.
         other = rewards[~np.isnan(rewards) & (rewards != 0) & (rewards != 1)]
         if not len(other):
             return rewards == 1
@@ -168,6 +171,7 @@ class Verdict:
         if not self.needed:
             self.known = False  # nobody asks, so it is just not logged
             return np.zeros(len(rewards), dtype=bool)
+        # Early it costs little to stop and ask. Later a warning and the likeliest reading must do.
         if first:
             raise ValueError(message)
         self._warn(f"{message}. So far 1 was correct, and from now on 1 or more is.")

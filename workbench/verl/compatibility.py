@@ -83,6 +83,7 @@ def check_version(version: str) -> None:
     Traceback (most recent call last):
     ImportError: verl 0.8.0 is installed, and workbench.verl works with 0.9.1 up to, but ...
     """
+    # The first three numbers, so that endings such as .post1 or .dev0 do not matter.
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if not LOWEST <= numbers < BELOW:
         raise ImportError(

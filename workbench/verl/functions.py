@@ -55,10 +55,12 @@ def estimator(advantage: AdvantageFunction) -> Callable:
         config: Any = None,
         **further: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        # The advantage functions are NumPy's, in double precision, with one reward a row.
         rewards = token_level_rewards.double().sum(-1).cpu().numpy()
         values = advantage(rewards, np.asarray(index).astype(str))
         column = torch.as_tensor(np.asarray(values)).to(token_level_rewards)[:, None]
         advantages = column * response_mask
+        # verl wants returns too. They are a copy, so that a change to one leaves the other alone.
         return advantages, advantages.clone()
 
     return estimate
@@ -76,6 +78,7 @@ def from_queue(
     `v1.ReplayBuffer` gives every row that goes on its own key in the queue as its uid, so each row
     finds its own numbers, whatever they depend on. Padding rows have advantage zero.
     """
+    # Padding rows have no entry in the queue, and their advantages stay zero.
     rows = [i for i, uid in enumerate(index) if not str(uid).startswith(PADDING)]
     advantages = torch.zeros_like(token_level_rewards)
     for i, values in zip(rows, queued_advantages([str(index[i]) for i in rows])):
@@ -130,8 +133,11 @@ def policy_loss(importance_sampling: str) -> Callable:
             clip=_clip(config),
             importance_sampling=importance_sampling,
         )
+        # verl's own correction for the inference server, a weight a token.
         if rollout_is_weights is not None:
             gain = gain * rollout_is_weights
+        # Aggregated by verl with the sizes of the global batch, which a micro-batch alone does not
+        # tell.
         total = load("verl.trainer.ppo.core_algos").agg_loss(
             loss_mat=-gain,
             loss_mask=response_mask,
@@ -169,6 +175,7 @@ def register(**advantages: AdvantageFunction) -> None:
         Further estimators of your own: `register(mine=leave_one_out)`. verl refuses a name that it
         knows for another function, so each of these is registered once.
     """
+    # verl is imported only now, so that this module works where verl is not installed.
     core = load("verl.trainer.ppo.core_algos")
     own = {name: estimator(function) for name, function in advantages.items()}
     for name, function in {**ESTIMATORS, **own}.items():

@@ -98,6 +98,8 @@ def play(
     context = Context(seed, step, epoch, max_new_tokens=max_new_tokens)
     outcome = play_round(method, loop.problems, context, loop.sample, loop.find_more)
     rows = outcome.rows
+    # The updates come after this function, so the slots learn from the round without their numbers,
+    # as `provided` has told the method.
     rollouts = marked(outcome.rollouts, rows, outcome.advantages, [], step, outcome.weights)
     method.feedback(rollouts, context)
     if not len(rows):
@@ -143,6 +145,8 @@ class _Loop:
     ) -> Rollouts:
         """Scored rollouts, see `rounds.play`."""
         places = np.repeat(np.arange(len(problems)), counts)
+        # One row of the prompts for each rollout, with the id of its problem as the uid, so that
+        # copies of a prompt in one round stay apart.
         wanted = self.prompts.select_idxs(places)
         names = np.array([problems[place].id for place in places])
         wanted.non_tensor_batch["uid"] = names.astype(object)
@@ -152,8 +156,10 @@ class _Loop:
                 f"generate: it returned {len(rows)} rows for {len(places)} prompts; one for each "
                 "is needed"
             )
+        # Once more, since `generate` may have set others.
         rows.non_tensor_batch["uid"] = names.astype(object)
         self.parts.append(rows)
+        # The number of each rollout within its problem goes on where the last request ended.
         first = np.repeat(np.cumsum(counts) - counts, counts)
         draw = np.arange(len(places)) - first + before[places]
         return self._table(rows, names, draw, stage)
@@ -177,6 +183,8 @@ class _Loop:
             text=text,
             reward=reward,
             correct=self.verdict(reward, rows.non_tensor_batch.get("acc", [None] * size)),
+            # A response as long as the limit may have ended by itself at the last token. The rows
+            # do not tell, so it counts as truncated.
             truncated=lengths >= limit,
             draw=draw,
             stage=np.full(size, stage),
@@ -186,9 +194,12 @@ class _Loop:
 
     def batch(self, rows: np.ndarray, advantages: Ragged, multiple: int) -> Any:
         """The selected rows (K,) as a `DataProto`, filled up to a multiple."""
+        # The parts in the order in which they were sampled, which is that of the round's table.
         everything = type(self.prompts).concat(self.parts)
         kept = everything.select_idxs(rows)
         mask = kept.batch["response_mask"]
+        # Rows of different lengths become (K, T). The mask then removes the advantages of tokens
+        # that a tool wrote.
         column = torch.zeros(mask.shape, dtype=torch.float32)
         for i in range(len(rows)):
             column[i, : len(advantages[i])] = torch.as_tensor(advantages[i])
@@ -211,6 +222,7 @@ def _padded(data: Any, size: int) -> Any:
     """The rows with `size` more that train on nothing."""
     if not size:
         return data
+    # Copies of a real row, so that every column has a value of the right kind and shape.
     rows = data.select_idxs(np.zeros(size, dtype=np.int64))
     for name in ("response_mask", "token_level_rewards", "advantages", "returns", *SCORES):
         if name in rows.batch.keys():

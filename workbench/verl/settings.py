@@ -75,7 +75,7 @@ AVERAGE_OF_N = (
 )
 
 # loss_aggregation -> verl's loss_agg_mode. The mean over groups is the mean over rollouts, with
-# weights on the rows, see `batches.row_advantages`.
+# weights on the rows, see `table.row_advantages`.
 LOSS_AGGREGATION = {
     "token": "token-mean",
     "rollout": "seq-mean-token-mean",
@@ -171,6 +171,7 @@ def configuration(
     actor = "actor_rollout_ref.actor"
     rollout = "actor_rollout_ref.rollout"
     module, _, name = sampler.rpartition(".")
+    # What every method needs: our classes in verl's places, and the objective in verl's words.
     keys: dict[str, Any] = {
         "algorithm.adv_estimator": "workbench",
         "actor_rollout_ref.model.external_lib": "workbench.verl.v1",
@@ -188,6 +189,7 @@ def configuration(
         f"{SAMPLER_KEYS}custom_sampler.path": f"pkg://{module}",
         f"{SAMPLER_KEYS}custom_sampler.name": name,
     }
+    # A sampler class of one's own brings its method along.
     if sampler == SAMPLER:
         keys[f"{SAMPLER_KEYS}sampler_kwargs.method"] = _description(method)
     if objective.kl:
@@ -199,8 +201,12 @@ def configuration(
     needs = method_needs(method)
     if "more_problems" in needs:
         keys["data.gen_batch_size"] = 1  # so that any number of further problems can be drawn
+    # That pass comes amid a round, and more rollouts may be asked for after it, so the inference
+    # servers keep their memory meanwhile.
     if needs & MODEL_PASS:
         keys[f"{rollout}.free_cache_engine"] = False
+    # The slots get the log-probabilities that the inference servers report, and the update takes
+    # the same for the old ones.
     if "old_logprobs" in needs:
         keys[f"{rollout}.calculate_log_probs"] = True
         keys["algorithm.rollout_correction.bypass_mode"] = True
@@ -230,6 +236,8 @@ def trained_per_problem(method: Method) -> int:
     if isinstance(selector, HalfRight):
         return min(selector.n, sampled)
     if isinstance(selector, Scheduler):
+        # The selector's own default. The small number guards the product against rounding below a
+        # whole number.
         percent = 30 if selector.keep is None else selector.keep
         return max(1, int(sampled * percent / 100 + 1e-9))
     return sampled
@@ -314,6 +322,7 @@ def _description(method: Method) -> Any:
     """The method as data that `rebuild` takes; ValueError where that is not possible."""
     description = describe(method)
     try:
+        # Tried here, where the user can mend it, and not only in the trainer's process.
         rebuild(description)
     except ValueError as error:
         raise ValueError(
@@ -409,9 +418,12 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
         verl's whole configuration as nested dicts, resolved.
     method : Method
     """
+    # The name of the sampler and the number of rollouts are not compared, so any will do. With
+    # another name than ours the method need not be one that a configuration can describe.
     for key, wanted in configuration(method, "own.Sampler", rollouts_per_problem=1).items():
         if key in NOT_COMPARED or key.startswith(SAMPLER_KEYS):
             continue
+        # A reference to another key, which verl has resolved.
         if isinstance(wanted, str) and wanted.startswith("${"):
             wanted = _value(config, wanted[2:-1])
         present = _value(config, key)

@@ -48,6 +48,7 @@ def load(folder: str | Path, method: Method) -> dict[str, Any]:
         )
         return {}
     tensors, state = checkpoints.load(path)
+    # Loading state into other slots might succeed and mean nothing.
     different = differences(_described(method), state.pop("described"))
     if different:
         raise ValueError(
@@ -63,4 +64,5 @@ def load(folder: str | Path, method: Method) -> dict[str, Any]:
 def _described(method: Method) -> dict[str, Any]:
     """The configuration of the slots that learn, as JSON gives it back."""
     described = {slot: describe(value) for slot, value in method.learning().items()}
+    # The saved description went through JSON, where tuples become lists.
     return json.loads(json.dumps(described))

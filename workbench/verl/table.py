@@ -56,6 +56,7 @@ def problem_ids(prompts: Sequence[Any]) -> list[str]:
     >>> len(set(problem_ids([[message], [same], "1+1="])))
     2
     """
+    # Not Python's hash, which differs from process to process: histories are kept under the id.
     return [
         hashlib.blake2b(_text(prompt).encode(), digest_size=12).hexdigest() for prompt in prompts
     ]
@@ -109,6 +110,7 @@ class Verdict:
         bar = 1.0 if self.solved is None else self.solved
         correct = reward >= bar
         given = np.array([value is not None for value in acc], dtype=bool)
+        # What the reward function says goes before the bar.
         correct[given] = [float(value) == 1 for value in acc if value is not None]
 
         other = reward[~given & (reward != 0) & (reward != 1)]
@@ -166,6 +168,7 @@ def row_advantages(outcome: Round, objective: Objective, multiple: int) -> Ragge
     rows = outcome.rows
     kept = outcome.rollouts.take(rows)
     weights = np.ones(len(rows)) if outcome.weights is None else outcome.weights.copy()
+    # An advantage of zero leaves the row in verl's averages and takes its gradient away.
     weights[~kept["gradient"]] = 0.0
     if (objective.kl > 0 or objective.entropy > 0) and (weights != 1).any():
         raise ValueError(
@@ -174,8 +177,11 @@ def row_advantages(outcome: Round, objective: Objective, multiple: int) -> Ragge
         )
     if objective.loss_aggregation == "group":
         _, group, sizes = np.unique(kept.group, return_inverse=True, return_counts=True)
+        # K rows in G groups: verl's mean weighs a row by 1/K, and a mean over groups by 1/(G*S), S
+        # being the size of its group. The factor from one to the other is K/(G*S).
         weights *= len(rows) / (len(sizes) * sizes[group])
     if objective.loss_aggregation != "token" and len(rows):
+        # The number of rows after padding, by which verl divides.
         padded = -(-len(rows) // multiple) * multiple
         weights *= padded / len(rows)
 
@@ -183,6 +189,7 @@ def row_advantages(outcome: Round, objective: Objective, multiple: int) -> Ragge
     if isinstance(outcome.advantages, Ragged):
         values = outcome.advantages.values
     else:
+        # One advantage a row becomes one a token.
         values = np.repeat(outcome.advantages, lengths)
     return Ragged(values * np.repeat(weights, lengths), kept.response.offsets)
 

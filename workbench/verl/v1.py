@@ -120,8 +120,11 @@ class ReplayBuffer(BaseBuffer):
             poll_interval=POLL_SECONDS,
             **options,
         )
+        # Plain dicts and lists, which is what the checks read.
         given = OmegaConf.to_container(sampler_kwargs, resolve=True)
         self.options = read_options(given, type(self).method)
+        # A clone, so that what it learns stays in this trainer, also where the class has the
+        # method.
         self.method = self.options.method.clone()
         # verl passes a method of its trainer, which makes the agent loop manager later than this.
         self.trainer = refill_fn.__self__
@@ -133,6 +136,7 @@ class ReplayBuffer(BaseBuffer):
         self.sampling = Sampling(
             temperature=rollout["temperature"], max_new_tokens=config["data"]["max_response_length"]
         )
+        # verl counts a mini-batch in prompts and multiplies it with the rollouts of a prompt.
         self.mini_batch = actor["ppo_mini_batch_size"] * rollout["n"]
         self.has_logprobs = rollout["calculate_log_probs"]
         self.needs = method_needs(self.method)
@@ -150,9 +154,11 @@ class ReplayBuffer(BaseBuffer):
         """The step's batch and metrics: for validation verl's own, for training a round."""
         if partition_id != TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
+        # Here and not in the constructor, since verl reads its checkpoint after that.
         if not self.restored:
             self._restore(global_steps)
         self.seconds = 0.0
+        # Before the round takes its prompts, which `drawn` counts.
         epoch = self._epoch()
         queue = QueueRound(self, global_steps)
         context = Context(
@@ -187,6 +193,8 @@ class ReplayBuffer(BaseBuffer):
         since = time.time()
         while True:
             self._sync_metadata_from_transfer_queue()
+            # A prompt that failed has ended too. What it did not bring is noticed by the number of
+            # rows.
             if wanted <= self.finished_keys[TRAIN] | self.failure_keys[TRAIN]:
                 break
             since = self._wait_for_next_poll(TRAIN, since)
@@ -241,6 +249,8 @@ class ReplayBuffer(BaseBuffer):
         self.restored = True
         if step == 1:
             return
+        # A run that starts at a later step was resumed, from the path that was named or from the
+        # last checkpoint of its own folder.
         config = self.trainer.config.trainer
         if config.resume_mode == "resume_path":
             self.load(config.resume_from_path)
@@ -287,6 +297,8 @@ class QueueRound:
         self.buffer.refill_fn(n)
         prompts = self._take()
         found = as_problems(_raw_prompts(prompts))
+        # At the end of an epoch the loader may give a prompt once more. The places below count all
+        # prompts drawn, since repeated ones stay in the batch unused.
         new = [i for i, problem in enumerate(found) if problem.id not in self.place]
         further = [found[i] for i in new]
         size = len(self.prompts)
@@ -298,6 +310,7 @@ class QueueRound:
         self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
     ) -> Rollouts:
         """Generate rollouts, wait for them, and read their scores, see `rounds.play`."""
+        # verl gets only prompts with a count, and everything below goes by their places.
         asked = np.flatnonzero(counts)
         if not len(asked):
             raise ValueError(f"allocator: it asked for no rollouts in request {stage + 1}")
@@ -317,9 +330,12 @@ class QueueRound:
         self._check_came_back(len(rows), int(counts.sum()))
 
         place = {name: i for i, name in enumerate(names)}
+        # Rollouts end in any order. In the table those of a problem stand together, in the order of
+        # their sessions, so that a run does not depend on which worker was faster.
         keys = sorted(rows, key=lambda key: (place[_group(key)], _session(key)))
         self.keys += keys
         self.tags |= rows
+        # Fewer rows than asked for may have come back, so problem and draw come from the keys.
         owner = asked[[place[_group(key)] for key in keys]]
         session = np.array([_session(key) for key in keys])
         names_of_rows = np.array([problems[i].id for i in owner])
@@ -352,6 +368,7 @@ class QueueRound:
         response = _ragged(data["responses"], np.int32)
         reward = np.array([float(row.double().sum()) for row in data["rm_scores"]])
         tokenizer = buffer.trainer.tokenizer
+        # A response may end exactly at the limit, so it is cut off only if it lacks the end token.
         ends = np.array([response[i][-1] == tokenizer.eos_token_id for i in range(size)])
         is_long = response.lengths >= buffer.sampling.max_new_tokens
         columns: dict[str, Any] = {}
@@ -390,6 +407,7 @@ class QueueRound:
         trainer = self.buffer.trainer
         tags = [self.tags[key] for key in keys]
         batch = KVBatchMeta(partition_id=TRAIN, keys=keys, tags=tags)
+        # verl may fill the batch up with padding rows of its own, which must not stay in the queue.
         batch = trainer._balance_batch(batch, metrics={})
         trainer._compute_old_log_prob(batch, metrics={})
         padding = sorted(set(batch.keys) - set(keys))
@@ -417,6 +435,7 @@ class QueueRound:
             for row in rows
         ]
         prompts = list(tensordicts.get(self.prompts, "uid"))
+        # Rows that are not trained on must not stay in the queue.
         dropped = sorted(set(self.keys) - set(kept))
         tq.kv_clear(partition_id=TRAIN, keys=[*prompts, *dropped])
         # With its key for a uid, a row finds its advantages again, see `functions.from_queue`.
@@ -438,6 +457,8 @@ class QueueRound:
         """
         new = rollouts.problem[: len(self.keys)]
         same = np.flatnonzero(new == rollouts.problem[row])
+        # verl's rows have more columns than this package knows of, so an old response begins as a
+        # copy of a new row.
         template = self.keys[same[0]] if len(same) else self.keys[0]
         stored = tq.kv_batch_get(keys=[template], partition_id=TRAIN)[0]
         fields = {name: stored[name] for name in stored.keys()}
@@ -450,6 +471,7 @@ class QueueRound:
         tokens = torch.cat([prompt, response])
         mask = torch.ones_like(response)
         scores = torch.zeros(len(response))
+        # verl puts a rollout's reward at its last token and sums over tokens.
         scores[-1] = float(rollouts.reward[row])
         fields |= {
             "prompts": prompt,
@@ -468,6 +490,8 @@ class QueueRound:
 
         version = int(rollouts.round[row]) - 1  # the weights that sampled it, as verl counts them
         self.old += 1
+        # In the form group_session_output that `_group` and `_session` read, and a group of its
+        # own.
         key = f"{_group(template)}-old{self.old}_0_0"
         self.tags[key] = {
             **self.tags[template],
