@@ -312,7 +312,8 @@ def _gain(
         if named and not runs.get(named[i]):
             raise ValueError(f"no runs of {named[i]}")
         of = one_setting(runs[named[i]], named[i]) if named else baseline_runs
-        # Read together, so that the gain is taken at the budget at which the arms are compared.
+        # Read together, so that all three have one grid and the budget is one that all of them
+        # reached.
         courses = read({"arm": arm_runs, "baseline": baseline_runs, "gain of": of})
         budget = common_budget(courses, settings["unit"]) * float(settings.get("budget") or 1)
         for course in courses["gain of"].values():

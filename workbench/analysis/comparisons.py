@@ -293,9 +293,9 @@ def evaluations(groups: Any) -> pd.DataFrame:
         by_run = []
         for record in records:
             evals = record.evals
-            # A problem's length is the mean over its samples, hence times their number.
             tokens = np.nan
-            # Records of early versions have no lengths, and then there are no tokens to count.
+            # Records of early versions have no lengths. A problem's length is the mean over its
+            # samples, hence times their number.
             if "length" in evals:
                 tokens = float((evals["length"] * evals["samples"]).sum())
             trained_on = record.rounds["tokens_sampled"].sum()

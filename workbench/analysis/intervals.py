@@ -162,7 +162,7 @@ class Measurement:
             return self._from_line(side * np.inf)
         line = self._line()
         if self._degrees < 1:
-            # The same rule as in `p_value`, so that intervals and p-values never disagree.
+            # The sign test again, as in `p_value`: with fewer seeds it decides nothing.
             if self.n < SIGN_TEST_SEEDS:
                 return self._from_line(side * np.inf)
             return self._from_line(line.min() if side < 0 else line.max())

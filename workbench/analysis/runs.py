@@ -174,8 +174,8 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
     records = _listed(records)
     if not records:
         raise ValueError(f"{what}: at least one record is needed")
-    # `labelled` also divides runs that repeat a seed, so more than one label has two possible
-    # causes, and each deserves its own message.
+    # `labelled` also divides runs that repeat a seed or lie in directories of their own, so
+    # several labels need not mean several settings.
     by_label = labelled(records)
     if len(by_label) == 1:
         return _in_order(records)
@@ -216,7 +216,7 @@ def rounds_per_epoch(record: Record) -> int | None:
     problems = manifest.get("arguments", {}).get("problems_per_round")
     if pool is None or problems is None:
         return None
-    # Rounded up: the last round of an epoch may be a partial one.
+    # Rounded up: the round in which the pool comes to its end still belongs to the epoch.
     return -(-int(pool) // int(problems))
 
 

@@ -125,7 +125,7 @@ def _row(run: str, number: int, rollout: Mapping[str, Any]) -> dict[str, Any]:
     else:
         training = "chosen" if rollout["selected"] else "left out"
     advantage = rollout["advantage"]
-    # Rollouts that were not selected may have no advantage. A zero is shown without a sign,
+    # An advantage is NaN where the rollout was not selected. A zero is shown without a sign,
     # because its meaning is that there is no gradient.
     if np.isnan(advantage):
         shown = ""
