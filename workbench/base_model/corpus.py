@@ -39,6 +39,8 @@ class Clean:
 
     def draw(self, n: int, cursor: int, seed: int) -> tuple[Sequence[Problem], list[str], int]:
         """n problems, their solutions, and the new cursor."""
+        # A stream draws levels evenly, so a level that is named four
+        # times is drawn four times as often.
         levels = tuple(
             int(level) for level in np.repeat(list(arithmetic.LEVELS), CLEAN_LEVEL_WEIGHTS)
         )
@@ -55,6 +57,8 @@ class WithMistakes:
 
     def draw(self, n: int, cursor: int, seed: int) -> tuple[Sequence[Problem], list[str], int]:
         """n problems, a response as the corpus tells it, and the new cursor."""
+        # Keyed by the place in the stream, so that the mistakes of a batch do not
+        # depend on what was drawn before.
         rng = generator(seed, "corpus", cursor)
         problems, cursor = chains.problems(split="train").draw(n, cursor, seed)
         return problems, [self._response(problem.prompt, rng) for problem in problems], cursor

@@ -30,6 +30,7 @@ from workbench.rollouts import Ragged
 from workbench.utils.validation import one_of, whole_number
 from workbench.verifiers import Math
 
+# Positions are token ids: `untrained` relies on padding being 0 and the end being 1.
 SPECIAL = ("<pad>", "<eos>", "<unk>", "\\boxed{", "<answer>", "</answer>")
 CHARACTERS = string.digits + string.ascii_lowercase + "+-*/=(){}[]<>.,:;?!'^_|% \n"
 BATCH = 48  # problems of a training step, of all levels: batches of one length converge worse
@@ -88,6 +89,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """A character tokenizer; `\\boxed{` and the two tags are one token each."""
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *CHARACTERS])}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    # The special tokens first, then any other character by itself, line ends included.
     pattern = Regex(r"\\boxed\{|</?answer>|[\s\S]")
     words.pre_tokenizer = pre_tokenizers.Split(pattern, "isolated")
     words.decoder = decoders.Fuse()
@@ -229,6 +231,7 @@ def make(
                     f"step {row['step']:>5}  loss {row['loss']:.3f}  {row['seconds']:.0f} s  "
                     f"avg@8 {accuracy['all']:.3f}"
                 )
+                # The evaluation has switched the model to its mode for sampling.
                 policy.model.train()
         table = [
             {"temperature": t, **accuracy_by_level(policy, held_out, verifier, t)}
@@ -247,6 +250,7 @@ def make(
 def held_out_problems(base: str) -> Pool:
     """The problems that a base model is evaluated on while it is made."""
     make_problems = arithmetic if base == "clean" else chains.problems
+    # The corpora draw from the other split, so none of these is ever trained on.
     pool = make_problems(HELD_OUT, split="heldout")
     assert isinstance(pool, Pool)
     return pool
@@ -264,6 +268,7 @@ def accuracy_by_level(
     At temperature 0 it is that of the greedy answer.
     """
     sampling = Sampling(temperature=temperature, max_new_tokens=SAMPLING.max_new_tokens)
+    # Greedy answers to one problem are all the same.
     samples = k if temperature else 1
     frame = evaluate(policy, problems, verifier, samples, sampling=sampling, greedy=False)
     accuracy = frame["correct"] / frame["samples"]
@@ -285,15 +290,19 @@ def _batches(
     """(prompt tokens, response tokens) of each row, in batches."""
     prompt_ids = coder(list(prompts))["input_ids"]
     response_ids = coder(list(responses))["input_ids"]
+    # To end is a part of the response that has to be learnt.
     rows = [(p, [*r, coder.eos_token_id]) for p, r in zip(prompt_ids, response_ids)]
     return [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
 
 
 def _loss(net: Qwen3ForCausalLM, rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
     ignored = -100  # the label that transformers leaves out of the loss
+    # No attention mask is needed: padding stands on the right, where a causal model does not
+    # look, and its labels are ignored.
     ids = Ragged.of([prompt + response for prompt, response in rows], np.int64).padded(0)
     labels = Ragged.of(
         [[ignored] * len(prompt) + response for prompt, response in rows], np.int64
     ).padded(ignored)
+    # transformers moves the labels by one place itself, so ids and labels are aligned here.
     out = net(input_ids=torch.as_tensor(ids), labels=torch.as_tensor(labels), use_cache=False)
     return out.loss

@@ -15,9 +15,12 @@ import click
 from workbench import __version__
 from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
 
+# The keys of `look.UNITS` once more: that module loads matplotlib, and help should not wait for it.
 UNITS = ("seconds", "flops", "rollouts", "round")
+# Commands that go on where they stopped when they are called again.
 RESUMABLE = ("quickstart", "run", "resume", "sweep")
 
+# click fills paragraphs, but keeps the lines of one that begins with \b.
 EPILOG = """\b
 Exit status: 0 done; 1 an error, named in one line on stderr (doctor also: cannot run here);
 2 wrong usage; 130 interrupted.
@@ -36,13 +39,17 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
+            # Caught apart, since it is an OSError too and would be shown as an error.
             raise  # click ends quietly when the reader of a pipe has left
         except (ValueError, OSError, ImportError, FloatingPointError) as error:
+            # What a user can mend: values, files, packages, and training that diverged. Anything
+            # else is a defect, and its traceback is wanted.
             from workbench.cli.terminal import say
 
             say(f"error: {error}", err=True)
             sys.exit(1)
         except KeyboardInterrupt:
+            # Rounds and runs that are done are on disk already.
             goes_on = "; the same command goes on with what is missing"
             resumable = ctx.invoked_subcommand in RESUMABLE
             click.echo(f"\nstopped{goes_on if resumable else ''}", err=True)
@@ -66,6 +73,7 @@ def base_model_names(ctx: click.Context, parameter: click.Parameter, incomplete:
 
 def print_completion(ctx: click.Context, parameter: click.Parameter, shell: str | None) -> None:
     """Print the script that completes commands and methods in that shell, and end."""
+    # click also parses a line in order to complete it, and then nothing may be printed.
     if not shell or ctx.resilient_parsing:
         return
     from click.shell_completion import get_completion_class
@@ -91,6 +99,8 @@ print_json = click.option("--json", is_flag=True, help="Print JSON and nothing e
 )
 def main() -> None:
     """Which rollouts are worth generating, and which are worth training on?"""
+    # Before torch and matplotlib are loaded. Models as small as the shipped ones are slower with
+    # more threads, and figures are only written to files here.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MPLBACKEND", "agg")
 
@@ -122,6 +132,7 @@ def quickstart(**options: Any) -> None:
 
 @main.command(
     short_help="Train by any method in any lab.",
+    # Not a docstring, which cannot hold the lists of names.
     help=f"""Train by METHOD in a lab, and leave a record.
 
     METHOD is one of {", ".join(PAPERS)}; or, from further papers, {", ".join(MORE_PAPERS)}.
@@ -310,6 +321,7 @@ def sweep(**options: Any) -> None:
 
 @main.command(
     "base-model",
+    # Not a docstring, which cannot hold the list of names.
     help=f"""Make a base model of the tiny lab again, by supervised training.
 
     NAME is one of {", ".join(BASE_MODELS)}. The directory gets the weights, the tokenizer, a card,
@@ -366,10 +378,12 @@ def doctor(json: bool, **options: Any) -> None:
 
     The exit status is 1 when the lab, with the model if one is named, cannot run here.
     """
+    # The module has the name of this command.
     from workbench.cli import doctor as checks
     from workbench.cli.terminal import as_json, say
 
     told = checks.report(**options)
+    # The report comes first: that the lab cannot run here is a result and no error.
     say(as_json(told) if json else checks.text(told))
     if not told["can_run"]:
         sys.exit(1)

@@ -19,6 +19,7 @@ from workbench.utils.names import LABS
 from workbench.utils.requirements import install_command, installed_version, requirements
 from workbench.utils.validation import one_of
 
+# What a lab needs beyond the packages that are always installed, as named in pyproject.toml.
 EXTRAS_OF_LABS = {"tiny": (), "transformers": (), "unsloth": ("gpu",)}
 UNSLOTH_SHARE = 0.5  # of the GPU's memory that vLLM holds in the lab "unsloth" by default
 MODELS = "models"
@@ -61,11 +62,13 @@ def report(
             # vLLM holds its share from the start, whatever the number of rollouts is.
             options = {"sampler_bytes": UNSLOTH_SHARE * largest, **options}
         told["model"] = _model(model, here, options)
+        # The tiny lab trains its own models, so there the size of another one is shown and no more.
         if lab != "tiny" and not told["model"]["fits"]:
             problems.append(
                 f"{model} does not fit: take a smaller model, load_in_4bit, a shorter max_length "
                 "or fewer rollouts at once"
             )
+    # Last, since the model may have been one obstacle more.
     told["can_run"] = not problems
     return told
 
@@ -91,12 +94,14 @@ def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True)
             lines.append(
                 "no C compiler, which Triton needs: apt install build-essential, or set CC"
             )
+    # Only what is needed counts: an extra also lists packages for options that are not in use.
     names = needed(lab, load_in_4bit, fast_inference)
     missing = [name for name in names if installed_version(name) is None]
     if missing:
         lines.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
     if lab == "tiny" and not shipped_models():
         lines.append(f"the shipped models are missing; make one with: {MAKE_MODELS}")
+    # `no_gpu` gives None where there is nothing to say.
     return [line for line in lines if line]
 
 
@@ -109,6 +114,7 @@ def needed(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) ->
     names: list[str] = []
     for extra in ("", *EXTRAS_OF_LABS[lab]):
         names += [requirement.name for requirement in groups.get(extra, [])]
+    # The plugin lets vLLM read weights of 4 bits, so it is left out when either of them is.
     left_out = set()
     if not load_in_4bit:
         left_out |= {"bitsandbytes", "vllm-bnb-plugin"}
@@ -130,6 +136,7 @@ def packages() -> list[dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for extra, group in requirements().items():
         for requirement in group:
+            # Several extras may name one distribution. It gets one row, which lists them.
             if requirement.name not in entries:
                 version = installed_version(requirement.name)
                 entries[requirement.name] = {
@@ -162,6 +169,7 @@ def this_machine() -> dict[str, Any]:
 def shipped_models() -> list[str]:
     """Names of the models of the tiny lab, in a checkout or in the installed package."""
     package = Path(__file__).parents[1]
+    # A checkout has the models beside the package, an installation inside of it.
     for folder in (package.parent / "data" / MODELS, package / "_data" / MODELS):
         weights = sorted(folder.glob("*/model.safetensors"))
         if weights:
@@ -183,6 +191,8 @@ def text(told: dict[str, Any]) -> str:
 def _state(requirement: Any, version: str | None) -> str:
     if version is None:
         return "missing"
+    # Without `prereleases` a development build, such as a nightly torch, would be out
+    # of bounds whatever its number.
     admitted = requirement.specifier.contains(version, prereleases=True)
     return "ok" if admitted else "out of bounds"
 
@@ -239,6 +249,7 @@ def _package_lines(entries: list[dict[str, Any]]) -> list[str]:
                 lacking.setdefault(extra, []).append(entry["name"])
     if lacking:
         lines += ["", "what brings the rest"]
+    # A command for each extra, since hardly anybody wants all of them.
     for extra, names in lacking.items():
         lines.append(f"  {extra or 'always':<12}{install_command(names)}")
     return lines

@@ -35,6 +35,7 @@ def show(paths: tuple[str, ...], html: str | None, out: str | None, json: bool) 
     """A table of each record, and a figure and an HTML report where they are asked for."""
     groups = comparisons.find(paths)
     records = [record for group in groups.values() for record in group]
+    # What cannot be drawn is refused before any record is summed up.
     if out is not None:
         _check_format(out)
         if len(groups) > 1:
@@ -42,6 +43,7 @@ def show(paths: tuple[str, ...], html: str | None, out: str | None, json: bool) 
                 f"--out shows one method, and there are {', '.join(groups)}; use compare"
             )
 
+    # Numbers and files first, then one place that prints.
     summarized = [summaries.summary(record) for record in records]
     written = {}
     if out is not None:
@@ -79,12 +81,16 @@ def compare(
             f"{', '.join(paths)}: all are runs of {next(iter(groups))}; at least two methods or "
             "settings are needed"
         )
+    # Accuracies on different held-out problems cannot be compared.
     comparisons.comparable(groups)
     baseline = baseline or default_baseline(groups)
+    # The largest cost that all runs have reached, so that nothing is
+    # read beyond the end of a curve.
     if budget is None:
         budget = comparisons.common_budget(groups, x)
     table = comparisons.at_budget(groups, x, budget, baseline=baseline, y=y)
 
+    # The figure is written before anything is printed: an error then stands alone on the terminal.
     figure = None
     if out is not None:
         figure = _save(_figure(groups, x, y, budget, table, baseline), out)
@@ -108,8 +114,10 @@ def _text(table: pd.DataFrame, x: str, y: str, budget: float, baseline: str) -> 
         f"{'':<{width}}{'runs':>4}{'mean':>8}{'':8}{difference:>16}   95 % interval      better",
     ]
     for label, row in table.iterrows():
+        # One seed alone has no spread.
         half = f" ± {row['half']:.3f}" if math.isfinite(row["half"]) else ""
         line = f"{label:<{width}}{row['n']:>4.0f}{row['mean']:>8.3f}{half:<8}"
+        # The baseline is not compared with itself, and pairs need a seed that both have.
         if math.isfinite(row.get("difference", math.nan)):
             interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
             line += f"{row['difference']:>+16.3f}   {interval}{row['better']:>9.0%}"
@@ -126,6 +134,7 @@ def _text(table: pd.DataFrame, x: str, y: str, budget: float, baseline: str) -> 
 
 def _amount(budget: float) -> str:
     """A budget with four digits, FLOPs as a power of ten."""
+    # Large numbers of rollouts and seconds are shown in full. FLOPs have far more digits.
     return f"{budget:,.0f}" if 1000 <= budget < 1e7 else f"{budget:.4g}"
 
 
@@ -150,6 +159,7 @@ def _figure(
 ) -> Figure:
     """Curves up to where each run ended, and the paired differences at the budget."""
     with plots.style():
+        # In inches: the panel of differences has a row for each method.
         height = max(3.8, 0.8 + 0.22 * len(groups))
         figure, (curves, differences) = plots.plt.subplots(
             1, 2, figsize=(11, height), layout="constrained"
@@ -157,6 +167,7 @@ def _figure(
         draw_curves(groups, x=x, y=y, ax=curves)
         curves.axvline(budget, color="#666666", ls=":", lw=1)
         curves.set_xlabel(f"{plots.AXIS_LABELS[x]} (dotted: {_amount(budget)})")
+        # The column is missing where there is nothing to compare, and the panel then stays empty.
         if "difference" in table:
             plots_papers.differences(
                 table.rename(index=plain),
@@ -180,5 +191,6 @@ def _save(figure: Any, out: str) -> str:
     target = Path(out)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
+    # pyplot keeps a figure in memory until it is closed.
     plots.plt.close(figure)
     return str(target)

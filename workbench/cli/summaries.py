@@ -28,6 +28,7 @@ def summary(record: Record) -> dict[str, Any]:
         "held_out": _held_out(record),
         "rollouts": None,
     }
+    # A record without a round has no means to show.
     if len(rounds):
         summarized["rollouts"] = int(rounds["rollouts"].sum())
         summarized["effective"] = float(rounds["effective_gradient_ratio"].mean())
@@ -59,6 +60,7 @@ def _held_out_lines(k: int, first: dict[str, Any], last: dict[str, Any]) -> list
         (f"avg@{k}", f"{first['accuracy']:.3f}", f"{last['accuracy']:.3f}"),
         ("greedy", f"{first['greedy']:.3f}", f"{last['greedy']:.3f}"),
     ]
+    # Levels have two decimals: each is the mean of fewer problems.
     for level, before in first["levels"].items():
         after = last["levels"][level]
         rows.append((f"level {level}, avg@{k}", f"{before:.2f}", f"{after:.2f}"))
@@ -75,8 +77,10 @@ def _held_out(record: Record) -> dict[str, Any] | None:
         return None
     evals = record.evals
     evals = evals.assign(rate=evals["correct"] / evals["samples"])
+    # Mean success rate of a level (column) at an evaluation (row).
     levels = evals.pivot_table(index="round", columns="level", values="rate")
     ends = []
+    # After a single evaluation both ends are the same one.
     for _, row in curve.iloc[[0, -1]].iterrows():
         by_level = levels.loc[row["round"]]
         ends.append(
@@ -84,6 +88,7 @@ def _held_out(record: Record) -> dict[str, Any] | None:
                 "round": int(row["round"]),
                 "accuracy": float(row["accuracy"]),
                 "greedy": float(row["greedy"]),
+                # Texts, as keys of JSON have to be.
                 "levels": {str(level): float(rate) for level, rate in by_level.items()},
             }
         )

@@ -36,6 +36,7 @@ def as_json(value: Any) -> str:
     >>> as_json({"mean": float("nan")})
     '{\n  "mean": null\n}'
     """
+    # A NaN that `_plain` missed is an error here, and not text that most readers of JSON refuse.
     return json.dumps(_plain(value), indent=2, allow_nan=False)
 
 
@@ -49,6 +50,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     if isinstance(value, np.generic):
+        # Not returned yet, since it may be a float that is not finite.
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -15,6 +15,7 @@ from workbench.utils.validation import one_of
 if TYPE_CHECKING:
     from workbench.run import Run
 
+# What people write on a command line for values that Python spells otherwise.
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -58,6 +59,7 @@ def run(
     """Any method in any lab, and its table."""
     from workbench import named
 
+    # The method: plain names are its arguments, dotted ones go to a slot.
     chosen = pairs(settings)
     arguments = {name: value for name, value in chosen.items() if "." not in name}
     dotted = {name: value for name, value in chosen.items() if "." in name}
@@ -67,6 +69,7 @@ def run(
             dotted[slot] = arguments.pop(slot)
     made = named.method(method, arguments, dotted)
 
+    # The lab: --model and the files become arguments of it, like those that --lab gives.
     name, options = lab_options(lab)
     if model is not None:
         options["model"] = model
@@ -105,6 +108,7 @@ def _train(run: Run, rounds: int, json: bool) -> None:
 
 def base_model(name: str, out: str | None, seed: int | None, steps: int | None) -> None:
     """One of the shipped models, made again."""
+    # A wrong name is told at once. The import below loads torch.
     one_of("name", name, BASE_MODELS)
     from workbench.base_model.training import make
 
@@ -125,6 +129,7 @@ def sweep(
         say(frame.to_json(orient="records", indent=2))
     else:
         say("\n" + frame.drop(columns=["error", "logs"]).to_string(index=False))
+    # After the table, which says what failed. The error makes the exit status 1.
     failed = int((frame["status"] == "failed").sum())
     if failed:
         raise ValueError(f"{failed} of {len(frame)} runs failed; the same command makes them again")
@@ -159,6 +164,7 @@ def lab_options(texts: Iterable[str]) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"--lab {' --lab '.join(names)}: one lab is needed")
     options: dict[str, Any] = {}
     for path, value in pairs(text for text in texts if "=" in text).items():
+        # a.b=c becomes {"a": {"b": c}}, made on the way where it is not there yet.
         node = options
         *outer, last = path.split(".")
         for name in outer:
@@ -184,6 +190,7 @@ def read_problems(path: str, prompt_column: str, answer_column: str) -> Any:
     from workbench.utils.seeding import derive
     from workbench.utils.validation import did_you_mean
 
+    # Texts do not become numbers or missing values: 007 and NA are answers as they stand.
     readers = {
         ".jsonl": lambda file: pd.read_json(file, lines=True, dtype=False),
         ".json": lambda file: pd.read_json(file, dtype=False),
@@ -204,6 +211,7 @@ def read_problems(path: str, prompt_column: str, answer_column: str) -> Any:
                 f"{did_you_mean(column, names)}"
             )
     rows = zip(frame[prompt_column].astype(str), frame[answer_column].astype(str))
+    # Ids by content, so that they do not depend on the order of the rows.
     return Pool(
         Problem(f"{derive(prompt, answer):016x}", prompt, answer) for prompt, answer in rows
     )
@@ -212,7 +220,9 @@ def read_problems(path: str, prompt_column: str, answer_column: str) -> Any:
 def _value(text: str) -> Any:
     if text.lower() in WORDS:
         return WORDS[text.lower()]
+    # Literals alone: nothing that is written here is run as code.
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        # Also brackets nested so deep that the parser gives up.
         return text

@@ -86,6 +86,7 @@ def operations_of(prompt: str) -> Iterator[tuple[str, int]]:
     """(sign, operand) of every operand of a prompt; the sign of the first one is "+"."""
     sign = "+"
     digits = ""
+    # The sign put at the end brings out the last operand.
     for character in prompt.rstrip("=") + "+":
         if character.isdigit():
             digits += character
@@ -98,6 +99,7 @@ def operations_of(prompt: str) -> Iterator[tuple[str, int]]:
 def _chain(level: int, rng: np.random.Generator) -> Problem:
     """One chain of the level whose partial results are never negative."""
     operations, largest = LEVELS[level]
+    # A product uses up one operation. A chain of one operation stays an addition or a subtraction.
     if operations > 1 and rng.random() < OPENING_PRODUCT:
         first, second = rng.integers(2, 10), rng.integers(2, 11)
         value = int(first * second)
@@ -108,6 +110,7 @@ def _chain(level: int, rng: np.random.Generator) -> Problem:
         text = str(value)
         left = operations
     for _ in range(left):
+        # Never more is taken away than there is, so that no partial result is negative.
         if value > 0 and rng.random() < 0.5:
             operand = int(rng.integers(1, min(value, largest) + 1))
             value -= operand
@@ -122,7 +125,10 @@ def _chain(level: int, rng: np.random.Generator) -> Problem:
 def _distinct_chains(n: int, levels: Sequence[int], seed: int, split: str) -> Iterable[Problem]:
     """n distinct problems, each level its share; what a small level cannot give, the others do."""
     found: dict[str, Problem] = {}
+    # Each level draws from a generator of its own, so what it draws does
+    # not depend on the other levels.
     generators = {level: generator(seed, "arithmetic", split, level) for level in levels}
+    # Each turn deals what is missing to the levels that still have new chains.
     while len(found) < n:
         open_levels = [level for level in levels if level in generators]
         if not open_levels:
@@ -130,8 +136,10 @@ def _distinct_chains(n: int, levels: Sequence[int], seed: int, split: str) -> It
                 f"n={n}: levels {tuple(levels)} have only {len(found)} distinct {split} problems"
             )
         missing = n - len(found)
+        # As equal as they go: the first levels take what is left over.
         shares = np.bincount(np.arange(missing) % len(open_levels), minlength=len(open_levels))
         for level, share in zip(open_levels, shares):
+            # A level that was named twice may have run dry earlier in the same turn.
             if level in generators and not _add_chains(
                 found, int(share), level, generators[level], split
             ):
@@ -149,6 +157,7 @@ def _add_chains(
     while len(found) < goal and misses < MOST_MISSES:
         problem = make(level, rng)
         is_new = problem is not None and problem.id not in found
+        # Draws of the other split and repeats alike. A long row of them means that little is left.
         misses = 0 if is_new else misses + 1
         if is_new:
             found[problem.id] = problem

@@ -32,6 +32,7 @@ from workbench.utils.validation import one_of, shown, whole_number
 LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 LARGEST_START = 20
 LARGEST_OPERAND = 9
+# Slips by one or two, and in the tens digit: the mistakes that the corpus has.
 WRONG_BY = (-10, -2, -1, 1, 2, 10)
 PATIENCE = 100  # draws of a level in a row without a new problem, before the next level's turn
 
@@ -70,6 +71,7 @@ class Facts:
             for sign in range(2)
             for operand in range(1, 10)
         ]
+        # Repeated in turn up to 180 rates, which gives each rate a quarter of the facts.
         dealt = np.resize(np.asarray(rates, dtype=np.float64), len(facts))
         for fact, rate in zip(facts, rng.permutation(dealt)):
             error_rate[fact] = rate
@@ -115,6 +117,7 @@ class Facts:
         _, value = next(operations)
         chance = 1.0
         for sign, operand in operations:
+            # A fact is known by the units digit, so 7+5 and 17+5 are one fact.
             chance *= 1 - self.error_rate[value % 10, int(sign == "-"), operand]
             value = _applied(value, sign, operand)
         return float(chance)
@@ -206,6 +209,8 @@ def problems(
     if n is None:
 
         def fresh(rng: np.random.Generator) -> Problem | None:
+            # A class by its share, then one chain. Where that does not belong to the class it is
+            # None, and the stream draws both anew.
             accept = accepted[int(rng.choice(len(accepted), p=[share for share, _ in accepted]))][1]
             return _drawn(levels, split, accept, rng)
 
@@ -220,6 +225,7 @@ def solution(prompt: str) -> str:
     >>> solution("7+5-3=")
     '+5=12-3=9 \\\\boxed{9}'
     """
+    # Without error rates the draws of the generator change nothing.
     nothing_wrong = Facts(np.zeros((10, 2, 10)), np.zeros((10, 2, 10), dtype=np.int64))
     text, value = nothing_wrong.told(prompt, np.random.default_rng(0))
     return f"{text} \\boxed{{{value}}}"
@@ -238,6 +244,7 @@ Accept = Callable[[str], bool]
 
 def _accepted(regime: str, base: str) -> list[tuple[float, Accept]]:
     """(share, test of a prompt) of every class of problems in a regime."""
+    # A regime without classes takes whatever is drawn, and needs no facts of a base model.
     shares = REGIMES[regime].shares
     if not shares:
         return [(1.0, lambda prompt: True)]
@@ -258,11 +265,15 @@ def _distinct(
 ) -> Iterable[Problem]:
     """n different problems, each class its share; the levels take turns."""
     found: dict[str, Problem] = {}
+    # Goals add up from class to class, so that rounding loses no problem:
+    # shares that add up to 1 end at n.
     goals = np.round(np.cumsum([share for share, _ in accepted]) * n).astype(int)
     for goal, (_, accept) in zip(goals, accepted):
         misses = 0
         turn = 0
         while len(found) < goal:
+            # The turn passes on with every problem found, which gives the levels equal parts
+            # of each class while they last.
             problem = _drawn((levels[turn % len(levels)],), split, accept, rng)
             if problem is not None and problem.id not in found:
                 found[problem.id] = problem
@@ -289,6 +300,7 @@ def _drawn(
     text = str(value)
     for _ in range(level):
         sign = "-" if value > 0 and rng.random() < 0.5 else "+"
+        # Never more is taken away than there is, so that no partial result is negative.
         largest = min(value, LARGEST_OPERAND) if sign == "-" else LARGEST_OPERAND
         operand = int(rng.integers(1, largest + 1))
         value = _applied(value, sign, operand)

@@ -39,6 +39,7 @@ def without_dollars(answer: Any) -> str:
     """An answer without dollar signs around mathematics. A whole number that went through a float,
     as 27.0, is 27.
     """
+    # An escaped dollar sign is money and stays.
     answer = re.sub(r"(?<!\\)\$", "", text_of(answer)).strip()
     return re.sub(r"\A(-?\d+)\.0\Z", r"\1", answer)
 
@@ -60,9 +61,11 @@ def boxed_answer(text: str) -> str | None:
     boxes = list(re.finditer(r"\\(?:boxed|fbox)(?:\s*\{|\s+([^$\n]+))", text))
     if not boxes:
         return None
+    # The form without braces, as in `\boxed 7`.
     if boxes[-1][1]:
         return boxes[-1][1].strip(" .")
     rest = text[boxes[-1].end() :]
+    # The brace that opens the box lies before `rest`.
     depth = 1
     for brace in re.finditer(r"\\.|[{}]", rest):  # an escaped brace is no brace
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)

@@ -134,6 +134,7 @@ def _columns(question: str, answer: str, level: str | None = None) -> Callable[[
 
 
 def _gsm8k(row: Row) -> Entry:
+    # The answer stands behind the last #### of a worked solution, with commas between thousands.
     _, mark, answer = text_of(row["answer"]).rpartition("####")
     return Entry(text_of(row["question"]), without_dollars(answer.replace(",", "")) if mark else "")
 
@@ -172,6 +173,7 @@ def _gpqa(row: Row) -> Entry:
     question, *choices = [text_of(row[name]) for name in GPQA]
     if not all((question, *choices)):
         return Entry(question, "")
+    # Choice 0 is the correct one, see `GPQA`.
     order = generator("gpqa", question, *choices).permutation(len(choices))
     lines = [f"({letter}) {choices[i]}" for letter, i in zip(LETTERS, order)]
     return Entry("\n".join([question, *lines]), LETTERS[list(order).index(0)])
@@ -407,8 +409,10 @@ def rows(
         raise ValueError(
             f"{key}: column {missing[0]!r} is missing; {path or entry.repository} has {there}"
         )
+    # Nothing else is read, since reasoning and metadata may be most of the bytes.
     used = [column for column in entry.columns + entry.optional if column in table.column_names]
     found, left_out = _distinct(key, table.select_columns(used))
+    # Before the verification, which is slow, and before the subset, so that n counts what fits.
     if levels is not None:
         found = {id: each for id, each in found.items() if each.level in levels}
     if verifier is not None:
@@ -508,6 +512,7 @@ def _distinct(key: str, table: Any) -> tuple[dict[str, Entry], Counter]:
         if not entry.question or not entry.answer:
             left_out["without question or answer"] += 1
             continue
+        # The question alone makes the id, so that rows which disagree on its answer come together.
         digest = hashlib.blake2b(entry.question.encode(), digest_size=8).hexdigest()
         id = f"{key}/{digest}"
         found.setdefault(id, entry)
@@ -556,6 +561,7 @@ def _subset(
         raise ValueError(f"n={n}: {key} {split} has {len(found)} problems that fit")
     if n is None:
         return found
+    # The same problems are chosen when the rows of a revision come in another order.
     ids = sorted(found)
     order = generator(seed, "hub", key, split).permutation(len(ids))
     chosen = {ids[i] for i in order[:n]}
@@ -578,6 +584,7 @@ def _from_hub(key: str, split: str, revision: str) -> Any:
     except datasets.exceptions.DatasetNotFoundError as error:
         raise _not_found(key, revision, str(error)) from None
     except (ConnectionError, FileNotFoundError):
+        # What `hf download` has left is read without asking the hub.
         return _downloaded(key, split, revision)
     except ValueError as error:
         # Offline, where another configuration than this one is in the cache.
@@ -597,6 +604,7 @@ def _scripted(key: str, split: str, revision: str) -> Any:
     assert entry.files is not None
     files = entry.files.format(split=entry.splits[split])
     kind = "json" if files.endswith(".jsonl") else "parquet"
+    # The revision stands in the address, since files are loaded by kind and not by repository.
     address = f"hf://datasets/{entry.repository}@{revision}/{files}"
     return _import_datasets().load_dataset(kind, data_files=address, split="train")
 
@@ -670,7 +678,10 @@ def _directory(key: str, folder: Path, split: str) -> Any:
         files = sorted(map(str, folder.glob(pattern)))
         if files:
             kind = FORMATS[Path(files[0]).suffix]
+            # Files that are given by name are all one split to `datasets`, which it calls train.
             return datasets.load_dataset(kind, data_files=files, split="train")
+    # Without the card of the repository only the names of files tell configurations and splits, so
+    # those that are wanted may be missing.
     configs = datasets.get_dataset_config_names(str(folder))
     config = entry.config if entry.config in configs else configs[0]
     there = datasets.get_dataset_split_names(str(folder), config)

@@ -38,6 +38,7 @@ DIFFICULTIES = {
     "HARD": 4,
     "VERY_HARD": 5,
 }
+# The two helpers of EvalPlus, whose place `COMPARISON` takes.
 REPLACED = ("is_floats", "assertion")
 COMPARISON = """
 def numbers_with_a_point(value):
@@ -87,6 +88,7 @@ def human_eval(row: Row) -> Entry:
     tests = _without_numpy(text_of(row["test"]))
     if not prompt.strip() or not tests:
         return Entry(prompt.strip(), "")
+    # A row defines `check`, and says by name what it is to be called with.
     text = "\n".join([_definitions(prompt, name), tests, f"check({name})"])
     solution = row.get("canonical_solution")
     return Entry(
@@ -112,6 +114,7 @@ def apps(row: Row) -> Entry:
     form: dict[str, Any] = {"inputs": inputs[:MOST_TESTS], "outputs": outputs[:MOST_TESTS]}
     if tests.get("fn_name"):
         form["fn_name"] = tests["fn_name"]
+        # The tests call the function by its name, so the question has to tell it.
         beginning = text_of(row.get("starter_code")) or f"def {tests['fn_name']}("
         question = f"{question}\nBegin with:\n```python\n{beginning}\n```"
     else:
@@ -123,6 +126,7 @@ def code_contests(row: Row) -> Entry:
     """CodeContests: its public, private and generated tests, in this order."""
     inputs: list[str] = []
     outputs: list[str] = []
+    # The order decides what is cut off: only the first `MOST_TESTS` are kept.
     for kind in ("public_tests", "private_tests", "generated_tests"):
         tests = row.get(kind) or {}
         inputs += tests.get("input") or []
@@ -180,6 +184,7 @@ def _without_numpy(tests: str) -> str | None:
         body = ast.parse(tests).body
     except SyntaxError:
         return None
+    # An import of NumPy may go if nothing but the helpers used it, which is checked next.
     kept = [node for node in body if not _imports_numpy(node) and not _is_replaced(node)]
     if any(_names_numpy(node) for node in kept):
         return None
@@ -210,6 +215,8 @@ def _definitions(prompt: str, entry_point: str) -> str:
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
     kept: list[ast.stmt] = []
     for node in body:
+        # What the prompt begins, the answer has to define: a stub in the
+        # tests would be tested in its place.
         asked_for = isinstance(node, ast.FunctionDef) and node.name == entry_point
         if isinstance(node, kinds) and not asked_for:
             kept.append(node)

@@ -23,6 +23,7 @@ def problems(name: str, n: int, *, seed: int, split: str, instruction: str, **op
     found: dict[str, Problem] = {}
     for item in items:
         question = item["question"]
+        # Neither the split nor the id depends on the instruction, so its wording can be changed.
         if len(found) < n and split_of(question) == split:
             digest = hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
             key = f"{name}/{digest}"

@@ -41,6 +41,7 @@ def problems(
     one_of("repeated", repeated, REPEATED)
     if not isinstance(template, str) or "{prompt}" not in template:
         raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
+    # From cheap checks to dear ones. Repeats go before the verifier reads every answer.
     rows = _checked_rows(rows, source)
     _check_columns(rows, [name for name in (prompt, answer, level) if name is not None], source)
 
@@ -157,6 +158,7 @@ def _problem(
 
 def _answer(value: Any, column: str, number: int, source: str) -> str:
     """The gold answer as a text; numbers are taken as they are written."""
+    # A bool is no number here, and neither is NaN: both are refused below.
     if is_number(value):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
@@ -230,6 +232,8 @@ def _check_answers(made: Sequence[Problem], verifier: Any, source: str) -> None:
 
 
 def _are_usable(made: Sequence[Problem], verifier: Any, must_be_right: bool) -> bool:
+    # The gold answer as a response would give it. For `Math` and `Choice`, one that
+    # is wrong even then is of no use.
     responses = [f"\\boxed{{{problem.answer}}}" for problem in made]
     try:
         scores = verifier.score(responses, [problem.answer for problem in made])
@@ -245,6 +249,7 @@ def _check_prompts(made: Sequence[Problem], tokenizer: Any, source: str) -> None
 
         tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     for problem in made:
+        # There and back again: a character that does not come back is unknown to the tokenizer.
         ids = tokenizer(problem.prompt, add_special_tokens=False)["input_ids"]
         known = set(tokenizer.decode(ids, skip_special_tokens=True))
         lost = [letter for letter in problem.prompt if not letter.isspace() and letter not in known]

@@ -86,6 +86,7 @@ def describe(value: Any) -> Any:
     ValueError
         For values that cannot be part of a configuration, such as open files.
     """
+    # First, since float64 of NumPy is a float as well and would pass below as it is.
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -155,6 +156,7 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
     """
     if not (isinstance(first, dict) and isinstance(second, dict)):
         return [] if first == second else [f"{path}: {first!r}, {second!r}"]
+    # Names in the order of the first description, then those that only the second one has.
     lines = []
     for name in [*first, *(name for name in second if name not in first)]:
         inner = f"{path}.{name}".lstrip(".")
@@ -185,6 +187,7 @@ def _check_options(target: Callable, description: dict[str, Any]) -> None:
     options = {name: None for name in description if name != "is"}
     signature = inspect.signature(target)
     try:
+        # A class must be complete now. A function gets the rest of its arguments when it is called.
         if isinstance(target, type):
             signature.bind(**options)
         else:
@@ -196,6 +199,7 @@ def _check_options(target: Callable, description: dict[str, Any]) -> None:
 def _made(description: Any) -> Any:
     """The value of a description that has been checked."""
     if isinstance(description, list):
+        # `describe` writes lists and tuples alike, so one of them has to stand for both.
         return tuple(_made(item) for item in description)
     if not isinstance(description, dict):
         return description
@@ -216,6 +220,7 @@ def _find(name: Any) -> Any:
     """
     module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
     if module in BUILDABLE and not attribute.startswith("_"):
+        # What a module has merely imported, such as `os`, belongs to another module and is refused.
         target = vars(importlib.import_module(f"workbench.{module}")).get(attribute)
         is_own = getattr(target, "__module__", None) == f"workbench.{module}"
         if is_own and _is_buildable(target, module, name):

@@ -34,6 +34,7 @@ def cores() -> int:
 def memory() -> int:
     """Bytes of main memory, or the limit of the container where that is lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # The file says "max" where the container has no limit.
     limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.is_file() else "max"
     return min(total, int(limit)) if limit.isdigit() else total
 
@@ -62,6 +63,7 @@ def gpus() -> list[dict[str, Any]]:
         done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return _gpus_of_torch()
+    # nvidia-smi is there, but could not reach a driver or a device.
     if done.returncode != 0:
         return []
     return parse_gpus(done.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -108,6 +110,7 @@ def no_gpu() -> str | None:
             "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by "
             "CUDA_VISIBLE_DEVICES)"
         )
+    # A missing torch is no matter of the GPU: `doctor` lists missing packages.
     torch = installed_version("torch") or ""
     if torch.endswith("+cpu"):
         release = torch.removesuffix("+cpu")
@@ -119,6 +122,7 @@ def no_gpu() -> str | None:
 
 
 def _is_wanted(index: str, uuid: str, wanted: list[str]) -> bool:
+    # CUDA_VISIBLE_DEVICES may hold indices and beginnings of UUIDs, and may be empty to hide all.
     return index in wanted or any(part and uuid.startswith(part) for part in wanted)
 
 

@@ -17,6 +17,7 @@ def mean_and_half(mean: float, half: float) -> str:
     if not math.isfinite(mean):
         return NOTHING
     spread = math.isfinite(half) and half > 0
+    # A whole number without a spread is most likely a count, and is shown as one.
     if not spread and mean == int(mean):
         return f"{mean:,.0f}"
     if abs(mean) < 0.01:
@@ -36,6 +37,7 @@ def span(numbers: Iterable[int]) -> str:
     ('0 to 2', '0, 1', '3, 7')
     """
     numbers = list(numbers)
+    # Two numbers are shorter by themselves than as the ends of a range.
     in_a_row = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
     return f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
 
@@ -46,6 +48,7 @@ def duration(seconds: float) -> str:
     >>> duration(41.23), duration(600), duration(9000)
     ('41.2 s', '10.0 min', '2.5 h')
     """
+    # The larger unit begins at two of it, since 90 s is clearer than 1.5 min.
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

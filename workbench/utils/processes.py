@@ -28,6 +28,7 @@ def die_with_parent(parent: int) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # If the parent ended before the call above, the kernel sends no signal any more.
     if os.getppid() != parent:
         os._exit(1)
 
@@ -41,6 +42,7 @@ def signals_raise() -> Iterator[None]:
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
+        # Shells count a death by signal n as exit status 128 + n.
         raise SystemExit(128 + number)
 
     before = {}

@@ -30,6 +30,7 @@ def requirements() -> dict[str, list[Any]]:
     dict
         Extra to list of `packaging.requirements.Requirement`; "" holds what is always needed.
     """
+    # In a checkout the file counts: the metadata is as old as the last installation.
     if not CHECKOUT.is_file():
         return parse_requirements(metadata.requires(DISTRIBUTION) or ())
     project = tomllib.loads(CHECKOUT.read_text())["project"]
@@ -51,6 +52,7 @@ def parse_requirements(lines: Iterable[str]) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
     for line in lines:
         requirement = Requirement(line)
+        # A marker says both which extra a requirement belongs to and for which platform it is.
         named = re.search(r'extra == "([^"]*)"', str(requirement.marker or ""))
         extra = named[1] if named else ""
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):

@@ -25,6 +25,7 @@ def derive(*keys: Any) -> int:
     # The first letter of the type keeps 1 and "1" apart.
     text = "\x1f".join(f"{type(key).__name__[0]}{key}" for key in plain)
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    # Without the highest bit it fits a signed 64-bit integer too.
     return int.from_bytes(digest, "big") >> 1
 
 
@@ -34,6 +35,8 @@ def generator(*keys: Any) -> np.random.Generator:
 
 
 def _plain(key: Any) -> int | str:
+    # Numbers and texts of NumPy give what the plain ones give. A bool
+    # would be mixed up with 0 and 1.
     if isinstance(key, str):
         return str(key)
     if isinstance(key, int | np.integer) and not isinstance(key, bool):

@@ -33,6 +33,7 @@ def is_number(value: Any) -> bool:
         return False
     if isinstance(value, float | np.floating):
         return bool(np.isfinite(value))
+    # A larger integer would raise OverflowError as soon as it meets a float.
     return isinstance(value, int | np.integer) and abs(int(value)) <= sys.float_info.max
 
 
@@ -106,6 +107,7 @@ def numpy_generator(rng: Any) -> np.random.Generator:
 def success_rates(name: str, rates: Any) -> np.ndarray:
     """Rates as float64; ValueError outside [0, 1]. NaN passes: it means that nothing is known."""
     rates = np.asarray(rates, dtype=np.float64)
+    # Comparisons with NaN are false, so it is on neither side.
     outside = (rates < 0) | (rates > 1)
     if outside.any():
         raise ValueError(
@@ -145,6 +147,7 @@ def boolean(name: str, value: Any) -> None:
 
 def texts(name: str, values: Any) -> list[str]:
     """A sequence of strings as a list; ValueError for one string alone and for anything else."""
+    # A string is a sequence of strings too, and would be taken letter by letter.
     if isinstance(values, str):
         raise ValueError(f"{name}={shown(values)}: a sequence of strings is needed, not one string")
     values = list(values)
