@@ -101,6 +101,8 @@ def group_normalized(
     if scale:
         variance = np.bincount(inverse, centred**2, len(sizes)) / np.maximum(sizes - ddof, 1)
         centred = _divide(centred, np.sqrt(variance)[inverse] + eps)
+    # The mean of equal rewards may miss them by a rounding error, and a deviation of that size
+    # would turn it into an advantage of size 1. So equality decides, and the group gets exactly 0.
     centred[~_is_mixed(rewards, inverse, sizes)[inverse]] = 0.0
     return _clipped(centred, clip)
 
@@ -169,6 +171,7 @@ def posterior(
         raise ValueError(
             f"scale={shown(scale)}: 'bernoulli', 'posterior' or a positive number is needed"
         )
+    # Both kinds of advantage are worked out for all rows, and each group then takes its own.
     of_mixed_groups = group_normalized(rewards, groups, ddof=ddof, eps=eps)
     rewards, inverse, sizes = _grouped(rewards, groups)
     outcome = _outcomes(rewards, bounds)
@@ -259,6 +262,7 @@ def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.nd
     if weighting == "linear":
         # The limit for p -> 0 is -1 for a wrong response.
         return _divide(rewards - p, p) - (p == 0)
+    # At p = 0 and p = 1 the denominator is 0, and so is the result.
     return _divide(rewards - p, p * np.sqrt(1 - p))
 
 
@@ -291,8 +295,11 @@ def pass_at_k_normalized(rewards: Any, groups: Any, *, k: int = 4) -> np.ndarray
     whole_number("k", k, 1)
     _check_binary(rewards)
     right = np.bincount(inverse, rewards, len(sizes))
+    # Mean and deviation of the reward of a random k-subset, which is 0 only if all k are wrong.
     mean = 1 - _choose_ratio(sizes - right, sizes, k)
     deviation = np.sqrt(mean * (1 - mean))
+    # The same mean among the subsets that hold the response: 1 if it is right itself, otherwise it
+    # takes a right one among the k - 1 others.
     of_right = _divide(1 - mean, deviation)
     of_wrong = _divide(1 - mean - _choose_ratio(sizes - right - 1, sizes - 1, k - 1), deviation)
     return np.where(rewards == 1, of_right[inverse], of_wrong[inverse])
@@ -548,6 +555,7 @@ class EntropyShaped(Slot):
         entropy = rollouts.token_entropy
         if not np.array_equal(entropy.offsets, rollouts.response.offsets):
             raise ValueError("advantage: EntropyShaped needs the entropy of every response token")
+        # What follows has one entry for each response token of the whole table, not padded.
         lengths = rollouts.lengths
         rewards, inverse, sizes = _grouped(rollouts.reward, rollouts.group)
         is_uniform = ~_is_mixed(rewards, inverse, sizes)[inverse]
@@ -582,6 +590,7 @@ class DiscountedBeta(Slot):
 
     decay: float = 0.5
     scale: bool = True
+    # State and no argument: with init=False it is neither described in a manifest nor cloned.
     posteriors: Posteriors = field(default=None, init=False, repr=False, compare=False)  # type: ignore
 
     def __post_init__(self) -> None:
@@ -592,6 +601,8 @@ class DiscountedBeta(Slot):
         ids, problem_of_row = rollouts.problems()
         correct = np.bincount(problem_of_row, rollouts.correct, len(ids))
         tries = np.bincount(problem_of_row, minlength=len(ids))
+        # The posteriors as they will be after this round, without storing them: advantages may be
+        # asked for several times in a round, and only `feedback` may learn.
         belief = self.posteriors.after(ids.tolist(), correct, tries)
         a, b = belief[problem_of_row].T
         if not self.scale:
@@ -646,6 +657,7 @@ class Marginalized(Slot):
         correct = np.bincount(problem_of_row, rollouts.correct, len(ids))
         tries = np.bincount(problem_of_row, minlength=len(ids))
         belief = self.posteriors.after(ids.tolist(), correct, tries)
+        # The posterior without the response itself has one right outcome less, or one wrong one.
         of_right = marginal_advantages(belief[:, 0] - 1, belief[:, 1], tries)
         of_wrong = -marginal_advantages(belief[:, 1] - 1, belief[:, 0], tries)
         return np.where(rollouts.correct, of_right[problem_of_row], of_wrong[problem_of_row])
@@ -682,6 +694,8 @@ def marginal_advantages(a: Any, b: Any, n: Any) -> np.ndarray:
     b = np.maximum(np.asarray(b, dtype=np.float64), np.finfo(float).tiny)
     n = np.asarray(n, dtype=np.int64)
     total = np.zeros(len(n))
+    # A term for each number of right responses in the group, this one included. Logarithms, since
+    # binomials and Beta functions leave the range of floats.
     for right in range(1, int(n.max(initial=1))):
         larger = np.flatnonzero(n > right)
         wrong = n[larger] - right
@@ -802,11 +816,13 @@ def _is_mixed(rewards: np.ndarray, inverse: np.ndarray, sizes: np.ndarray) -> np
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    # A denominator of 0, as in a group all alike, gives 0.
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
 def _choose_ratio(m: np.ndarray, n: np.ndarray, k: int) -> np.ndarray:
     """C(m, k) / C(n, k) for arrays m <= n, 0 where m < k."""
+    # The binomials themselves leave the range of floats long before their ratio does.
     ratio = np.ones(np.shape(n))
     for i in range(k):
         ratio = ratio * np.clip(m - i, 0, None) / np.maximum(n - i, 1)

@@ -130,6 +130,8 @@ class Knapsack(Slot):
     def __post_init__(self) -> None:
         whole_number("low", self.low, 0)
         instance_of("rates", self.rates, SuccessRates, "SuccessRates('last')")
+        # The number of problems is not known yet. One problem with the budget `up` always fits, so
+        # this checks the bounds and the name.
         check_budget(1, self.up, self._least, self.up, self.estimator)
         whole_number("n", self.n, 1)
         if self.total is not None:
@@ -152,6 +154,7 @@ class Knapsack(Slot):
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request; fresh rates make one for their probes before it, within the total."""
+        # Before the probes, so that nothing is sampled for a total that cannot be split.
         total = self.n * len(problems) if self.total is None else self.total
         check_budget(len(problems), total, self._least, self.up, self.estimator)
         rates = yield from self.rates.estimates(problems, context)
@@ -164,6 +167,7 @@ class Knapsack(Slot):
             fallback=self.fallback,
             estimator=self.estimator,
         )
+        # The probes are a part of a problem's count.
         further = counts - self.rates.spent
         if further.any():
             yield further
@@ -224,6 +228,8 @@ class Staged(Slot):
                 return
             rollouts = yield counts
             correct, tries = tally(ids, rollouts)
+            # Right and wrong ones are wanted separately; with wrong=0 only the first condition
+            # counts.
             is_open = (correct < self.right) | (tries - correct < self.wrong)
             counts = np.where(is_open, self.k, 0)
 
@@ -270,8 +276,10 @@ class Rescue(Slot):
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.explore, dtype=np.int64)
         correct, tries = tally(ids, rollouts)
+        # A problem that failed stage I goes on until it has one correct rollout more than here.
         explored = correct
         failed = explored <= self.threshold
+        # One budget for all problems of the round: it is spent where it is needed.
         budget = (self.total - self.explore) * len(ids)
         for _ in range(self.k_max):
             still_failed = failed & (correct == explored)
@@ -359,19 +367,25 @@ class DynamicSampling(Slot):
         wanted = size if self.groups is None else self.groups
         drawn = 0
         for draw in range(self.max_draws):
+            # `problems` are all of the round so far, of which the first `drawn` have their rollouts
+            # already.
             before = drawn
             rollouts = yield from self._sample_draw(problems, drawn, context)
             drawn = len(problems)
             ids = [problem.id for problem in problems]
             correct, tries = tally(ids, rollouts)
             low, high = self.between
+            # Without a division, so that a problem without any rollout does not count as mixed.
             is_mixed = (correct > low * tries) & (correct < high * tries)
+            # In the order of drawing, so that the surplus is that of the last draw.
             mixed = np.flatnonzero(is_mixed)[:wanted]
             if len(mixed) == wanted or draw + 1 == self.max_draws:
                 break
             problems = yield More(self._next_draw(size, wanted - len(mixed), is_mixed[before:]))
+            # No problems are left, so the round goes on with what it has.
             if len(problems) == drawn:
                 break
+        # All rollouts of the kept problems, whichever request they came from.
         return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in mixed]))
 
     def _next_draw(self, size: int, missing: int, is_mixed: np.ndarray) -> int:
@@ -386,6 +400,8 @@ class DynamicSampling(Slot):
     def _sample_draw(self, problems: Sequence[Problem], drawn: int, context: Context) -> Requests:
         """The requests for the problems from `drawn` on; returns all rollouts of the round."""
         counter = Uniform(self.n) if self.within is None else self.within
+        # Driven by hand rather than by `yield from`, since its counts are for the new problems only
+        # and have to be extended to all.
         requests = counter.allocate(problems[drawn:], context)
         rollouts = None
         while True:
@@ -470,6 +486,7 @@ class InverseRoot(Slot):
         positive_number("eps", self.eps, zero=True)
         positive_number("a", self.a)
         positive_number("b", self.b)
+        # No prior in here: the numbers are the bare decayed counts, and `allocate` adds a and b.
         self.posteriors = Posteriors(0.0, 0.0, self.decay, towards="zero")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
@@ -530,6 +547,7 @@ class ByDeviation(Slot):
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request, in proportion to the deviations."""
+        # Under the prior no mean is 0 or 1, so every problem keeps a positive weight.
         p = self.posteriors.means([problem.id for problem in problems])
         yield in_proportion(np.sqrt(p * (1 - p)), self.n * len(problems), self.low, self.up)
 
@@ -594,6 +612,7 @@ class Screening(Slot):
         drawn = 0
         for draw in range(self.max_draws):
             counts = np.full(len(problems), self.first, dtype=np.int64)
+            # Problems of earlier draws are screened already.
             counts[:drawn] = 0
             rollouts = yield counts
             drawn = len(problems)
@@ -606,6 +625,7 @@ class Screening(Slot):
             problems = yield More(size)
             if len(problems) == drawn:
                 break
+        # The second phase: the mixed problems of all draws in one request.
         kept = np.flatnonzero(is_mixed)
         further = np.zeros(len(ids), dtype=np.int64)
         further[kept] = self.further
@@ -649,6 +669,7 @@ class MostLearnable(Slot):
         rollouts = yield np.full(len(ids), self.n, dtype=np.int64)
         correct, tries = tally(ids, rollouts)
         p = correct / np.maximum(tries, 1)  # a trainer may leave out rollouts that nothing scored
+        # Where the pool had fewer problems to give than asked for, fewer of them are dropped.
         kept = np.argsort(-p * (1 - p), kind="stable")[:wanted]
         return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
 
@@ -694,6 +715,7 @@ class HitUtility(Slot):
         rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
         correct, tries = tally(ids, rollouts)
         budget = (self.n - self.probe) * len(ids)
+        # The uniform prior Beta(1, 1), updated by the outcomes of the probe.
         counts = by_hit_utility(1.0 + correct, 1.0 + tries - correct, budget, self.up - self.probe)
         if counts.any():
             yield counts
@@ -743,10 +765,12 @@ class LeastVariance(Slot):
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request; problems of which nothing is known count as p = 1/2."""
         rates = yield from self.rates.estimates(problems, context)
+        # At 1/2 outcomes vary most, so an unknown problem is tried often.
         p = np.where(np.isnan(rates), 0.5, rates)
         counts = by_variance(
             p, self.n * len(problems), low=self.low, up=self.up, estimator=self.estimator
         )
+        # Probes that were more than the best count of a problem cannot be taken back.
         further = np.maximum(counts - self.rates.spent, 0)
         if further.any():
             yield further

@@ -59,8 +59,11 @@ def nonzero_gradient_probability(n: Any, p: Any, estimator: str = "grpo") -> Any
     one_of("estimator", estimator, ESTIMATORS)
     if estimator in ("remax", "reinforce"):
         return -np.expm1(n * _log_of_miss(p, estimator))
+    # 1 - (1 - p)^n by expm1 and log1p keeps its digits for rates near 0; rates near 1 follow by
+    # symmetry.
     rare = np.minimum(p, 1 - p)
     mixed = -np.expm1(n * np.log1p(-rare)) - rare**n
+    # One rollout is never mixed. 0 * p and not 0, so that an unknown rate, NaN, stays unknown.
     return np.where(n > 1, mixed, 0 * p)[()]
 
 
@@ -198,16 +201,21 @@ def knapsack(
     never_tried = np.isnan(p)
     failed = p == 0
     solved = p == 1
+    # The uniform share lies within the bounds, as `check_budget` has made sure.
     counts = np.where(never_tried, total // p.size, low).astype(np.int64)
     if fallback:
+        # Step 1 of the notes: problems never solved get what the others do not need.
         surplus = total - counts.sum() - _needed_in_all(p, up, estimator)
         _share_equally(counts, failed, max(surplus, 0), up)
+    # Step 2: only problems between 0 and 1 gain by more rollouts. Comparisons with NaN are false,
+    # so problems never tried stay where they are.
     limit = np.where((p > 0) & (p < 1), up, counts)
     if low == 0 and not info_gain:
         # Where the outcome is certain, the first rollout is worth 1 and the next ones nothing.
         certain = failed if estimator == "remax" else solved
         limit[certain & (counts == 0)] = 1
     _share_by_gain(counts, limit, p, total - counts.sum(), estimator, info_gain)
+    # Step 3: what all of those cannot hold.
     for group in (failed, never_tried, solved):
         _share_equally(counts, group, total - counts.sum(), up)
     return counts
@@ -318,11 +326,13 @@ def _greatest_gains(gains: _Gains, low: np.ndarray, high: np.ndarray, target: in
             high[active] = reach
             high_sum = reach_sum
             bottom = middle
+    # So few rollouts are left between low and high that they can be sorted.
     return _settle(gains, low, high, target - low_sum)
 
 
 def _count_above(gains: _Gains, low: np.ndarray, high: np.ndarray, threshold: float) -> np.ndarray:
     """The first count in [low, high] (A,) whose next rollout gains less than the threshold."""
+    # The gain falls with the count, so bisection finds the place, here for all problems at once.
     while (low < high).any():
         middle = (low + high) // 2
         above = (gains.at(middle) >= threshold) & (low < high)
@@ -338,11 +348,13 @@ def _settle(gains: _Gains, low: np.ndarray, high: np.ndarray, amount: int) -> np
         return low
     if amount == width.sum():
         return high
+    # One entry for each rollout between low and high: its problem, and its number beyond low.
     owner = np.repeat(np.arange(len(low)), width)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
     gain = gains.take(owner).at(low[owner] + place)
     cut = np.partition(gain, len(gain) - amount)[len(gain) - amount]
     above = np.flatnonzero(gain > cut)
+    # Owners ascend, so the first of the equal gains are those of the lower indices.
     ties = np.flatnonzero(gain == cut)[: amount - len(above)]
     return low + np.bincount(owner[np.concatenate([above, ties])], minlength=len(low))
 
@@ -370,6 +382,9 @@ class _Gains:
         log_p = np.where(p < 0.5, log_rare, log_common)
         log_q = np.where(p < 0.5, log_common, log_rare)
         weight = log_p + 2 * log_q if with_info_gain else 0.0
+        # With q = 1 - p, rollout n + 1 gains p^n q with "remax" and q^n p with "reinforce". For the
+        # others it gains r c^n + c r^n, with r the rarer and c the commoner of p and q; the first
+        # term is taken out, which leaves r c^n times 1 + (r / c)^(n - 1).
         if estimator == "remax":
             return cls(log_q + weight, log_p)
         if estimator == "reinforce":
@@ -420,6 +435,8 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
     weights = np.maximum(weights, max(weights.max(), 1.0) * 1e-12)
     lowest_scale = 0.0
     highest_scale = up / weights.min()
+    # Bisects the factor of proportionality. 200 halvings exhaust the digits of a float, however
+    # wide the range was.
     for _ in range(200):
         scale = (lowest_scale + highest_scale) / 2
         if np.clip(scale * weights, low, up).sum() < total:
@@ -427,6 +444,8 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
         else:
             highest_scale = scale
     exact = np.clip(highest_scale * weights, low, up)
+    # The small number keeps a whole number from falling below itself by a rounding error; -1 keeps
+    # a problem at its upper bound from being rounded up.
     counts = np.floor(exact + 1e-9).astype(np.int64)
     remainder = np.where(counts < up, exact - counts, -1.0)
     left = total - int(counts.sum())
@@ -470,6 +489,7 @@ def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
     b = np.asarray(b, dtype=np.float64)
 
     def gain(problem: int, given: int) -> float:
+        # E[p (1 - p)^given] under Beta(a, b) as a product, which needs no Beta functions.
         value = a[problem] / (a[problem] + b[problem])
         for j in range(given):
             value *= (b[problem] + j) / (a[problem] + b[problem] + 1 + j)
@@ -530,6 +550,7 @@ def _greedily(
     gain: Callable[[int, int], float], counts: np.ndarray, up: int, total: int
 ) -> np.ndarray:
     """Add rollouts to the counts, each where gain(problem, count so far) is greatest."""
+    # The order of the entries is also that of ties: fewer rollouts first, then the lower index.
     heap = [(-gain(i, int(count)), int(count), i) for i, count in enumerate(counts) if count < up]
     heapq.heapify(heap)
     for _ in range(total - int(counts.sum())):
@@ -675,5 +696,7 @@ def _log_of_miss(p: Any, estimator: str) -> Any:
     """
     p = np.asarray(p)
     if estimator == "remax":
+        # NaN goes through unchanged; `where` would otherwise put the stand-in for log 0 in its
+        # place.
         return np.where(np.isnan(p), p, _log(p))
     return np.where(np.isnan(p), p, np.log1p(-p, out=np.full_like(p, LOG_OF_ZERO), where=p < 1))

@@ -42,6 +42,7 @@ class ShuffledEpochs(Slot):
         Epochs completed.
     """
 
+    # State and no arguments: with init=False both are left out of descriptions and clones.
     cursor: int = field(default=0, init=False, repr=False, compare=False)
     epoch: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -51,6 +52,8 @@ class ShuffledEpochs(Slot):
             problems, self.cursor = pool.draw(n, self.cursor, context.seed, context.taken)
         except PoolExhausted:
             if context.taken:
+                # In the middle of a round an empty list says that there are no more. At its start
+                # the pool is too small for the run, which is an error.
                 return []
             raise
         self.epoch = pool.epoch(self.cursor)
@@ -88,6 +91,7 @@ class _Candidates(Slot):
         self, pool: Pool | Stream, n: int, factor: int, context: Context
     ) -> Sequence[Problem]:
         """factor * n problems in the order of shuffled epochs, or as many as the pool has."""
+        # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
         available = len(finite(pool, self)) - len(context.taken)
         return self.order.choose(pool, max(n, min(factor * n, available)), context)
 
@@ -145,6 +149,7 @@ class Mopps(_Candidates):
         candidates = self._candidates(pool, n, self.factor, context)
         if not candidates:
             return []
+        # The number of problems taken tells a second draw of the same round from the first.
         rng = context.rng("curriculum", len(context.taken))
         belief = self.posteriors.of([problem.id for problem in candidates])
         drawn = rng.beta(belief[:, 0], belief[:, 1])
@@ -155,6 +160,7 @@ class Mopps(_Candidates):
             distance = np.maximum(np.maximum(low - drawn, drawn - high), 0.0)
             # Inside the interval all are at distance 0, and the draw decides between them.
             order = np.lexsort((rng.random(len(drawn)), distance))
+        # In the order of the epoch, whatever rates were drawn.
         return [candidates[i] for i in np.sort(order[:n])]
 
 
@@ -248,6 +254,7 @@ class Cures(_Candidates):
             exponent = deviation / self.temperature
         else:
             exponent = 0.01 * deviation / belief[:, 0]  # c + 1, since the prior is Beta(1, 1)
+        # The common factor changes no proportion and keeps the exponential from overflowing.
         return np.exp(exponent - exponent.max())
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
@@ -331,6 +338,8 @@ class Greso(Slot):
     def skip_probability(self, problem: str) -> float:
         """Chance that a problem is passed over at its next turn."""
         easy, hard = self.streaks.get(problem, (0, 0))
+        # A group all right ends a streak of groups all wrong, so one of the two is 0. Without any
+        # streak q^0 = 1, and nothing is skipped.
         kind = 0 if easy else 1
         streak = easy or hard
         return 1 - max(self.bases[kind] ** streak, self.floor)
@@ -341,6 +350,8 @@ class Greso(Slot):
         rng = context.rng("curriculum", len(context.taken))
         chosen: list[Problem] = []
         taken = set(context.taken)
+        # One problem at a time, since each draw decides how far the cursor goes. A skipped problem
+        # is behind the cursor now and has its next turn in the next epoch.
         while len(chosen) < n:
             try:
                 drawn, self.order.cursor = pool.draw(1, self.order.cursor, context.seed, taken)
@@ -364,6 +375,7 @@ class Greso(Slot):
         for problem, (is_easy, is_hard) in zip(ids, kinds.tolist()):
             easy, hard = self.streaks.get(problem, (0, 0))
             self.streaks[problem] = [easy + 1 if is_easy else 0, hard + 1 if is_hard else 0]
+        # In the first epoch no problem has come twice, so the bases have not been used yet.
         if context.epoch == 0:
             return
         targets = (self.easy_target, self.hard_target)
@@ -384,6 +396,7 @@ class Greso(Slot):
         return {
             "order": self.order.state_dict(),
             "ids": list(self.streaks),
+            # The shape is (0, 2) where there are no streaks yet.
             "streaks": np.array(list(self.streaks.values()), dtype=np.int64).reshape(-1, 2),
             "bases": list(self.bases),
             "skipped": self.skipped,
@@ -430,6 +443,7 @@ class AdaRft(Slot):
     ties: str = "index"
 
     needs = frozenset({"problem_choice"})
+    # It makes no passes: problems may come back as long as the target stays.
     epoch = 0
 
     target: float = field(default=0.0, init=False, repr=False, compare=False)
@@ -468,6 +482,7 @@ class AdaRft(Slot):
                 if problem.id not in self.difficulties:
                     raise ValueError(f"difficulties: problem {problem.id!r} of the pool has none")
             return np.array([self.difficulties[problem.id] for problem in candidates])
+        # The scale is that of the whole pool, so that a target means the same in every round.
         levels = [problem.level for problem in pool]
         low, high = min(levels), max(levels)
         scale = 100 / (high - low) if high > low else 0.0
@@ -506,6 +521,7 @@ def mixed_group_probability(a: Any, b: Any, n: int) -> np.ndarray:
 
     a = np.asarray(a, dtype=np.float64)
     b = np.asarray(b, dtype=np.float64)
+    # In logarithms, since Beta functions of many visits underflow.
     all_right = np.exp(betaln(a + n, b) - betaln(a, b))
     all_wrong = np.exp(betaln(a, b + n) - betaln(a, b))
     return 1 - all_right - all_wrong
@@ -530,6 +546,7 @@ def _drawn_by_weight(
     """
     if n > len(problems):
         raise PoolExhausted(f"n={n}: the pool has {len(problems)} problems")
+    # The floor lets problems of weight 0 be drawn, but only when no others are left.
     keys = np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=len(weights))
     chosen = np.argsort(-keys, kind="stable")[:n]
     return [problems[i] for i in np.sort(chosen)]

@@ -59,6 +59,7 @@ def evaluate(
         raise ValueError("problems=[]: there is nothing to evaluate")
     sampled, right = _answers(policy, problems, verifier, k, sampling, seed)
 
+    # `generate` returns the rollouts in the order of the problems, k of each.
     def by_problem(column: Any) -> np.ndarray:
         return np.asarray(column, dtype=np.float64).reshape(len(problems), k)
 
@@ -73,6 +74,7 @@ def evaluate(
         }
     )
     if greedy:
+        # One response says it all, since greedy decoding draws nothing.
         most_likely = replace(sampling, temperature=0.0)
         _, frame["greedy"] = _answers(policy, problems, verifier, 1, most_likely, seed)
     return frame
@@ -87,6 +89,8 @@ def _answers(
     seed: int,
 ) -> tuple[Rollouts, np.ndarray]:
     """k responses to each problem, and which of them are right (R,) bool."""
+    # The seed depends on the problem and not on its place in the list, so a problem meets the same
+    # draws in any set of problems.
     seeds = [derive(seed, "evaluate", problem.id) for problem in problems]
     rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
     scores = checked_scores(verifier, list(rollouts.text), list(rollouts.answer))

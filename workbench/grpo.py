@@ -221,6 +221,7 @@ def micro_batches(
     """
     prompts = rollouts.prompt.lengths[rows]
     responses = rollouts.lengths[rows]
+    # Rows that share a cost are put side by side: a prompt when packed, the padding otherwise.
     if packed:
         _, problem = rollouts.take(rows).problems()
         order = np.argsort(problem, kind="stable")
@@ -235,6 +236,7 @@ def micro_batches(
         else:
             # In this order row i is the longest of the batch, so all are padded to its length.
             larger = (len(batch) + 1) * (prompts[i] + responses[i])
+        # A row that is larger than the limit on its own still gets a micro-batch, its own.
         if batch and larger > tokens:
             yield rows[batch]
             batch = []
@@ -266,6 +268,8 @@ def mini_batches(
     list of int64 arrays of rows
     """
     if size is not None:
+        # Parts of nearly equal size, and no small remainder: its optimizer step would count as much
+        # as the others.
         number = max(1, len(rollouts) // size)
         sets = np.array_split(rng.permutation(len(rollouts)), number)
         return [np.sort(rows) for rows in sets if len(rows)]
@@ -323,6 +327,8 @@ def marked(
     advantage = np.full(size, np.nan)
     selected = np.zeros(size, bool)
     trained = np.zeros(size, bool)
+    # Replay may bring the clip ratios of earlier updates. `np.array` copies them, so that the table
+    # that came in stays as it was.
     clip_ratio = np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan)))
     entropy = np.full(size, np.nan)
     logprob_diff = np.full(size, np.nan)
@@ -340,6 +346,7 @@ def marked(
         logprob_diff[of_step] = stats.logprob_diff[computed]
         if stats.sampler_gap is not None:
             sampler_gap[of_step] = stats.sampler_gap[computed]
+    # A row was trained where its advantage, its weight and replay all leave it a gradient.
     has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
     trained[rows] = has_gradient & rollouts["gradient"][rows]
     columns = {}
@@ -379,12 +386,14 @@ def _micro_loss(
     The statistics (5, R) are those of `StepStats` in their order there; the sums are those of loss,
     KL and tokens.
     """
+    # Everything about the micro-batch as tensors (R, T), padded on the right.
     logprobs, entropy = policy.logprobs(
         part, temperature, entropy=True, entropy_gradient=objective.entropy > 0
     )
     device = logprobs.device
     mask = torch.as_tensor(part.response.mask(), device=device)
     old_logprobs = torch.as_tensor(part.old_logprobs.padded(), device=device)
+    # For these rows the ratio is exactly 1, and its gradient is that of the log-probability.
     if on_policy.any():
         is_own = torch.as_tensor(on_policy, device=device)[:, None]
         old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
@@ -395,6 +404,7 @@ def _micro_loss(
     if chosen is not None:
         chosen_tokens = torch.as_tensor(chosen.padded(), device=device).bool()
 
+    # What the tokens add to the objective, corrected where another program sampled them.
     gain, clipped = gains(objective, logprobs, old_logprobs, token_advantage, mask, chosen_tokens)
     gap = torch.zeros_like(old_logprobs)
     above = torch.zeros_like(mask)
@@ -406,6 +416,7 @@ def _micro_loss(
         gain = gain * correction
         gap = torch.where(mask, (old_logprobs - sampled).abs(), 0.0)
     loss = -(gain * token_weight).sum()
+    # Bonus and penalty count every token, whatever its advantage is.
     kl = torch.zeros((), device=device)
     if objective.entropy:
         loss = loss - objective.entropy * (entropy * token_weight).sum()
@@ -416,6 +427,7 @@ def _micro_loss(
         loss = loss + objective.kl * (penalty * token_weight).sum()
         kl = penalty.detach().sum()
 
+    # For the record: means over each rollout's tokens, and sums over the micro-batch.
     lengths = mask.sum(1).clamp(min=1)
     difference = torch.where(mask, (logprobs - old_logprobs).abs(), 0.0)
     columns = (clipped, entropy, difference, gap, above)
@@ -442,6 +454,7 @@ def _tokens_by_covariance(
     for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens, policy.packs):
         with torch.no_grad():
             part = policy.logprobs(rollouts.take(index), temperature).float().cpu()
+        # A micro-batch is only as wide as its own longest response.
         logprobs[index, : part.shape[1]] = part
     old_logprobs = torch.as_tensor(rollouts.old_logprobs.padded())
     chosen = tokens_by_covariance(
@@ -458,6 +471,8 @@ def _loss_weights(
     rollouts: Rollouts, objective: Objective, weights: np.ndarray, length: int | None
 ) -> Ragged:
     """The weight of every token in the loss of the whole step."""
+    # All rows of the step are counted here, before it is split and before rows without a gradient
+    # are left out. That is why the loss does not depend on the split.
     mask = torch.as_tensor(rollouts.response.mask())
     of_token = token_weights(
         mask,

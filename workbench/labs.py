@@ -106,9 +106,12 @@ class Lab:
             instance_of(
                 "held_out", self.held_out, Pool, "problems.arithmetic(100, split='heldout')"
             )
+        # A stream has no end, so its problems cannot be looked through beforehand.
         for pool in (self.problems, self.held_out):
             if isinstance(pool, Pool):
                 _check_texts(pool)
+        # A class has the method too, so `Math` in place of `Math()` would fail only in the first
+        # round.
         if isinstance(self.verifier, type) or not callable(getattr(self.verifier, "score", None)):
             raise ValueError(
                 f"verifier={shown(self.verifier)}: an object with score() is needed, such as "
@@ -144,6 +147,7 @@ class Lab:
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
         try:
+            # Neither a pool nor a stream keeps a position, so this draw leaves nothing behind.
             self.problems.draw(problems_per_round, 0, seed)
         except ValueError as error:
             raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
@@ -153,6 +157,7 @@ class Lab:
         import torch
 
         try:
+            # A single parameter is enough for AdamW to check its options.
             torch.optim.AdamW([torch.zeros(1)], **self.optimizer)
         except (TypeError, ValueError) as error:
             raise ValueError(f"optimizer={self.optimizer!r}: AdamW says: {error}") from None
@@ -291,6 +296,7 @@ def _tiny_problems(
     The evaluation is on all levels alike, whatever the regime of the training problems is, so that
     accuracies of different regimes can be compared.
     """
+    # A level named twice counts twice in training, but not in what is compared.
     evaluation_levels = sorted(set(levels))
     if base == "clean":
         training = problem_makers.arithmetic(pool, levels=levels, seed=seed)
@@ -306,6 +312,7 @@ def _tiny_problems(
         evaluation = problem_makers.chains(
             held_out, levels=evaluation_levels, seed=seed, split="heldout"
         )
+    # With a number of problems the functions return a pool, never a stream.
     assert isinstance(evaluation, Pool)
     return training, evaluation
 
@@ -480,10 +487,12 @@ def transformers(
     options
         The fields of `TransformersConfig`.
     """
+    # Options, packages and the GPU are checked now; the model is loaded by the first round.
     config = _configured(TransformersConfig, model, options)
     device = config.device
     if config.lora:
         check_packages("peft")
+    # The options of the sampler, None for the trainer's own generation.
     vllm = None
     if config.engine == "vllm":
         device = check_gpu(device, "engine='vllm'")
@@ -520,6 +529,7 @@ def transformers(
         make_policy,
         config.sampling,
         learning_rate,
+        # With an adapter, learning rate and weight decay are those of PODS, section 4.1.
         {"weight_decay": 0.1 if config.lora else 0.0},
         samples=config.samples,
         micro_tokens=config.micro_tokens,
@@ -557,11 +567,13 @@ def unsloth(
     """
     config = _configured(UnslothConfig, model, options)
     device = check_gpu(config.device, "labs.unsloth")
+    # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]
     if config.fast_inference:
         packages.append("vllm")
     if config.load_in_4bit:
         packages.append("bitsandbytes")
+    # vLLM reads weights in 4 bits through a plug-in.
     if config.fast_inference and config.load_in_4bit:
         packages.append(VLLM_IN_4BIT)
     check_packages(*packages)
@@ -647,6 +659,7 @@ def pods_setting_a(
         "max_grad_norm": 0.1,
         "sampling": Sampling(temperature=0.9, max_new_tokens=512),
     }
+    # What the caller sets stands last and replaces the setting of the paper.
     return unsloth(model, problems, held_out, verifier=verifier, **{**defaults, **options})
 
 
@@ -664,12 +677,14 @@ def from_config(config: Mapping[str, Any]) -> Lab:
     ValueError
         For a lab that only the caller's own code can make, and for anything unknown in it.
     """
+    # `pods_setting_a` is not among them: it is recorded as the lab of `unsloth` that it makes.
     makers: dict[str, Callable[..., Lab]] = {
         "tiny": tiny,
         "transformers": transformers,
         "unsloth": unsloth,
     }
     name = config.get("lab")
+    # A lab of the caller's own is recorded with its name alone, hence the length.
     if not isinstance(name, str) or name not in makers or len(config) == 1:
         raise ValueError(
             "lab: the manifest cannot make this lab again; pass it: Run.resume(path, lab=...)"
@@ -678,10 +693,12 @@ def from_config(config: Mapping[str, Any]) -> Lab:
     if name == "tiny":
         _check_arguments("lab", tiny, options)
         return tiny(**options)
+    # Checked as a whole first: making the problems may already read files or call other packages.
     _check_described_lab(TransformersConfig if name == "transformers" else UnslothConfig, options)
     options["problems"] = problem_makers.from_config(options["problems"])
     options["held_out"] = problem_makers.from_config(options["held_out"])
     sampling = options["sampling"]
+    # JSON has made a list of the tuple.
     options["sampling"] = Sampling(**{**sampling, "stop": tuple(sampling["stop"])})
     if options["verifier"] is not None:
         options["verifier"] = Math(**options["verifier"])
@@ -690,6 +707,7 @@ def from_config(config: Mapping[str, Any]) -> Lab:
 
 def _check_described_lab(kind: Any, options: Mapping[str, Any]) -> None:
     """Raise ValueError unless a manifest's description of a lab sets known options only."""
+    # Problems and verifier are arguments of the function, besides the fields of its configuration.
     needed = {"model", "problems", "held_out", "sampling", "verifier"}
     known = {each.name for each in fields(kind)} | needed
     if not needed <= options.keys() <= known:
@@ -761,6 +779,7 @@ def _recorded(
 ) -> dict[str, Any] | None:
     """How to make the lab again; None where problems or verifier are of the caller's making."""
     pools = [pool for pool in (problems, held_out) if pool is not None]
+    # A subclass of `Math` may score otherwise, so only `Math` itself is known.
     known = all(pool.config.get("family") in problem_makers.FAMILIES for pool in pools)
     if not known or not (verifier is None or type(verifier) is Math):
         return None
@@ -781,6 +800,7 @@ def _recorded(
 def _check_sampler(sampling: Sampling, max_length: Any, gpu_memory_utilization: Any) -> None:
     if max_length is not None:
         whole_number("max_length", max_length, 1)
+        # At least one token has to be left for the prompt.
         if sampling.max_new_tokens >= max_length:
             raise ValueError(
                 f"max_length={max_length}: prompt and response share it, and "

@@ -101,6 +101,7 @@ class Method:
     selector: Any = field(default_factory=All)
     advantage: Any = field(default_factory=GroupNormalized)
     objective: Objective = field(default_factory=Objective)
+    # The parts are frozen and learn nothing, so all methods can share the default.
     reward: tuple = (Correct(),)
 
     def __post_init__(self) -> None:
@@ -133,6 +134,8 @@ class Method:
                     f"{name}: a method has no such slot; there are {', '.join(known)}"
                     f"{did_you_mean(name, known)}"
                 )
+        # `replace` calls the constructor, which checks the changed slots. The other slot values are
+        # shared; what learns in a run is a clone.
         return replace(self, **changes)
 
     # What its slots learn, together
@@ -144,6 +147,7 @@ class Method:
 
     def clone(self) -> Method:
         """The same method with slots that have learnt nothing."""
+        # Reward and objective learn nothing and need no clone.
         clones: dict[str, Any] = {slot: value.clone() for slot, value in self.learning().items()}
         return replace(self, **clones)
 
@@ -167,6 +171,7 @@ class Method:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned; ValueError for the state of a method with other slots."""
         learning = self.learning()
+        # A slot that is empty here and was filled there, such as replay, is a difference too.
         if state.keys() != learning.keys():
             other = sorted(state.keys() ^ learning.keys())
             raise ValueError(f"state: saved by a method with other slots ({', '.join(other)})")
@@ -183,6 +188,7 @@ class Method:
         """Raise ValueError when a slot needs what a trainer does not provide, see `slots.NEEDS`."""
         provides = set(provides)
         for slot, value in self.learning().items():
+            # One missing need is enough to refuse; the message names the first.
             missing = sorted(set(value.needs) - provides)
             if missing:
                 raise ValueError(
@@ -469,6 +475,8 @@ def aero(
         )
     return Method(
         "aero",
+        # Allocator and selector have the same threshold, since the one rescues and the other prunes
+        # the problems that fail it.
         allocator=allocators.Rescue(explore, total, threshold, n_max, k_max, extra),
         selector=selectors.Rejection(k, uniform, threshold=threshold, trim_high=trim_high),
         advantage=GroupNormalized() if prior is None else Posterior(*prior, scale),
@@ -520,9 +528,11 @@ def cbs(
         "gspo": (gspo(n), 0.005, 0.5),
     }
     one_of("base", base, bases)
+    # It would reach `Scheduler` twice, as p and under its own name.
     if "keep" in scheduler:
         raise ValueError(f"keep={scheduler['keep']!r}: the percentage kept is given as p")
     method, floor, least = bases[base]
+    # What the caller gives stands last and replaces the setting of table 4.
     options = {"floor": floor, "entropy_least": least, **scheduler}
     return method.but(
         name="cbs",
@@ -558,6 +568,7 @@ def reinforce_ada(
     Reinforce-Ada (arXiv 2510.04996), the sequential variant.
     """
     one_of("mode", mode, ("balanced", "positive"))
+    # Of an odd number the smaller half is right, as in `HalfRight`.
     right, wrong = (keep // 2, keep - keep // 2) if mode == "balanced" else (1, 0)
     return Method(
         "reinforce_ada",
@@ -705,7 +716,9 @@ def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
     ----------
     VIP (arXiv 2602.01601), the allocation of the paper; the released code allocates differently.
     """
+    # Checked before the name decides on the advantage.
     one_of("estimator", estimator, ("rloo", "dr_grpo"))
+    # The default is stated in one place, the allocator.
     options = {} if rates is None else {"rates": rates}
     advantage = LeaveOneOut() if estimator == "rloo" else GroupNormalized(scale=False)
     return Method(
@@ -827,6 +840,8 @@ def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
     """
     return Method(
         "mapp",
+        # Curriculum and advantage have a posterior each, which see the same outcomes and decay
+        # alike.
         curriculum=curricula.Mapp(n, factor, decay),
         allocator=Uniform(n),
         advantage=Marginalized(decay),
@@ -1043,6 +1058,7 @@ def _check_slot(slot: str, value: Any) -> None:
             f"{slot}={shown(value)}: it has no {action}(); one that has it is needed, such as "
             f"{example}"
         )
+    # A misspelt need would be refused by every trainer, for the wrong reason.
     unknown = sorted(set(value.needs) - set(NEEDS))
     if unknown:
         raise ValueError(
@@ -1062,6 +1078,7 @@ def _check_reward(parts: Any) -> None:
             f"reward={shown(parts)}: a tuple of at least one part is needed, such as (Correct(),)"
         )
     for part in parts:
+        # A class can be called as well, but that makes a part and no rewards.
         if isinstance(part, type) or not callable(part):
             raise ValueError(
                 f"reward: {shown(part)} is no part like Correct(): it cannot be called"

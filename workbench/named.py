@@ -58,6 +58,7 @@ def method(
     CorrectResponses(mode='stop-gradient', capacity=None)
     """
     one_of("method", name, (*PAPERS, *MORE_PAPERS))
+    # Imported after the check of the name, so that a misspelt one is refused without loading torch.
     from workbench import methods
 
     made: Method = call(getattr(methods, name), mapping("arguments", arguments))
@@ -93,6 +94,7 @@ def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) ->
     from workbench.policies import Sampling
     from workbench.verifiers import Math
 
+    # JSON has plain data where the functions take objects, so these are made first.
     chosen = dict(mapping("lab", arguments))
     for which in ("problems", "held_out"):
         if isinstance(chosen.get(which), Mapping):
@@ -154,11 +156,14 @@ def _tree(settings: Mapping[str, Any]) -> dict[Any, Any]:
 def _changed(part: Any, node: Mapping[Any, Any], where: str) -> Any:
     """A part of a method with the changes of its node; `where` is its path, for messages."""
     inner = {name: child for name, child in node.items() if name is not VALUE}
+    # Only settings below this path: the part stays, and some of its arguments change.
     if VALUE not in node:
         return _with_arguments(part, inner, where)
+    # The path itself is set: to the name of a class, or to plain data further down.
     kind = _slot_class(node[VALUE])
     if kind is not None:
         return _made(kind, inner, where)
+    # No slot takes a plain text, so this was meant to be the name of a class.
     if where in SLOTS and isinstance(node[VALUE], str):
         raise ValueError(
             f"{where}={node[VALUE]!r}: no value of a slot has this name"
@@ -173,6 +178,7 @@ def _made(kind: type, inner: Mapping[str, Any], where: str) -> Any:
     known = _arguments(kind)
     _check_known(inner, known, kind.__name__, where)
     signature = inspect.signature(kind).parameters
+    # Found here rather than by the constructor, so that the message can name the missing setting.
     for name, parameter in signature.items():
         if parameter.default is parameter.empty and name not in inner:
             raise ValueError(f"{where}={kind.__name__}: set {where}.{name} as well")
@@ -185,6 +191,7 @@ def _made(kind: type, inner: Mapping[str, Any], where: str) -> Any:
 
 def _with_arguments(part: Any, inner: Mapping[str, Any], where: str) -> Any:
     """The same part with other arguments; of a tuple, the same parts with one of them changed."""
+    # The reward is a tuple of parts, which settings tell apart by their names.
     if isinstance(part, tuple):
         named = {value.name: value for value in part if not _is_plain(value)}
         _check_known(inner, named, "these parts", where)
@@ -194,6 +201,7 @@ def _with_arguments(part: Any, inner: Mapping[str, Any], where: str) -> Any:
         )
     arguments = {} if _is_plain(part) else _parameters(part)
     _check_known(inner, arguments, _kind_name(part), where)
+    # A new object, so that its constructor checks the changed arguments as it does any others.
     changed = {
         name: _changed(arguments[name], child, f"{where}.{name}") for name, child in inner.items()
     }
@@ -216,6 +224,7 @@ def _slot_classes() -> dict[str, type]:
     for name in BUILDABLE:
         module = importlib.import_module(f"workbench.{name}")
         for attribute, value in vars(module).items():
+            # A class that a module only imports belongs to the module that defines it.
             public = isinstance(value, type) and not attribute.startswith("_")
             if public and value.__module__ == module.__name__:
                 classes[attribute] = value
@@ -250,6 +259,7 @@ def _passed_on_to(function: Callable[..., Any], catch_all: str) -> type:
         return labs.UnslothConfig
     # A method's catch-all is called after a slot, or after what stands in it.
     slot = {"scheduler": "selector", "buckets": "replay"}.get(catch_all, catch_all)
+    # The method is made with its defaults, only to see of which class the slot's value is.
     return type(function().slots()[slot])
 
 

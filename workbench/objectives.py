@@ -193,6 +193,7 @@ def policy_loss(
     >>> round(float(policy_loss(new, old, torch.tensor([2.0]), mask)), 4)
     -2.56
     """
+    # Its constructor checks all names and ranges.
     objective = Objective(clip, importance_sampling, loss_aggregation, **surrogate)
     if weights is None:
         weights = token_weights(mask, loss_aggregation, length or mask.shape[1], groups)
@@ -240,6 +241,7 @@ def gains(
     """
     if advantages.dim() == 1:
         advantages = advantages[:, None]
+    # GMPO has one mean for a whole response and does not use the ratios below.
     if objective.surrogate == "gmpo":
         return _geometric_mean(logprobs, old_logprobs, advantages, mask, objective.clip)
     log_ratio = _log_ratio(logprobs, old_logprobs, mask, objective.importance_sampling)
@@ -247,9 +249,11 @@ def gains(
     if objective.surrogate == "sapo":
         positive, negative = objective.temperatures
         temperature = torch.where(advantages > 0, positive, negative)
+        # The gate fades and has no bound, so no token counts as clipped.
         gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
         return advantages * gate, torch.zeros_like(mask)
     if objective.surrogate == "cispo":
+        # Detached, the ratio only weighs the gradient of the log-probability.
         bounded = ratio.clamp(1 - objective.clip[0], 1 + objective.clip[1])
         gain = bounded.detach() * advantages * torch.where(mask, logprobs, 0.0)
         return gain, mask & (bounded != ratio)
@@ -261,11 +265,14 @@ def gains(
 
     gain, clipped = _clipped(ratio, advantages, mask, objective.clip)
     if objective.dual_clip is not None:
+        # The minimum leaves the gain of a negative advantage without a lower bound: one token that
+        # became far likelier could decide the whole step.
         floor = objective.dual_clip * advantages
         is_below = mask & (advantages < 0) & (gain < floor)
         gain = torch.where(is_below, floor, gain)
         clipped = clipped | is_below
     if chosen is not None:
+        # A constant has no gradient, which is all that Clip-Cov wants.
         gain = torch.where(chosen, 0.0, gain)
     return gain, clipped
 
@@ -312,6 +319,8 @@ def tokens_by_covariance(
     if advantages.dim() == 1:
         advantages = advantages[:, None]
     logprobs = logprobs.detach()
+    # One entry for each response token (N,), in double precision, since the means are over all
+    # tokens of a step.
     of_token = advantages.expand_as(logprobs)[mask].double()
     values = logprobs[mask].double()
     covariance = (of_token - of_token.mean()) * (values - values.mean())
@@ -328,6 +337,7 @@ def tokens_by_covariance(
         rows = allowed[torch.as_tensor(order, device=allowed.device)]
     is_chosen = torch.zeros_like(covariance, dtype=torch.bool)
     is_chosen[rows] = True
+    # Back from the flat tokens to (R, T).
     chosen = torch.zeros_like(mask)
     chosen[mask] = is_chosen
     return chosen
@@ -372,9 +382,11 @@ def _geometric_mean(
     log_ratio = _log_ratio(logprobs, old_logprobs, mask)
     sign = torch.sign(advantages)
     bounded = log_ratio.clamp(-clip[0], clip[1])
+    # Positive advantages are bounded above and negative ones below; the other side stays free.
     pessimistic = sign * torch.minimum(sign * log_ratio, sign * bounded)
     clipped = mask & (sign * bounded < sign * log_ratio)
     mean = pessimistic.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    # Each token carries the gain of its whole response, so that the mean over tokens gives it back.
     return (advantages * mean.exp()).expand_as(log_ratio), clipped
 
 
@@ -410,6 +422,7 @@ def token_weights(
         if length is None:
             raise ValueError("length=None: loss_aggregation='constant' needs a number of tokens")
         return weights / (len(mask) * length)
+    # An empty response has no tokens to weigh; the 1 only avoids 0 / 0.
     lengths = weights.sum(1, keepdim=True).clamp(min=1)
     if loss_aggregation == "rollout":
         return weights / (lengths * len(mask))
@@ -468,6 +481,8 @@ def sampler_weights(
     """
     log_weight = torch.where(mask, old_logprobs.detach() - sampler_logprobs, 0.0)
     weight = log_weight.exp()
+    # Reported also where nothing is corrected, since it shows how far sampler and trainer are
+    # apart.
     above = mask & (weight > cap)
     if correction is None:
         return torch.ones_like(weight), above
@@ -489,6 +504,7 @@ def _check(clip: Any, importance_sampling: Any, loss_aggregation: Any) -> None:
     one_of("importance_sampling", importance_sampling, IMPORTANCE_SAMPLING)
     one_of("loss_aggregation", loss_aggregation, LOSS_AGGREGATION)
     pair = isinstance(clip, tuple | list) and len(clip) == 2
+    # Infinity is no number by `is_number`, but it is allowed as the absence of a bound.
     pair = pair and all(is_number(bound) or bound == float("inf") for bound in clip)
     if not pair or not (0 <= clip[0] <= 1 and clip[1] >= 0):
         raise ValueError(f"clip={clip}: (low, high) with low in [0, 1] and high >= 0 is needed")

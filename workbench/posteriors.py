@@ -66,10 +66,12 @@ class Posteriors:
         target = self.counts[0] if self.towards == "prior" else np.zeros(2)
         faded = self.decay * before + (1 - self.decay) * target
         outcomes = np.stack([correct, tries - correct], axis=1)
+        # A problem that was not tried was not visited, so its belief does not fade.
         return np.where(tries[:, None] > 0, faded + outcomes, before)
 
     def observe(self, ids: Sequence[str], correct: np.ndarray, tries: np.ndarray) -> None:
         """Take in the outcomes (P,) of one visit of each problem."""
+        # Before new ids get their rows: until then they read the prior in row 0.
         updated = self.after(ids, correct, tries)
         rows = [self.rows.setdefault(key, len(self.rows) + 1) for key in ids]
         if len(self.rows) >= len(self.counts):
@@ -102,6 +104,7 @@ class Posteriors:
 
 def outcomes_of_round(rollouts: Rollouts, number: int) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Problem ids, and the correct and all new rollouts of each in a round, (P,) int64 both."""
+    # Old responses that joined the round were counted when they were new.
     fresh = rollouts.take(rollouts.round == number)
     ids, problem_of_row = fresh.problems()
     tries = np.bincount(problem_of_row, minlength=len(ids))

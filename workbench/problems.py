@@ -88,6 +88,7 @@ class Pool(Sequence):
     @cached_property
     def digest(self) -> str:
         """A digest of all problems in their order, which a run's manifest records and compares."""
+        # As JSON the fields stay apart, whatever characters they hold.
         content = [(each.id, each.prompt, each.answer, each.level) for each in self.problems]
         return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
@@ -132,10 +133,13 @@ class Pool(Sequence):
             )
         while True:
             epoch, start = divmod(cursor, size)
+            # Made again at every call, from seed and epoch: a pool keeps no position, and a resumed
+            # run has nothing to restore but its cursor.
             order = generator(seed, "order", epoch).permutation(size)
             ahead = [i for i in range(start, size) if self.problems[order[i]].id not in exclude]
             if len(ahead) >= n:
                 drawn = [self.problems[order[i]] for i in ahead[:n]]
+                # Excluded problems before the cursor have had their turn in this epoch.
                 return drawn, epoch * size + ahead[n - 1] + 1
             cursor = (epoch + 1) * size
 
@@ -171,12 +175,14 @@ class Stream:
         drawn: dict[str, Problem] = {}
         misses = 0
         while len(drawn) < n:
+            # A generator for each position, so that a problem does not depend on those before it.
             problem = self.make(generator(seed, "stream", cursor))
             cursor += 1
             if problem is not None and problem.id not in exclude and problem.id not in drawn:
                 drawn[problem.id] = problem
                 misses = 0
                 continue
+            # Misses in a row: a slow search that still finds something goes on.
             misses += 1
             if misses > MOST_MISSES:
                 raise PoolExhausted(
@@ -215,6 +221,7 @@ def arithmetic(
     ValueError
         For unknown levels, and where all levels together have fewer than n problems.
     """
+    # Imported here, since the modules of `datasets` import `Pool` and `Problem` from this one.
     from workbench.datasets import arithmetic as family
 
     return family.problems(n, levels=levels, seed=seed, split=split)
@@ -410,6 +417,7 @@ def from_rows(
         verifier=verifier,
         tokenizer=tokenizer,
     )
+    # Without a configuration: a manifest cannot make the caller's rows again.
     return Pool(made)
 
 
@@ -454,6 +462,7 @@ def from_file(
         tokenizer=tokenizer,
         source=str(path),
     )
+    # The tokenizer only checks the prompts, so the pool is the same without it.
     config = {
         "family": "from_file",
         "path": str(path),
@@ -516,6 +525,7 @@ def check_config(config: Any) -> None:
     if not isinstance(config, Mapping):
         raise ValueError(f"problems: {shown(config)}; an object with a family is needed")
     one_of("family", config.get("family"), FAMILIES)
+    # A verifier is an object that only code can make.
     if config["family"] in ("hub", "from_file") and config.get("verifier") is not None:
         raise ValueError("verifier: a manifest cannot name one for a data set")
     if config["family"] == "from_file" and config.get("tokenizer") is not None:
@@ -525,6 +535,7 @@ def check_config(config: Any) -> None:
         if name in NOT_FROM_A_MANIFEST:
             raise ValueError(f"name={name!r}: this task cannot be made from a manifest")
         for option, value in config.items():
+            # The instruction is text for the model; it is only appended to the question.
             if option != "instruction":
                 _check_harmless(option, value)
 
@@ -545,5 +556,6 @@ def _check_harmless(option: str, value: Any) -> None:
 def split_of(text: str) -> str:
     """The split that a generated problem belongs to, by a hash of its text."""
     digest = hashlib.blake2b(text.encode(), digest_size=4, person=b"heldout").digest()
+    # The hash as a number in [0, 1), which is uniform over texts.
     share = int.from_bytes(digest, "big") / 2**32
     return "heldout" if share < HELD_OUT_SHARE else "train"

@@ -88,6 +88,8 @@ class CorrectResponses(Slot):
         old = self._prepared(self.stored.take(reused), rollouts, context)
         added = np.arange(len(rollouts), len(rollouts) + len(old))
         table = Rollouts.concat([rollouts, old])
+        # The wrong row is no candidate any more but stays in the table, where all rollouts of the
+        # round are recorded.
         return table, np.concatenate([np.delete(candidates, dropped), added])
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
@@ -95,6 +97,7 @@ class CorrectResponses(Slot):
         fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
         if not len(fresh):
             return
+        # Columns such as advantage and uses belong to the round that is over.
         fresh = _without_marks(fresh)
         table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
         if self.capacity is not None:
@@ -167,6 +170,7 @@ class Buffer(Slot):
 
     rounds: int = 2
     stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
+    # The rows that went past the allocator, from `join` until `feedback` stores them.
     passed: np.ndarray | None = field(default=None, init=False, repr=False, compare=False)
     seconds: float = field(default=0.0, init=False, repr=False, compare=False)
 
@@ -181,9 +185,11 @@ class Buffer(Slot):
         """Append the stored rollouts of the rounds still wanted; all of them are candidates."""
         started = perf_counter()
         self.passed = candidates
+        # A new rollout has no clip ratio yet, but both tables need the same columns.
         never_updated = np.full(len(rollouts), np.nan)
         table = rollouts.assign(group=_problem_and_round(rollouts), clip_ratio=never_updated)
         if self.stored is not None:
+            # This round is one of the `rounds`, so with 2 only those of the round before join.
             old = self.stored.take(self.stored.round > context.round - self.rounds)
             old = old.assign(gradient=np.ones(len(old), bool), group=_problem_and_round(old))
             candidates = np.concatenate([candidates, len(table) + np.arange(len(old))])
@@ -197,6 +203,7 @@ class Buffer(Slot):
         assert self.passed is not None
         old = np.flatnonzero(rollouts.round < context.round)
         rows = np.concatenate([self.passed, old])
+        # What the next round will want, counted from that round.
         rows = rows[rollouts.round[rows] > context.round + 1 - self.rounds]
         self.stored = self._as_stored(rollouts).take(rows) if len(rows) else None
         self.passed = None
@@ -276,6 +283,8 @@ class Fifo(Slot):
         assert self.passed is not None
         old = np.flatnonzero(rollouts.round < context.round)
         rows = np.concatenate([old, self.passed])
+        # From the oldest to the newest. Rows that have lost their gradient have no place any more;
+        # they are there for their group alone.
         rows = rows[np.argsort(rollouts.round[rows], kind="stable")]
         kept = self._kept(rows[rollouts["gradient"][rows]], rollouts.correct)
         # With a row kept, its whole group stays.
@@ -290,6 +299,7 @@ class Fifo(Slot):
     def _kept(self, rows: np.ndarray, correct: np.ndarray) -> np.ndarray:
         """Of rows in order of age, the newest ones and the newest correct ones of the rest."""
         places_for_right = round(self.positive * self.size)
+        # From `start` on are the newest, which stay whatever their verdict.
         start = max(0, len(rows) - (self.size - places_for_right))
         right = rows[:start][correct[rows[:start]]]
         return np.concatenate([right[max(0, len(right) - places_for_right) :], rows[start:]])
@@ -338,6 +348,7 @@ class Experience(Slot):
         whole_number("each", self.each, 1)
         whole_number("capacity", self.capacity, self.each)
         if self.path is not None:
+            # Read by the constructor, so that a missing file is found before a model is loaded.
             self.stored = load_answers(self.path)
 
     def join(
@@ -348,6 +359,7 @@ class Experience(Slot):
             return rollouts, candidates
         rows = []
         rows_of = _rows_by_problem(self.stored)
+        # Only problems that the round goes on with, not those that the allocator has dropped.
         problems, _ = rollouts.take(candidates).problems()
         for problem in problems:
             stored = rows_of.get(str(problem))
@@ -442,6 +454,7 @@ class Buckets(Slot):
         known = [str(p) for p in problems if self.right.get(str(p), 0) and str(p) in rows_of]
         if not known:
             return rollouts, candidates
+        # Counts may differ by problem; the largest stands for the size of a group.
         n = np.bincount(problem_of_row).max()
         weights = bucket_weights(np.array([self.right[problem] for problem in known]), n)
         size = min(len(known), round(self.share * len(problems)))
@@ -449,6 +462,7 @@ class Buckets(Slot):
         chosen = rng.choice(len(known), size, replace=False, p=weights / weights.sum())
         rows = []
         for i in np.sort(chosen):
+            # The answer that the policy was surest of when it was sampled.
             stored = rows_of[known[i]]
             rows.append(stored[np.argmin(self.stored.entropy[stored])])
         if not rows:
@@ -463,6 +477,7 @@ class Buckets(Slot):
         fresh = rollouts.take(rollouts.round == context.round)
         if not len(fresh):
             return  # a trainer may leave out rollouts that nothing scored
+        # Once begun, replay does not stop again when the share falls.
         self.started = self.started or bool(fresh.correct.mean() > self.start)
         if not self.started:
             return
@@ -533,17 +548,22 @@ class Surplus(Slot):
         """Put the waiting groups before the new ones, and keep what is too much."""
         table = rollouts.assign(group=_problem_and_round(rollouts))
         if self.stored is not None:
+            # A problem may come again while a group of it waits, so groups are told apart by their
+            # round as well.
             old = _as_rows_of_this_round(self.stored, table, gradient=True)
             old = old.assign(group=_problem_and_round(old))
             old = old.assign(old_logprobs=_current_logprobs(old, context))
             candidates = np.concatenate([len(table) + np.arange(len(old)), candidates])
             table = Rollouts.concat([table, old])
+        # Groups in the order of the candidates, those that waited first.
         queue = list(dict.fromkeys(table.group[candidates].tolist()))
         trained = set(queue[: self.groups])
         too_much = queue[self.groups :]
+        # Where too many wait, the oldest are at the front and are dropped.
         waiting = set(too_much[max(0, len(too_much) - self.capacity) :])
         group_of = table.group[candidates].tolist()
         left = candidates[[group in waiting for group in group_of]]
+        # Stored here and not in `feedback`, since these groups take no further part in the round.
         self.stored = _without_marks(table).take(left) if len(left) else None
         return table, candidates[[group in trained for group in group_of]]
 
@@ -600,6 +620,8 @@ def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) ->
         for name, value in rollouts.columns.items()
         if name not in old.columns
     }
+    # A later stage than all others, so that rules about the first stage, as in `Rejection`, do not
+    # count old rows.
     stage = np.full(len(old), rollouts.stage.max() + 1)
     return old.assign(**{**missing, "gradient": np.full(len(old), gradient), "stage": stage})
 
@@ -620,6 +642,7 @@ def _newest_of_each_problem(table: Rollouts, capacity: int) -> np.ndarray:
     _, problem_of_row = table.problems()
     order = np.argsort(problem_of_row, kind="stable")
     ends = np.bincount(problem_of_row).cumsum()
+    # How many later rows of its problem follow each row.
     rows_after = ends[problem_of_row[order]] - 1 - np.arange(len(order))
     return np.sort(order[rows_after < capacity])
 
@@ -642,6 +665,7 @@ def _to_state(table: Rollouts) -> dict[str, Any]:
         if isinstance(value, Ragged):
             state[name] = {"values": value.values, "offsets": value.offsets}
         elif value.dtype.kind in "UO":
+            # A checkpoint holds arrays of numbers only; texts go into its JSON.
             state[name] = value.tolist()
         else:
             state[name] = value

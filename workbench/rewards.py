@@ -27,6 +27,7 @@ class Correct:
     """The verifier's own reward: 1 for a right answer, 0 for a wrong one."""
 
     weight: float = 1.0
+    # A class variable and no argument: it names the column, whatever the configuration is.
     name: ClassVar[str] = "correct"
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
@@ -48,6 +49,7 @@ class Tags:
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [0, 1]."""
         tags = [f"<{name}>" for name in self.names] + [f"</{name}>" for name in self.names]
+        # A tag that is repeated earns nothing, so that writing it over and over does not pay.
         shares = [np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text]
         return np.array(shares)
 
@@ -116,6 +118,7 @@ def overlong(
     >>> overlong([80, 90, 100], limit=100)
     array([-0. , -0.5, -1. ])
     """
+    # 0 where the buffer begins, 1 at the limit.
     excess = (np.asarray(lengths) - (1 - buffer) * limit) / (buffer * limit)
     penalty = -np.clip(excess, 0.0, 1.0)
     return penalty if truncated is None else np.where(truncated, -1.0, penalty)
@@ -140,6 +143,7 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
         raise ValueError(
             f"reward={parts}: at least one part is needed, and no two of the same name"
         )
+    # A single part is the whole reward up to its weight and gets no column of its own.
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
     reward = sum(part.weight * values[part.name] for part in parts)
     return rollouts.assign(reward=reward, **columns)

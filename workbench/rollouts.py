@@ -127,6 +127,8 @@ class Ragged:
         """The rows `index` (K,), in that order; repeats are allowed."""
         lengths = self.lengths[index]
         offsets = _offsets(lengths)
+        # Positions of all taken values in the old flat array at once: a running number, shifted row
+        # by row by the distance between old and new start.
         shift = self.offsets[:-1][index] - offsets[:-1]
         flat = np.arange(offsets[-1]) + np.repeat(shift, lengths)
         return Ragged(self.values[flat], offsets)
@@ -137,6 +139,7 @@ class Ragged:
 
     def padded(self, fill: float = 0, side: str = "right") -> np.ndarray:
         """(R, T) with `fill` beyond the end of each row, or before its start with side="left"."""
+        # A mask is filled in row order, so one assignment serves either side.
         mask = self.mask() if side == "right" else self.mask()[:, ::-1]
         out = np.full(mask.shape, fill, dtype=self.values.dtype)
         out[mask] = self.values
@@ -144,6 +147,7 @@ class Ragged:
 
     def means(self) -> np.ndarray:
         """Mean of each row, (R,) float64; NaN for an empty row."""
+        # All rows are summed in one pass; `minlength` keeps empty rows at the end.
         totals = np.bincount(
             np.repeat(np.arange(len(self)), self.lengths), self.values, minlength=len(self)
         )
@@ -196,6 +200,7 @@ class Rollouts:
     """
 
     problem: np.ndarray
+    # None stands for the neutral default, which `__post_init__` fills in.
     level: np.ndarray = None  # type: ignore[assignment]
     prompt: Ragged = None  # type: ignore[assignment]
     response: Ragged = None  # type: ignore[assignment]
@@ -225,6 +230,7 @@ class Rollouts:
                 value = np.full(size, neutral, dtype=dtype)
             set_column(name, np.asarray(value, dtype=dtype))
         for name, dtype in _RAGGED.items():
+            # R rows of length 0, as from an engine that does not tell log-probabilities.
             if getattr(self, name) is None:
                 nothing = np.zeros(size + 1, dtype=np.int64)
                 set_column(name, Ragged(np.empty(0, dtype), nothing))
@@ -296,6 +302,7 @@ class Rollouts:
 
     def assign(self, **columns: Any) -> Rollouts:
         """A new table with the given columns replaced or added, each (R,) or Ragged."""
+        # Columns of the class are its attributes; all others live in `columns`.
         own = {name: value for name, value in columns.items() if name in _NAMES}
         further = {name: value for name, value in columns.items() if name not in _NAMES}
         return replace(self, **own, columns={**self.columns, **further})
@@ -308,6 +315,8 @@ class Rollouts:
 
     def problems(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the problems in order of first appearance (P,), and each row's number (R,)."""
+        # NumPy numbers the ids in their sorted order; `rank` turns that into the order of
+        # appearance.
         ids, first, inverse = np.unique(self.problem, return_index=True, return_inverse=True)
         order = np.argsort(first, kind="stable")
         rank = np.empty_like(order)
@@ -339,6 +348,8 @@ class Rollouts:
         parts = list(parts)
         if not parts:
             raise ValueError("parts=[]: at least one table is needed")
+        # A missing column is refused here. Whoever joins tables knows what it should be filled
+        # with, as replay does for old rows.
         names = [name for name, _ in parts[0].items()]
         for part in parts[1:]:
             unmatched = {name for name, _ in part.items()} ^ set(names)
@@ -351,12 +362,15 @@ class Rollouts:
         return Rollouts.of_columns(joined)
 
 
+# Columns whose rows differ in length, with their types: 32 bits, since they are the bulk of a
+# table.
 _RAGGED = {
     "prompt": np.int32,
     "response": np.int32,
     "old_logprobs": np.float32,
     "token_entropy": np.float32,
 }
+# Columns with one entry a row: type, and the neutral default.
 _SCALARS = {
     "level": (np.int64, 0),
     "text": (object, ""),
@@ -385,6 +399,7 @@ def group_numbers(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     (array(['a', 'b'], dtype='<U1'), array([1, 1, 0, 1], dtype=uint16), array([1, 3]))
     """
     keys = np.asarray(keys)
+    # The cut matters for an empty table, where the first True would be one entry too many.
     starts_run = np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)]
     heads = np.flatnonzero(starts_run)
     names, number_of_head = np.unique(keys[heads], return_inverse=True)

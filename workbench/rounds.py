@@ -105,6 +105,7 @@ def collect(
     """
     name = shown(allocator)
     requests = allocator.allocate(problems, context)
+    # An `allocate` without any `yield` runs at once and returns a plain value.
     if not isinstance(requests, Generator):
         raise ValueError(
             f"allocator: {name}.allocate returned {shown(requests)}; it must be a generator that "
@@ -113,6 +114,7 @@ def collect(
     rollouts: Rollouts | None = None
     stage = 0
     asked = 0
+    # The first thing that is sent into a generator has to be None.
     answer: Any = None
     for _ in range(MOST_REQUESTS):
         with timed():
@@ -120,16 +122,21 @@ def collect(
         if request is None:
             break
         if isinstance(request, More):
+            # A problem that came a second time would have its rollouts mixed with those of the
+            # first.
             known = frozenset(problem.id for problem in problems)
             further = more(request.n, problems)
             problems = [*problems, *checked_problems("curriculum", further, known, request.n)]
             answer = problems
         else:
             counts = _checked_counts(name, request, len(problems))
+            # The counts so far go along, so that no seed or draw number of a problem comes twice in
+            # a round.
             fresh = sample(problems, counts, _counts_so_far(problems, rollouts), stage)
             rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
             stage += 1
             asked += int(counts.sum())
+            # The allocator gets everything sampled so far, not only what it has just asked for.
             answer = rollouts
     else:
         raise ValueError(
@@ -148,6 +155,7 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
 
     candidates (C,) int64: the rows of `rollouts` that went past the allocator.
     """
+    # Replay comes before the selector, which then chooses among new and old rows alike.
     if method.replay is not None:
         joined = method.replay.join(rollouts, candidates, context)
         rollouts, candidates = checked_join(method.replay, joined, rollouts)
@@ -163,11 +171,14 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
         age=context.round - pool.round,
     )
     selection = checked_selection(method.selector, method.selector.select(pool, context), pool)
+    # The advantages to train on, against the baseline that the selection asks for.
     advantages = selected_advantages(
         method.advantage, selection.baseline, pool, selection.rows, context
     )
     advantages = checked_advantages(method.advantage, advantages, pool.take(selection.rows))
 
+    # The selector speaks of the C candidates; the record has a row for each of the R rollouts, so
+    # the others get NaN.
     columns = {
         name: _spread(values, candidates, len(rollouts))
         for name, values in selection.columns.items()
@@ -195,6 +206,7 @@ def checked_problems(
     if not isinstance(problems, Iterable):
         raise ValueError(f"{slot}: it returned {shown(problems)}; a list of problems is needed")
     problems = list(problems)
+    # In the middle of a round an empty list is an answer: the pool has no more.
     if not problems and not taken:
         raise ValueError(f"{slot}: it chose no problems; a round needs at least one")
     if most is not None and len(problems) > most:
@@ -223,6 +235,7 @@ def checked_rows(who: str, rows: Any, size: int, ordered: bool = True) -> np.nda
         if len(rows) != size:
             raise ValueError(f"{who}: its mask has {len(rows)} entries for {size} candidates")
         return np.flatnonzero(rows)
+    # NumPy makes an array of floats of an empty list, which is no mistake of the slot.
     if len(rows) and rows.dtype.kind not in "iu":
         raise ValueError(f"{who}: it returned rows of type {rows.dtype}; whole numbers are needed")
     rows = rows.astype(np.int64)
@@ -247,11 +260,14 @@ def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts
             f"{who}.join returned {shown(joined)}; it must return a table of rollouts and its rows"
         )
     table, candidates = joined
+    # The column of problems stands for the whole rows here. Comparing it finds old rows that were
+    # put first, and rows that were dropped.
     if not np.array_equal(table.problem[: len(rollouts)], rollouts.problem):
         raise ValueError(
             f"{who}: its table does not begin with the {len(rollouts)} rollouts of the round; old "
             "ones are appended to them"
         )
+    # The order of the candidates is left to replay: `Surplus` puts the groups that waited first.
     return table, checked_rows(who, candidates, len(table), ordered=False)
 
 
@@ -265,6 +281,7 @@ def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selectio
         raise ValueError(
             f"{who}.select returned {shown(selection)}; it must return a Selection(rows)"
         )
+    # Not sorted by the check itself, since the weights have to follow the same order.
     rows = checked_rows(who, selection.rows, len(pool), ordered=False)
     order = np.argsort(rows, kind="stable")
     weights = selection.weights
@@ -355,6 +372,7 @@ def _next_request(name: str, requests: Generator, answer: Any) -> tuple[Any, Any
 
 def _checked_counts(name: str, counts: Any, problems: int) -> np.ndarray:
     array = _array(f"allocator: {name}", "counts", counts)
+    # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
     fits = array.shape == (problems,) and array.dtype.kind in "iuf" and np.isfinite(array).all()
     if not fits or (array != np.floor(array)).any() or (array < 0).any():
         raise ValueError(

@@ -35,6 +35,7 @@ from workbench.utils.validation import instance_of, positive_number, whole_numbe
 if TYPE_CHECKING:
     from workbench.session import Session
 
+# The arguments of `Run` that the manifest holds, and that `resume` passes on.
 ARGUMENTS = (
     "seed",
     "problems_per_round",
@@ -113,6 +114,7 @@ class Run:
             positive_number("learning_rate", learning_rate)
         if out is not None and not isinstance(out, str | os.PathLike):
             raise ValueError(f"out={out!r}: the path of a directory is needed, or None")
+        # Tried out here, since the first round comes only after the model has been loaded.
         lab.check_round(problems_per_round, seed)
         lab.check_optimizer()
 
@@ -124,6 +126,8 @@ class Run:
         self.mini_batches = mini_batches
         self.evaluate_every = evaluate_every
         self.checkpoint_every = checkpoint_every
+        # The temporary directory is removed when its object goes, so it is held as long as the run
+        # is.
         self._temporary = None
         if out is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="workbench-")
@@ -220,6 +224,8 @@ class Run:
         dict
             The row of each new round, as soon as it is recorded.
         """
+        # This function is no generator itself, so that a wrong argument is refused at the call and
+        # not at the first step of the loop.
         whole_number("n", n, 0)
         earlier = self._loop() if self._loop is not None else None
         if earlier is not None:
@@ -227,12 +233,14 @@ class Run:
             # caller's last name for it goes.
             earlier.close()
         loop = self._rounds(n, progress)
+        # A strong reference would keep an abandoned loop alive, and with it the lock on the record.
         self._loop = weakref.ref(loop)
         return loop
 
     def _rounds(self, n: int, progress: bool) -> Generator[dict[str, Any], None, None]:
         from tqdm.auto import tqdm
 
+        # Once more, since the directory may have got another record after the run was made.
         self._check_directory()
         with self.lock:
             with self._all_or_nothing():
@@ -256,6 +264,9 @@ class Run:
                             row = session.step()
                             if session.round == n:
                                 session.evaluate_last()
+                        # From here on the round is complete. The `yield` stands outside the block
+                        # above, because leaving the loop raises GeneratorExit there, which must not
+                        # cost the session.
                         bar.update()
                         bar.set_postfix(
                             reward=f"{row['reward']:.3f}",
@@ -276,6 +287,8 @@ class Run:
         try:
             yield
         except BaseException:
+            # An interrupt from the keyboard, which is no `Exception`, leaves a half-finished round
+            # as well.
             self._session = None
             raise
 
@@ -290,6 +303,8 @@ class Run:
             self.trackers.start(self.record.manifest)
             return self._session
         session = Session(self)
+        # For a new record the two manifests are the same; for an old one they tell what has changed
+        # on this machine, such as versions of packages.
         changed = changes(session.manifest, self.record.manifest)
         if changed:
             warnings.warn(
@@ -300,6 +315,7 @@ class Run:
                 stacklevel=4,
             )
         self.trackers.start(self.record.manifest)
+        # Assigned after the restore, so that one that fails leaves no session behind.
         session.restore()
         self._session = session
         return session
@@ -308,6 +324,8 @@ class Run:
         """What makes this run itself, for the manifest."""
         return {
             "method": describe(self.configured_method),
+            # A lab of the caller's own has no configuration, so its name is all that can be
+            # compared.
             "lab": self.lab.config or {"lab": self.lab.name},
             "data": self.lab.digests(),
             "seed": describe(self.seed),

@@ -25,6 +25,7 @@ from workbench.utils.validation import is_number, one_of, positive_number, share
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
 
+# The network's inputs, in the order of its columns.
 FEATURES = (
     "reward",
     "advantage",
@@ -205,6 +206,8 @@ def round_reward(
     variance = (1 - alpha) * average[1] + alpha * (gain - mean) ** 2
     updated = (mean, variance)
     centre, spread = updated if order == "before" else average
+    # The smallest float keeps a variance of 0 from dividing by zero, and tanh gives the sigmoid
+    # without overflow.
     z = (gain - centre) / max(spread, np.finfo(float).tiny) ** 0.5
     sigmoid = 0.5 * (1 + tanh(z / 2))
     return sigmoid - charge, updated
@@ -259,6 +262,7 @@ def epsilon_greedy(
     picks = _numbers_or_zeros(picks, len(explore))
     _check_picks(scores, ages, groups, picks)
 
+    # Both orders are sorted once. A row that is taken from one is passed over in the other.
     best_first = _Ranking(np.lexsort((-scores, groups)), groups)
     newest_first = _Ranking(np.lexsort((ages, groups)), groups)
     taken = [False] * len(scores)
@@ -277,6 +281,7 @@ class _Ranking:
     def __init__(self, order: np.ndarray, groups: np.ndarray) -> None:
         self.order = order.tolist()
         size = int(groups.max(initial=-1)) + 1
+        # Where each group begins in `order`; moves forward as its rows are taken.
         self.position = np.searchsorted(groups[order], np.arange(size)).tolist()
 
     def next(self, group: int, taken: list[bool]) -> int:
@@ -333,6 +338,7 @@ class Learner:
             deviation = ((1 if is_last else 2) / width) ** 0.5
             weight = rng.normal(0, deviation, (rows, columns))
             self.parameters += [weight.astype(np.float32), np.zeros(columns, np.float32)]
+        # For each parameter the moving means of its gradient and of the square of it.
         self.moments = [np.zeros((2, *p.shape), np.float32) for p in self.parameters]
 
     def scores(self, inputs: np.ndarray) -> np.ndarray:
@@ -344,6 +350,7 @@ class Learner:
         layers = self._layers(inputs)
         error = layers[-1] - np.asarray(targets, dtype=np.float32)[:, None]
         self.steps += 1
+        # The second argument is the slope of the mean squared error at the scores.
         for i, gradient in self._gradients(layers, 2 * error / len(error)):
             self.parameters[i] -= self.learning_rate * self._direction(i, gradient)
         return float((error**2).mean())
@@ -367,6 +374,7 @@ class Learner:
     def _layers(self, inputs: np.ndarray) -> list[np.ndarray]:
         """The inputs, and what every layer makes of them."""
         layers = [np.asarray(inputs, dtype=np.float32)]
+        # Weights and biases take turns in the list.
         for i in range(0, len(self.parameters), 2):
             out = layers[-1] @ self.parameters[i] + self.parameters[i + 1]
             is_last = i + 2 == len(self.parameters)
@@ -385,6 +393,7 @@ class Learner:
             weight = self.parameters[i].copy()  # the caller changes it between two yields
             yield i, below.T @ slope
             yield i + 1, slope.sum(axis=0)
+            # The ReLU's slope can be read off its output.
             slope = (slope @ weight.T) * (below > 0)
 
     def _direction(self, i: int, gradient: np.ndarray) -> np.ndarray:
@@ -394,6 +403,8 @@ class Learner:
         decays = np.array([0.9, 0.999], np.float32).reshape(2, *[1] * gradient.ndim)
         newest = np.stack([gradient, gradient**2])
         self.moments[i] = decays * self.moments[i] + (1 - decays) * newest
+        # The moments start at zero; dividing takes out that bias, which is large in the first
+        # steps.
         mean, square = self.moments[i] / (1 - decays**self.steps)
         return mean / (np.sqrt(square) + 1e-8)
 
@@ -502,6 +513,7 @@ class Scheduler(Slot):
             self.learner = self._new_learner(seed)
         age = rollouts["age"]
         table = features(rollouts, context.max_new_tokens)
+        # Round and age of a row add up to the present round, whichever row it is.
         number = int((rollouts.round + age).max(initial=1))
         now = _mean_reward_and_entropy(_sampled_in_this_round(rollouts, context))
         learnt = self._learn(now, number)
@@ -554,6 +566,7 @@ class Scheduler(Slot):
         self.pending = None
         self.measured = {}
         if state:
+            # Its weights are replaced at once, so any seed will do.
             self.learner = self._new_learner(0)
             self.learner.load_state_dict(state["learner"])
             self.average = tuple(state["average"])
@@ -600,16 +613,19 @@ class Scheduler(Slot):
         keep = self.keep
         if keep is None:
             keep = 100 if self.scope == "buffer" else 30
+        # What a pick chooses from: one group, or all candidates as a single one.
         if self.scope == "group":
             groups = group_numbers(group)[1].astype(np.int64)
         else:
             groups = np.zeros(len(scores), dtype=np.int64)
         sizes = np.bincount(groups)
+        # As many as one round samples, however many candidates the buffer adds.
         if self.scope == "buffer":
             sizes = np.array([np.count_nonzero(age == 0)])
         # The small number keeps a product such as 0.29 * 100 from falling short of a whole number.
         wanted = np.floor(sizes * keep / 100 + CONSTANT_SPREAD)
         counts = np.minimum(np.maximum(wanted, 1), sizes).astype(np.int64)
+        # Groups take turns, so that cutting the list to whole mini-batches takes from all alike.
         picks = _taking_turns(counts)
         total = len(picks) if self.mini_batch is None else _filled(len(picks), self.mini_batch)
         explore = rng.random(total) < chance
@@ -627,6 +643,7 @@ def _mean_reward_and_entropy(rollouts: Rollouts) -> list[float] | None:
     """The means of a round's rollouts; None where there are none."""
     if not len(rollouts):
         return None
+    # A list, since that is what JSON makes of a tuple in a checkpoint.
     return [float(rollouts.reward.mean()), float(rollouts.entropy.mean())]
 
 

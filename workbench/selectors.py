@@ -299,6 +299,7 @@ class Rejection(Slot):
 
         More than there are means all.
         """
+        # The first stage alone says how hard a problem is, before the rescue changed its share.
         first_stage = np.full(len(sizes), np.inf)
         np.minimum.at(first_stage, groups, stage)
         explored = stage == first_stage[groups]
@@ -312,6 +313,7 @@ class Rejection(Slot):
         rarer = np.minimum(right, sizes - right)
         high_right = rarer if self.trim_high else right
         high_wrong = rarer if self.trim_high else sizes - right
+        # The first case that holds is taken, so a uniform group is never treated as a rescued one.
         keep_right = np.select(
             [is_uniform, is_rescued, is_partial], [self.uniform, self.balanced, right], high_right
         )
@@ -408,6 +410,7 @@ class GroupFilter(Slot):
         """Which groups are kept, (G,) bool, by the sample variances of their rewards (G,)."""
         scores = np.sqrt(variances) if self.score == "std" else variances
         allowed = np.flatnonzero(self.zeros | (scores > 0))
+        # Best first; from here on every mode only decides how long a prefix of `order` is kept.
         order = allowed[np.argsort(-scores[allowed], kind="stable")]
         kept = np.zeros(len(scores), dtype=bool)
         if not len(order):
@@ -421,6 +424,7 @@ class GroupFilter(Slot):
             weights = np.exp(ranked - ranked[0])
             count = _shortest_prefix(weights / weights.sum(), self.value)
         else:
+            # No share of a sum can be taken where all scores are 0.
             if ranked[0] == 0:
                 return kept
             count = _shortest_prefix(ranked / ranked.sum(), self.value)
@@ -466,6 +470,7 @@ class Pruned(Slot):
                 )
         else:
             keep = np.full(len(rollouts), float(self.keep))
+        # All rows are returned, the dropped ones with weight 0, so that averages still count them.
         is_kept = context.rng("selector").random(len(rollouts)) < keep
         return Selection(np.arange(len(rollouts)), weights=np.where(is_kept, 1 / keep, 0.0))
 
@@ -498,6 +503,7 @@ class HalfRight(Slot):
         correct = rollouts.correct
         right = np.bincount(groups[correct], minlength=len(sizes))
         wrong = sizes - right
+        # Half of each kind, then wrong ones for the missing right ones, then the other way round.
         keep_right = np.minimum(self.n // 2, right)
         keep_wrong = np.minimum(self.n - keep_right, wrong)
         keep_right = np.minimum(self.n - keep_wrong, right)
@@ -542,6 +548,7 @@ class UniformDraws(Slot):
             return Selection(able)
         size = max(1, round(self.share * np.count_nonzero(rollouts["age"] == 0)))
         drawn = context.rng("selector").integers(len(able), size=size)
+        # Times drawn add up to `size`; the factor brings their average over the kept rows to 1.
         places, times = np.unique(drawn, return_counts=True)
         return Selection(able[places], weights=times * len(places) / size)
 
@@ -589,6 +596,7 @@ def _edge(ordered: np.ndarray, counts: np.ndarray, nothing: float) -> tuple[np.n
 
     Where counts[g] is 0 the reward is `nothing`.
     """
+    # A count of 0 indexes the last entry, which is then replaced.
     value = np.where(counts > 0, ordered[np.arange(len(ordered)), counts - 1], nothing)
     taken = np.arange(ordered.shape[1]) < counts[:, None]
     return value, np.count_nonzero(taken & (ordered == value[:, None]), axis=1)
@@ -606,6 +614,8 @@ def _outside_edges(
 
     The edges are (reward, count) of the groups `large`; all other groups keep everything.
     """
+    # Groups that are not large have infinite edges, below which every reward lies, so they keep all
+    # of their rows.
     values = np.full((2, number_of_groups), np.inf)
     counts = np.zeros((2, number_of_groups), dtype=np.int64)
     values[:, large] = low_edge[0], high_edge[0]
@@ -669,6 +679,7 @@ def _split_mix(seeds: np.ndarray, number: np.ndarray) -> np.ndarray:
 
     Steele, Lea and Flood (2014).
     """
+    # Arithmetic wraps around at 64 bits, as the generator is defined.
     z = seeds + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -66,6 +66,8 @@ class Session:
             "hardware": hardware(self.policy.device),
             "commit": commit(),
         }
+        # Where the directory holds a record already, that one is opened and the manifest above is
+        # not written; `Run` warns where the two differ.
         self.writer = Writer(run.path, self.manifest, run.lock)
         self.checkpointed = 0  # the round of the checkpoint on disk
         self.context = Context(seed=run.seed)  # of the round at work
@@ -74,6 +76,8 @@ class Session:
         # request of the round at work, and the tokens that the trainer has scored again.
         self.sampler_logprobs: list[Ragged] = []
         self.rescored_tokens = 0
+        # Rescoring costs a forward pass over every rollout. All of them are rescored only where a
+        # slot reads such numbers of all; otherwise the update rescores what it needs.
         needed = {need for value in self.method.learning().values() for need in value.needs}
         self.rescores_everything = self.policy.samples_apart and bool(needed & NEEDS_RESCORED)
 
@@ -98,6 +102,8 @@ class Session:
         path = self.run.path
         checkpoint = self.writer.restore()
         if checkpoint is None:
+            # A run that was killed before its first checkpoint starts from the beginning. It has at
+            # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
             if self.round > self.run.checkpoint_every:
                 raise ValueError(
                     f"{path}: {self.round} rounds and no checkpoint, so it cannot go on; name "
@@ -105,6 +111,7 @@ class Session:
                 )
             return 0
         tensors, state = checkpoint
+        # A round is written before its checkpoint, so one process alone cannot leave this behind.
         if self.round < state["round"]:
             raise RecordError(
                 f"{path}: rounds.parquet has {self.round} rounds, but the checkpoint was made "
@@ -144,6 +151,8 @@ class Session:
         try:
             outcome, steps = self._train()
         except NonFinite as error:
+            # `Run` throws the session away after an error, and with it everything that shows the
+            # cause, so the rollouts are written to the record first.
             kept = self.writer.save_failure(number, error.rollouts)
             message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
             raise NonFinite(message, error.rollouts) from None
@@ -193,11 +202,14 @@ class Session:
         with self._timed("generate"):
             rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds)
         if self.policy.samples_apart:
+            # Kept before a rescoring replaces them; the update measures the gap between the two.
             self.sampler_logprobs.append(rollouts.old_logprobs)
         if self.rescores_everything:
             rollouts = self._rescored(rollouts)
         with self._timed("verify"):
             scores = checked_scores(self.lab.verifier, list(rollouts.text), list(rollouts.answer))
+        # The policy counts draws from 0 in every call; a problem's draws go on over all requests of
+        # the round. Everything sampled here is new, so it has a gradient and no uses yet.
         size = len(rollouts)
         rollouts = rollouts.assign(
             reward=scores.reward,
@@ -210,6 +222,7 @@ class Session:
             uses=np.zeros(size, dtype=np.int64),
         )
         rollouts = rewards.total(rollouts, self.method.reward, self.lab.sampling)
+        # Checked before any slot reads it, while the rows to blame can still be told.
         finite = np.isfinite(rollouts.reward)
         if not finite.all():
             raise NonFinite(
@@ -226,9 +239,13 @@ class Session:
         )
         on_policy = self._on_policy(selected, parts)
         sampler_logprobs = self._sampler_logprobs_of(outcome)
+        # Rescoring for the later steps has to happen now: the first step changes the weights that
+        # the rollouts were sampled with.
         selected = self._later_steps_rescored(selected, on_policy)
         advantages = outcome.advantages
         steps = []
+        # The rows of a part are positions among the K selected rollouts, as are those of advantages
+        # and weights.
         for rows in parts:
             of_rows = advantages.take(rows) if isinstance(advantages, Ragged) else advantages[rows]
             with self._timed("update"):
@@ -277,6 +294,7 @@ class Session:
         others = np.flatnonzero(~is_late)
         late = np.flatnonzero(is_late)
         rescored = self._rescored(selected.take(late))
+        # The inverse permutation brings the rows back to their places, which the parts refer to.
         order = np.argsort(np.concatenate([others, late]))
         return Rollouts.concat([selected.take(others), rescored]).take(order)
 
@@ -314,9 +332,11 @@ class Session:
             row |= sampler_stats(steps, self.rescored_tokens, self.policy.parameter_count)
             row["flops"] += row["flops_rescore"]
         row |= self.method.metrics()
+        # One text with a line for each warning: `Run` shows it, and the record keeps it.
         row["warnings"] = "\n".join(symptoms([*self.writer.rows, row]))
         for phase in TRAINING_PHASES:
             row[f"seconds_{phase}"] = self.seconds[phase]
+        # The cost of a round, without the time that recording and evaluating it take.
         row["seconds"] = sum(self.seconds[phase] for phase in (*TRAINING_PHASES, "rescore"))
         if self.policy.samples_apart:
             row["seconds_rescore"] = self.seconds["rescore"]
@@ -336,6 +356,8 @@ class Session:
         """Score the held-out problems and record it, where the lab has any and the run wants it."""
         if self.lab.held_out is None or not self.run.evaluate_every:
             return
+        # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
+        # draws.
         frame = evaluate(
             self.policy,
             self.lab.held_out,
@@ -350,6 +372,7 @@ class Session:
 
     def evaluate_last(self) -> None:
         """Evaluate after the last round asked for, unless the grid of evaluations has it."""
+        # The `or 1` makes the remainder 0 where no evaluations are wanted.
         if self.round % (self.run.evaluate_every or 1) and self.round not in self.writer.evaluated:
             self.evaluate(self.round)
 

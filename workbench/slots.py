@@ -90,6 +90,8 @@ class Slot:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned for a value of the same configuration."""
+        # A value that learns overrides this method. To get here with a state means that it was
+        # saved by a value of another kind.
         if state:
             raise ValueError(
                 f"state: {type(self).__name__} remembers nothing, but {sorted(state)} was saved"
@@ -97,6 +99,7 @@ class Slot:
 
     def clone(self) -> Self:
         """A new value of the same configuration that has learnt nothing."""
+        # Not a copy, which would carry the memory along, but a new call of the constructor.
         return clone(self)
 
 
@@ -132,6 +135,7 @@ class Selection:
         group are all equal (AERO, section 4.3).
     """
 
+    # A selection is checked in `rounds.checked_selection`, where the candidates are known.
     rows: np.ndarray
     weights: np.ndarray | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -139,6 +143,9 @@ class Selection:
     baseline: str = "group"
 
 
+# The contracts. `Method` checks that a value has the one method of its protocol, and that it
+# derives from `Slot`, so that the driver may call `feedback`, `metrics` and the rest without asking
+# first. A part of the reward needs no base class, since it learns nothing.
 class Curriculum(Protocol):
     """Which problems come next."""
 

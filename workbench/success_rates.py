@@ -44,6 +44,7 @@ def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.nda
     """
     keys, group = rollouts.problems()
     place = {key: i for i, key in enumerate(ids)}
+    # The position of each row's problem in `ids`, -1 for problems that were not asked about.
     owner = np.array([place.get(key, -1) for key in keys], dtype=np.int64)[group]
     counted = owner >= 0
     if skip:
@@ -91,6 +92,7 @@ class SuccessRates(Slot):
     learning_rate: float = 3e-3
     steps: int = 20
     memory: int = 1024
+    # State: what has been learnt, and what was asked for in the round at work.
     learner: Any = field(default=None, init=False, repr=False, compare=False)
     asked: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -141,6 +143,8 @@ class SuccessRates(Slot):
         newest = rollouts.round == rollouts.round.max(initial=0)
         rollouts = rollouts.take(newest)
         if self.asked:
+            # Without the probes, since an estimate must not be judged by the rollouts it was made
+            # of.
             correct, tries = tally(self.asked["ids"], rollouts, self.spent)
             self.asked["error"] = _mean_error(self.asked["rates"], _ratio(correct, tries))
         if self.learner is not None:
@@ -192,6 +196,7 @@ class History:
         tries = np.zeros(len(row), dtype=np.int64)
         correct[known], tries[known] = self._counts(row[known])
         rates = _ratio(correct, tries)
+        # An unknown problem stays NaN even under a prior, so that its allocator can tell.
         if self.config.kind == "beta":
             a, b = self.config.a, self.config.b
             rates[known] = (correct[known] + a) / (tries[known] + a + b)
@@ -202,6 +207,7 @@ class History:
         if self.config.kind == "epoch":
             return self.epoch_correct[row], self.epoch_tries[row]
         correct = self.ring[row].sum(axis=1, dtype=np.int64)
+        # Places that were not written yet hold 0 and add nothing to the correct ones.
         return correct, np.minimum(self.seen[row], self.config.window)
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
@@ -218,6 +224,7 @@ class History:
         self.ring[owner, slot] = rollouts.correct[written]
         self.seen[row] += size
 
+        # The latest epoch counts from 0 again when a problem comes for the first time in it.
         stale = row[self.epoch[row] != context.epoch]
         self.epoch[stale] = context.epoch
         self.epoch_correct[stale] = 0
@@ -246,6 +253,8 @@ class History:
 
     def _reset(self, ids: Sequence[str]) -> None:
         self.rows = {key: i for i, key in enumerate(ids)}
+        # Row i of every array belongs to one id. `ring` holds the last outcomes in turn, and `seen`
+        # counts all of them, so `seen` modulo the window is the next place to write.
         self.ring = np.zeros((len(ids), self.config.window), dtype=np.uint8)
         self.seen = np.zeros(len(ids), dtype=np.int64)
         self.epoch = np.zeros(len(ids), dtype=np.int64)
@@ -282,6 +291,7 @@ class Predictor:
     def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN before the first round was observed."""
         states = _prompt_states(problems, context.policy)
+        # Kept for `observe`, so that the states of a round are computed once.
         self.asked = {problem.id: state for problem, state in zip(problems, states)}
         if not self.weights:
             return np.full(len(problems), np.nan)
@@ -318,6 +328,7 @@ class Predictor:
         for _ in range(self.config.steps):
             optimizer.zero_grad()
             logits = self._logits(weights, states)
+            # Weighted so that every rollout counts alike, not every problem.
             loss = binary_cross_entropy_with_logits(
                 logits, correct / tries, weight=tries, reduction="sum"
             )
@@ -331,6 +342,8 @@ class Predictor:
         width = self.states.shape[1]
         hidden = self.config.hidden
         return {
+            # The scale keeps the variance through the ReLU. With zeros behind it, training starts
+            # from the estimate 1/2 for every prompt.
             "w1": rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32),
             "b1": np.zeros(hidden, np.float32),
             "w2": np.zeros(hidden, np.float32),
@@ -443,6 +456,8 @@ class GaussianProcess(Slot):
         cut = np.clip(rates, 1e-6, 1 - 1e-6)
         surprise = np.log(cut / (1 - cut)) - self.logits[rows]
         observed = self._kernel(rows, rows) + self.jitter * np.eye(len(rows))
+        # The posterior mean of all problems becomes the prior mean of the next round. The kernel
+        # stays as it is, so certainty about a problem does not grow with its visits.
         weights = np.linalg.solve(observed, surprise)
         self.logits = self.logits + self._kernel(np.arange(len(self._vectors)), rows) @ weights
 
@@ -495,6 +510,7 @@ def _place_within(group: np.ndarray) -> np.ndarray:
     order = np.argsort(group, kind="stable")
     size = np.bincount(group)
     place = np.empty_like(order)
+    # In sorted order the groups stand end to end; what is taken off is where each one starts.
     place[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
     return place
 
