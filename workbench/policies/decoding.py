@@ -240,7 +240,7 @@ def _first_above(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Column (R,) of the first of the ascending sums (R, K) above each target (R,), the last one at
     most.
     """
-    # right=True passes over sums equal to the target, so a token of probability 0 is passed over.
+    # right=True passes over sums equal to the target, and with them tokens of probability 0.
     column = torch.searchsorted(sums, targets[:, None], right=True)[:, 0]
     return column.clamp_(max=sums.shape[1] - 1)
 

@@ -34,8 +34,8 @@ FIRST_PLACES = 64  # tokens of room in the cache beyond the prompts; doubled whe
 
 def supports(policy: Any) -> bool:
     """Whether a policy's model has the structure that `MergedDecoder` computes."""
-    # Each condition is something that `MergedLayer` computes in one way only. A model that fails
-    # one is sampled through its own modules instead.
+    # `MergedLayer` knows one activation, one kind of rotation and full attention, in float32. A
+    # model with anything else is sampled through its own modules instead.
     config = policy.model.config
     if policy.device.type != "cpu" or policy.head.weight.dtype != torch.float32:
         return False

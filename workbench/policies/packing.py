@@ -272,8 +272,8 @@ def _predicts(responses: Ragged, last_of_prompt: np.ndarray, start: int) -> np.n
     has_tokens = responses.lengths > 0
     predicts = np.empty(len(responses.values), dtype=np.int64)
     is_first = np.zeros(len(predicts), dtype=bool)
-    # The tokens after the first one are predicted by the packed response tokens in order, since
-    # exactly the last one of each response was left out.
+    # First tokens are predicted by their prompts. All others are predicted by the packed response
+    # tokens in order, since exactly the last one of each response was left out.
     is_first[responses.offsets[:-1][has_tokens]] = True
     predicts[is_first] = last_of_prompt[has_tokens]
     predicts[~is_first] = start + np.arange(np.count_nonzero(~is_first))

@@ -134,7 +134,7 @@ class Engine:
                 enforce_eager=device == "cpu",
                 gpu_memory_utilization=gpu_memory_utilization,
                 # Not the model's own generation config, whose top_p or repetition penalty would
-                # bend the distribution behind our back.
+                # change the distribution unasked.
                 generation_config="vllm",
                 max_logprobs=0,
                 logprobs_mode="processed_logprobs",
