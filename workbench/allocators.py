@@ -608,6 +608,7 @@ class Screening(Slot):
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
+        # The first phase: few rollouts for each problem, of further draws until enough are mixed.
         size = len(problems)
         drawn = 0
         for draw in range(self.max_draws):

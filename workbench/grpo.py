@@ -492,6 +492,7 @@ def _rows_to_compute(
     if "gradient" in rollouts:
         carries_gradient = carries_gradient & rollouts["gradient"]
     # A penalty or a bonus pulls at rollouts whatever their advantage is.
+    # "kl_cov" has its penalty in the surrogate, whatever the weight `kl` is.
     has_penalty = objective.kl > 0 or objective.surrogate == "kl_cov"
     if has_penalty or objective.entropy > 0:
         return np.flatnonzero(carries_gradient)

@@ -784,6 +784,7 @@ def _recorded(
     if not known or not (verifier is None or type(verifier) is Math):
         return None
     settings = {each.name: describe(getattr(config, each.name)) for each in fields(config)}
+    # A path is no JSON, so it is kept as text, as names on the hub are.
     settings["model"] = str(config.model)
     settings["sampling"] = {
         each.name: describe(getattr(config.sampling, each.name)) for each in fields(Sampling)

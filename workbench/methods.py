@@ -253,6 +253,7 @@ def dapo(
     ----------
     DAPO (arXiv 2503.14476).
     """
+    # A penalty over no tokens at all cannot be configured, so 0 leaves the part out.
     parts = (Correct(), Overlong(buffer=overlong)) if overlong else (Correct(),)
     return Method(
         "dapo",
@@ -536,6 +537,7 @@ def cbs(
     options = {"floor": floor, "entropy_least": least, **scheduler}
     return method.but(
         name="cbs",
+        # This scope alone chooses among rollouts of earlier rounds.
         replay=replay.Buffer(rounds) if scope == "buffer" else None,
         selector=Scheduler(p, scope, mini_batch, **options),
     )
@@ -639,6 +641,7 @@ def speed(
     """
     return Method(
         "speed",
+        # Without a number of groups a round trains on all, and nothing is left to wait.
         allocator=allocators.Screening(first, further, groups),
         replay=None if groups is None else replay.Surplus(groups),
         advantage=LeaveOneOut(),

@@ -258,6 +258,7 @@ def gains(
         gain = bounded.detach() * advantages * torch.where(mask, logprobs, 0.0)
         return gain, mask & (bounded != ratio)
     if objective.surrogate == "kl_cov":
+        # In place of a bound on all tokens, the chosen few pay for every move.
         gain = ratio * advantages
         if chosen is not None:
             gain = gain - torch.where(chosen, objective.covariance_kl * log_ratio.abs(), 0.0)

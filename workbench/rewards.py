@@ -121,6 +121,7 @@ def overlong(
     # 0 where the buffer begins, 1 at the limit.
     excess = (np.asarray(lengths) - (1 - buffer) * limit) / (buffer * limit)
     penalty = -np.clip(excess, 0.0, 1.0)
+    # A truncated response was too long for the sampler, even if `limit` lies above its limit.
     return penalty if truncated is None else np.where(truncated, -1.0, penalty)
 
 

@@ -67,7 +67,7 @@ class Session:
             "commit": commit(),
         }
         # Where the directory holds a record already, that one is opened and the manifest above is
-        # not written; `Run` warns where the two differ.
+        # not written; `Run` warns where versions or hardware differ.
         self.writer = Writer(run.path, self.manifest, run.lock)
         self.checkpointed = 0  # the round of the checkpoint on disk
         self.context = Context(seed=run.seed)  # of the round at work
