@@ -398,6 +398,14 @@ def test_hora_probes_and_then_splits():
 # VIP (arXiv 2602.01601)
 
 
+def test_the_width_of_a_gaussian_process_is_the_median_distance_of_all_embeddings():
+    process = allocators.GaussianProcess({"a": [0.0], "b": [1.0], "c": [4.0], "d": [4.0]})
+    # Distances that are not 0: 1, 4, 4, 3, 3. The median is 3, whichever problems are asked for.
+    for rows in ([0, 1], [0, 1, 2, 3]):
+        kernel = process._kernel(np.array(rows), np.array(rows))
+        assert kernel[0, 1] == pytest.approx(np.exp(-1 / (2 * 3**2)))
+
+
 @pytest.mark.parametrize(
     "p, total, estimator, expected",
     [

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.datasets import chains
 from workbench.datasets.arithmetic import LEVELS, solution
 from workbench.problems import (
     Pool,
@@ -166,3 +167,19 @@ def test_reasoning_gym():
     assert all("boxed" in p.prompt and np.isfinite(float(p.answer)) for p in train)
     with pytest.raises(ValueError, match="no_such_task"):
         reasoning_gym("no_such_task", 5)
+
+
+@pytest.mark.parametrize("regime", ["knapsack", "ar3po"])
+def test_a_stream_has_the_classes_of_its_regime_in_their_shares(regime):
+    stream = chains.problems(None, regime=regime)
+    facts = chains.facts_of("early")
+    rates = []
+    cursor = 0
+    for _ in range(12):
+        problems, cursor = stream.draw(32, cursor, seed=1)
+        rates += [facts.success_rate(problem.prompt) for problem in problems]
+    for lowest, highest, share in chains.REGIMES[regime].shares:
+        of_class = np.mean([lowest <= rate <= highest for rate in rates])
+        # Three standard errors of 384 draws, and some more: no problem comes twice in a round, which
+        # takes a little from a class of few problems.
+        assert abs(of_class - share) < 0.08

@@ -125,6 +125,11 @@ def test_boxed_reads_only_the_last_complete_box():
         assert verifier.score([r"\boxed{\frac{1}{2}}"], ["0.5"]).correct.all()
 
 
+def test_a_box_that_was_cut_off_keeps_its_last_character(math):
+    # Without its brace, the last digit was taken for it: 123 was read as 12.
+    assert not math.score([r"\boxed{123"], ["12"]).correct.any()
+
+
 def test_boxes():
     assert last_box(r"\boxed{\frac{1}{2}} \boxed{a{b}c}") == r"\boxed{a{b}c}"
     assert last_box(r"\boxed{1 \boxed{2") is None

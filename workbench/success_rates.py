@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
 
 KINDS = ("last", "epoch", "beta", "fresh", "predictor")
+MOST_COMPARED = 1000  # embeddings that the median distance is taken of
 
 
 def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -425,6 +426,18 @@ class GaussianProcess(Slot):
             positive_number("width", self.width)
         positive_number("jitter", self.jitter)
         self.logits = np.full(len(self._vectors), float(self.mean))
+        self._width = self._median_distance() if self.width is None else self.width
+
+    def _median_distance(self) -> float:
+        """The median distance between embeddings that differ, 1 when all are alike."""
+        from scipy.spatial.distance import cdist
+
+        # Evenly spaced ones stand for all where the square of their number would not fit in memory.
+        step = max(1, len(self._vectors) // MOST_COMPARED)
+        some = self._vectors[::step]
+        squares = cdist(some, some, "sqeuclidean")
+        positive = squares[squares > 0]
+        return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
 
     def _rows(self, ids: Sequence[str]) -> np.ndarray:
         for key in ids:
@@ -462,12 +475,10 @@ class GaussianProcess(Slot):
         self.logits = self.logits + self._kernel(np.arange(len(self._vectors)), rows) @ weights
 
     def _kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        squares = ((self._vectors[a][:, None] - self._vectors[b][None]) ** 2).sum(axis=-1)
-        width = self.width
-        if width is None:
-            positive = squares[squares > 0]
-            width = float(np.sqrt(np.median(positive))) if len(positive) else 1.0
-        return np.exp(-squares / (2 * width**2))
+        from scipy.spatial.distance import cdist
+
+        squares = cdist(self._vectors[a], self._vectors[b], "sqeuclidean")
+        return np.exp(-squares / (2 * self._width**2))
 
     def metrics(self) -> dict[str, float]:
         """Mean |estimate - observed rate| of the round just observed."""

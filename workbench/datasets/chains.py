@@ -25,7 +25,16 @@ from typing import Any
 import numpy as np
 
 from workbench.datasets.arithmetic import operations_of
-from workbench.problems import MOST_MISSES, MOST_PROBLEMS, SPLITS, Pool, Problem, Stream, split_of
+from workbench.problems import (
+    MOST_MISSES,
+    MOST_PROBLEMS,
+    SPLITS,
+    Pool,
+    PoolExhausted,
+    Problem,
+    Stream,
+    split_of,
+)
 from workbench.utils.seeding import generator
 from workbench.utils.validation import one_of, shown, whole_number
 
@@ -209,10 +218,17 @@ def problems(
     if n is None:
 
         def fresh(rng: np.random.Generator) -> Problem | None:
-            # A class by its share, then one chain. Where that does not belong to the class it is
-            # None, and the stream draws both anew.
+            # A class by its share, then chains until one belongs to it. Drawing the class anew as
+            # well would give most of the stream to the classes that are easy to hit.
             accept = accepted[int(rng.choice(len(accepted), p=[share for share, _ in accepted]))][1]
-            return _drawn(levels, split, accept, rng)
+            for _ in range(MOST_MISSES):
+                problem = _drawn(levels, split, accept, rng)
+                if problem is not None:
+                    return problem
+            raise PoolExhausted(
+                f"regime={regime!r}: levels {levels} have hardly a problem of one of its classes; "
+                "more levels are needed, or another regime"
+            )
 
         return Stream(fresh, config)
     whole_number("n", n, 1, MOST_PROBLEMS)

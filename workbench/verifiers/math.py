@@ -181,7 +181,8 @@ def _easy(text: str | None, gold: str) -> str | None:
     """The status where no worker is needed: nothing to read, or integers on both sides."""
     if text is None:
         return "unparsed"
-    if not text.startswith(BOX) or not INTEGER.fullmatch(gold):
+    # A box that was cut off has no closing brace; its last character belongs to the answer.
+    if not text.startswith(BOX) or not text.endswith("}") or not INTEGER.fullmatch(gold):
         return None
     if not INTEGER.fullmatch(text, len(BOX), len(text) - 1):
         return None
