@@ -180,6 +180,6 @@ def test_a_stream_has_the_classes_of_its_regime_in_their_shares(regime):
         rates += [facts.success_rate(problem.prompt) for problem in problems]
     for lowest, highest, share in chains.REGIMES[regime].shares:
         of_class = np.mean([lowest <= rate <= highest for rate in rates])
-        # Three standard errors of 384 draws, and some more: no problem comes twice in a round, which
-        # takes a little from a class of few problems.
+        # Three standard errors of 384 draws, and some more: no problem comes twice in a round,
+        # which takes a little from a class of few problems.
         assert abs(of_class - share) < 0.08

@@ -188,11 +188,11 @@ def attention(
             _gathered(key, rows.keys),
             _gathered(value, rows.keys),
         )
-        size = rows.bias.shape[2] * rows.bias.shape[3]
+        bias = rows.bias.to(query.dtype)
+        size = bias.shape[2] * bias.shape[3]
         if query.device.type == "cpu" and size <= SMALL and not dropout:
-            result = _plain_attention(*of_rows, rows.bias, scaling)
+            result = _plain_attention(*of_rows, bias, scaling)
         else:
-            bias = rows.bias.to(query.dtype)
             result, _ = sdpa_attention_forward(
                 module, *of_rows, bias, dropout=dropout, scaling=scaling
             )
