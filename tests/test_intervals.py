@@ -194,3 +194,10 @@ def test_a_slope_that_may_be_zero_gives_no_ratio():
 def test_bad_input_is_named(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_an_interval_of_bounds_alone_is_as_sure_as_its_level():
+    # With 6 seeds all on one side the sign test has p = .031: enough at .95, too little at .99.
+    bounds = np.linspace(1.0, 2.0, 6)
+    assert Measurement(bounds, censored=6, level=0.95).low == 1.0
+    assert Measurement(bounds, censored=6, level=0.99).low == -np.inf

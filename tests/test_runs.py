@@ -51,6 +51,16 @@ def test_a_label_that_holds_several_settings_is_refused(tmp_path):
         runs.arms(mixed)
 
 
+def test_seeds_of_one_setting_in_directories_of_several_labels_are_one_arm(tmp_path):
+    records = []
+    for label, seed in (("a", 0), ("b", 1)):
+        write(tmp_path / label, "grpo", seed)
+        (tmp_path / label / "grpo").rename(tmp_path / label / label)
+        records.append(Record(tmp_path / label / label / f"seed-{seed}"))
+    assert list(runs.labelled(records)) == ["a", "b"]
+    assert [record.manifest["seed"] for record in runs.one_setting(records, "arm")] == [0, 1]
+
+
 def test_a_seed_that_occurs_twice_is_another_run(tmp_path):
     twice = [grpo(tmp_path, 4), grpo(tmp_path, 4, folder="again")]
     labels = list(runs.labelled(twice))

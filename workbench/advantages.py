@@ -591,7 +591,9 @@ class DiscountedBeta(Slot):
     decay: float = 0.5
     scale: bool = True
     # State and no argument: with init=False it is neither described in a manifest nor cloned.
-    posteriors: Posteriors = field(default=None, init=False, repr=False, compare=False)  # type: ignore
+    posteriors: Posteriors = field(  # type: ignore[assignment]
+        default=None, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self.posteriors = Posteriors(decay=self.decay, towards="zero")
@@ -646,7 +648,9 @@ class Marginalized(Slot):
     """
 
     decay: float = 0.5
-    posteriors: Posteriors = field(default=None, init=False, repr=False, compare=False)  # type: ignore
+    posteriors: Posteriors = field(  # type: ignore[assignment]
+        default=None, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self.posteriors = Posteriors(decay=self.decay)

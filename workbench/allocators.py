@@ -477,7 +477,9 @@ class InverseRoot(Slot):
     a: float = 0.5
     b: float = 0.5
     decay: float = 0.85
-    posteriors: Posteriors = field(default=None, init=False, repr=False, compare=False)  # type: ignore
+    posteriors: Posteriors = field(  # type: ignore[assignment]
+        default=None, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         whole_number("low", self.low, 1)

@@ -185,7 +185,7 @@ def grpo_step(
         totals += sums
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
     if not np.isfinite(norm):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         raise NonFinite(f"the gradient norm is {norm}", rollouts.take(computed))
     optimizer.step()
 

@@ -41,7 +41,7 @@ class Round:
         Everything sampled in the round and the old responses that joined, with what the selector
         recorded of them.
     rows : (K,) int64
-        The rows to train on, ascending.
+        The rows to train on, in the order of the candidates.
     advantages : (K,) float64, or a Ragged with one for each response token
     weights : (K,) float64, or None for 1 each
     mini_batch : int, optional

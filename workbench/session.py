@@ -36,7 +36,7 @@ from workbench.verifiers.base import checked_scores
 if TYPE_CHECKING:
     from workbench.run import Run
 
-PHASES = (*TRAINING_PHASES, "rescore", "record", "evaluate")
+PHASES = (*TRAINING_PHASES, "rescore")
 # What slots may need of every rollout, so that all of them are rescored before the slots work.
 NEEDS_RESCORED = frozenset({"entropy", "token_entropy", "old_logprobs"})
 # Columns that stay in memory: texts of prompts and tokens would make records many times as large.
@@ -337,7 +337,7 @@ class Session:
         for phase in TRAINING_PHASES:
             row[f"seconds_{phase}"] = self.seconds[phase]
         # The cost of a round, without the time that recording and evaluating it take.
-        row["seconds"] = sum(self.seconds[phase] for phase in (*TRAINING_PHASES, "rescore"))
+        row["seconds"] = sum(self.seconds[phase] for phase in PHASES)
         if self.policy.samples_apart:
             row["seconds_rescore"] = self.seconds["rescore"]
         return row

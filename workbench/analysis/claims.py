@@ -11,7 +11,7 @@ and these, which say how to measure it:
     from_epoch      the first epoch that counts, 1 for all rounds
     rounds          the rounds that count, as "70-90", in place of an epoch
     budget          share of the budget that both arms reached, 1 for all of it
-    target          share of the way to the highest score that all runs reach
+    target          share of the way to the highest score that all of the baseline's runs reach
     gain_of         the label whose gain scales the published sizes; empty for the baseline
 
 The same claims can be put to any set of runs whose labels are these: another base model, another

@@ -163,7 +163,7 @@ class Measurement:
         line = self._line()
         if self._degrees < 1:
             # The sign test again, as in `p_value`: with fewer seeds it decides nothing.
-            if self.n < SIGN_TEST_SEEDS:
+            if self.n < SIGN_TEST_SEEDS or 2 * 0.5**self.n > 1 - self.level:
                 return self._from_line(side * np.inf)
             return self._from_line(line.min() if side < 0 else line.max())
         quantile = stats.t.ppf(0.5 + self.level / 2, self._degrees)

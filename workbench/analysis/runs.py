@@ -181,6 +181,9 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
         return _in_order(records)
     different = {json.dumps(settings(record), sort_keys=True) for record in records}
     if len(different) == 1:
+        seeds = [record.manifest["seed"] for record in records]
+        if len(set(seeds)) == len(seeds):
+            return _in_order(records)
         raise ValueError(f"{what}: a seed occurs twice; give the runs labels of their own")
     raise ValueError(
         f"{what}: runs of {len(by_label)} different settings ({', '.join(by_label)}) are no seeds "

@@ -77,7 +77,6 @@ AXIS_LABELS = {
     "gradient_norm": "gradient norm",
     "length": "response length (tokens)",
 }
-SUMMED = ("seconds", "rollouts", "flops", "tokens_sampled", "tokens_trained", "tokens_selected")
 FEW_POINTS = 30  # up to which points are marked
 
 

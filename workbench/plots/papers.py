@@ -752,7 +752,7 @@ def correlation_maps(
         )
         if spread is not None:
             # As a single row under the other two, feature below feature.
-            row = spread[["ratio"]].T.rename(index={"ratio": "ratio"})
+            row = spread[["ratio"]].T
             heatmap(
                 row,
                 largest=4.0,
