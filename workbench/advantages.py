@@ -22,7 +22,14 @@ import numpy as np
 from workbench.posteriors import Posteriors
 from workbench.rollouts import Ragged
 from workbench.slots import Slot
-from workbench.utils.validation import is_number, one_of, positive_number, shown, whole_number
+from workbench.utils.validation import (
+    boolean,
+    is_number,
+    one_of,
+    positive_number,
+    shown,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
@@ -382,6 +389,7 @@ class GroupNormalized(Slot):
     def __post_init__(self) -> None:
         _check_deviation(self.ddof, self.eps)
         _check_clip(self.clip)
+        boolean("scale", self.scale)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
@@ -596,6 +604,7 @@ class DiscountedBeta(Slot):
     )
 
     def __post_init__(self) -> None:
+        boolean("scale", self.scale)
         self.posteriors = Posteriors(decay=self.decay, towards="zero")
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:

@@ -35,6 +35,7 @@ from workbench.posteriors import Posteriors
 from workbench.slots import More, Slot
 from workbench.success_rates import GaussianProcess, SuccessRates, tally
 from workbench.utils.validation import (
+    boolean,
     instance_of,
     is_number,
     one_of,
@@ -129,6 +130,8 @@ class Knapsack(Slot):
 
     def __post_init__(self) -> None:
         whole_number("low", self.low, 0)
+        boolean("info_gain", self.info_gain)
+        boolean("fallback", self.fallback)
         instance_of("rates", self.rates, SuccessRates, "SuccessRates('last')")
         # The number of problems is not known yet. One problem with the budget `up` always fits, so
         # this checks the bounds and the name.

@@ -20,7 +20,14 @@ import numpy as np
 from workbench.rollouts import group_numbers
 from workbench.slots import Selection, Slot
 from workbench.utils.seeding import generator
-from workbench.utils.validation import is_number, one_of, positive_number, share, whole_number
+from workbench.utils.validation import (
+    boolean,
+    is_number,
+    one_of,
+    positive_number,
+    share,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
@@ -488,6 +495,7 @@ class Scheduler(Slot):
         whole_number("warmup", self.warmup, 0)
         whole_number("width", self.width, 1)
         whole_number("depth", self.depth, 2)
+        boolean("ema", self.ema)
         if self.mini_batch is not None:
             whole_number("mini_batch", self.mini_batch, 1)
         for name in ("start", "floor", "alpha"):

@@ -20,6 +20,7 @@ from workbench.scheduler import Scheduler
 from workbench.slots import BASELINES, Selection, Slot
 from workbench.utils.seeding import derive
 from workbench.utils.validation import (
+    boolean,
     booleans,
     numpy_generator,
     one_of,
@@ -279,6 +280,7 @@ class Rejection(Slot):
             whole_number(name, getattr(self, name), 1)
         whole_number("threshold", self.threshold, 0)
         share("high", self.high, zero=False)
+        boolean("trim_high", self.trim_high)
         one_of("baseline", self.baseline, BASELINES)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
@@ -399,6 +401,7 @@ class GroupFilter(Slot):
         one_of("mode", self.mode, ("top_p", "softmax", "top_k", "min_p"))
         share("value", self.value, zero=False)
         one_of("score", self.score, ("std", "variance"))
+        boolean("zeros", self.zeros)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows of the kept groups."""

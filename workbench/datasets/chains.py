@@ -221,6 +221,8 @@ def problems(
             # A class by its share, then chains until one belongs to it. Drawing the class anew as
             # well would give most of the stream to the classes that are easy to hit.
             accept = accepted[int(rng.choice(len(accepted), p=[share for share, _ in accepted]))][1]
+            if len(accepted) == 1:
+                return _drawn(levels, split, accept, rng)
             for _ in range(MOST_MISSES):
                 problem = _drawn(levels, split, accept, rng)
                 if problem is not None:
