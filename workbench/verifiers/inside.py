@@ -147,6 +147,7 @@ def filter_system_calls(program):
 
 
 def prctl(option, value, pointer=None):
+    """Call prctl(2); OSError when the kernel refuses."""
     # The kernel wants unused arguments to be zero in all 64 bits, and a plain int sets 32 of them.
     zero = ctypes.c_ulong(0)
     result = library().prctl(option, ctypes.c_ulong(value), pointer or zero, zero, zero)
@@ -154,6 +155,7 @@ def prctl(option, value, pointer=None):
 
 
 def library():
+    """The C library of this process, with the error numbers of its calls."""
     return ctypes.CDLL(None, use_errno=True)
 
 

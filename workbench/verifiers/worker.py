@@ -239,6 +239,7 @@ def send(descriptor: int, data: bytes) -> None:
 
 
 def as_line(message: dict) -> bytes:
+    """A message as one line of JSON, the way it crosses a pipe."""
     return json.dumps(message).encode() + b"\n"
 
 
