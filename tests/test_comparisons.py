@@ -136,14 +136,17 @@ def test_means_and_phases(tmp_path):
 
 
 def test_the_cost_of_evaluation_is_reported_apart(tmp_path):
-    """Two evaluations of two problems, 4 samples of 5 tokens, beside 160 tokens of training."""
+    """Two evaluations of two problems, 4 samples of 5 tokens, beside 160 tokens of training.
+
+    Each problem took a quarter of a second.
+    """
     write(tmp_path, "a", scores=(), columns={"tokens_sampled": [80.0, 80.0]})
     [record] = load_all(tmp_path)["a"]
     writer = wb.records.Writer(record.path, record.manifest)
     for number in (0, 2):
-        writer.evaluation(evaluation(number, 0.5).assign(length=5.0))
+        writer.evaluation(evaluation(number, 0.5).assign(length=5.0, seconds=0.25))
     row = comparisons.evaluations(load_all(tmp_path)).loc["a"]
-    assert row.tolist() == [2, 16, 80, 50]
+    assert row.tolist() == [2, 16, 80, 50, 1]
     write(tmp_path, "early", columns={"tokens_sampled": [80.0, 80.0]})
     early = comparisons.evaluations(load_all(tmp_path)).loc["early"]
     assert early["responses"] == 16

@@ -356,6 +356,7 @@ class Session:
         """Score the held-out problems and record it, where the lab has any and the run wants it."""
         if self.lab.held_out is None or not self.run.evaluate_every:
             return
+        started = time.perf_counter()
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
         frame = evaluate(
@@ -366,7 +367,9 @@ class Session:
             sampling=self.lab.sampling,
             seed=derive(self.run.seed, "evaluate", number),
         )
-        self.writer.evaluation(frame.assign(round=number))
+        # All problems are answered in common batches, so that each gets an even share of the time.
+        seconds = (time.perf_counter() - started) / len(frame)
+        self.writer.evaluation(frame.assign(round=number, seconds=seconds))
         accuracy = float((frame.correct / frame.samples).mean())
         self.run.trackers.log({"evaluation/accuracy": accuracy}, number)
 

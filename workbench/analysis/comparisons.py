@@ -283,10 +283,10 @@ def evaluations(groups: Any) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row a label
-        evaluations (of a run), responses (sampled in all of them), tokens (of these responses) and
-        share: the tokens in percent of those that the run sampled to train on. Greedy responses
-        are one more for each problem, and not counted. tokens and share are NaN for records of
-        early versions, whose evaluations have no lengths.
+        evaluations (of a run), responses (sampled in all of them), tokens (of these responses),
+        share (the tokens in percent of those that the run sampled to train on) and seconds. Greedy
+        responses are one more for each problem, and counted in the seconds alone. tokens, share
+        and seconds are NaN for records of early versions, which did not measure them.
     """
     rows = {}
     for label, records in arms(groups).items():
@@ -301,9 +301,10 @@ def evaluations(groups: Any) -> pd.DataFrame:
             trained_on = record.rounds["tokens_sampled"].sum()
             responses = evals["samples"].sum()
             share = 100 * tokens / trained_on if trained_on else np.nan
-            by_run.append((evals["round"].nunique(), responses, tokens, share))
+            seconds = evals["seconds"].sum() if "seconds" in evals else np.nan
+            by_run.append((evals["round"].nunique(), responses, tokens, share, seconds))
         rows[label] = np.mean(by_run, axis=0)
-    columns = ["evaluations", "responses", "tokens", "share"]
+    columns = ["evaluations", "responses", "tokens", "share", "seconds"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
