@@ -197,7 +197,7 @@ def tiny(
     regime: str = "spread",
     levels: tuple[int, ...] = TINY_LEVELS,
     held_out: int = 400,
-    samples: int = 16,
+    samples: int = 24,
     learning_rate: float = 3e-4,
     seed: int = 0,
     model: Any = None,
@@ -223,7 +223,7 @@ def tiny(
     held_out : int
         Number of evaluation problems, which never occur in training; 0 for no evaluation.
     samples : int
-        Responses to each of them in an evaluation. With 400 problems and 16 samples the sampling
+        Responses to each of them in an evaluation. With 400 problems and 24 samples the sampling
         error of one evaluation is below .4 percentage points.
     learning_rate : float
     seed : int
