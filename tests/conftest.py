@@ -1,7 +1,12 @@
 """Shared by all tests: one CPU thread, the tiny model, small labs."""
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -13,6 +18,7 @@ from hypothesis import settings
 import workbench as wb
 from workbench.labs import shipped
 from workbench.rollouts import Ragged, Rollouts
+from workbench.sweeps.workers import RUN_MODULES
 
 # No deadlines: a busy machine is not a wrong result.
 settings.register_profile("any", deadline=None)
@@ -105,6 +111,53 @@ class Gradients:
         import torch
 
         self.seen = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
+
+
+# Processes that a test starts, to kill them or to take something from them
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(list(RUN_MODULES))
+
+
+class Started(NamedTuple):
+    """A process, and the end of a pipe at which what it sends can be received."""
+
+    process: multiprocessing.Process
+    told: Connection
+
+
+@contextlib.contextmanager
+def started(function, *arguments):
+    """A process of its own for `function(*arguments, told)`, which ends with the block.
+
+    The function is one of a module. `told` is the end of a pipe to this process. An error of the
+    function is sent as one text, and makes the exit code 1. All processes are forked from one
+    server that has imported torch, so that only the first of them takes seconds to start.
+    """
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = SERVER.Process(target=_work, args=(function, arguments, theirs))
+    process.start()
+    # Without this process's copy of its end, the pipe ends when the other process does.
+    theirs.close()
+    try:
+        yield Started(process, ours)
+        process.join(300)
+        assert process.exitcode is not None, "the process did not end"
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _work(function, arguments, told):
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        function(*arguments, told)
+    except Exception as error:
+        told.send(f"{type(error).__name__}: {error}")
+        sys.exit(1)
 
 
 # Runs and their records

@@ -30,7 +30,7 @@ def refusal(kind: str) -> str | None:
     """Why that kind of sandbox cannot be had here."""
     try:
         Sandbox(kind, Limits(DEADLINE, 256))
-    except RuntimeError as error:
+    except OSError as error:
         return str(error)
     return None
 

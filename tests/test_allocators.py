@@ -10,6 +10,7 @@ import pytest
 from workbench.allocators import (
     DynamicSampling,
     Knapsack,
+    LeastVariance,
     More,
     Rescue,
     Staged,
@@ -316,6 +317,17 @@ def test_fresh_rates_come_from_probes_within_the_total():
     allocator.feedback(run.rollouts, Context())
     # 1/4 was believed, and after the probes 0 was seen.
     assert allocator.metrics()["success_rate_error"] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("hard", ["0", "1000", "1"])
+def test_probes_beyond_the_low_bound_stay_within_the_total_of_the_round(hard):
+    allocator = LeastVariance(n=8, low=4, rates=SuccessRates("fresh", probe=7))
+    outcomes = {"a": "10", "b": "1", "c": hard}
+    run = drive(allocator, named("a", "b", "c"), scripted(**outcomes))
+    assert run.requests[0] == [7, 7, 7]
+    assert len(run.rollouts) == 8 * 3
+    with pytest.raises(ValueError, match="n=8: a whole number from 9 to 32"):
+        LeastVariance(n=8, rates=SuccessRates("fresh", probe=9))
 
 
 def test_predictor_learns_and_speaks_of_new_problems():

@@ -108,23 +108,29 @@ class TestKernel:
         a, b = rng.multivariate_normal([0, 0], [[1, c], [c, 1]], 400_000).T
         sigma = 2 * np.mean(np.maximum(a, 0) * np.maximum(b, 0))
         step = np.mean((a > 0) & (b > 0))
-        kernel = neural_tangent_kernel(features, 1)
+        kernel = neural_tangent_kernel(features, 2)
         assert kernel[0, 1] == pytest.approx((2 * c * step + 2 * sigma) / 2, abs=0.01)
         assert np.diag(kernel) == pytest.approx([1.5, 1.5]), "(2 + 1) / 2"
-        assert np.diag(neural_tangent_kernel(features, 3)) == pytest.approx([2.5, 2.5])
+        assert np.diag(neural_tangent_kernel(features, 3)) == pytest.approx([2, 2])
 
-    def test_orders_pairs_as_a_wide_network_does(self):
-        features = self.unit(6)
-        learner = Learner(0, width=2000, depth=2)
+    def test_without_a_hidden_layer_it_is_linear(self):
+        features = self.unit(4)
+        assert np.allclose(neural_tangent_kernel(features, 1), features @ features.T)
+
+    @pytest.mark.parametrize("depth", [2, 3])
+    def test_orders_pairs_as_a_wide_network_of_the_same_depth_does(self, depth):
+        features = self.unit(8)
+        learner = Learner(0, width=1000, depth=depth)
         layers = learner._layers(features)
         gradients = []
-        for row in range(6):
+        for row in range(8):
             slope = np.ones((1, 1), np.float32)
             parts = dict(learner._gradients([layer[row : row + 1] for layer in layers], slope))
-            gradients.append(np.concatenate([parts[0].ravel(), parts[2].ravel()]))
+            gradients.append(np.concatenate([parts[2 * i].ravel() for i in range(depth)]))
         wide = np.array(gradients) @ np.array(gradients).T
-        upper = np.triu_indices(6, 1)
-        assert np.corrcoef(wide[upper], neural_tangent_kernel(features, 1)[upper])[0, 1] > 0.95
+        upper = np.triu_indices(8, 1)
+        kernel = neural_tangent_kernel(features, depth)
+        assert np.corrcoef(wide[upper], kernel[upper])[0, 1] > 0.95
 
     def test_effective_dimension(self):
         assert effective_dimension(np.eye(7)) == pytest.approx(7 * np.log(2) / np.log(8))

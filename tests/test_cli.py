@@ -23,9 +23,10 @@ from workbench import labs, methods, named
 from workbench.__main__ import main
 from workbench.analysis import comparisons
 from workbench.base_model import training
-from workbench.cli.train import lab_options, pairs, read_problems
+from workbench.cli.train import lab_options, pairs
 from workbench.labs import shipped
 from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
+from workbench.verifiers.pool import Pool
 
 SEEDS = str(shipped("runs/tiny-grpo"))
 CBS = str(shipped("runs/cbs"))
@@ -86,24 +87,55 @@ def test_run_prints_json_alone(tmp_path):
     assert told["method"] == "grpo"
 
 
-def test_run_reads_problems_from_a_file(tmp_path):
-    data = tmp_path / "train.jsonl"
-    rows = [{"question": f"{number}+1=", "gold": str(number + 1)} for number in range(3)]
-    data.write_text("\n".join(map(json.dumps, rows)))
-    pool = read_problems(str(data), "question", "gold")
-    assert [(problem.prompt, problem.answer) for problem in pool] == [
-        ("0+1=", "1"),
-        ("1+1=", "2"),
-        ("2+1=", "3"),
-    ]
-    same = read_problems(str(data), "question", "gold")
-    assert [problem.id for problem in same] == [problem.id for problem in pool]
-    with pytest.raises(ValueError, match=r"no column 'qestion'.*did you mean 'question'"):
-        read_problems(str(data), "qestion", "gold")
-    with pytest.raises(ValueError, match=r"a file ending in \.jsonl"):
-        read_problems("train.txt", "question", "gold")
-    with pytest.raises(FileNotFoundError, match="there is no such file"):
-        read_problems("nowhere.csv", "question", "gold")
+@pytest.fixture
+def from_data(tmp_path):
+    """The command `run` on a file of these rows, with the shipped model."""
+    lab = ["--lab", "transformers", "--lab", "dtype=float32", "--lab", "device=cpu"]
+    model = ["--model", shipped("models/tiny"), "--evaluate-every", 0, "--set", "n=2"]
+
+    def command(rows, *columns, name="train.jsonl"):
+        data = tmp_path / name
+        data.write_text("\n".join(map(json.dumps, rows)))
+        arguments = [*model, "--data", data, *columns]
+        return run("grpo", *arguments, out=tmp_path / "run", problems=2, lab=lab)
+
+    return command
+
+
+def test_run_reads_problems_from_a_file_and_the_record_names_it(from_data, tmp_path):
+    rows = [{"question": f"{number}+1=", "gold": number + 1} for number in range(3)]
+    result = from_data(rows, "--prompt-column", "question", "--answer-column", "gold")
+    assert result.exit_code == 0, result.output
+    pool = wb.problems.from_file(tmp_path / "train.jsonl", prompt="question", answer="gold")
+    assert pool[1].answer == "2"
+    record = wb.load(tmp_path / "run")
+    assert set(record.rollouts()["problem"]) < {problem.id for problem in pool}
+    # What the manifest names can be made again.
+    resumed = invoke("resume", tmp_path / "run", "--rounds", 2)
+    assert resumed.exit_code == 0, resumed.output
+
+
+def test_what_is_wrong_with_a_file_of_problems_is_one_line(from_data, tmp_path):
+    rows = [{"question": "1+1=", "gold": "2"}, {"question": "1+2=", "gold": None}]
+    columns = ["--prompt-column", "question", "--answer-column", "gold"]
+    line = only_line(from_data(rows, *columns))
+    assert "the gold of row 1 is None; a text that is not blank, or a number, is needed" in line
+    misspelt = only_line(from_data(rows, "--prompt-column", "qestion"))
+    assert "no column 'qestion'" in misspelt and "did you mean 'question'" in misspelt
+    assert "a file ending in .jsonl" in only_line(from_data(rows, name="train.txt"))
+    missing = run("grpo", "--data", tmp_path / "nowhere.csv", out=tmp_path / "run")
+    assert "there is no such file" in only_line(missing)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_verifier_that_cannot_start_is_one_line(from_data, monkeypatch):
+    def without_judge(name, **options):
+        return Pool("nowhere:make", **options)
+
+    monkeypatch.setattr("workbench.verifiers.math.Pool", without_judge)
+    # A fraction is not compared here, but in the verifier's worker.
+    line = only_line(from_data([{"prompt": "1/4+1/4=", "answer": "1/2"}]))
+    assert "verifier worker did not start" in line and "nowhere" in line
 
 
 def test_resume_goes_on_with_what_the_record_says(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from programs import ROOT, all_kinds, asserts, both, io, verifier
 
 from workbench.verifiers import Code, seccomp
 from workbench.verifiers.code import program, read_tests, same_output
-from workbench.verifiers.inside import decode, encode, same
+from workbench.verifiers.inside import READY, Link, decode, encode, same
 from workbench.verifiers.sandbox import left_open
 
 pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
@@ -319,6 +320,72 @@ PLAIN = st.recursive(
 )
 
 
+class TestLink:
+    """What the checker takes from the answer's side, which may write anything into the pipe."""
+
+    @pytest.fixture
+    def link(self):
+        """A link whose replies the test writes, of at most 64 bytes each."""
+        requests_out, requests_in = os.pipe()
+        replies_out, replies_in = os.pipe()
+        os.write(replies_in, READY)
+        link = Link(requests_in, replies_out, 64, "")
+        link.write = lambda text: os.write(replies_in, text.encode())
+        yield link
+        link.replies.close()
+        for end in (requests_out, requests_in, replies_in):
+            os.close(end)
+
+    def test_a_reply_is_a_value_or_an_exception(self, link):
+        link.write('{"value": 3}\n{"raise": "KeyError", "text": ""}\n')
+        assert link.ask("call", 1) == 3
+        with pytest.raises(KeyError):
+            link.ask("call", 1)
+        assert not link.gone
+
+    def test_the_rest_of_a_reply_that_was_too_long_answers_no_other_question(self, link):
+        link.write(" " * 64 + '{"value": 3}\n')
+        for _ in range(2):
+            with pytest.raises(EOFError):
+                link.ask("call", 1)
+            assert link.gone
+
+    @pytest.mark.parametrize("text", ["3\n", "[]\n", "{}\n", "held\n", '{"value": 3, "x": 0}\n'])
+    def test_what_no_candidate_would_write_ends_the_conversation(self, link, text):
+        link.write(text)
+        with pytest.raises(ValueError, match=r"no reply|Expecting"):
+            link.ask("call", 1)
+        assert link.gone
+
+    def test_what_the_tests_cannot_hand_over_ends_nothing(self, link):
+        with pytest.raises(TypeError):
+            link.ask("call", object())
+        deep = []
+        for _ in range(5000):
+            deep = [deep]
+        with pytest.raises(RecursionError):
+            link.ask("call", deep)
+        link.write('{"value": 3}\n')
+        assert link.ask("call", 1) == 3
+
+
+@all_kinds
+def test_a_test_that_expects_an_error_is_not_passed_by_breaking_the_conversation(kind):
+    """Whatever the checker meets when it reads nonsense, no test may take it for its own error."""
+    forged = "import os\nfor end in range(3, 30):\n    try: os.write(end, b'{text}\\n')\n"
+    forged += "    except OSError: pass\n"
+    programs = [forged.replace("{text}", text) for text in ("nonsense", "3", "{}", "[")]
+    tests = [
+        f"try:\n    f(1)\nexcept {name}:\n    pass\nelse:\n    assert False"
+        for name in ("ValueError", "TypeError", "KeyError", "Exception")
+    ]
+    pairs = [(program, asserts(test)) for program in programs for test in tests]
+    with verifier(kind, workers=3) as code:
+        scores = code.score(*zip(*pairs))
+    assert set(scores.status) <= {"wrong", "crash"}
+    assert not scores.reward.any()
+
+
 @given(PLAIN)
 def test_plain_data_crosses_unchanged(value):
     def refused(*_):
@@ -374,12 +441,12 @@ def test_answers_without_tests(answer):
 
 def test_a_missing_bubblewrap_is_named_with_its_cure(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"no `bwrap`.*apt install bubblewrap.*sandbox='weak'"):
+    with pytest.raises(OSError, match=r"no `bwrap`.*apt install bubblewrap.*sandbox='weak'"):
         Code()
     fails = '[ "$1" = --version ] && echo bubblewrap 0.9.0 || { echo no namespaces >&2; exit 1; }'
     (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{fails}\n")
     (tmp_path / "bwrap").chmod(0o755)
-    with pytest.raises(RuntimeError, match=r"did not start.*no namespaces"):
+    with pytest.raises(OSError, match=r"did not start.*no namespaces"):
         Code()
 
 

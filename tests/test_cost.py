@@ -75,6 +75,12 @@ class TestBreakEven:
         assert np.isnan(found.low) and np.isnan(found.high)
         assert not break_even(TRAINER, SAMPLER).cheaper_below
 
+    @pytest.mark.parametrize("prices", [(0.5, 1, 2), (1, 2), (0.25, 0.5, 1)])
+    def test_a_root_on_the_grid_is_found_at_either_end_and_between(self, prices):
+        """400 p + 100 = 300 p + 200 at p = 1, where both bills are exactly 500."""
+        found = break_even([Tokens(400, 100, True)], [Tokens(300, 200, True)], prices)
+        assert found.estimate == 1
+
     def test_the_interval_holds_the_prices_at_which_the_ratio_may_be_one(self):
         ours = [Tokens(400, 100, True), Tokens(420, 90, True), Tokens(390, 120, True)]
         baseline = [Tokens(100, 300, True), Tokens(110, 280, True), Tokens(95, 310, True)]

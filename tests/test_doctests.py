@@ -17,6 +17,9 @@ ROOMS = (
     "workbench.analysis",
     "workbench.plots",
     "workbench.theory",
+    "workbench.verifiers",
+    "workbench.sweeps",
+    "workbench.cli",
 )
 FEWEST_EXAMPLES = 30  # in all modules together, so that they cannot be lost without notice
 

@@ -238,6 +238,13 @@ def test_mini_batches_split_by_groups():
     assert mini_batches(ROLLOUTS.take([]), 2, np.random.default_rng(0)) == []
 
 
+@pytest.mark.parametrize("size, sizes", [(3, [4, 3, 3]), (4, [5, 5]), (6, [10]), (11, [10])])
+def test_mini_batches_of_a_size_have_no_small_remainder(size, sizes):
+    parts = mini_batches(ROLLOUTS, 1, np.random.default_rng(0), size)
+    assert [len(part) for part in parts] == sizes
+    assert sorted(np.concatenate(parts)) == list(range(10))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -138,7 +138,7 @@ def test_pools_train(math):
 def code():
     try:
         verifier = Code(workers=3, deadline=20)
-    except RuntimeError:
+    except OSError:
         with pytest.warns(UserWarning, match="weak"):
             verifier = Code(sandbox="weak", workers=3, deadline=20)
     with verifier:

@@ -227,6 +227,8 @@ def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
     assert len(sizes) == 12
     # Too few for a whole group a run.
     assert [len(responses(groups, most)["rows"]) for most in (0, 6, 9)] == [0, 6, 9]
+    # The records do have texts, so the page must not say that they have none.
+    assert "2 rows are too few for the 3 runs" in responses(groups, 2)["note"]
     with pytest.raises(ValueError, match="rows=-1"):
         report(groups, tmp_path / "few.html", rows=-1)
 

@@ -3,18 +3,19 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from dataclasses import replace
+from multiprocessing.connection import wait
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import go, same_record, same_weights, small_lab, timeless, tiny_policy
+from conftest import go, same_record, same_weights, small_lab, started, timeless, tiny_policy
 
 import workbench as wb
 from workbench.allocators import More, Uniform
@@ -137,18 +138,6 @@ def test_an_interrupted_round_leaves_no_trace(lab, tmp_path):
     assert same_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
-KILLED = """
-    import sys; sys.path.insert(0, {tests!r})
-    import torch; torch.set_num_threads(1)
-    from conftest import small_lab
-    import workbench as wb
-    method = wb.methods.grpo(n=4)
-    run = wb.Run(small_lab(), method, out={out!r}, **{options!r})
-    for row in run.rounds(8, progress=False):
-        print(row["round"], flush=True)
-"""
-
-
 class TestEvaluationOffTheGrid:
     """The last round asked for is evaluated; when the run goes on, it is as if it had not been."""
 
@@ -234,27 +223,33 @@ class TestRoundsSoFar:
         assert run.round == 4
 
 
+def eight_rounds(out, told):
+    """What is killed: it tells every round that is on disk."""
+    run = wb.Run(small_lab(), wb.methods.grpo(n=4), out=out, **SMALL)
+    for row in run.rounds(8, progress=False):
+        told.send(row["round"])
+
+
 def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path):
-    go(wb.Run(small_lab(), wb.methods.grpo(n=4), out=tmp_path / "whole", **SMALL), 8)
     out = tmp_path / "killed"
     rng = random.Random(3)
     kills = 0
-    tests = os.path.dirname(__file__)
-    code = textwrap.dedent(KILLED.format(tests=tests, out=str(out), options=SMALL))
-    for attempt in range(20):
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        if attempt < 3:
-            process.stdout.readline()  # at least one round, then a random moment
-            time.sleep(rng.uniform(0, 0.25))
-            process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=300)
-        if process.returncode == 0:
+    while True:
+        with started(eight_rounds, out) as child:
+            if kills < 4:
+                # At least one round, then a random moment.
+                wait([child.told, child.process.sentinel])
+                time.sleep(rng.uniform(0, 0.25))
+                child.process.kill()
+        if child.process.exitcode == 0:
             break
+        assert child.process.exitcode == -signal.SIGKILL
         kills += 1
         # Readable after every crash.
         assert len(wb.load(out).rounds) >= 1
         assert len(wb.load(out).rollouts()) >= 16
     assert kills >= 2, "the run ended before it could be killed"
+    go(wb.Run(small_lab(), wb.methods.grpo(n=4), out=tmp_path / "whole", **SMALL), 8)
     same_record(wb.load(tmp_path / "whole"), wb.load(out))
     assert same_weights(tmp_path / "whole", out)
 
@@ -284,18 +279,13 @@ def test_a_directory_with_other_files_is_refused(lab, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-FULL = """
-    import resource, signal, sys; sys.path.insert(0, {tests!r})
-    import torch; torch.set_num_threads(1)
-    from conftest import small_lab
-    import workbench as wb
-    method = wb.methods.grpo(n=4)
-    run = wb.Run(small_lab(), method, out={out!r}, **{options!r})
+def with_a_quota(out, limit, told):
+    """A run in whose fourth round no file may grow beyond the limit any more."""
+    run = wb.Run(small_lab(), wb.methods.grpo(n=4), out=out, **{**SMALL, "evaluate_every": 0})
     for row in run.rounds(8, progress=False):
-        if row["round"] == 3:  # from here on no file may grow beyond the limit
+        if row["round"] == 3:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-"""
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 @pytest.mark.parametrize(
@@ -303,12 +293,9 @@ FULL = """
 )
 def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, kept, tmp_path):
     out = tmp_path / "run"
-    tests = os.path.dirname(__file__)
-    options = {**SMALL, "evaluate_every": 0}
-    code = textwrap.dedent(FULL.format(tests=tests, out=str(out), limit=limit, options=options))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    last = done.stderr.strip().splitlines()[-1]
-    assert "RecordError" in last
+    with started(with_a_quota, out, limit) as child:
+        last = child.told.recv()
+    assert last.startswith("RecordError: ")
     assert f"cannot write {what}: " in last
     assert "File too large" in last
     assert f"rounds 1 to {kept} are kept" in last

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 import sweep_processes as under_test
@@ -283,6 +284,15 @@ def test_costs_come_from_the_grid_from_outcomes_and_from_records(tmp_path):
         "d/seed-0": 20.0,
     }
     assert expected_seconds([cases[-1]]) == {}
+
+
+def test_a_record_that_was_stopped_before_its_first_round_tells_nothing(tmp_path):
+    cases = [made("a/seed-0", {"rounds": 10}, tmp_path, seconds=30.0)]
+    cases.append(made("b/seed-0", {"rounds": 10}, tmp_path))
+    (tmp_path / "b/seed-0").mkdir(parents=True)
+    pd.DataFrame({"seconds": np.empty(0)}).to_parquet(tmp_path / "b/seed-0/rounds.parquet")
+    assert expected_seconds(cases) == {"a/seed-0": 30.0, "b/seed-0": 30.0}
+    assert expected_seconds(cases[1:]) == {}
 
 
 def test_the_longest_run_comes_first(tmp_path):

@@ -165,7 +165,7 @@ def test_a_start_that_fails_names_the_cause(judge):
         ("nowhere:make", "nowhere"),
         ("house:missing", "missing"),
     ):
-        with pytest.raises(RuntimeError, match=f"did not start.*{cause}"):
+        with pytest.raises(ChildProcessError, match=f"did not start.*{cause}"):
             Pool(name).run([{}])
 
 

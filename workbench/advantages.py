@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -434,8 +434,7 @@ class Posterior(Slot):
         posterior([], [], **self._options())
 
     def _options(self) -> dict[str, Any]:
-        names = ("alpha", "beta", "scale", "bounds", "ddof", "eps", "clip")
-        return {name: getattr(self, name) for name in names}
+        return asdict(self)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""

@@ -90,8 +90,41 @@ class Uniform(Slot):
         yield np.full(len(problems), self.n, dtype=np.int64)
 
 
+class _ByRates(Slot):
+    """What allocators share whose counts follow from success rates: these learn and are stored."""
+
+    low: int
+    rates: SuccessRates | GaussianProcess
+
+    @property
+    def needs(self) -> set[str]:  # type: ignore[override]
+        """What its success rates need."""
+        return set(self.rates.needs)
+
+    @property
+    def _least(self) -> int:
+        """Rollouts that every problem gets."""
+        return max(self.low, self.rates.spent)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The success rates learn from the round."""
+        self.rates.feedback(rollouts, context)
+
+    def metrics(self) -> dict[str, float]:
+        """Error of the success rates, see `SuccessRates.metrics`."""
+        return self.rates.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the success rates remember."""
+        return self.rates.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what the success rates remember."""
+        self.rates.load_state_dict(state)
+
+
 @dataclass
-class Knapsack(Slot):
+class Knapsack(_ByRates):
     """The split of a round's rollouts with the greatest summed value, under one total.
 
     Attributes
@@ -145,16 +178,6 @@ class Knapsack(Slot):
                 "is needed"
             )
 
-    @property
-    def needs(self) -> set[str]:  # type: ignore[override]
-        """What its success rates need."""
-        return set(self.rates.needs)
-
-    @property
-    def _least(self) -> int:
-        """Rollouts that every problem gets."""
-        return max(self.low, self.rates.spent)
-
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request; fresh rates make one for their probes before it, within the total."""
         # Before the probes, so that nothing is sampled for a total that cannot be split.
@@ -174,22 +197,6 @@ class Knapsack(Slot):
         further = counts - self.rates.spent
         if further.any():
             yield further
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The success rates learn from the round."""
-        self.rates.feedback(rollouts, context)
-
-    def metrics(self) -> dict[str, float]:
-        """Error of the success rates, see `SuccessRates.metrics`."""
-        return self.rates.metrics()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the success rates remember."""
-        return self.rates.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what the success rates remember."""
-        self.rates.load_state_dict(state)
 
 
 @dataclass(frozen=True)
@@ -728,7 +735,7 @@ class HitUtility(Slot):
 
 
 @dataclass
-class LeastVariance(Slot):
+class LeastVariance(_ByRates):
     """The counts that minimise the summed variance of the problems' gradients.
 
     Attributes
@@ -736,7 +743,8 @@ class LeastVariance(Slot):
     n : int
         Rollouts a problem on average.
     low, up : int
-        Bounds for one problem.
+        Bounds for one problem. Probes of fresh rates are a part of its rollouts, so there are never
+        fewer than these.
     estimator : {"rloo", "dr_grpo"}
         The variance of a problem is in proportion to p (1 - p) / (n - 1) with "rloo", and to
         p (1 - p) (n - 1) / n^2 with "dr_grpo", where low is at least 3.
@@ -759,40 +767,22 @@ class LeastVariance(Slot):
     def __post_init__(self) -> None:
         one_of("estimator", self.estimator, ("rloo", "dr_grpo"))
         whole_number("low", self.low, 2 if self.estimator == "rloo" else 3)
-        whole_number("up", self.up, self.low)
-        whole_number("n", self.n, self.low, self.up)
         instance_of("rates", self.rates, (SuccessRates, GaussianProcess), "SuccessRates('beta')")
-
-    @property
-    def needs(self) -> set[str]:  # type: ignore[override]
-        """What its success rates need."""
-        return set(self.rates.needs)
+        whole_number("up", self.up, self._least)
+        whole_number("n", self.n, self._least, self.up)
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request; problems of which nothing is known count as p = 1/2."""
+        """One request, and one for probes before it where the rates are fresh.
+
+        Problems of which nothing is known count as p = 1/2.
+        """
         rates = yield from self.rates.estimates(problems, context)
         # At 1/2 outcomes vary most, so an unknown problem is tried often.
         p = np.where(np.isnan(rates), 0.5, rates)
         counts = by_variance(
-            p, self.n * len(problems), low=self.low, up=self.up, estimator=self.estimator
+            p, self.n * len(problems), low=self._least, up=self.up, estimator=self.estimator
         )
-        # Probes that were more than the best count of a problem cannot be taken back.
-        further = np.maximum(counts - self.rates.spent, 0)
+        # The probes are a part of a problem's count.
+        further = counts - self.rates.spent
         if further.any():
             yield further
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The success rates learn from the round."""
-        self.rates.feedback(rollouts, context)
-
-    def metrics(self) -> dict[str, float]:
-        """Error of the success rates."""
-        return self.rates.metrics()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the success rates remember."""
-        return self.rates.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what the success rates remember."""
-        self.rates.load_state_dict(state)

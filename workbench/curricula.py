@@ -314,19 +314,14 @@ class Greso(Slot):
     skipped: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names = (
-            "easy",
-            "hard",
-            "easy_target",
-            "hard_target",
-            "start",
-            "step",
-            "low",
-            "high",
-            "floor",
-        )
-        for name in names:
-            share(name, getattr(self, name))
+        share("easy", self.easy)
+        share("hard", self.hard)
+        share("easy_target", self.easy_target)
+        share("hard_target", self.hard_target)
+        share("start", self.start)
+        share("step", self.step)
+        share("low", self.low)
+        share("high", self.high)
         share("floor", self.floor, zero=False)  # at 0 a whole pool could be skipped without end
         self.bases = [self.start, self.start]
 
@@ -455,8 +450,8 @@ class AdaRft(Slot):
                     raise ValueError(
                         f"difficulties: {difficulty!r} of problem {problem!r} lies outside [0, 100]"
                     )
-        for name in ("step", "sensitivity"):
-            positive_number(name, getattr(self, name))
+        positive_number("step", self.step)
+        positive_number("sensitivity", self.sensitivity)
         share("wanted", self.wanted)
         if not (is_number(self.start) and 0 <= self.start <= 100):
             raise ValueError(f"start={self.start!r}: a difficulty from 0 to 100 is needed")

@@ -260,8 +260,9 @@ def mini_batches(
         with fewer problems there are fewer mini-batches, and none without rollouts.
     rng : numpy.random.Generator
     size : int, optional
-        Rows of a mini-batch, in place of `parts` and whatever their problems are. The last ones may
-        have one row less; fewer rows than `size` make one mini-batch.
+        Fewest rows of a mini-batch, in place of `parts` and whatever their problems are. There are
+        as many mini-batches as have so many rows, and what is left over is spread among them: 10
+        rows with size 4 make two mini-batches of 5. Fewer rows than `size` make one mini-batch.
 
     Returns
     -------

@@ -20,7 +20,7 @@ from workbench.policies.checks import (
     check_vllm,
 )
 from workbench.problems import Pool, Stream
-from workbench.utils.descriptions import compose, describe
+from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
 from workbench.utils.validation import (
     did_you_mean,
@@ -783,12 +783,10 @@ def _recorded(
     known = all(pool.config.get("family") in problem_makers.FAMILIES for pool in pools)
     if not known or not (verifier is None or type(verifier) is Math):
         return None
-    settings = {each.name: describe(getattr(config, each.name)) for each in fields(config)}
+    settings = describe(parameters(config))
     # A path is no JSON, so it is kept as text, as names on the hub are.
     settings["model"] = str(config.model)
-    settings["sampling"] = {
-        each.name: describe(getattr(config.sampling, each.name)) for each in fields(Sampling)
-    }
+    settings["sampling"] = describe(parameters(config.sampling))
     return {
         "lab": lab,
         **settings,
@@ -827,8 +825,7 @@ def _check_levels(levels: Any) -> None:
 def _check_texts(pool: Pool) -> None:
     """ValueError for a problem without a question or an answer, which a round would end at."""
     for problem in pool:
-        for name in ("prompt", "answer"):
-            text = getattr(problem, name)
+        for name, text in (("prompt", problem.prompt), ("answer", problem.answer)):
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(
                     f"problems: the {name} of {problem.id!r} is {shown(text)}; a text that is not "

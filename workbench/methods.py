@@ -108,8 +108,9 @@ class Method:
         # It is shown in tables and on pages, and a manifest holds it.
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise ValueError(f"name={shown(self.name)}: a text of one line is needed")
+        slots = self.slots()
         for slot in LEARNING_SLOTS:
-            _check_slot(slot, getattr(self, slot))
+            _check_slot(slot, slots[slot])
         instance_of("objective", self.objective, Objective, "Objective(clip=(0.2, 0.28))")
         _check_reward(self.reward)
 
@@ -123,7 +124,7 @@ class Method:
 
     def slots(self) -> dict[str, Any]:
         """Name and value of every slot."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+        return {name: value for name, value in vars(self).items() if name != "name"}
 
     def but(self, **changes: Any) -> Method:
         """The same method with other slots or another name."""
@@ -142,8 +143,8 @@ class Method:
 
     def learning(self) -> dict[str, Slot]:
         """The slot values that may learn, by slot."""
-        values = {slot: getattr(self, slot) for slot in LEARNING_SLOTS}
-        return {slot: value for slot, value in values.items() if value is not None}
+        slots = self.slots()
+        return {slot: slots[slot] for slot in LEARNING_SLOTS if slots[slot] is not None}
 
     def clone(self) -> Method:
         """The same method with slots that have learnt nothing."""

@@ -8,7 +8,7 @@ array. `Context` is what a slot may know of its round besides the rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -222,16 +222,17 @@ class Rollouts:
         def set_column(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)  # the table is frozen only once it is made
 
+        given = dict(vars(self))
         set_column("problem", np.asarray(self.problem, dtype=str))
         size = len(self.problem)
         for name, (dtype, neutral) in _SCALARS.items():
-            value = getattr(self, name)
+            value = given[name]
             if value is None:
                 value = np.full(size, neutral, dtype=dtype)
             set_column(name, np.asarray(value, dtype=dtype))
         for name, dtype in _RAGGED.items():
             # R rows of length 0, as from an engine that does not tell log-probabilities.
-            if getattr(self, name) is None:
+            if given[name] is None:
                 nothing = np.zeros(size + 1, dtype=np.int64)
                 set_column(name, Ragged(np.empty(0, dtype), nothing))
         set_column("columns", {name: np.asarray(value) for name, value in self.columns.items()})
@@ -245,8 +246,10 @@ class Rollouts:
     def __getitem__(self, name: str) -> Any:
         if name in self.columns:
             return self.columns[name]
-        if name in _NAMES or name == "group":
-            return getattr(self, name)
+        if name == "group":
+            return self.group
+        if name in _NAMES:
+            return vars(self)[name]
         raise ValueError(f"rollouts: column {name!r} is missing")
 
     def __contains__(self, name: object) -> bool:
@@ -254,9 +257,7 @@ class Rollouts:
 
     def items(self) -> list[tuple[str, Any]]:
         """(name, column) for every column, the further ones last."""
-        own = [
-            (each.name, getattr(self, each.name)) for each in fields(self) if each.name != "columns"
-        ]
+        own = [(name, column) for name, column in vars(self).items() if name != "columns"]
         return [*own, *self.columns.items()]
 
     @property

@@ -498,11 +498,13 @@ class Scheduler(Slot):
         boolean("ema", self.ema)
         if self.mini_batch is not None:
             whole_number("mini_batch", self.mini_batch, 1)
-        for name in ("start", "floor", "alpha"):
-            share(name, getattr(self, name))
+        share("start", self.start)
+        share("floor", self.floor)
+        share("alpha", self.alpha)
         positive_number("learning_rate", self.learning_rate)
-        for name in ("decay", "entropy_weight", "entropy_least"):
-            positive_number(name, getattr(self, name), zero=True)
+        positive_number("decay", self.decay, zero=True)
+        positive_number("entropy_weight", self.entropy_weight, zero=True)
+        positive_number("entropy_least", self.entropy_least, zero=True)
 
     @property
     def needs(self) -> set[str]:  # type: ignore[override]

@@ -276,8 +276,9 @@ class Rejection(Slot):
     baseline: str = "mixed"
 
     def __post_init__(self) -> None:
-        for name in ("k", "uniform", "balanced"):
-            whole_number(name, getattr(self, name), 1)
+        whole_number("k", self.k, 1)
+        whole_number("uniform", self.uniform, 1)
+        whole_number("balanced", self.balanced, 1)
         whole_number("threshold", self.threshold, 0)
         share("high", self.high, zero=False)
         boolean("trim_high", self.trim_high)

@@ -99,10 +99,14 @@ class SuccessRates(Slot):
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, KINDS)
-        for name in ("window", "probe", "hidden", "steps", "memory"):
-            whole_number(name, getattr(self, name), 1)
-        for name in ("a", "b", "learning_rate"):
-            positive_number(name, getattr(self, name))
+        whole_number("window", self.window, 1)
+        whole_number("probe", self.probe, 1)
+        whole_number("hidden", self.hidden, 1)
+        whole_number("steps", self.steps, 1)
+        whole_number("memory", self.memory, 1)
+        positive_number("a", self.a)
+        positive_number("b", self.b)
+        positive_number("learning_rate", self.learning_rate)
         if self.kind == "predictor":
             self.learner = Predictor(self)
         elif self.kind != "fresh":

@@ -406,12 +406,12 @@ def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:
 
 def _root(function: Callable[[float], float], grid: np.ndarray, values: np.ndarray) -> float:
     """Where a function changes its sign for the first time; NaN where it does not."""
-    for i in range(len(grid) - 1):
+    for i, value in enumerate(values):
         # A grid point may be the root itself, where no sign changes between neighbours.
-        if values[i] == 0:
+        if value == 0:
             return float(grid[i])
-        if values[i] * values[i + 1] < 0:
-            return float(brentq(function, grid[i], grid[i + 1]))
+        if i > 0 and values[i - 1] * value < 0:
+            return float(brentq(function, grid[i - 1], grid[i]))
     return np.nan
 
 

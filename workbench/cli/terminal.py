@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON text of dicts, lists and numbers; what is not finite becomes null, as all readers know.
+    r"""JSON text of dicts, lists and numbers; what is not finite becomes null, as all readers know.
 
     >>> as_json({"mean": float("nan")})
     '{\n  "mean": null\n}'

@@ -58,6 +58,7 @@ def run(
 ) -> None:
     """Any method in any lab, and its table."""
     from workbench import named
+    from workbench.problems import from_file
 
     # The method: plain names are its arguments, dotted ones go to a slot.
     chosen = pairs(settings)
@@ -75,7 +76,7 @@ def run(
         options["model"] = model
     for which, path in (("problems", data), ("held_out", held_out_data)):
         if path is not None:
-            options[which] = read_problems(path, prompt_column, answer_column)
+            options[which] = from_file(path, prompt=prompt_column, answer=answer_column)
     import workbench as wb
 
     started = wb.Run(
@@ -173,48 +174,6 @@ def lab_options(texts: Iterable[str]) -> tuple[str, dict[str, Any]]:
                 raise ValueError(f"{path}: {name} has a value of its own already")
         node[last] = value
     return (names[0] if names else "tiny"), options
-
-
-def read_problems(path: str, prompt_column: str, answer_column: str) -> Any:
-    """A `Pool` from a JSONL, JSON, CSV or parquet file.
-
-    Parameters
-    ----------
-    path : str
-    prompt_column, answer_column : str
-        Names of the columns that hold the question and the gold answer.
-    """
-    import pandas as pd
-
-    from workbench.problems import Pool, Problem
-    from workbench.utils.seeding import derive
-    from workbench.utils.validation import did_you_mean
-
-    # Texts do not become numbers or missing values: 007 and NA are answers as they stand.
-    readers = {
-        ".jsonl": lambda file: pd.read_json(file, lines=True, dtype=False),
-        ".json": lambda file: pd.read_json(file, dtype=False),
-        ".csv": lambda file: pd.read_csv(file, dtype=str, keep_default_na=False),
-        ".parquet": pd.read_parquet,
-    }
-    suffix = Path(path).suffix
-    if suffix not in readers:
-        raise ValueError(f"--data {path}: a file ending in {', '.join(readers)} is needed")
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"--data {path}: there is no such file")
-    frame = readers[suffix](path)
-    for column in (prompt_column, answer_column):
-        if column not in frame:
-            names = list(map(str, frame.columns))
-            raise ValueError(
-                f"--data {path}: it has no column {column!r}; there are {', '.join(names)}"
-                f"{did_you_mean(column, names)}"
-            )
-    rows = zip(frame[prompt_column].astype(str), frame[answer_column].astype(str))
-    # Ids by content, so that they do not depend on the order of the rows.
-    return Pool(
-        Problem(f"{derive(prompt, answer):016x}", prompt, answer) for prompt, answer in rows
-    )
 
 
 def _value(text: str) -> Any:

@@ -196,17 +196,19 @@ def sampler_stats(
         weight is above the cap. Both are NaN without a step, and where the two are not of the same
         distribution. tokens_rescored and flops_rescore.
     """
-    measured = [stats for _, stats in steps if stats.sampler_gap is not None]
-    means = {}
-    for name in ("sampler_gap", "sampler_above"):
-        values = np.concatenate([getattr(stats, name) for stats in measured] or [np.empty(0)])
-        values = values[np.isfinite(values)]
-        means[name] = float(values.mean()) if len(values) else float("nan")
     return {
-        **means,
+        "sampler_gap": _finite_mean([stats.sampler_gap for _, stats in steps]),
+        "sampler_above": _finite_mean([stats.sampler_above for _, stats in steps]),
         "tokens_rescored": rescored_tokens,
         "flops_rescore": flops(parameters, sampled_tokens=rescored_tokens),
     }
+
+
+def _finite_mean(parts: Sequence[np.ndarray | None]) -> float:
+    """The mean over what is finite in all parts together; NaN without anything."""
+    values = np.concatenate([part for part in parts if part is not None] or [np.empty(0)])
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, float]:
@@ -235,12 +237,19 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
 def _step_means(steps: Sequence[tuple[np.ndarray, StepStats]]) -> dict[str, float]:
     """Means over the round's optimizer steps; NaN without one."""
     stats = [each for _, each in steps]
-    means = {}
-    for name in ("loss", "gradient_norm", "kl"):
-        values = [getattr(each, name) for each in stats]
-        means[name] = float(np.mean(values)) if values else float("nan")
     # Steps differ in size, so the mean is taken over rollouts. NaN marks those that a step did not
     # compute, and a round without any computed rollout clips nothing.
     clip = np.concatenate([each.clip_ratio for each in stats]) if stats else np.empty(0)
     clip_ratio = float(np.nanmean(clip)) if np.isfinite(clip).any() else 0.0
-    return {"steps": len(stats), **means, "clip_ratio": clip_ratio}
+    return {
+        "steps": len(stats),
+        "loss": _mean([each.loss for each in stats]),
+        "gradient_norm": _mean([each.gradient_norm for each in stats]),
+        "kl": _mean([each.kl for each in stats]),
+        "clip_ratio": clip_ratio,
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean, NaN of nothing."""
+    return float(np.mean(values)) if values else float("nan")

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,9 +31,9 @@ from workbench.records.parts import TENSORBOARD
 from workbench.utils.validation import shown
 
 NAMES = ("tensorboard", "wandb", "trackio")
-METHODS = ("start", "log", "finish")
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """What every tracker offers."""
 
@@ -186,9 +186,8 @@ def _tracker(asked: Any, path: Path) -> Tracker:
         return TensorBoard(path / TENSORBOARD)
     if isinstance(asked, str) and asked in NAMES:
         return Dashboard(asked)
-    # An object of the user's own, so its methods are looked for by name.
-    is_tracker = all(callable(getattr(asked, name, None)) for name in METHODS)
-    if isinstance(asked, str) or not is_tracker:
+    # An object of the user's own. A class has the methods too, but cannot be called as a tracker.
+    if isinstance(asked, str | type) or not isinstance(asked, Tracker):
         raise ValueError(
             f"trackers: {shown(asked)}; allowed are {', '.join(map(repr, NAMES))} and objects with "
             "start, log and finish"

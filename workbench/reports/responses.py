@@ -58,9 +58,7 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
     if several:
         heads = ["run", *heads]
         filters = [("run", "run", _distinct(row["run"] for row in rows)), *filters]
-    note = NOTE
-    if not rows:
-        note = "The record kept no texts of responses." if runs else "No round yet."
+    note = NOTE if rows else _why_none([record for _, record in runs], most)
     return {"rows": rows, "several": several, "heads": heads, "filters": filters, "note": note}
 
 
@@ -79,6 +77,20 @@ def rounds_with_rollouts(record: Record) -> list[int]:
     """Numbers of the rounds whose rollouts the record has."""
     parts = (record.path / "rollouts").glob("*.parquet")
     return sorted(int(part.stem) for part in parts if part.stem.isdecimal())
+
+
+def _why_none(records: Sequence[Record], most: int) -> str:
+    """Why there is no row to show."""
+    if not any(len(record.rounds) for record in records):
+        return "No round yet."
+    if not any(_has_texts(record) for record in records):
+        return "The record kept no texts of responses."
+    return f"No responses: {most} rows are too few for the {len(records)} runs of this report."
+
+
+def _has_texts(record: Record) -> bool:
+    recorded = rounds_with_rollouts(record)
+    return bool(recorded) and kept_rollouts(record, COLUMNS, recorded[:1]) is not None
 
 
 def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:

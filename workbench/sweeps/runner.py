@@ -280,7 +280,9 @@ def _seconds_a_round(case: Case) -> float | None:
         return None
     import pyarrow.parquet as pq
 
-    return float(pq.read_table(table, columns=["seconds"])["seconds"].to_numpy().mean())
+    seconds = pq.read_table(table, columns=["seconds"])["seconds"].to_numpy()
+    # A run that was stopped before its first round has a table without rows.
+    return float(seconds.mean()) if len(seconds) else None
 
 
 def _rounds(case: Case) -> int:

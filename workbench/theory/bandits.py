@@ -222,7 +222,7 @@ def neural_tangent_kernel(features: Any, depth: int = 3) -> np.ndarray:
     features : (n, D)
         Rows of Euclidean length 1.
     depth : int
-        Layers of the network.
+        Layers of the network with the output layer, as of `workbench.scheduler.Scheduler`.
 
     Returns
     -------
@@ -243,7 +243,7 @@ def neural_tangent_kernel(features: Any, depth: int = 3) -> np.ndarray:
     kernel = covariance
     # One hidden layer after another. Expectations count twice, since the variance of the initial
     # weights has a factor of 2, which keeps the diagonal of the covariance at 1.
-    for _ in range(depth):
+    for _ in range(depth - 1):
         # Rounding may leave a correlation slightly beyond 1, where arccos is NaN.
         c = np.clip(covariance, -1, 1)
         angle = np.pi - np.arccos(c)

@@ -15,6 +15,7 @@ import torch
 from workbench.objectives import surrogate
 from workbench.trl.batches import Part
 
+CISPO_CLIPPED = "cispo_clip_ratio"  # TRL's name for the share of clipped ratios of CISPO
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
 
 
@@ -56,11 +57,16 @@ class LossMetrics:
 
     def _weight(self, name: str, part: Part) -> tuple[float, float]:
         """The weight of a metric of a micro-batch, and what undoes its dilution by fillers."""
+        # One weight for each sequence, whatever the level of importance sampling is.
+        if name == "vespo/phi_seq_mean":
+            return part.sequences, 1.0
         # All other metrics are taken as means over tokens, to which a filler's masked tokens add
         # nothing.
-        if not (self.per_sequence and name.startswith("clip_ratio/")):
+        is_clip_ratio = name == CISPO_CLIPPED or name.startswith("clip_ratio/")
+        if not (self.per_sequence and is_clip_ratio):
             return part.tokens, 1.0
-        if not name.endswith("_mean") or not part.sequences:
+        is_mean = name == CISPO_CLIPPED or name.endswith("_mean")
+        if not is_mean or not part.sequences:
             return part.sequences, 1.0
         # TRL's mean over sequences counts each filler as a row that is not clipped.
         return part.sequences, (part.sequences + part.fillers) / part.sequences

@@ -54,12 +54,13 @@ def parameters(value: Any) -> dict[str, Any]:
                 f"{kind.__name__}(*{name}): a configuration needs named arguments, so that it can "
                 "be recorded"
             )
-        if not hasattr(value, name):
+        try:
+            arguments[name] = getattr(value, name)
+        except AttributeError:
             raise ValueError(
                 f"{kind.__name__}({name}=...): the argument is not kept; set self.{name} = {name}, "
                 "so that it can be recorded"
-            )
-        arguments[name] = getattr(value, name)
+            ) from None
     return arguments
 
 

@@ -5,6 +5,7 @@ made, and when a public function of arrays is called. Code behind that edge trus
 """
 
 import difflib
+import inspect
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -20,7 +21,7 @@ def shown(value: Any, limit: int = 80) -> str:
     if isinstance(value, partial):
         options = ", ".join(f"{name}={option!r}" for name, option in value.keywords.items())
         text = f"{shown(value.func)}({options})"
-    elif isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+    elif isinstance(value, type) or inspect.isroutine(value):
         text = value.__name__
     else:
         text = repr(value)

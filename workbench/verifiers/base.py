@@ -128,7 +128,7 @@ class Verifier:
         ------
         ValueError
             When the lengths differ, something is not a string, or a gold answer is of no use.
-        RuntimeError
+        ChildProcessError
             When no process can be started to judge in.
         """
         responses = texts("responses", responses)

@@ -114,7 +114,7 @@ class Code(Verifier):
 
     Raises
     ------
-    RuntimeError
+    OSError
         In one line, where the sandbox cannot be had.
 
     Notes
@@ -271,8 +271,7 @@ def program(response: str) -> str | None:
 
     Examples
     --------
-    >>>
-    program("First\\n```python\\nprint(1)\\n```\\nor\\n```\\nprint(2)\\n```\\n```python\\nprint(3")
+    >>> program("```python\\nprint(1)\\n```\\nor\\n```\\nprint(2)\\n```\\n```python\\nprint(3")
     'print(2)\\n'
     """
     block = None

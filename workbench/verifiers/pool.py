@@ -212,7 +212,7 @@ class Pool:
 
         Raises
         ------
-        RuntimeError
+        ChildProcessError
             When workers cannot be started, with the cause.
         """
         with self._lock:
@@ -366,7 +366,9 @@ class _Batch:
 
     def _overdue(self, worker: Worker) -> None:
         if not worker.ready:
-            raise RuntimeError(f"verifier worker did not start within {START_SECONDS:.0f} seconds")
+            raise ChildProcessError(
+                f"verifier worker did not start within {START_SECONDS:.0f} seconds"
+            )
         # Charged to the first item alone. `_succeed` gives the ones behind it to others.
         self._answer(worker, {"status": "timeout", "certain": False})
         self._unregister(worker)
@@ -391,7 +393,7 @@ class _Batch:
     def _failed_start(self, worker: Worker, code: int, from_outside: bool) -> None:
         self.pool.failed_starts += 1
         if not from_outside or self.pool.failed_starts >= STARTS:
-            raise RuntimeError(
+            raise ChildProcessError(
                 f"verifier worker did not start (exit code {code}): {worker.last_words()}"
             )
 

@@ -123,8 +123,10 @@ class Sandbox:
 
     Raises
     ------
-    RuntimeError
-        In one line, when bubblewrap is missing or is not allowed to make namespaces.
+    FileNotFoundError
+        In one line, when bubblewrap is missing.
+    ChildProcessError
+        In one line, when bubblewrap is not allowed to make namespaces.
     """
 
     def __init__(self, kind: str, limits: Limits) -> None:
@@ -243,14 +245,14 @@ class Process:
 
         Raises
         ------
-        RuntimeError
+        ChildProcessError
             When its program does not start.
         """
         try:
             self._converse(self.limits.deadline if seconds is None else seconds)
             code = self.stop()
             if not self.output.startswith(READY):
-                raise RuntimeError(
+                raise ChildProcessError(
                     f"a sandbox did not start (exit code {code}): {self.last_words()}"
                 )
         finally:
@@ -375,10 +377,12 @@ def has_landlock() -> bool:
 
 
 def bubblewrap() -> list[str]:
-    """The command up to the interpreter; RuntimeError when there is no bubblewrap."""
+    """The command up to the interpreter; FileNotFoundError when there is no bubblewrap."""
     program = shutil.which("bwrap")
     if program is None:
-        raise RuntimeError(f"sandbox='bwrap' needs bubblewrap, and there is no `bwrap`: {INSTALL}")
+        raise FileNotFoundError(
+            f"sandbox='bwrap' needs bubblewrap, and there is no `bwrap`: {INSTALL}"
+        )
     # Not --unshare-all, which would include users: as root there is no
     # namespace of users (see `_user`).
     namespaces = [
