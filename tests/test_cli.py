@@ -29,7 +29,7 @@ from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
 from workbench.verifiers.pool import Pool
 
 SEEDS = str(shipped("runs/tiny-grpo"))
-CBS = str(shipped("runs/cbs"))
+CBS = str(shipped("runs/first-lab/cbs"))
 # The lab of a test that only needs some lab.
 SMALL = ["--lab", "base=clean", "--lab", "pool=16", "--lab", "held_out=0"]
 

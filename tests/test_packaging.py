@@ -131,5 +131,5 @@ def test_the_shipped_model_goes_into_the_wheel():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
         "targets"
     ]["wheel"]
-    assert "data/models/tiny" in build["only-include"]
+    assert "data/models" in build["only-include"]
     assert build["sources"] == {"data/models": "workbench/_data/models"}

@@ -246,7 +246,7 @@ def show(**options: Any) -> None:
 @main.command(
     epilog=examples(
         "compare runs/grpo runs/knapsack --x rollouts",
-        "compare data/runs/cbs --x flops --baseline grpo-full --out cbs.svg",
+        "compare data/runs/head-to-head --x flops --baseline grpo --out methods.svg",
         "compare runs/grpo runs/knapsack --json",
     )
 )

@@ -1,0 +1,53 @@
+"""The base models that come with the package are what their cards say."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import workbench as wb
+from workbench.base_model import training
+from workbench.datasets import chains
+
+SHIPPED = [
+    f"{base}-{size}"
+    for base in ("early", "late")
+    for size in ("small", "large")
+    if (wb.labs.shipped("models") / f"{base}-{size}").exists()
+]
+
+
+def test_both_bases_of_the_default_size_are_shipped():
+    assert {"early-small", "late-small"} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_base_model_answers_as_often_right_as_its_log_says(name):
+    base, size = name.split("-")
+    lab = wb.labs.tiny(base=base, size=size, held_out=160, samples=4)
+    frame = wb.evaluation.evaluate(
+        lab.policy(), lab.held_out, lab.verifier, lab.samples, sampling=lab.sampling, greedy=False
+    )
+    logged = pd.read_csv(wb.labs.shipped(f"models/{name}") / "accuracy.csv")
+    # Three standard errors of 640 responses to 160 problems whose rates differ, and some more.
+    assert abs((frame["correct"] / 4).mean() - logged["all"].iloc[-1]) < 0.09
+    assert logged["step"].iloc[-1] == training.RECIPES[name].steps
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_facts_beside_a_model_are_those_that_its_corpus_was_drawn_with(name):
+    base, _ = name.split("-")
+    shipped = chains.Facts.read(wb.labs.shipped(f"models/{name}") / "facts.csv")
+    of_base = chains.facts_of(base)
+    assert np.array_equal(shipped.error_rate, of_base.error_rate)
+    assert np.array_equal(shipped.wrong_by, of_base.wrong_by)
+    rates, counts = np.unique(shipped.error_rate[:, :, 1:], return_counts=True)
+    assert rates.tolist() == list(chains.ERROR_RATES[base])
+    assert counts.tolist() == [45] * 4
+
+
+def test_late_starts_higher_than_early():
+    logs = {
+        base: pd.read_csv(wb.labs.shipped(f"models/{base}-small") / "accuracy.csv")
+        for base in ("early", "late")
+    }
+    assert logs["late"]["all"].iloc[-1] > logs["early"]["all"].iloc[-1] + 0.1
