@@ -66,7 +66,7 @@ def test_a_lab_of_ones_own_problems_has_to_be_passed(tmp_path):
     )
     assert lab.config is None
     go(wb.Run(lab, wb.methods.grpo(2), out=tmp_path, problems_per_round=2), 1)
-    with pytest.raises(ValueError, match="the manifest cannot make this lab again"):
+    with pytest.raises(ValueError, match="made by code of the caller's own"):
         wb.Run.resume(tmp_path)
     assert len(go(wb.Run.resume(tmp_path, lab=lab), 2)) == 1
 

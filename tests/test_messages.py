@@ -1,12 +1,16 @@
 """What a user's own parts are told when they do what they must not: the part, and the way out."""
 
+import inspect
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import go, small_lab
 
 import workbench as wb
+from workbench.cli.app import main
 from workbench.problems import Pool, Problem
 from workbench.verifiers import Scores
 
@@ -61,10 +65,153 @@ def test_a_problem_without_question_or_answer_is_refused_by_the_lab(prompt, answ
         replace(small_lab(), held_out=pool)
 
 
-def test_the_closest_name_is_suggested():
-    with pytest.raises(AttributeError, match="did you mean 'methods'"):
-        wb.metods  # noqa: B018
-    with pytest.raises(AttributeError, match="did you mean 'knapsack'"):
-        wb.methods.knapsak  # noqa: B018
-    with pytest.raises(ValueError, match="did you mean 'selector'"):
-        wb.methods.grpo().but(selektor=wb.selectors.MaxVariance(2))
+def test_an_answer_that_the_verifier_cannot_read_is_refused_before_the_run():
+    problems = [Problem(f"sum-{i}", f"{i}+1=", str(i + 1)) for i in range(4)]
+    problems[2] = Problem("odd-one", "2+1=", "three, as everybody knows?")
+    lab = replace(small_lab(held_out=0), problems=Pool(problems))
+    with pytest.raises(ValueError, match=r"1 of the 4 answers, .*of problem 'odd-one'; change"):
+        wb.Run(lab, wb.methods.grpo(2), problems_per_round=2)
+    held_out = replace(small_lab(), held_out=Pool(problems))
+    with pytest.raises(ValueError, match="of problem 'odd-one'"):
+        wb.Run(held_out, wb.methods.grpo(2), problems_per_round=2)
+
+
+def test_a_verifier_of_ones_own_decides_itself_what_it_reads():
+    """Its answers may be anything, such as tests of programs that would have to be run."""
+    never = Says(lambda size: pytest.fail("it was asked before the run"))
+    lab = replace(small_lab(held_out=0), problems=Pool([Problem("a", "1+1=", "{}")]))
+    wb.Run(replace(lab, verifier=never), wb.methods.grpo(2), problems_per_round=1)
+
+
+@pytest.mark.parametrize("which", ["problems", "held_out"])
+def test_a_prompt_that_the_model_cannot_read_is_refused_before_the_first_round(which):
+    pool = Pool([Problem("plain", "1+1=", "2"), Problem("german", "Wie viel ist 1+1=?", "2")])
+    run = wb.Run(replace(small_lab(), **{which: pool}), wb.methods.grpo(2), problems_per_round=1)
+    with pytest.raises(ValueError, match=r"cannot express .* in the prompt of 'german', 'Wie viel"):
+        go(run, 1)
+
+
+def test_a_pool_that_is_smaller_than_a_round_says_so():
+    with pytest.raises(ValueError, match=r"problems_per_round=8: n=8: the pool has 4 problems$"):
+        wb.Run(small_lab(pool=4), wb.methods.grpo(2), problems_per_round=8)
+
+
+@pytest.mark.parametrize("make", [wb.labs.transformers, wb.labs.unsloth])
+def test_rows_in_place_of_a_pool_are_told_how_to_become_one(make):
+    rows = [{"prompt": "1+1=", "answer": "2"}]
+    with pytest.raises(ValueError, match=r"a Pool or a Stream is needed.*problems\.from_rows"):
+        make("any-model", rows)
+    with pytest.raises(ValueError, match=r"is no Problem; .*problems\.from_rows"):
+        Pool(rows)
+    with pytest.raises(ValueError, match="several problems are needed"):
+        Pool("1+1=")
+
+
+@pytest.mark.parametrize("make", [wb.labs.transformers, wb.labs.unsloth])
+@pytest.mark.parametrize("model", ["./nope", "/nowhere/at/all", "~/models/mine", "../nope"])
+def test_a_model_directory_that_is_not_there_is_no_name_on_the_hub(make, model):
+    with pytest.raises(FileNotFoundError, match=f"model='{model}': there is no such directory"):
+        make(model, wb.problems.arithmetic(8))
+
+
+def test_the_shell_names_a_model_directory_that_is_not_there(tmp_path):
+    data = tmp_path / "one.jsonl"
+    data.write_text('{"prompt": "1+1=", "answer": "2"}')
+    options = ["--lab", "transformers", "--model", "./nope", "--data", str(data)]
+    done = CliRunner().invoke(
+        main, ["run", "grpo", *options, "--problems", "1", "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 1
+    assert done.output.startswith("error: model='./nope': there is no such directory here")
+
+
+def test_a_run_without_evaluations_has_no_learning_curve(tmp_path):
+    run = wb.Run(small_lab(held_out=0), wb.methods.grpo(2), problems_per_round=2, out=tmp_path)
+    go(run, 1)
+    with pytest.raises(ValueError, match=r'never evaluated.*run it with held_out.*"reward"'):
+        wb.plots.learning_curve(run.record)
+
+
+def test_own_problems_are_asked_for_by_resume(tmp_path):
+    """The manifest knows how the lab was made before its problems were replaced."""
+    sums = wb.problems.from_rows([{"prompt": f"{i}+1=", "answer": i + 1} for i in range(4)])
+    lab = replace(small_lab(held_out=0), problems=sums)
+    go(wb.Run(lab, wb.methods.grpo(2), problems_per_round=2, out=tmp_path), 1)
+    with pytest.raises(ValueError, match=r"has other problems than the run had.*lab=\.\.\."):
+        wb.Run.resume(tmp_path)
+    assert len(go(wb.Run.resume(tmp_path, lab=lab), 2)) == 1
+
+
+# Misspelt names
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "meant"),
+    [
+        (wb, "metods", "methods"),
+        (wb, "Runn", "Run"),
+        (wb.methods, "knapsak", "knapsack"),
+        (wb.labs, "tinny", "tiny"),
+        (wb.problems, "from_row", "from_rows"),
+        (wb.selectors, "MaxVarience", "MaxVariance"),
+        (wb.allocators, "Unifrm", "Uniform"),
+        (wb.curricula, "ShufledEpochs", "ShuffledEpochs"),
+        (wb.replay, "CorectResponses", "CorrectResponses"),
+        (wb.advantages, "GroupNormalised", "GroupNormalized"),
+        (wb.objectives, "Objectve", "Objective"),
+        (wb.rewards, "Corect", "Correct"),
+        (wb.verifiers, "Choise", "Choice"),
+        (wb.plots, "learning_curv", "learning_curve"),
+    ],
+)
+def test_the_closest_name_is_suggested(module, name, meant):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; did you mean '{meant}'"):
+        getattr(module, name)
+
+
+def test_a_name_that_is_nothing_like_any_other_has_no_suggestion():
+    with pytest.raises(AttributeError, match=r"has no attribute 'zzz'$"):
+        wb.methods.zzz  # noqa: B018
+    assert not hasattr(wb.selectors, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: wb.methods.pods(k=4), "k: no argument of pods; there are n, m, rule, baseline"),
+        (lambda: wb.methods.pods(bseline="group"), "no argument of pods; .*mean 'baseline'"),
+        (lambda: wb.methods.grpo(loss_agregation="token"), "mean 'loss_aggregation'"),
+        (lambda: wb.methods.vip(budjet=1), "no argument of "),
+        (lambda: wb.Method("mine", selektor=wb.selectors.All()), "mean 'selector'"),
+        (lambda: wb.labs.tiny(pol=64), "no argument of tiny; .*mean 'pool'"),
+        (lambda: wb.Run(None, None, sed=0), "no argument of Run; .*mean 'seed'"),
+        (lambda: wb.selectors.MaxVariance(k=4), "k: no argument of MaxVariance; there are m, b"),
+        (lambda: wb.selectors.All(m=4), r"m: no argument of All|takes no arguments"),
+        (lambda: wb.allocators.Knapsack(totl=64), "no argument of Knapsack; .*mean 'total'"),
+        (lambda: wb.replay.CorrectResponses(mod="direct"), "mean 'mode'"),
+        (lambda: wb.advantages.GroupNormalized(epps=0.1), "mean 'eps'"),
+        (lambda: wb.objectives.Objective(klip=(0.2, 0.2)), "mean 'clip'"),
+        (lambda: wb.rewards.Overlong(bufer=0.1), "mean 'buffer'"),
+    ],
+)
+def test_an_argument_that_does_not_exist_is_answered_with_those_that_do(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+    with pytest.raises(TypeError, match=words):
+        call()
+
+
+def test_a_slot_and_an_option_that_do_not_exist_are_answered_too():
+    with pytest.raises(ValueError, match="mean 'selector'"):
+        wb.methods.grpo().but(selektor=wb.selectors.All())
+    with pytest.raises(ValueError, match="mean 'dtype'"):
+        wb.labs.transformers("any-model", wb.problems.arithmetic(8), dtpe="float32")
+
+
+def test_functions_and_classes_look_as_they_are_written():
+    """In help, in completion and in documentation."""
+    assert list(inspect.signature(wb.methods.pods).parameters)[:2] == ["n", "m"]
+    assert list(inspect.signature(wb.selectors.MaxVariance).parameters) == ["m", "baseline"]
+    assert wb.methods.pods.__doc__.startswith("PODS")
+    assert pickle.loads(pickle.dumps(wb.methods.pods)) is wb.methods.pods
+    assert wb.selectors.MaxVariance(4).clone() == wb.selectors.MaxVariance(4)

@@ -83,7 +83,7 @@ def test_the_order_of_settings_does_not_matter():
         (("grpo", {"n": 0}), "n=0: a whole number"),
         (("grpo", {}, {"alocator.n": 4}), "no such slot; .* did you mean 'allocator'"),
         (("grpo", {}, {"allocator.m": 4}), "allocator.m: no argument of Uniform; there are n"),
-        (("grpo", {}, {"replay.mode": 1}), "replay.mode: no argument of an empty slot; there are"),
+        (("grpo", {}, {"replay.mode": 1}), "replay.mode: no argument of an empty slot; it takes"),
         (("grpo", {}, {"objective.clip.low": 1}), "objective.clip.low: no argument of these parts"),
         (("grpo", {}, {"advantage.esp": 1}), "esp: no argument of GroupNormalized; .*'eps'"),
         (("cbs", {}, {"selector.scope": "rond"}), "scope='rond': allowed are"),

@@ -34,6 +34,7 @@ from workbench.budgets import (
 from workbench.posteriors import Posteriors
 from workbench.slots import More, Slot
 from workbench.success_rates import GaussianProcess, SuccessRates, tally
+from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     boolean,
     instance_of,
@@ -786,3 +787,6 @@ class LeastVariance(_ByRates):
         further = counts - self.rates.spent
         if further.any():
             yield further
+
+
+explain_typos(__name__)

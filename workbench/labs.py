@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench import problems as problem_makers
+from workbench.datasets.rows import check_answers
 from workbench.policies import Policy, Sampling
 from workbench.policies.checks import (
     VLLM_IN_4BIT,
     check_gpu,
+    check_model,
     check_packages,
     check_precision,
     check_template,
@@ -22,6 +24,7 @@ from workbench.policies.checks import (
 from workbench.problems import Pool, Stream
 from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
+from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     did_you_mean,
     instance_of,
@@ -97,15 +100,7 @@ class Lab:
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.problems, Pool | Stream):
-            raise ValueError(
-                f"problems={shown(self.problems)}: a Pool or a Stream is needed, such as "
-                "problems.arithmetic(1024)"
-            )
-        if self.held_out is not None:
-            instance_of(
-                "held_out", self.held_out, Pool, "problems.arithmetic(100, split='heldout')"
-            )
+        _check_pools(self.problems, self.held_out)
         # A stream has no end, so its problems cannot be looked through beforehand.
         for pool in (self.problems, self.held_out):
             if isinstance(pool, Pool):
@@ -151,6 +146,18 @@ class Lab:
             self.problems.draw(problems_per_round, 0, seed)
         except ValueError as error:
             raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
+
+    def check_answers(self) -> None:
+        """Raise ValueError for an answer in an own pool that the verifier cannot use.
+
+        Pools of the package are made of answers that can be read, or say which rows they left out.
+        """
+        for pool in (self.problems, self.held_out):
+            if not isinstance(pool, Pool) or pool.config:
+                continue
+            # `from_rows` has looked at every answer with the verifier that it names.
+            if pool.checked_for != type(self.verifier).__name__:
+                check_answers(pool, self.verifier)
 
     def check_optimizer(self) -> None:
         """Raise ValueError unless AdamW takes the arguments in `optimizer`."""
@@ -379,6 +386,7 @@ class TransformersConfig:
     micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
+        check_model(self.model)
         instance_of("template", self.template, str, "'{prompt}'")
         check_template(self.template)
         one_of("dtype", self.dtype, ("float32", "bfloat16", "float16"))
@@ -452,6 +460,7 @@ class UnslothConfig:
     micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
+        check_model(self.model)
         instance_of("template", self.template, str, "'{prompt}'")
         check_template(self.template)
         whole_number("lora_rank", self.lora_rank, 1)
@@ -488,6 +497,7 @@ def transformers(
         The fields of `TransformersConfig`.
     """
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
+    _check_pools(problems, held_out)
     config = _configured(TransformersConfig, model, options)
     device = config.device
     if config.lora:
@@ -565,6 +575,7 @@ def unsloth(
     The optimizer has a weight decay of 0.1 (PODS, section 4.1). Gradients are checkpointed as
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
+    _check_pools(problems, held_out)
     config = _configured(UnslothConfig, model, options)
     device = check_gpu(config.device, "labs.unsloth")
     # Every package is named in one error, before any of them is loaded.
@@ -686,9 +697,7 @@ def from_config(config: Mapping[str, Any]) -> Lab:
     name = config.get("lab")
     # A lab of the caller's own is recorded with its name alone, hence the length.
     if not isinstance(name, str) or name not in makers or len(config) == 1:
-        raise ValueError(
-            "lab: the manifest cannot make this lab again; pass it: Run.resume(path, lab=...)"
-        )
+        raise ValueError("its problems, verifier or model were made by code of the caller's own")
     options = {option: value for option, value in config.items() if option != "lab"}
     if name == "tiny":
         _check_arguments("lab", tiny, options)
@@ -822,6 +831,17 @@ def _check_levels(levels: Any) -> None:
         )
 
 
+def _check_pools(problems: Any, held_out: Any) -> None:
+    """ValueError unless these are what a lab trains on, and what it evaluates on."""
+    if not isinstance(problems, Pool | Stream):
+        raise ValueError(
+            f"problems={shown(problems)}: a Pool or a Stream is needed, such as "
+            "problems.arithmetic(1024), or problems.from_rows(rows) for rows of your own"
+        )
+    if held_out is not None:
+        instance_of("held_out", held_out, Pool, "problems.arithmetic(100, split='heldout')")
+
+
 def _check_texts(pool: Pool) -> None:
     """ValueError for a problem without a question or an answer, which a round would end at."""
     for problem in pool:
@@ -839,3 +859,6 @@ def _check_optimizer(options: Any) -> None:
         raise ValueError(
             f"optimizer={options!r}: a dict of AdamW's keyword arguments is needed, without lr"
         )
+
+
+explain_typos(__name__, functions=True)

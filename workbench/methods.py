@@ -47,6 +47,7 @@ from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
+from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     did_you_mean,
     instance_of,
@@ -1037,11 +1038,6 @@ def kl_cov(n: int = 8, share: float = 2e-3, weight: float = 1.0) -> Method:
 # Checks
 
 
-def __getattr__(name: str) -> Any:
-    known = [*PAPERS, *MORE_PAPERS]
-    raise AttributeError(f"there is no method {name!r}{did_you_mean(name, known)}")
-
-
 def _check_slot(slot: str, value: Any) -> None:
     """ValueError unless a value can do what its slot asks for."""
     if slot == "replay" and value is None:
@@ -1104,3 +1100,6 @@ def _check_recordable(slot: str, value: Any) -> None:
         describe(value)
     except ValueError as error:
         raise ValueError(f"{slot}: {error}") from None
+
+
+explain_typos(__name__, functions=True)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
+from workbench.utils.typos import unknown_argument
 from workbench.utils.validation import did_you_mean, one_of, shown
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     known = _arguments(function)
     for name in arguments:
         if name not in known:
-            raise ValueError(f"{name}: no argument of {function.__name__}; {_allowed(name, known)}")
+            raise unknown_argument(name, function.__name__, known)
     for name, parameter in inspect.signature(function).parameters.items():
         optional = (
             parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
@@ -281,12 +282,4 @@ def _kind_name(part: Any) -> str:
 def _check_known(names: Iterable[str], known: Iterable[str], kind: str, where: str) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(f"{where}.{name}: no argument of {kind}; {_allowed(name, known)}")
-
-
-def _allowed(name: str, known: Iterable[str]) -> str:
-    """What there is, and the closest to a wrong name."""
-    known = list(known)
-    if not known:
-        return "there are none"
-    return f"there are {', '.join(known)}{did_you_mean(name, known)}"
+            raise unknown_argument(name, kind, known, f"{where}.")

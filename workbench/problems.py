@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from workbench.utils.seeding import generator
+from workbench.utils.typos import explain_typos
 from workbench.utils.validation import one_of, shown, whole_number
 
 SPLITS = ("train", "heldout")
@@ -65,13 +66,25 @@ class Pool(Sequence):
     config : dict, optional
         How to make the pool again, for the manifest of a run: "family" is the function of this
         module, the rest are its arguments. Empty for a pool of one's own.
+    checked_for : str, optional
+        Name of the verifier's class that is known to be able to use every answer. A run looks
+        through the answers of a pool of one's own where it is another one or none.
     """
 
     def __init__(
-        self, problems: Iterable[Problem], config: Mapping[str, Any] | None = None
+        self,
+        problems: Iterable[Problem],
+        config: Mapping[str, Any] | None = None,
+        checked_for: str | None = None,
     ) -> None:
+        if isinstance(problems, str | Mapping) or not isinstance(problems, Iterable):
+            raise ValueError(
+                f"problems={shown(problems)}: several problems are needed, such as "
+                "[Problem(id, prompt, answer)]"
+            )
         self.problems = tuple(problems)
         self.config = dict(config or {})
+        self.checked_for = checked_for
         if not self.problems:
             raise ValueError("problems=[]: a pool needs at least one problem")
         seen: set[str] = set()
@@ -79,7 +92,7 @@ class Pool(Sequence):
             if not isinstance(problem, Problem):
                 raise ValueError(
                     f"problems: {shown(problem)} is no Problem; make one with Problem(id, prompt, "
-                    "answer)"
+                    "answer), or the whole pool with problems.from_rows(rows)"
                 )
             if problem.id in seen:
                 raise ValueError(f"problems: id {problem.id!r} occurs twice; ids must be unique")
@@ -128,9 +141,8 @@ class Pool(Sequence):
         size = len(self.problems)
         excluded = sum(problem.id in exclude for problem in self.problems)
         if n > size - excluded:
-            raise PoolExhausted(
-                f"n={n}: the pool has {size} problems, {excluded} of them already in this round"
-            )
+            taken = f", {excluded} of them already in this round" if excluded else ""
+            raise PoolExhausted(f"n={n}: the pool has {size} problems{taken}")
         while True:
             epoch, start = divmod(cursor, size)
             # Made again at every call, from seed and epoch: a pool keeps no position, and a resumed
@@ -418,7 +430,7 @@ def from_rows(
         tokenizer=tokenizer,
     )
     # Without a configuration: a manifest cannot make the caller's rows again.
-    return Pool(made)
+    return Pool(made, checked_for=_name_of(verifier))
 
 
 def from_file(
@@ -473,7 +485,12 @@ def from_file(
         "repeated": repeated,
     }
     # A verifier of your own is nothing that a manifest can make again.
-    return Pool(made, config if verifier is None else None)
+    return Pool(made, config if verifier is None else None, _name_of(verifier))
+
+
+def _name_of(verifier: Any) -> str:
+    """The class of the verifier that looked through the answers of rows; `Math` for None."""
+    return "Math" if verifier is None else type(verifier).__name__
 
 
 # What a manifest may name as the family of a pool.
@@ -559,3 +576,6 @@ def split_of(text: str) -> str:
     # The hash as a number in [0, 1), which is uniform over texts.
     share = int.from_bytes(digest, "big") / 2**32
     return "heldout" if share < HELD_OUT_SHARE else "train"
+
+
+explain_typos(__name__)

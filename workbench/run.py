@@ -30,6 +30,7 @@ from workbench.records.trackers import Trackers
 from workbench.slots import NEEDS
 from workbench.utils.descriptions import describe, differences, rebuild
 from workbench.utils.html import card
+from workbench.utils.typos import explain_typos
 from workbench.utils.validation import instance_of, positive_number, whole_number
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class Run:
         self.path = Path(out)
         self.trackers = Trackers(trackers, self.path)
         self._check_directory()
+        # Last, since a verifier's processes may take seconds to start.
+        lab.check_answers()
         self.lock = RecordLock(self.path)
         self._session: Session | None = None
         self._loop: weakref.ref[Generator] | None = None  # what `rounds` returned last
@@ -164,6 +167,12 @@ class Run:
             )
         if lab is None:
             lab = made_again(labs.from_config, manifest, "lab", path)
+            if manifest.get("data") not in (None, lab.digests()):
+                raise ValueError(
+                    f"{path}: the lab in its manifest has other problems than the run had; they "
+                    "were of your own, or their file has changed: pass the lab that has them, "
+                    "Run.resume(path, lab=...)"
+                )
         if method is None:
             method = made_again(rebuild, manifest, "method", path)
         return cls(lab, method, out=path, **arguments, trackers=trackers)
@@ -363,3 +372,6 @@ def _warn(texts: str, bar: Any) -> None:
     for text in texts.splitlines():
         with bar.external_write_mode():
             warnings.warn(text, TrainingWarning, stacklevel=3)
+
+
+explain_typos(__name__)

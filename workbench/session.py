@@ -21,7 +21,7 @@ from workbench import rewards
 from workbench.evaluation import evaluate
 from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
 from workbench.objectives import BY_COVARIANCE
-from workbench.problems import Problem
+from workbench.problems import Pool, Problem
 from workbench.records import FORMAT, RecordError, Writer
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.environment import commit, hardware, versions
@@ -51,6 +51,10 @@ class Session:
         self.lab = run.lab
         self.method = run.configured_method.clone()
         self.policy = self.lab.policy()
+        # All of them now: a prompt that the model cannot read would end the run when it is drawn.
+        for pool in (self.lab.problems, self.lab.held_out):
+            if isinstance(pool, Pool):
+                self.policy.check_prompts(pool)
         # Taken before any step, so that the reference is the policy at its initial weights.
         needs_reference = self.method.objective.kl > 0
         self.reference = self.policy.frozen() if needs_reference else None

@@ -179,7 +179,7 @@ def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = N
         "accuracy", "greedy" or "pass@k", as in `read`.
     levels : list of int, optional
     """
-    evals = record.evals
+    evals = _evaluations(record)
     if levels is not None:
         evals = evals[evals["level"].isin(list(levels))]
         if evals.empty:
@@ -221,13 +221,7 @@ def comparable(groups: Any) -> None:
     known: set[str] | None = None
     for records in arms(groups).values():
         for record in records:
-            evals = record.evals
-            if evals.empty:
-                raise ValueError(
-                    f"{record.path}: the run was never evaluated on held-out problems, so it "
-                    "cannot be compared"
-                )
-            problems = set(evals["problem"])
+            problems = set(_evaluations(record)["problem"])
             # The first run's problems are those that all others must have.
             known = known or problems
             if problems != known:
@@ -261,6 +255,18 @@ def _are_courses(groups: Any) -> bool:
         return False
     # Records come in lists, courses in dicts by seed.
     return isinstance(next(iter(groups.values())), dict)
+
+
+def _evaluations(record: Record) -> pd.DataFrame:
+    """The evaluations of a run; ValueError where there are none."""
+    evals = record.evals
+    if evals.empty:
+        raise ValueError(
+            f"{record.path}: the run was never evaluated on held-out problems, so there is no "
+            "held-out score; run it with held_out problems and evaluate_every, or read a column "
+            'of its rounds, such as "reward"'
+        )
+    return evals
 
 
 def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.policies.checks import check_model, lost_characters, offline_hint
 from workbench.problems import Problem
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown
 
@@ -207,21 +208,14 @@ def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Probl
 
 
 def _check_answers(made: Sequence[Problem], verifier: Any, source: str) -> None:
-    """Raise ValueError unless the verifier can use every gold answer.
-
-    `Math` and `Choice` must also find it right when a response gives it in a box.
-    """
-    from workbench.verifiers import Choice, Math
+    """Raise ValueError unless the verifier can use every gold answer of the rows."""
+    from workbench.verifiers import Math
 
     if verifier is None:
         with Math() as judge:
             _check_answers(made, judge, source)
         return
-    must_be_right = isinstance(verifier, Math | Choice)
-    unusable = []
-    if not _are_usable(made, verifier, must_be_right):
-        # Only now one at a time, to say which ones: this is slow for thousands of rows.
-        unusable = [each for each in made if not _are_usable([each], verifier, must_be_right)]
+    unusable = _unusable(made, verifier)
     if unusable:
         first = unusable[0]
         raise ValueError(
@@ -231,15 +225,46 @@ def _check_answers(made: Sequence[Problem], verifier: Any, source: str) -> None:
         )
 
 
-def _are_usable(made: Sequence[Problem], verifier: Any, must_be_right: bool) -> bool:
+def check_answers(pool: Iterable[Problem], verifier: Any) -> None:
+    """Raise ValueError for a gold answer that `Math` or `Choice` cannot use, with its problem's id.
+
+    Other verifiers are not asked: what they do with an answer may take long.
+    """
+    from workbench.verifiers import Choice, Math
+
+    if not isinstance(verifier, Math | Choice):
+        return
+    problems = list(pool)
+    unusable = _unusable(problems, verifier)
+    if unusable:
+        first = unusable[0]
+        raise ValueError(
+            f"problems: {type(verifier).__name__} cannot use {len(unusable)} of the "
+            f"{len(problems)} answers, the first is {shown(first.answer)} of problem "
+            f"{first.id!r}; change these answers, leave their problems out, or pass the lab "
+            "another verifier"
+        )
+
+
+def _unusable(problems: Sequence[Problem], verifier: Any) -> list[Problem]:
+    """The problems whose gold answer the verifier cannot use."""
+    if _are_usable(problems, verifier):
+        return []
+    # Only now one at a time, to say which ones: this is slow for thousands of rows.
+    return [each for each in problems if not _are_usable([each], verifier)]
+
+
+def _are_usable(problems: Sequence[Problem], verifier: Any) -> bool:
+    from workbench.verifiers import Choice, Math
+
     # The gold answer as a response would give it. For `Math` and `Choice`, one that
     # is wrong even then is of no use.
-    responses = [f"\\boxed{{{problem.answer}}}" for problem in made]
+    responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
     try:
-        scores = verifier.score(responses, [problem.answer for problem in made])
+        scores = verifier.score(responses, [problem.answer for problem in problems])
     except ValueError:
         return False
-    return bool(scores.correct.all()) if must_be_right else True
+    return bool(scores.correct.all()) if isinstance(verifier, Math | Choice) else True
 
 
 def _check_prompts(made: Sequence[Problem], tokenizer: Any, source: str) -> None:
@@ -247,12 +272,11 @@ def _check_prompts(made: Sequence[Problem], tokenizer: Any, source: str) -> None
     if isinstance(tokenizer, str | Path):
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        check_model(tokenizer, "tokenizer")
+        with offline_hint(tokenizer):
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     for problem in made:
-        # There and back again: a character that does not come back is unknown to the tokenizer.
-        ids = tokenizer(problem.prompt, add_special_tokens=False)["input_ids"]
-        known = set(tokenizer.decode(ids, skip_special_tokens=True))
-        lost = [letter for letter in problem.prompt if not letter.isspace() and letter not in known]
+        lost = lost_characters(tokenizer, problem.prompt)
         if lost:
             raise ValueError(
                 f"{source}: the tokenizer cannot express {lost[0]!r} in {shown(problem.prompt)}; "

@@ -18,6 +18,7 @@ from workbench.plots.curves import (
 )
 from workbench.plots.papers import leaderboard, verdicts
 from workbench.plots.style import save, style
+from workbench.utils.typos import explain_typos
 
 __all__ = [
     "accuracy_by_level",
@@ -38,3 +39,5 @@ __all__ = [
     "watch",
     "zero_gradient",
 ]
+
+explain_typos(__name__)

@@ -13,6 +13,7 @@ from workbench.utils.validation import positive_number, share, whole_number
 if TYPE_CHECKING:
     import torch
 
+    from workbench.problems import Problem
     from workbench.rollouts import Rollouts
 
 
@@ -78,6 +79,10 @@ class Policy(Protocol):
     @property
     def device(self) -> Any:
         """Where the model lies."""
+        ...
+
+    def check_prompts(self, problems: Iterable[Problem]) -> None:
+        """Raise ValueError for a problem whose prompt the tokenizer cannot express."""
         ...
 
     def generate(

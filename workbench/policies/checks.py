@@ -86,6 +86,28 @@ def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:
         )
 
 
+def lost_characters(tokenizer: Any, text: str) -> list[str]:
+    """The characters of a text that a tokenizer cannot express, spaces aside."""
+    # There and back again: a character that does not come back is unknown to the tokenizer.
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    known = set(tokenizer.decode(ids, skip_special_tokens=True))
+    return [letter for letter in text if not letter.isspace() and letter not in known]
+
+
+def check_model(path: Any, name: str = "model") -> None:
+    """Raise FileNotFoundError for what can only be a directory and is none.
+
+    A name on the hub has one slash at most, and does not begin with a dot, a slash or a tilde.
+    """
+    text = str(path)
+    is_local = text.startswith((".", "/", "~")) or text.count("/") > 1 or isinstance(path, Path)
+    if is_local and not Path(path).exists():
+        raise FileNotFoundError(
+            f"{name}={text!r}: there is no such directory here; give the path of a model that is "
+            "there, or its name on the hub, such as 'Qwen/Qwen2.5-0.5B-Instruct'"
+        )
+
+
 def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
     """Raise unless a quantised model is trained by LoRA, with the package of its kernels."""
     stored = config.to_dict().get("quantization_config")

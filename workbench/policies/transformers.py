@@ -32,6 +32,7 @@ from workbench.policies.checks import (
     check_template,
     check_tokenizer,
     load_configuration,
+    lost_characters,
     offline_hint,
     quiet,
 )
@@ -40,6 +41,7 @@ from workbench.policies.merged import MergedDecoder, supports
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import derive
+from workbench.utils.validation import shown
 
 # Logits held at once in float32, 64 MiB on a CPU and 512 MiB on a GPU, where larger operations pay.
 LOGIT_CHUNK = {"cpu": 2**24, "cuda": 2**27}
@@ -277,6 +279,22 @@ class TransformersPolicy:
         ).last_hidden_state
         kind = MergedDecoder if merged else CachedDecoder
         return kind(self, cache, mask), self.head(states[:, -1])
+
+    def check_prompts(self, problems: Iterable[Problem]) -> None:
+        """Raise ValueError for a problem whose prompt the tokenizer cannot express."""
+        unknown = self.tokenizer.unk_token_id
+        # Most tokenizers of today know every byte and have no such token.
+        if unknown is None:
+            return
+        problems = list(problems)
+        for problem, ids in zip(problems, self.encode([each.prompt for each in problems])):
+            if unknown in ids:
+                lost = lost_characters(self.tokenizer, problem.prompt)
+                raise ValueError(
+                    f"problems: the model's tokenizer cannot express {''.join(lost)!r} in the "
+                    f"prompt of {problem.id!r}, {shown(problem.prompt)}; change the prompt, leave "
+                    "the problem out, or take a model that knows it"
+                )
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids of each prompt inside the template."""

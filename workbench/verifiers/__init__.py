@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from workbench.utils.validation import did_you_mean
 from workbench.verifiers.base import STATUSES, Scores, Verifier
 
 if TYPE_CHECKING:
@@ -29,5 +30,6 @@ def __getattr__(name: str) -> Any:
     # Each verifier is loaded when it is first asked for, so that a worker process of one does not
     # load the others.
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = did_you_mean(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
