@@ -2,7 +2,8 @@
 
 A `Pool` is a finite set of problems, a `Stream` makes fresh ones without end. The functions at the
 end make them: `arithmetic` and `chains` for the tiny lab, `from_rows` and `from_file` for data of
-your own, `reasoning_gym` for generated tasks, `hub` for public data sets.
+your own, `reasoning_gym` for generated tasks, `hub` for public data sets, `environment` for
+environments of the package verifiers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -486,6 +487,82 @@ def from_file(
     }
     # A verifier of your own is nothing that a manifest can make again.
     return Pool(made, config if verifier is None else None, _name_of(verifier))
+
+
+class Environment(NamedTuple):
+    """What `environment` returns: all that a lab needs besides a model.
+
+    Attributes
+    ----------
+    problems : Pool
+    held_out : Pool, optional
+    verifier : Verifier
+    """
+
+    problems: Pool
+    held_out: Pool | None
+    verifier: Any
+
+
+def environment(
+    name: str,
+    n: int | None = None,
+    *,
+    held_out: int = 0,
+    seed: int = 0,
+    right_from: float = 1.0,
+    **options: Any,
+) -> Environment:
+    """A single-turn environment of the package verifiers, as problems and their verifier.
+
+        sums = problems.environment("my-environment", held_out=100)
+        lab = labs.transformers(model, sums.problems, sums.held_out, verifier=sums.verifier)
+
+    Parameters
+    ----------
+    name : str
+        Of an installed environment, or of a module of your own with a `Taskset` in its `__all__`.
+    n : int, optional
+        Problems to train on; None for all that are left. A set without end needs a number.
+    held_out : int
+        Problems to evaluate on, which are not trained on.
+    seed : int
+        Of the draw that divides the tasks. Tasks that are the same in everything count once.
+    right_from : float
+        The reward from which on a response counts as right, for allocators and accuracies. What is
+        trained on is the reward itself: the weighted sum of the environment's functions.
+    options
+        Go to the environment's configuration.
+
+    Returns
+    -------
+    Environment
+        With `problems`, `held_out` (None without held-out problems) and `verifier`.
+
+    Raises
+    ------
+    ImportError
+        Without the package or the environment.
+    ValueError
+        For an environment with tools, a container, a judge or several agents, and for options that
+        it does not have.
+
+    Notes
+    -----
+    Needs the package verifiers, 0.4 or later: pip install 'workbench-rlvr[environments]'. Loading
+    an environment runs its code, and so does scoring, in this process. So no manifest can name one,
+    and `Run.resume` asks for the lab.
+    """
+    from workbench.datasets import environments
+    from workbench.verifiers.environment import TaskRewards
+
+    training, evaluation = environments.tasks(name, n, held_out, seed, options)
+    verifier = TaskRewards(environments.answers_of([*training, *evaluation]), right_from)
+    return Environment(
+        Pool(problem for problem, _ in training),
+        Pool(problem for problem, _ in evaluation) if evaluation else None,
+        verifier,
+    )
 
 
 def _name_of(verifier: Any) -> str:
