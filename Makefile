@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
 SETUP_EXTRAS := notebooks,lora,trl,ray,tests,docs,dev
 CPU_EXTRAS := notebooks lora data trl ray tests docs browser dev
+GPU_EXTRAS := $(CPU_EXTRAS) gpu
 NOTEBOOKS = $(wildcard notebooks)
 
 PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
@@ -29,7 +30,7 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-browser test-unsloth test-vllm test-verl test-trl-latest docs sweep soak lab bench lint lock clean
+.PHONY: help setup quickstart test test-browser test-unsloth test-vllm test-verl test-trl-latest test-environments docs sweep soak lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
@@ -44,6 +45,7 @@ help:
 	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
 	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
 	@echo 'make test-trl-latest  the tests of the TRL trainer on TRL $(TRL_LATEST), in an environment of its own, $(TRL_VENV)'
+	@echo 'make test-environments  the tests of problems.environment with the package verifiers, in an environment of its own'
 	@echo 'make bench       setup, then the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg'
 	@echo 'make lint        setup, then ruff (rules and format) and mypy on the core'
 	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
@@ -149,6 +151,23 @@ $(TRL_STAMP): pyproject.toml constraints.txt .ci/install-torch
 	  -e '.[trl,lora,tests]' >$(TRL_VENV)/pip.log 2>&1 || { tail -n 20 $(TRL_VENV)/pip.log >&2; exit 1; }
 	@touch $@
 
+# The package verifiers and its forty dependencies, some of them older than what vLLM asks for, are for `problems.environment` alone; `make test` runs the same tests with
+# a stand-in.
+ENVIRONMENTS_VENV := .venv-environments
+ENVIRONMENTS_STAMP := $(ENVIRONMENTS_VENV)/.setup-stamp
+
+test-environments: $(ENVIRONMENTS_STAMP)
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(ENVIRONMENTS_VENV)/bin/python -m pytest -p no:benchmark -n 0 tests/test_environments.py $(PYTEST_ARGS)
+
+$(ENVIRONMENTS_STAMP): pyproject.toml constraints-environments.txt .ci/install-torch
+	@$(ENVIRONMENTS_VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(ENVIRONMENTS_VENV)
+	@echo '[1/2] $(ENVIRONMENTS_VENV): PyTorch'
+	@.ci/install-torch $(ENVIRONMENTS_VENV)/bin/python
+	@echo '[2/2] verifiers and what the tests need (progress in $(ENVIRONMENTS_VENV)/pip.log)'
+	@$(ENVIRONMENTS_VENV)/bin/python -m pip install --disable-pip-version-check --no-input -c constraints-environments.txt \
+	  -e '.[environments,tests]' >$(ENVIRONMENTS_VENV)/pip.log 2>&1 || { tail -n 20 $(ENVIRONMENTS_VENV)/pip.log >&2; exit 1; }
+	@touch $@
+
 lab: setup
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
@@ -170,17 +189,20 @@ define HEADER
 # Made by `make lock`, which keeps the pins that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` renews them all.
 endef
 export CPU_HEADER = $(call HEADER,what every extra but gpu brings,constraints.txt,notebooks)
+export ENVIRONMENTS_HEADER = $(call HEADER,what problems.environment brings,constraints-environments.txt,environments)
 export GPU_HEADER = $(call HEADER,what all extras bring on Linux with an NVIDIA GPU,constraints-gpu.txt,gpu$(comma)notebooks)
 comma := ,
 
 lock:
 	@command -v uv >/dev/null || { echo 'error: uv is needed: pip install uv' >&2; exit 1; }
-	$(LOCK) --all-extras -o constraints-gpu.txt
+	$(LOCK) $(addprefix --extra ,$(GPU_EXTRAS)) -o constraints-gpu.txt
 	$(LOCK) $(addprefix --extra ,$(CPU_EXTRAS)) -c constraints-gpu.txt -o constraints.txt
+	$(LOCK) --extra environments --extra tests -c constraints.txt -o constraints-environments.txt
 	@{ echo "$$CPU_HEADER"; cat constraints.txt; } > constraints.tmp && mv constraints.tmp constraints.txt
 	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
+	@{ echo "$$ENVIRONMENTS_HEADER"; cat constraints-environments.txt; } > constraints.tmp && mv constraints.tmp constraints-environments.txt
 
 clean:
-	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) $(TRL_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) $(TRL_VENV) $(ENVIRONMENTS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

@@ -11,9 +11,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import workbench
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 # What "one set of pins" means: the packages whose versions were chosen by hand to fit each other.
 CHOSEN = """torch transformers trl datasets peft accelerate tokenizers math-verify reasoning-gym
     pandas pyarrow matplotlib seaborn jupyterlab papermill nbval""".split()
@@ -41,7 +44,9 @@ def test_every_requirement_is_bounded_and_pinned(extra, text):
     assert any(part.operator == ">=" for part in requirement.specifier), (
         f"{text} has no lower bound"
     )
-    for locked in [GPU] if extra == "gpu" else [CPU, GPU]:
+    # What vLLM needs and what the package verifiers needs exclude each other.
+    of_one = {"gpu": [GPU], "environments": [pins("constraints-environments.txt")]}
+    for locked in of_one.get(extra, [CPU, GPU]):
         assert requirement.specifier.contains(locked[package]), (
             f"{text} does not admit the pin {locked[package]}"
         )
@@ -113,10 +118,17 @@ def test_the_test_environments_differ_from_the_gpu_in_what_they_must(name):
     }
 
 
+def test_environments_have_the_pins_of_everything_else_where_both_name_a_package():
+    own = pins("constraints-environments.txt")
+    assert {name: own[name] for name in own.keys() & CPU.keys() if own[name] != CPU[name]} == {}
+    assert "verifiers" in own
+
+
 def test_makefile_extras_exist():
     text = (ROOT / "Makefile").read_text()
     assert set(re.search(r"^SETUP_EXTRAS := (.*)$", text, re.M)[1].split(",")) <= EXTRAS.keys()
-    assert set(re.search(r"^CPU_EXTRAS := (.*)$", text, re.M)[1].split()) == EXTRAS.keys() - {"gpu"}
+    cpu = set(re.search(r"^CPU_EXTRAS := (.*)$", text, re.M)[1].split())
+    assert cpu == EXTRAS.keys() - {"gpu", "environments"}
 
 
 @pytest.mark.parametrize(
@@ -133,3 +145,62 @@ def test_the_shipped_model_goes_into_the_wheel():
     ]["wheel"]
     assert "data/models" in build["only-include"]
     assert build["sources"] == {"data/models": "workbench/_data/models"}
+
+
+# What an open project is expected to have
+
+ARXIV = ("2504.13818", "2509.25808", "2509.25849", "2602.14338", "2602.08499")
+
+
+def test_one_version_everywhere():
+    assert PROJECT["version"] == workbench.__version__ == CITATION["version"]
+    assert f"\n## {PROJECT['version']}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert "urls" not in PROJECT, "an address is written here when there is one"
+
+
+def test_the_papers_are_cited_alike_in_both_files():
+    entries = re.split(r"\n@", (ROOT / "papers.bib").read_text())[1:]
+    authors = {}
+    for entry in entries:
+        number = re.search(r"eprint = \{(.*?)\}", entry)[1]
+        names = re.search(r"author = \{(.*?)\},\n", entry, re.DOTALL)[1]
+        authors[number] = [" ".join(name.split()) for name in names.split(" and ")]
+    assert sorted(authors) == sorted(ARXIV)
+    cited = {
+        each["identifiers"][0]["value"].removeprefix("arXiv:"): [
+            f"{person['family-names']}, {person['given-names']}" for person in each["authors"]
+        ]
+        for each in CITATION["references"]
+    }
+    assert cited == {
+        number: [re.sub(r"\s+", " ", name) for name in names] for number, names in authors.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CONTRIBUTING.md",
+        "LICENSE",
+        ".github/pull_request_template.md",
+        ".github/ISSUE_TEMPLATE/defect.md",
+        ".github/ISSUE_TEMPLATE/paper.md",
+        "binder/postBuild",
+        "binder/runtime.txt",
+    ],
+)
+def test_the_files_of_an_open_project_are_there(name):
+    assert (ROOT / name).read_text().strip()
+
+
+def test_continuous_integration_calls_what_there_is():
+    steps = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["check"][
+        "steps"
+    ]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert {"make lint", "make test", "make docs"} <= set(commands)
+    docs = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text())
+    assert (ROOT / docs["sphinx"]["configuration"]).exists()
+    [installed] = docs["python"]["install"]
+    assert set(installed["extra_requirements"]) <= EXTRAS.keys()
+    assert "notebooks" in EXTRAS and "[notebooks]" in (ROOT / "binder/postBuild").read_text()

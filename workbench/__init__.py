@@ -8,7 +8,7 @@ transformers.
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = (
     "advantages",
