@@ -37,10 +37,12 @@ def tasks(
     whole_number("held_out", held_out, 0)
     _check_package()
     taskset = _taskset(name, options)
-    if not taskset.bounded and n is None:
+    if taskset.bounded:
+        found = list(taskset)
+    elif n is None:
         raise ValueError(f"n=None: environment {name!r} has no end; say how many problems to take")
-    most = None if taskset.bounded else n + held_out
-    found = list(taskset if most is None else taskset.take(most))
+    else:
+        found = list(taskset.take(n + held_out))
     if not found:
         raise ValueError(f"environment {name!r}: it has no tasks")
     _check_single_turn(name, taskset, found[0])
