@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 
 import workbench as wb
 from tests.bench import ratios
@@ -24,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = (64, 256, 1024, 4096)  # rollouts of a round
 BUFFERS = (1024, 4096, 16_384, 65_536)  # responses of a buffer
 RECORDS = (10_000, 100_000, 1_000_000)  # rollouts of a record
-REPEATS = 5
+A_ROUND = 5000  # rollouts of each round of these records
+REPEATS = 3
 
 
 def rounds(repeats=REPEATS):
@@ -47,14 +50,26 @@ def resumes(repeats=REPEATS):
 
 
 def reads(repeats=REPEATS):
-    """Seconds of `load(...).rounds` for each of `RECORDS`, and of one column of the largest."""
+    """Seconds of reading records: (the rounds of each of `RECORDS`, ratios to pyarrow alone).
+
+    The ratios are those of the largest record: of its rounds, and of one column of its rollouts.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        paths = [_record(Path(folder) / str(size), size) for size in RECORDS]
+        write_rounds = _rounds_of_rollouts(Path(folder) / "real")
+        paths = [write_rounds(Path(folder) / str(size), size) for size in RECORDS]
         jobs = [lambda path=path: wb.load(path).rounds for path in paths]
-        *spent, column = ratios.turns(
-            *jobs, lambda: wb.load(paths[-1]).rollouts(columns=["reward"]), repeats=repeats
+        largest = paths[-1]
+        *spent, plain, column, plain_column = ratios.turns(
+            *jobs,
+            lambda: pq.read_table(largest / "rounds.parquet").to_pandas(),
+            lambda: wb.load(largest).rollouts(columns=["reward"]),
+            lambda: _columns_by_pyarrow(largest, ["reward", "round"]),
+            repeats=repeats,
         )
-    return spent, column
+    return spent, {
+        "load(...).rounds": np.array(spent[-1]) / plain,
+        "load(...).rollouts, one column": np.array(column) / plain_column,
+    }
 
 
 def one_of_each_round():
@@ -124,16 +139,16 @@ def draw(measured, path):
 
 
 def measure(repeats=REPEATS):
-    """Everything: name -> (sizes, seconds, bytes or None), and the seconds of one column.
+    """Everything: name -> (sizes, seconds, bytes or None), and the ratios of `reads`.
 
     Seconds and bytes are lists of repeats for each size.
     """
-    read, column = reads(repeats)
+    read, against_pyarrow = reads(repeats)
     return {
         "a round": (ROUNDS, *rounds(repeats)),
         "resuming, by buffer": (BUFFERS, *resumes(repeats)),
         "load(...).rounds, by record": (RECORDS, read, None),
-    }, column
+    }, against_pyarrow
 
 
 def _spent(job):
@@ -194,21 +209,35 @@ def _with_buffer(path, size):
     list(run.rounds(2, progress=False))
 
 
-def _record(path, size, a_round=1000):
-    """A record of `size` rollouts, written by the writer of runs.
+def _rounds_of_rollouts(folder):
+    """A function that writes a record of so many rollouts by the writer of runs.
 
-    It holds the columns of a real round, repeated.
+    Its rounds hold the columns of a real round, repeated.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), out=folder, evaluate_every=0)
-        row = next(run.rounds(1, progress=False))
-        frame = run.record.rollouts()
-        manifest = run.record.manifest
-    columns = {name: np.resize(frame[name].to_numpy(), a_round) for name in frame}
-    writer = Writer(path, manifest)
-    for number in range(1, size // a_round + 1):
-        writer.round(row | {"round": number, "rollouts": a_round}, columns)
-    return path
+    run = wb.Run(wb.labs.tiny(held_out=0), wb.methods.grpo(), out=folder, evaluate_every=0)
+    row = next(run.rounds(1, progress=False))
+    frame = run.record.rollouts()
+    manifest = run.record.manifest
+    columns = {name: np.resize(frame[name].to_numpy(), A_ROUND) for name in frame}
+
+    def write(path, size):
+        writer = Writer(path, manifest)
+        for number in range(1, size // A_ROUND + 1):
+            # A reader refuses rollouts of another round than the name of their file says.
+            columns["round"] = np.full(A_ROUND, number)
+            writer.round(row | {"round": number, "rollouts": A_ROUND}, columns)
+        return path
+
+    return write
+
+
+def _columns_by_pyarrow(path, columns):
+    """Columns of all rollouts of a record, with the checksums of the pages checked."""
+    parts = []
+    for file in sorted((path / "rollouts").glob("*.parquet")):
+        with pq.ParquetFile(file, page_checksum_verification=True) as part:
+            parts.append(part.read(columns).to_pandas())
+    return pd.concat(parts, ignore_index=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def dynamic_program(p, total, low=2, up=128):
 
 
 @pytest.mark.parametrize("kind", ["spread", "sixteenths"])
-@pytest.mark.parametrize("size", [256, 10_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("size", [256, 100_000])
 def test_knapsack(benchmark, size, kind):
     """8 rollouts a problem on average."""
     p = rates(size, kind)
@@ -61,9 +61,11 @@ def test_a_round_against_the_dynamic_program():
     ours, theirs = ratios.turns(
         lambda: knapsack(p, 2048), lambda: dynamic_program(p, 2048), repeats=5
     )
-    ratios.note("knapsack 256 problems, 2,048 rollouts", 1000 * np.array(ours), "<= 2", "ms")
+    ratios.note("knapsack 256 problems, 2,048 rollouts", 1000 * np.array(ours), unit="ms")
     median = ratios.note(
-        "knapsack 256 problems, 2,048 rollouts: ours / dynamic program", np.array(ours) / theirs
+        "knapsack 256 problems, 2,048 rollouts: ours / dynamic program",
+        np.array(ours) / theirs,
+        "<= 0.02",
     )
     assert median < 0.1
 
@@ -73,7 +75,7 @@ def test_growth_to_a_million():
     sizes = [10_000, 100_000, 1_000_000]
     p = {size: rates(size, "spread") for size in sizes}
     spent = ratios.turns(
-        *(lambda size=size: knapsack(p[size], 8 * size) for size in sizes), repeats=5
+        *(lambda size=size: knapsack(p[size], 8 * size) for size in sizes), repeats=3
     )
     ratios.note("knapsack 1,000,000 problems, 8,000,000 rollouts", spent[-1], unit="s")
     exponent = ratios.note(

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-import workbench as wb
-from tests.bench import ratios
+from tests.bench import limits, ratios
 from workbench.advantages import group_normalized
 from workbench.grpo import grpo_step
 from workbench.objectives import policy_loss
 
-REPEATS = 9
-SIZES = {"0.34 M": {"base": "clean"}, "0.10 M": {"base": "early"}}
+REPEATS = 7
 
 
 def scored(lab, policy, seed):
@@ -59,9 +57,9 @@ def full_rows(rollouts):
     return torch.as_tensor(ids), torch.as_tensor(response[:, 1:])
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=limits.SIZES)
 def material(request):
-    lab = wb.labs.tiny(held_out=0, **SIZES[request.param])
+    lab = limits.lab(request.param)
     policy = lab.policy()
     with lab.verifier:
         rounds = [scored(lab, policy, seed) for seed in range(REPEATS)]
@@ -93,21 +91,22 @@ def packed_step(policy, optimizer, rollouts, advantages):
 def test_an_update(material):
     size, policy, rounds = material
     assert policy.packs
-    steps = [stepper(step, policy, rounds) for step in (packed_step, padded_step, plain_step)]
-    ours, padded, plain = (np.array(spent) for spent in ratios.turns(*steps, repeats=REPEATS))
-    name = f"update of 32 x 8, {size}"
-    median = ratios.note(f"{name}: ours / plain (all rows, one batch, full logits)", ours / plain)
-    ratios.note(f"{name}: packed rows / padded rows", ours / padded)
     computed = [rollouts.take(advantages != 0) for rollouts, advantages in rounds]
+    limit = limits.Limits(policy)
+    turn = iter([computed[0], *computed])
+    jobs = [stepper(step, policy, rounds) for step in (packed_step, padded_step, plain_step)]
+    jobs.append(lambda: limit.update(next(turn)))
+    spent = ratios.turns(*jobs, repeats=REPEATS)
+    ours, padded, plain, least = (np.array(seconds) for seconds in spent)
+    name = f"update of 32 x 8, {size}"
+    median = ratios.note(
+        f"{name}: ours / plain (all rows, one batch, full logits)", ours / plain, "<= 0.5"
+    )
+    ratios.note(f"{name}: packed rows / padded rows", ours / padded, "<= 0.9")
+    ratios.note(f"{name}: x of the limit", ours / least)
     shares = [
-        packed_tokens(part) / full_rows(rollouts)[0].numel()
+        (part.lengths.sum() + limits.prompt_tokens(part)) / full_rows(rollouts)[0].numel()
         for part, (rollouts, _) in zip(computed, rounds)
     ]
     ratios.note(f"{name}: tokens computed / positions of the plain batch", shares)
     assert median < 1
-
-
-def packed_tokens(rollouts):
-    """Tokens of the responses, and of each problem's prompt once."""
-    _, first = np.unique(rollouts.problem, return_index=True)
-    return rollouts.lengths.sum() + rollouts.prompt.lengths[first].sum()

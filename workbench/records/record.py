@@ -60,7 +60,8 @@ class Record:
     def __init__(self, path: Any, strict: bool = False) -> None:
         self.path = Path(path)
         self.strict = strict
-        _ = self.manifest  # one that cannot be read says so now
+        # One that cannot be read says so now, and its format never changes.
+        self._format = self.manifest["format"]
 
     def __repr__(self) -> str:
         seed = self.manifest["seed"]
@@ -355,7 +356,7 @@ class Record:
         A file that was there a moment ago and is gone was removed by a run that resumed.
         """
         try:
-            return read_frame(path, kind, self.manifest["format"], columns), []
+            return read_frame(path, kind, self._format, columns), []
         except FileNotFoundError:
             return None, []
         except RecordError as error:
