@@ -239,12 +239,14 @@ class Cures(_Candidates):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n problems of the whole pool, drawn without replacement by their weights."""
-        candidates = [problem for problem in finite(pool, self) if problem.id not in context.taken]
-        if len(candidates) < n and context.taken:
-            return []
-        weights = self.weights([problem.id for problem in candidates])
+        problems: Sequence[Problem] = finite(pool, self).problems
+        if context.taken:
+            problems = [problem for problem in problems if problem.id not in context.taken]
+            if len(problems) < n:
+                return []
+        weights = self.weights([problem.id for problem in problems])
         rng = context.rng("curriculum", len(context.taken))
-        return _drawn_by_weight(candidates, weights, n, rng)
+        return _drawn_by_weight(problems, weights, n, rng)
 
     def weights(self, ids: Sequence[str]) -> np.ndarray:
         """What each problem is drawn in proportion to, (P,), the largest 1."""
@@ -443,6 +445,9 @@ class AdaRft(Slot):
     epoch = 0
 
     target: float = field(default=0.0, init=False, repr=False, compare=False)
+    _known: tuple[Pool, np.ndarray] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.difficulties is not None:
@@ -461,28 +466,34 @@ class AdaRft(Slot):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The n problems nearest to the target."""
-        candidates = [problem for problem in finite(pool, self) if problem.id not in context.taken]
+        candidates = _not_taken(finite(pool, self), context)
         if len(candidates) < n and context.taken:
             return []
-        distance = np.abs(self._difficulties(finite(pool, self), candidates) - self.target)
+        distance = np.abs(self._difficulties(finite(pool, self))[candidates] - self.target)
         if self.ties == "index":
             order = np.argsort(distance, kind="stable")
         else:
             rng = context.rng("curriculum", len(context.taken))
             order = np.lexsort((rng.random(len(distance)), distance))
-        return [candidates[i] for i in order[:n]]
+        return [pool[i] for i in candidates[order[:n]]]
 
-    def _difficulties(self, pool: Pool, candidates: Sequence[Problem]) -> np.ndarray:
+    def _difficulties(self, pool: Pool) -> np.ndarray:
+        """The difficulty of every problem of the pool, (P,); the last pool's are kept."""
+        if self._known is not None and self._known[0] is pool:
+            return self._known[1]
         if self.difficulties is not None:
-            for problem in candidates:
+            for problem in pool:
                 if problem.id not in self.difficulties:
                     raise ValueError(f"difficulties: problem {problem.id!r} of the pool has none")
-            return np.array([self.difficulties[problem.id] for problem in candidates])
-        # The scale is that of the whole pool, so that a target means the same in every round.
-        levels = [problem.level for problem in pool]
-        low, high = min(levels), max(levels)
-        scale = 100 / (high - low) if high > low else 0.0
-        return np.array([(problem.level - low) * scale for problem in candidates])
+            values = [self.difficulties[problem.id] for problem in pool]
+        else:
+            # The scale is that of the whole pool, so that a target means the same in every round.
+            levels = [problem.level for problem in pool]
+            low, high = min(levels), max(levels)
+            scale = 100 / (high - low) if high > low else 0.0
+            values = [(level - low) * scale for level in levels]
+        self._known = (pool, np.array(values))
+        return self._known[1]
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The target moves with the mean reward of the round's new rollouts."""
@@ -533,6 +544,14 @@ def finite(pool: Pool | Stream, curriculum: Slot) -> Pool:
     )
 
 
+def _not_taken(pool: Pool, context: Context) -> np.ndarray:
+    """Places of the pool's problems that are not in the round yet, ascending."""
+    if not context.taken:
+        return np.arange(len(pool))
+    is_free = [problem.id not in context.taken for problem in pool]
+    return np.flatnonzero(is_free)
+
+
 def _drawn_by_weight(
     problems: Sequence[Problem], weights: np.ndarray, n: int, rng: np.random.Generator
 ) -> list[Problem]:
@@ -544,7 +563,7 @@ def _drawn_by_weight(
         raise PoolExhausted(f"n={n}: the pool has {len(problems)} problems")
     # The floor lets problems of weight 0 be drawn, but only when no others are left.
     keys = np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=len(weights))
-    chosen = np.argsort(-keys, kind="stable")[:n]
+    chosen = np.argpartition(-keys, n - 1)[:n]
     return [problems[i] for i in np.sort(chosen)]
 
 

@@ -98,6 +98,8 @@ class Pool(Sequence):
             if problem.id in seen:
                 raise ValueError(f"problems: id {problem.id!r} occurs twice; ids must be unique")
             seen.add(problem.id)
+        self._ids = frozenset(seen)
+        self._order: tuple[tuple[int, int], np.ndarray] | None = None  # the last one of `order`
 
     @cached_property
     def digest(self) -> str:
@@ -140,21 +142,33 @@ class Pool(Sequence):
         """
         whole_number("n", n, 1)
         size = len(self.problems)
-        excluded = sum(problem.id in exclude for problem in self.problems)
+        excluded = sum(problem in self._ids for problem in exclude)
         if n > size - excluded:
             taken = f", {excluded} of them already in this round" if excluded else ""
             raise PoolExhausted(f"n={n}: the pool has {size} problems{taken}")
         while True:
             epoch, start = divmod(cursor, size)
-            # Made again at every call, from seed and epoch: a pool keeps no position, and a resumed
-            # run has nothing to restore but its cursor.
-            order = generator(seed, "order", epoch).permutation(size)
-            ahead = [i for i in range(start, size) if self.problems[order[i]].id not in exclude]
-            if len(ahead) >= n:
-                drawn = [self.problems[order[i]] for i in ahead[:n]]
-                # Excluded problems before the cursor have had their turn in this epoch.
-                return drawn, epoch * size + ahead[n - 1] + 1
+            order = self.order(seed, epoch)
+            drawn = []
+            # Only as far as it takes, since a pool may be large.
+            for place in range(start, size):
+                problem = self.problems[order[place]]
+                if problem.id in exclude:
+                    continue
+                drawn.append(problem)
+                if len(drawn) == n:
+                    # Excluded problems before the cursor have had their turn in this epoch.
+                    return drawn, epoch * size + place + 1
             cursor = (epoch + 1) * size
+
+    def order(self, seed: int, epoch: int) -> np.ndarray:
+        """The places (P,) of all problems in the order of an epoch."""
+        # It follows from seed and epoch, so a pool keeps no position and a resumed run has nothing
+        # to restore but its cursor. The last one is kept because every round of an epoch needs it.
+        if self._order is None or self._order[0] != (seed, epoch):
+            places = generator(seed, "order", epoch).permutation(len(self.problems))
+            self._order = ((seed, epoch), places)
+        return self._order[1]
 
     def epoch(self, cursor: int) -> int:
         """The epoch that a position lies in, from 0."""

@@ -49,7 +49,7 @@ class Limits:
 
     @torch.inference_mode()
     def generation(self, rollouts):
-        """Sampling these rollouts when each prompt is computed once and ended rows leave at once."""
+        """Sampling these rollouts, each prompt computed once and ended rows gone at once."""
         for start in range(0, len(rollouts), self.rows):
             part = rollouts.take(np.arange(start, min(start + self.rows, len(rollouts))))
             self._forward(prompt_tokens(part), len(np.unique(part.problem)))

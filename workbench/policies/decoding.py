@@ -134,7 +134,7 @@ def sample(
     logits: torch.Tensor,
     uniforms: np.ndarray,
     sampling: Sampling,
-    ends: Callable[[np.ndarray], np.ndarray],
+    ends: Callable[[np.ndarray, np.ndarray, int], np.ndarray],
 ) -> Drawn:
     """Draw one response in each row of a decoder that holds the prompts.
 
@@ -148,7 +148,8 @@ def sample(
         numbers only, whatever else is in the batch.
     sampling : Sampling
     ends : function
-        Which of the rows of tokens (r, t) end with their newest token, (r,) bool.
+        ends(tokens, rows, step) says which of the rows (r,) of all tokens (R, T) end with the token
+        of that step, (r,) bool.
     """
     size, width = uniforms.shape
     drawn = Drawn.empty(size, width)
@@ -166,20 +167,21 @@ def sample(
         drawn.entropies[alive, step] = entropies.cpu().numpy()[going]
         drawn.lengths[alive] += 1
 
-        ended = ends(drawn.tokens[alive, : step + 1])
+        ended = ends(drawn.tokens, alive, step)
         drawn.truncated[alive[ended]] = False
         going[going] = ~ended
-        if not going.any() or step + 1 == width:
+        left = np.count_nonzero(going)
+        if not left or step + 1 == width:
             break
         # A decoder that copies its whole cache waits until enough rows have ended.
-        worth_it = decoder.compacts_at_once or going.mean() < WORTH_COPYING
-        if worth_it and not going.all():
+        worth_it = decoder.compacts_at_once or left < WORTH_COPYING * len(going)
+        if worth_it and left < len(going):
             # The decoder may change the order of the rows, so everything that goes by row follows
             # it.
-            left = decoder.keep(going)
-            rows = rows[left]
-            going = going[left]
-            tokens = tokens[torch.as_tensor(left, device=tokens.device)]
+            kept = decoder.keep(going)
+            rows = rows[kept]
+            going = going[kept]
+            tokens = tokens[torch.as_tensor(kept, device=tokens.device)]
         logits = decoder.advance(tokens)
     return drawn
 

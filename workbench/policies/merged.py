@@ -111,14 +111,14 @@ class MergedDecoder:
         # attends to itself. Each layer writes its keys and values there before it reads.
         self.filled += 1
         angles = self.angles.index_select(0, self.positions)[:, None]
+        bias = self.bias[:, None, None, : self.filled]
         # The layers treat (row, kv head) as one batch dimension.
-        bias = self.bias[:, None, : self.filled].repeat_interleave(self.kv_heads, 0)
         keys, values = self._used()
         keys = (keys if self.by_dimension else keys.mT).flatten(1, 2)
         values = values.flatten(1, 2)
         states = embedding(tokens, self.embedding)
-        for i, layer in enumerate(self.layers):
-            states = layer.forward(states, keys[i], values[i], angles, bias)
+        for layer, its_keys, its_values in zip(self.layers, keys.unbind(), values.unbind()):
+            states = layer.forward(states, its_keys, its_values, angles, bias)
         self.positions = self.positions + 1
         return torch.mm(self.norm(states), self.output)
 
@@ -248,7 +248,7 @@ class MergedLayer:
         """Hidden states (R, H) after the layer. The new keys and values enter the last of t places.
 
         keys (R * kv heads, head, t), values (R * kv heads, t, head), angles (R, 1, head / 2)
-        complex, bias (R * kv heads, 1, t).
+        complex, bias (R, 1, 1, t).
         """
         decoder = self.decoder
         heads = decoder.kv_heads * (1 + decoder.group)  # of keys and queries
@@ -263,9 +263,12 @@ class MergedLayer:
         turned = torch.view_as_real(turned).view(len(keys), -1, decoder.head)
 
         # In each block of a kv head the key comes first, and then the queries that share it.
-        keys[:, :, -1] = turned[:, 0]
-        values[:, -1] = projected[:, heads:].reshape(len(values), -1)
-        scores = torch.bmm(turned[:, 1:], keys).add_(bias)
+        keys.select(2, -1).copy_(turned.select(1, 0))
+        new_values = values.select(1, -1).view(len(states), -1, decoder.head)
+        new_values.copy_(projected[:, heads:])
+        scores = torch.bmm(turned[:, 1:], keys)
+        # Every head of a row adds the same bias, so it is not repeated for them.
+        scores.view(len(states), decoder.kv_heads, decoder.group, -1).add_(bias)
         mixed = torch.bmm(scores.softmax(-1), values).view(len(states), -1)
 
         states = _plus_product(states, mixed, self.out, self.out_bias)
