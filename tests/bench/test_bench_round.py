@@ -16,7 +16,7 @@ from tests.bench import limits, ratios
 from workbench.policies.transformers import TransformersPolicy
 from workbench.verifiers import Math
 
-PROBLEMS, N, REPEATS = 32, 8, 9
+PROBLEMS, N, REPEATS = 32, 8, 7
 
 
 class OurRounds:

@@ -11,7 +11,7 @@ import torch
 from tests.bench import limits, ratios
 from workbench.policies import Sampling
 
-SHAPES = [(32, 8, 9), (64, 32, 3)]  # problems, responses to each, repeats
+SHAPES = [(32, 8, 7), (64, 32, 3)]  # problems, responses to each, repeats
 LENGTH = 64
 
 

@@ -26,7 +26,7 @@ from workbench.problems import arithmetic
 from workbench.trl import GRPOTrainer
 from workbench.verifiers import Math
 
-PROBLEMS, STEPS, REPEATS = 8, 4, 3
+PROBLEMS, STEPS, REPEATS = 8, 4, 2
 MODEL = str(shipped("models/tiny"))
 VERIFIER = Math(boxed=True)
 transformers.utils.logging.disable_progress_bar()

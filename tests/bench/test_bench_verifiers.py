@@ -36,6 +36,6 @@ def test_rate(benchmark, form, top, cache):
     batches = rounds(form, top)
     with Math(cache=cache) as verifier:
         verifier.score(*next(batches)[0])
-        scores = benchmark.pedantic(verifier.score, setup=lambda: next(batches), rounds=12)
+        scores = benchmark.pedantic(verifier.score, setup=lambda: next(batches), rounds=5)
     assert scores.counts()["ok"] + scores.counts()["wrong"] == ROUND
     benchmark.extra_info["rate"] = round(ROUND / benchmark.stats["mean"])
