@@ -466,16 +466,17 @@ class AdaRft(Slot):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The n problems nearest to the target."""
-        candidates = _not_taken(finite(pool, self), context)
+        problems = finite(pool, self)
+        candidates = _not_taken(problems, context)
         if len(candidates) < n and context.taken:
             return []
-        distance = np.abs(self._difficulties(finite(pool, self))[candidates] - self.target)
+        distance = np.abs(self._difficulties(problems)[candidates] - self.target)
         if self.ties == "index":
             order = np.argsort(distance, kind="stable")
         else:
             rng = context.rng("curriculum", len(context.taken))
             order = np.lexsort((rng.random(len(distance)), distance))
-        return [pool[i] for i in candidates[order[:n]]]
+        return [problems[i] for i in candidates[order[:n]]]
 
     def _difficulties(self, pool: Pool) -> np.ndarray:
         """The difficulty of every problem of the pool, (P,); the last pool's are kept."""

@@ -250,8 +250,11 @@ class TransformersPolicy:
     def _draw_batch(
         self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
     ) -> Drawn:
+        tail = STOP_TOKENS if sampling.stop else 1
+
         def ends(tokens: np.ndarray, rows: np.ndarray, step: int) -> np.ndarray:
-            return self._ends(tokens, rows, step, sampling.stop)
+            # Copying all tokens so far at every step would take longer and longer.
+            return self._ends(tokens[rows, max(0, step + 1 - tail) : step + 1], sampling.stop)
 
         # An architecture that is not known may keep tensors, which must stay ordinary ones.
         without_gradient = torch.inference_mode if self.merges else torch.no_grad
@@ -310,20 +313,16 @@ class TransformersPolicy:
         texts = [self.template.format(prompt=prompt) for prompt in prompts]
         return self.tokenizer(texts)["input_ids"]
 
-    def _ends(
-        self, tokens: np.ndarray, rows: np.ndarray, step: int, stop: Sequence[str]
-    ) -> np.ndarray:
-        """Which of the rows (r,) of tokens (R, T) end with the token of a step, (r,) bool."""
-        newest = tokens[rows, step]
+    def _ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
+        """Which of the rows (R, t) end with their newest token, (R,) bool."""
+        newest = tokens[:, -1]
         ended = np.zeros(len(newest), dtype=bool)
         for token in self.end_ids:
             ended |= newest == token
         # A stop string may be spread over several tokens, so the newest ones are decoded together.
         # A text of more than STOP_TOKENS tokens would not be found.
         if stop:
-            first = max(0, step + 1 - STOP_TOKENS)
-            of_rows = tokens[rows, first : step + 1].tolist()
-            tails = self._decode(of_rows, skip_special_tokens=False)
+            tails = self._decode(tokens[:, -STOP_TOKENS:].tolist(), skip_special_tokens=False)
             ended |= np.array([any(text in tail for text in stop) for tail in tails], dtype=bool)
         return ended
 
