@@ -26,14 +26,14 @@ sys.path.insert(0, str(HERE))
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def write_data(path, n):
+def write_data(path, n, levels):
     """n arithmetic problems as a parquet file with the columns that verl reads."""
     import pandas as pd
 
     from workbench.problems import arithmetic
 
     rows = []
-    for i, problem in enumerate(arithmetic(n, levels=(1, 2, 3))):
+    for i, problem in enumerate(arithmetic(n, levels=levels)):
         rows.append(
             {
                 "prompt": [{"role": "user", "content": problem.prompt}],
@@ -46,11 +46,11 @@ def write_data(path, n):
     return str(path)
 
 
-def small_run(out, steps, problems, resume):
+def small_run(out, steps, problems, levels, resume):
     """Model, data, batch sizes and machine, for the tiny model on one CPU."""
     from workbench.labs import shipped
 
-    data = write_data(out / "train.parquet", problems)
+    data = write_data(out / "train.parquet", problems, levels)
     model = "actor_rollout_ref.model"
     actor = "actor_rollout_ref.actor"
     rollout = "actor_rollout_ref.rollout"
@@ -130,6 +130,9 @@ def main():
     parser.add_argument("--arguments", type=json.loads, default={}, help="its arguments, as JSON")
     parser.add_argument("--steps", type=int, default=2, help="training steps in all")
     parser.add_argument("--problems", type=int, default=16, help="problems of the data set")
+    parser.add_argument(
+        "--levels", type=int, nargs="+", default=[1, 2, 3], help="their levels of difficulty"
+    )
     parser.add_argument("--set", type=json.loads, default={}, help="further keys of verl, as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder of data and checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
@@ -141,7 +144,8 @@ def main():
     from workbench import verl
 
     method = verl.method_of({"method": given.method, "arguments": given.arguments})
-    machine = small_run(given.out.resolve(), given.steps, given.problems, given.resume)
+    out = given.out.resolve()
+    machine = small_run(out, given.steps, given.problems, given.levels, given.resume)
     config = composed({**machine, **verl.configuration(method), **given.set})
     run_ppo(config, task_runner_class=TaskRunnerV1)
 

@@ -1,7 +1,10 @@
 """Reward functions in the TRL trainer: what is correct, None, and rounds with nothing to learn."""
 
+import functools
 import logging
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,59 +41,93 @@ READING_VERDICTS = [name for name in EVERY if reads_verdict(small(name))]
 # What is correct
 
 
-@pytest.mark.parametrize("order", ["format first", "accuracy first"])
-@pytest.mark.parametrize("name", methods.PAPERS)
-def test_every_method_trains_on_format_and_accuracy_in_any_order(name, order, tmp_path):
-    functions = [boxed, right] if order == "format first" else [right, boxed]
-    shares = [0.2, 0.8] if order == "format first" else [0.8, 0.2]
-    # With two rollouts of each problem one round may well have no mixed group.
-    steps = 2 if name == "ar3po" else 1
-    settings = {"reward": functions, "reward_weights": shares, "max_steps": steps}
-    one = trainer(tmp_path, small(name), options={"correct": "right"}, **settings)
+class Judge:
+    """The two reward functions of a run, and what they gave to everything that was sampled.
+
+    Parameters
+    ----------
+    silent : int
+        Steps at the start in which both give None.
+    """
+
+    def __init__(self, silent=0):
+        self.silent = silent
+        self.verdicts = {}  # step -> verdict on each rollout
+
+    def functions(self, accuracy_first):
+        def accuracy(completions, answer, trainer_state, **_):
+            step = trainer_state.global_step
+            if step < self.silent:
+                return [None] * len(completions)
+            values = right(completions, answer)
+            self.verdicts.setdefault(step, []).extend(values)
+            return values
+
+        def form(completions, trainer_state, **_):
+            if trainer_state.global_step < self.silent:
+                return [None] * len(completions)
+            return boxed(completions)
+
+        return [accuracy, form] if accuracy_first else [form, accuracy]
+
+    def shares(self):
+        """The share of correct rollouts of each step that had a verdict."""
+        return [np.mean(values) for values in self.verdicts.values()]
+
+
+def trained_on_two_rewards(out, name, judge, accuracy_first, steps):
+    """A trainer after a run with a format and an accuracy reward, whose weights have changed."""
+    one = trainer(
+        out,
+        small(name),
+        options={"correct": "accuracy"},
+        reward=judge.functions(accuracy_first),
+        reward_weights=[0.8, 0.2] if accuracy_first else [0.2, 0.8],
+        max_steps=steps,
+    )
     before = weights(one)
     trained(one)
     assert not same(before, weights(one))
-    names = ("workbench/correct", "rewards/right/mean")
-    correct, accuracy = logged(one, *names)
-    if name in ("ar3po", "aero", "dapo"):  # TRL's mean is one of means, of several calls
-        assert all(0 <= share <= 1 for share in correct)
-    else:
-        assert correct == pytest.approx(accuracy)
+    # What is logged as correct is the share among all that was sampled in the step.
+    assert logged(one, "workbench/correct")[0] == pytest.approx(judge.shares())
+    names = {key for row in one.state.log_history for key in row if key.startswith("workbench/")}
+    assert names <= explained_metrics()
+    return one
+
+
+@functools.cache
+def explained_metrics():
+    """The names in the first column of the guide's table of metrics."""
+    guide = Path(__file__).parents[1] / "docs/guides/trl.md"
+    rows = re.findall(r"^\| (`workbench/.*?) \|", guide.read_text(), re.MULTILINE)
+    names = set()
+    for row in rows:
+        for name in re.findall(r"`([^`]*)`", row):
+            # `..._error` has the beginning of the name before it.
+            stem = "workbench/scheduler" if name.startswith("...") else ""
+            names.add(stem + name.removeprefix("..."))
+    return names
+
+
+@pytest.mark.parametrize("accuracy_first", [False, True])
+@pytest.mark.parametrize("name", methods.PAPERS)
+def test_every_method_trains_on_format_and_accuracy_in_any_order(name, accuracy_first, tmp_path):
+    # With two rollouts of each problem one round may well have no mixed group.
+    steps = 2 if name == "ar3po" else 1
+    one = trained_on_two_rewards(tmp_path, name, Judge(), accuracy_first, steps)
     assert max(logged(one, "workbench/trained")[0]) > 0
 
 
 @pytest.mark.parametrize("place, name", enumerate(methods.MORE_PAPERS))
 def test_every_further_method_trains_on_format_and_accuracy(place, name, tmp_path):
     """In either order by turns, and after a round in which every reward was None."""
-
-    def accuracy(completions, answer, trainer_state, **_):
-        if trainer_state.global_step == 0:
-            return [None] * len(completions)
-        return right(completions, answer)
-
-    def form(completions, trainer_state, **_):
-        if trainer_state.global_step == 0:
-            return [None] * len(completions)
-        return boxed(completions)
-
     if name in ("gmpo", "clip_cov", "kl_cov"):
         refused(tmp_path, small(name), f"^surrogate='{name}' .*: TRL has no such loss")
         return
-    functions = [form, accuracy] if place % 2 else [accuracy, form]
-    shares = [0.2, 0.8] if place % 2 else [0.8, 0.2]
-    settings = {"reward": functions, "reward_weights": shares, "max_steps": 3}
-    one = trainer(tmp_path, small(name), options={"correct": "accuracy"}, **settings)
-    before = weights(one)
-    trained(one)
-    assert not same(before, weights(one))
+    one = trained_on_two_rewards(tmp_path, name, Judge(silent=1), place % 2 == 0, steps=3)
     trained_on, unscored = logged(one, "workbench/trained", "workbench/unscored")
     assert trained_on[0] == 0 and max(trained_on) > 0
     assert unscored[0] > 0 and unscored[1:] == [0, 0]
-    correct, judged = logged(one, "workbench/correct", "rewards/accuracy/mean")
-    if len(set(one.needs) & {"resampling", "more_problems"}):
-        assert all(0 <= share <= 1 for share in correct)  # TRL's mean is one of several calls
-    else:
-        assert correct == pytest.approx(judged[-len(correct) :])
 
 
 @pytest.mark.parametrize("name", sorted({*EVERY} - {*READING_VERDICTS}))

@@ -1447,9 +1447,14 @@ def test_verls_command_line_reads_the_recipe():
 
 
 def train(out, method, arguments, steps, *further, **keys):
-    """Run the example. The metrics of each step that was trained, by step."""
+    """Run the example. The metrics of each step that was trained, by step.
+
+    The problems are hard ones, to which the tiny model hardly ever gives the same response twice.
+    The advantages of two equal responses, one right and one wrong, would cancel to a gradient of 0.
+    """
     command = [sys.executable, EXAMPLES / "verl_run.py", "--method", method]
     command += ["--arguments", json.dumps(arguments), "--steps", steps, "--out", out]
+    command += ["--levels", 5]
     command += [
         "--set",
         json.dumps({name.replace("__", "."): value for name, value in keys.items()}),

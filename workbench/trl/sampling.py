@@ -133,7 +133,8 @@ class RoundSampler:
         # later.
         self.scored.append(self.sampled + np.flatnonzero(is_scored))
         self.sampled += len(wanted)
-        rollouts = rollouts.take(is_scored)
+        if not is_scored.all():
+            rollouts = rollouts.take(is_scored)
         # After the unscored ones have left, so that the numbers of a problem's rollouts have no
         # gaps.
         rollouts = rollouts.assign(draw=_draws(rollouts, names, before))
@@ -165,7 +166,9 @@ class RoundSampler:
                 for i in range(first, min(first + size, share)):
                     number = process * share + i
                     self._logged.append(self.sampled + number if number < len(wanted) else -1)
-        return rollouts.take(np.arange(len(wanted))), scores[: len(wanted)]
+        if len(padded) > len(wanted):
+            rollouts = rollouts.take(np.arange(len(wanted)))
+        return rollouts, scores[: len(wanted)]
 
     def _sample_share(self, names: list[str]) -> tuple[Rollouts, np.ndarray]:
         """One rollout of this process for each of the problems named, and their scores (R, F)."""

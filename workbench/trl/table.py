@@ -96,11 +96,11 @@ def sampled_table(
             "tokens alone; train with method=None"
         )
     size = len(names)
-    # TRL pads prompts on the left, and the mask says where they are.
-    prompts = [
-        ids[mask.bool()].cpu().numpy()
-        for ids, mask in zip(output["prompt_ids"], output["prompt_mask"])
-    ]
+    # TRL pads prompts on the left, and the mask says where they are. Taken as arrays first: an
+    # operation of torch for every row would cost more than all the rest of this function.
+    padded_prompts = output["prompt_ids"].cpu().numpy()
+    prompt_mask = output["prompt_mask"].bool().cpu().numpy()
+    prompts = [ids[mask] for ids, mask in zip(padded_prompts, prompt_mask)]
     table = Rollouts(
         problem=np.asarray(names),
         prompt=Ragged.of(prompts, np.int32),
