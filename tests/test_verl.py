@@ -94,6 +94,12 @@ def test_a_version_that_is_not_supported_is_named(version):
         compatibility.check_version(version)
 
 
+def test_whatever_needs_verl_asks_for_its_version(monkeypatch):
+    monkeypatch.setattr(compatibility, "installed_version", lambda: "0.8.0")
+    with pytest.raises(ImportError, match=r"^verl 0\.8\.0 is installed, and workbench\.verl works"):
+        verl.register()
+
+
 def test_an_untested_version_warns_and_the_tested_one_does_not(caplog):
     compatibility.check_version("0.9.1")
     assert not caplog.records
@@ -603,6 +609,56 @@ def test_the_recipe_is_what_configuration_says():
     described = keys.pop("trainer.v1.sampler.sampler_kwargs.method")
     assert describe(verl.method_of(named)) == described
     assert recipe == keys
+
+
+# The guide
+
+
+GUIDE = (Path(__file__).parents[1] / "docs/guides/verl.md").read_text()
+
+
+def keys_of_guide(heading):
+    """The keys and values of the first table after a heading of the guide."""
+    section = GUIDE.split(f"\n### {heading}\n")[1].split("\n#")[0]
+    keys = {}
+    for names, values in re.findall(r"^\| (`\w.*?) \| (.*?) \|", section, re.MULTILINE):
+        for name, value in zip(names.split("<br>"), values.split("<br>"), strict=True):
+            keys[name.strip("`")] = yaml.safe_load(value.strip("`"))
+    return keys
+
+
+@pytest.mark.parametrize(
+    "heading, method",
+    [
+        ("PODS", methods.pods(32, 8)),
+        ("DAPO", methods.dapo(8)),
+        ("Knapsack RL", methods.knapsack(8, low=2, up=128)),
+    ],
+)
+def test_the_keys_of_the_guide_are_those_of_configuration(heading, method):
+    keys = keys_of_guide("PODS")
+    named = {
+        name: keys.pop(f"trainer.v1.sampler.sampler_kwargs.{name}")
+        for name in ("method", "arguments")
+    }
+    if heading != "PODS":
+        keys |= keys_of_guide(heading)
+        named = keys.pop("trainer.v1.sampler.sampler_kwargs")
+    keys.pop("algorithm.filter_groups.enable", None)  # named because another value is refused
+    expected = verl.configuration(method)
+    described = expected.pop("trainer.v1.sampler.sampler_kwargs.method")
+    assert describe(verl.method_of(named)) == described
+    assert keys == expected
+
+
+def test_the_guide_explains_every_metric():
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", GUIDE, re.MULTILINE)
+    explained = {name.strip("`") for row in rows for name in row.split(", ")}
+    logged = {*verl_table.LOGGED, "stages", "seconds_schedule"}
+    for name in (*methods.PAPERS, *methods.MORE_PAPERS):
+        if name not in NOT_CARRIED:
+            logged |= getattr(methods, name)().metrics().keys()
+    assert logged <= explained
 
 
 # What runs in verl: estimators and losses

@@ -59,9 +59,7 @@ def explained(error: ImportError) -> ImportError:
     """What to raise when a part of verl cannot be imported: a version that is not supported, or
     what is missing and how to get it.
     """
-    version = installed_version()
-    if version is not None:
-        check_version(version)
+    check_installed()
     return ImportError(f"{error.name or error} is missing; verl has its own environment: {INSTALL}")
 
 
@@ -71,6 +69,13 @@ def installed_version() -> str | None:
         return metadata.version("verl")
     except metadata.PackageNotFoundError:
         return None
+
+
+def check_installed() -> None:
+    """`check_version` of the verl that is installed; nothing without one."""
+    version = installed_version()
+    if version is not None:
+        check_version(version)
 
 
 def check_version(version: str) -> None:
@@ -96,7 +101,6 @@ def check_version(version: str) -> None:
 
 def check_classes(version: str, *kinds: type) -> None:
     """Raise ImportError unless these classes of verl have what ours override or call."""
-    check_version(version)
     for kind in kinds:
         for name, expected in EXPECTED[kind.__name__].items():
             problem = _misfit(kind, name, expected)

@@ -24,7 +24,7 @@ import torch
 
 from workbench.advantages import batch_normalized, group_normalized, leave_one_out, posterior
 from workbench.objectives import IMPORTANCE_SAMPLING, surrogate
-from workbench.verl.compatibility import load
+from workbench.verl.compatibility import check_installed, load
 
 TRAIN = "train"  # the queue's partition of training rows
 ADVANTAGES = "workbench_advantages"  # the queue's column of them, one number a response token
@@ -175,7 +175,9 @@ def register(**advantages: AdvantageFunction) -> None:
         Further estimators of your own: `register(mine=leave_one_out)`. verl refuses a name that it
         knows for another function, so each of these is registered once.
     """
-    # verl is imported only now, so that this module works where verl is not installed.
+    # verl is imported only now, so that this module works where verl is not installed. Another
+    # version may well take these functions, and mean something else by their arguments.
+    check_installed()
     core = load("verl.trainer.ppo.core_algos")
     own = {name: estimator(function) for name, function in advantages.items()}
     for name, function in {**ESTIMATORS, **own}.items():

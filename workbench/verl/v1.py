@@ -59,8 +59,10 @@ IDLE_ROUNDS = 5  # from the start without anything to train on, after which a ru
 # Columns that an old response would need of its own, beside its tokens.
 NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_modal_inputs")
 
+# `model.external_lib` imports this module in the trainer and in every worker. `register` looks at
+# the version of verl first.
+register()
 check_classes(verl.__version__, BaseBuffer, AgentLoopManagerTQ, PPOTrainer, BaseCallback)
-register()  # `model.external_lib` imports this module in the trainer and in every worker
 
 
 class AgentLoopManager(AgentLoopManagerTQ):
