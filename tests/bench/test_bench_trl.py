@@ -31,7 +31,7 @@ from workbench.labs import shipped
 from workbench.trl import GRPOTrainer
 from workbench.verifiers import Math
 
-PROBLEMS, STEPS = 8, 20
+PROBLEMS = 8
 WARMUP = 2  # steps at the start that are not counted
 MODELS = {"clean": ("tiny", problems.arithmetic), "default": ("early-small", problems.chains)}
 VERIFIER = Math(boxed=True)
@@ -86,14 +86,14 @@ class Clock(TrainerCallback):
         self.turns.pass_on(self.place)
 
 
-def make_trainer(out, clock, model, reward, generations, method=None):
-    """A trainer of a step of 8 problems, ours where there is a method."""
+def make_trainer(out, steps, clock, model, reward, generations, method=None):
+    """A trainer of so many steps, each of 8 problems; ours where there is a method."""
     args = trl.GRPOConfig(
         str(out),
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
-        max_steps=WARMUP + STEPS + 1,  # a step ends for the clock where the next one begins
+        max_steps=WARMUP + steps + 1,  # a step ends for the clock where the next one begins
         learning_rate=0.0,
         num_generations=generations,
         per_device_train_batch_size=PROBLEMS * generations,
@@ -116,14 +116,14 @@ def make_trainer(out, clock, model, reward, generations, method=None):
     return trainer
 
 
-def step_seconds(out, *arms):
-    """Seconds of each step of trainers that take turns: a list of `STEPS` numbers for each.
+def step_seconds(out, steps, *arms):
+    """Seconds of each step of trainers that take turns: a list of so many numbers for each.
 
     An arm is the arguments of `make_trainer` after the clock.
     """
     turns = Turns(len(arms))
     clocks = [Clock(turns, i) for i in range(len(arms))]
-    trainers = [make_trainer(out, clock, *arm) for clock, arm in zip(clocks, arms)]
+    trainers = [make_trainer(out, steps, clock, *arm) for clock, arm in zip(clocks, arms)]
     with ThreadPoolExecutor(len(arms)) as threads:
         for future in [threads.submit(trainer.train) for trainer in trainers]:
             future.result()
@@ -138,7 +138,7 @@ def divided(ours, theirs):
 @pytest.mark.parametrize("model", MODELS)
 def test_grpo_through_our_trainer_against_trl_alone(model, benchmark, tmp_path):
     arms = [(model, different, 8, methods.grpo(8)), (model, different, 8)]
-    ours, theirs = benchmark.pedantic(step_seconds, args=(tmp_path, *arms), rounds=1)
+    ours, theirs = benchmark.pedantic(step_seconds, args=(tmp_path, 16, *arms), rounds=1)
     name = f"step in TRL on the {model} model: grpo(8) through ours / TRL alone"
     overhead = ratios.note(name, divided(ours, theirs), "<= 1.05")
     benchmark.extra_info |= {"ratio": overhead}
@@ -147,7 +147,7 @@ def test_grpo_through_our_trainer_against_trl_alone(model, benchmark, tmp_path):
 
 def test_rows_of_advantage_0_are_not_computed(benchmark, tmp_path):
     arms = [("clean", right, 8, methods.grpo(8)), ("clean", right, 8)]
-    ours, theirs = benchmark.pedantic(step_seconds, args=(tmp_path, *arms), rounds=1)
+    ours, theirs = benchmark.pedantic(step_seconds, args=(tmp_path, 6, *arms), rounds=1)
     name = "  the same with rewards of 0 and 1: rows of advantage 0 are left out"
     saved = ratios.note(name, divided(ours, theirs), "<= 1")
     benchmark.extra_info |= {"ratio": saved}
@@ -160,7 +160,7 @@ def test_pods_against_trl_with_as_many_sampled_and_as_many_trained_on(benchmark,
         ("clean", right, 32),
         ("clean", right, 8),
     ]
-    pods, with_32, with_8 = benchmark.pedantic(step_seconds, args=(tmp_path, *arms), rounds=1)
+    pods, with_32, with_8 = benchmark.pedantic(step_seconds, args=(tmp_path, 5, *arms), rounds=1)
     against_32 = divided(pods, with_32)
     saved = ratios.note("step in TRL: pods(32, 8) / TRL with 32 generations", against_32, "<= 1")
     ratios.note("step in TRL: pods(32, 8) / TRL with 8 generations", divided(pods, with_8))
