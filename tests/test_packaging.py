@@ -1,5 +1,6 @@
 """The files that install the package agree with each other."""
 
+import os
 import re
 import subprocess
 import tomllib
@@ -192,11 +193,14 @@ def test_the_files_of_an_open_project_are_there(name):
 
 
 def test_continuous_integration_calls_what_there_is():
-    steps = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["check"][
-        "steps"
-    ]
-    commands = [step["run"] for step in steps if "run" in step]
-    assert {"make lint", "make test", "make docs"} <= set(commands)
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = {step["run"] for step in steps if "run" in step}
+    assert {"make lint", "make test", "make docs", ".ci/try-wheel"} <= commands
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    for command in commands:
+        program, _, target = command.partition(" ")
+        assert target in targets if program == "make" else os.access(ROOT / program, os.X_OK)
     docs = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text())
     assert (ROOT / docs["sphinx"]["configuration"]).exists()
     [installed] = docs["python"]["install"]

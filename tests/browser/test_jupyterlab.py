@@ -1,6 +1,7 @@
 """JupyterLab as a person uses it.
 
-The quickstart is opened in Chromium, every cell is run, and the live figure is watched.
+The quickstart is opened in Chromium, every cell is run, and the live figure is watched. In a second
+notebook the kernel is interrupted in the middle of a run, and the cell is run again.
 
     make test-browser
 
@@ -19,6 +20,7 @@ import urllib.request
 from pathlib import Path
 
 import nbformat
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -34,11 +36,21 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PARAMETERS = {
-    "rounds": 60,
-    "evaluate_every": 30,
-    "held_out": 16,
-}  # sixty rounds redraw the figure about a dozen times
+# A hundred rounds redraw the figure five times.
+PARAMETERS = {"rounds": 100, "evaluate_every": 50, "held_out": 16, "samples": 2}
+# A run that is long enough to be interrupted, and of which every round is checked afterwards.
+INTERRUPTED = 40
+RUN = """
+import workbench as wb
+
+lab = wb.labs.tiny(pool=64, held_out=0)
+run = wb.Run(lab, wb.methods.grpo(4), seed=3, problems_per_round=8, out={out!r})
+"""
+LOOP = f"""
+for row in run.rounds({INTERRUPTED}):
+    pass
+print("rounds in the record:", len(run.record.rounds))
+"""
 PATIENCE = 300  # seconds for what may take long on a busy machine
 SETTINGS = "/lab/api/settings/@jupyterlab/apputils-extension:"
 FINGERPRINT = """cell =>
@@ -72,7 +84,9 @@ def copy_with_parameters(source, target):
 
 @pytest.fixture(scope="module")
 def jupyterlab(browser, tmp_path_factory):
-    """Address and token of a JupyterLab on copies of the notebooks, without anybody's settings."""
+    """Address, token and folder of a JupyterLab on copies of the notebooks, without anybody's
+    settings.
+    """
     home, (port, token) = tmp_path_factory.mktemp("lab"), (_free_port(), "browser-test")
     (home / "notebooks").mkdir()
     for path in (ROOT / "notebooks").glob("*.ipynb"):
@@ -118,7 +132,7 @@ def jupyterlab(browser, tmp_path_factory):
         )
     try:
         _wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, home / "log.txt")
-        yield f"http://127.0.0.1:{port}", token
+        yield f"http://127.0.0.1:{port}", token, home / "notebooks"
     finally:
         server.terminate()  # it shuts its kernels down first
         try:
@@ -145,19 +159,8 @@ def browser():
 
 
 def test_the_quickstart_runs_and_its_figure_is_alive(jupyterlab, browser):
-    address, token = jupyterlab
-    page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.set_default_timeout(PATIENCE * 1000)
-    page.request.put(
-        f"{address}{SETTINGS}notification?token={token}", data={"raw": '{"fetchNews": "false"}'}
-    )
-    page.goto(f"{address}/lab/tree/00_quickstart.ipynb?reset&token={token}")
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for()
-    SHOTS.mkdir(parents=True, exist_ok=True)
-
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page = _opened(browser, jupyterlab, "00_quickstart.ipynb")
+    _choose(page, "Run", "Run All Cells")
     live = page.locator(".jp-CodeCell").filter(has_text="wb.plots.watch").first
     live.scroll_into_view_if_needed()
     seen = _changes(page, live, 3)
@@ -178,6 +181,78 @@ def test_the_quickstart_runs_and_its_figure_is_alive(jupyterlab, browser):
     page.screenshot(path=SHOTS / "jupyterlab-dark.png")
     for name in ("running", "light", "dark"):
         assert (SHOTS / f"jupyterlab-{name}.png").stat().st_size > 20_000
+
+
+def test_an_interrupted_run_loses_nothing(jupyterlab, browser, tmp_path):
+    folder = jupyterlab[2]
+    cells = [
+        nbformat.v4.new_code_cell(RUN.format(out="runs/stopped").strip()),
+        nbformat.v4.new_code_cell(LOOP.strip()),
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "stop.ipynb")
+    page = _opened(browser, jupyterlab, "stop.ipynb")
+    _choose(page, "Run", "Run All Cells")
+
+    # In the middle of the run, and of a round as likely as not.
+    stopped = folder / "runs" / "stopped"
+    deadline = time.monotonic() + PATIENCE
+    while _rounds_in(stopped) < 7:
+        assert time.monotonic() < deadline, f"after {PATIENCE} s the run had not begun"
+        page.wait_for_timeout(50)
+    _choose(page, "Kernel", "Interrupt Kernel")
+    page.locator(".jp-OutputArea-output").filter(has_text="KeyboardInterrupt").first.wait_for()
+    kept = _rounds_in(stopped)
+    page.screenshot(path=SHOTS / "jupyterlab-interrupted.png")
+    assert 7 <= kept < INTERRUPTED
+
+    # The same cell once more, and nothing else.
+    cell = page.locator(".jp-CodeCell").nth(1)
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    page.get_by_text(f"rounds in the record: {INTERRUPTED}").first.wait_for()
+    page.screenshot(path=SHOTS / "jupyterlab-again.png")
+
+    # What is there now is what a run that was never interrupted leaves.
+    names = {}
+    exec(RUN.format(out=str(tmp_path / "whole")), names)
+    for _ in names["run"].rounds(INTERRUPTED, progress=False):
+        pass
+    whole = names["run"].record
+    again = names["wb"].load(stopped)
+    assert again.rounds["round"].tolist() == list(range(1, INTERRUPTED + 1))
+    timings = [name for name in whole.rounds if name.startswith("seconds")]
+    assert again.rounds.drop(columns=timings).equals(whole.rounds.drop(columns=timings))
+    assert again.rollouts().equals(whole.rollouts())
+
+
+def _opened(browser, jupyterlab, name):
+    """A page with a notebook whose kernel is ready."""
+    address, token, _ = jupyterlab
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(PATIENCE * 1000)
+    page.request.put(
+        f"{address}{SETTINGS}notification?token={token}", data={"raw": '{"fetchNews": "false"}'}
+    )
+    page.goto(f"{address}/lab/tree/{name}?reset&token={token}")
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for()
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    return page
+
+
+def _choose(page, menu, entry):
+    """Click on an entry of a menu of JupyterLab."""
+    page.get_by_role("menuitem", name=menu, exact=True).click()
+    page.get_by_role("menuitem", name=entry, exact=True).click()
+
+
+def _rounds_in(path):
+    """How many rounds a record has so far, 0 before it begins."""
+    try:
+        return pq.read_metadata(path / "rounds.parquet").num_rows
+    except FileNotFoundError:
+        return 0
 
 
 def _changes(page, cell, number):

@@ -37,7 +37,11 @@ def quickstart(rounds: int, seed: int, out: str, figures: str) -> None:
     figure.savefig(folder / "quickstart.svg", metadata={"Date": None})
     figure.savefig(folder / "quickstart.png", dpi=150)
     say(f"\nfigure    {folder / 'quickstart.svg'} (and .png)")
-    say("notebook  make lab, then open notebooks/00_quickstart.ipynb")
+    # An installed package has no notebooks beside it.
+    if Path("notebooks", "00_quickstart.ipynb").exists():
+        say("notebook  make lab, then open notebooks/00_quickstart.ipynb")
+    else:
+        say(f"report    python -m workbench show {out} --html report.html")
 
 
 def run(

@@ -2,15 +2,11 @@
 
 Records are compared by their settings: a list is divided by `runs.labelled`, and functions that
 show one method's seeds refuse records of several.
-
-`python -m workbench.plots.curves` draws the README's picture from the recorded runs in
-`data/runs/tiny-grpo`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -709,19 +705,3 @@ def _check_known(names: Iterable[Any], wanted: Iterable[Any], what: str) -> None
     if unknown:
         known = ", ".join(map(str, sorted(names, key=str)))
         raise ValueError(f"{unknown[0]!r} is not {what}; there are {known}")
-
-
-def main() -> None:
-    """Draw figures/readme.png."""
-    from workbench import labs
-    from workbench.analysis.runs import load_all
-
-    runs = load_all(labs.shipped("runs"))["tiny-grpo"]
-    target = Path("figures") / "readme.png"
-    target.parent.mkdir(exist_ok=True)
-    summary(runs).savefig(target, dpi=150)
-    print(target)
-
-
-if __name__ == "__main__":
-    main()
