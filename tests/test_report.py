@@ -21,6 +21,7 @@ from workbench.reports import report
 from workbench.reports.figures import _inline
 from workbench.reports.page import TEMPLATES
 from workbench.reports.responses import responses
+from workbench.reports.tables import comparison
 
 HOSTILE = [
     "</td></tr></table><script>alert(1)</script>",
@@ -215,6 +216,32 @@ def test_every_filter_offers_what_the_rows_have(page):
             assert row[f"data-{name}"] in options
     # The script shows the form, so there are no controls that do nothing without it.
     assert "hidden" in page.all("form")[0][0]
+
+
+def test_right_answers_are_shown_where_the_lab_can_make_the_problems_again(runs, tmp_path):
+    told = responses(find([runs]), 60)
+    assert told["heads"][:4] == ["run", "round", "problem", "right answer"]
+    for row in told["rows"]:
+        question = row["problem"].rpartition("/")[2].rstrip("=")
+        assert row["answer"] == str(eval(question))
+    # The same lab with other problems, of which the manifest says a digest alone.
+    shutil.copytree(runs / "grpo" / "seed-0", tmp_path / "own")
+    manifest = json.loads((tmp_path / "own" / "manifest.json").read_text())
+    manifest["data"]["problems"] = "another"
+    (tmp_path / "own" / "manifest.json").write_text(json.dumps(manifest))
+    other = responses(find([tmp_path / "own"]), 60)
+    assert "right answer" not in other["heads"]
+    assert {row["answer"] for row in other["rows"]} == {""}
+
+
+def test_an_interval_of_one_seed_is_no_number(runs, tmp_path):
+    for label in ("grpo", "pods"):
+        shutil.copytree(runs / label / "seed-0", tmp_path / label / "seed-0")
+    groups = find([tmp_path / "grpo", tmp_path / "pods"])
+    table, _ = comparison(groups)
+    cells = [cell for _, rows in table["groups"] for row in rows for cell in row]
+    assert "needs two seeds" in cells
+    assert not [cell for cell in cells if "nan" in str(cell)]
 
 
 def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):

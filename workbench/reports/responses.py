@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from workbench import labs
 from workbench.records import Record
 
 ROUNDS_SHOWN = 6  # rounds of a run that responses come from
 ROLLOUTS_A_ROUND = 16  # fewest that are worth another round
 HEAD = 240  # letters of a response that are shown at once
 LIMIT = 4000  # letters of a response that the page holds
+MOST_MADE = 4096  # problems that are made again to show their answers
 COLUMNS = (
     "problem",
     "text",
@@ -37,7 +39,8 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
     Returns
     -------
     dict
-        rows, several (whether there is more than one run), heads, filters and note.
+        rows, several (whether there is more than one run), answered (whether right answers are
+        known), heads, filters and note.
     """
     runs = [(label, record) for label, group in groups.items() for record in group]
     # The same for every run, so that a long one does not push out the others.
@@ -46,10 +49,18 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
     for label, record in runs:
         rows += _sampled(f"{label}, seed {record.manifest['seed']}", record, share)
     rows = rows[:most]
+    answers: dict[str, str] = {}
+    for _, record in runs:
+        answers |= _gold_answers(record)
+    for row in rows:
+        row["answer"] = answers.get(row["problem"], "")
 
     # With one run, a column and a filter that always say the same are left out.
     several = len(runs) > 1
     heads = ["round", "problem", "response", "verdict", "reward", "advantage", "training"]
+    answered = any(row["answer"] for row in rows)
+    if answered:
+        heads.insert(2, "right answer")
     filters = [
         ("round", "round", sorted({row["round"] for row in rows})),
         ("reward", "reward", _distinct(row["bucket"] for row in rows)),
@@ -59,7 +70,14 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
         heads = ["run", *heads]
         filters = [("run", "run", _distinct(row["run"] for row in rows)), *filters]
     note = NOTE if rows else _why_none([record for _, record in runs], most)
-    return {"rows": rows, "several": several, "heads": heads, "filters": filters, "note": note}
+    return {
+        "rows": rows,
+        "several": several,
+        "answered": answered,
+        "heads": heads,
+        "filters": filters,
+        "note": note,
+    }
 
 
 def kept_rollouts(
@@ -77,6 +95,28 @@ def rounds_with_rollouts(record: Record) -> list[int]:
     """Numbers of the rounds whose rollouts the record has."""
     parts = (record.path / "rollouts").glob("*.parquet")
     return sorted(int(part.stem) for part in parts if part.stem.isdecimal())
+
+
+def _gold_answers(record: Record) -> dict[str, str]:
+    """The gold answers by problem, as far as the embedded lab can make the run's problems again.
+
+    A record has no texts of problems. The ids of this lab's problems hold the question.
+    """
+    config = record.manifest["lab"]
+    pool = config.get("pool")
+    # No other lab is made here: its problems may be files of somebody else's choice.
+    is_small = isinstance(pool, int) and pool <= MOST_MADE
+    if config.get("lab") != "tiny" or not is_small:
+        return {}
+    try:
+        # Without the held-out problems, which nothing is trained on.
+        problems = labs.from_config({**config, "held_out": 0}).problems
+    except (ValueError, OSError):
+        return {}
+    recorded = record.manifest.get("data") or {}
+    if recorded.get("problems") != problems.digest:
+        return {}
+    return {problem.id: problem.answer for problem in problems}
 
 
 def _why_none(records: Sequence[Record], most: int) -> str:

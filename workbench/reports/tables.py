@@ -147,6 +147,8 @@ def _compared(row: pd.Series) -> list[str]:
     if not np.isfinite(row.get("difference", np.nan)):
         return [*shown, "", "", ""]
     interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
+    if not np.isfinite(row["low"]):
+        interval = "needs two seeds"
     return [*shown, f"{row['difference']:+.3f}", interval, f"{row['better']:.0%}"]
 
 
