@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench import labs
+from workbench.problems import Pool
 from workbench.records import Record
 
 ROUNDS_SHOWN = 6  # rounds of a run that responses come from
@@ -114,7 +115,7 @@ def _gold_answers(record: Record) -> dict[str, str]:
     except (ValueError, OSError):
         return {}
     recorded = record.manifest.get("data") or {}
-    if recorded.get("problems") != problems.digest:
+    if not isinstance(problems, Pool) or recorded.get("problems") != problems.digest:
         return {}
     return {problem.id: problem.answer for problem in problems}
 
