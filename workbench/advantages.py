@@ -341,37 +341,39 @@ def pkpo(rewards: Any, groups: Any, *, k: int = 4, baseline: str = "minus_one") 
     whole_number("k", k, 1)
     one_of("baseline", baseline, ("minus_one", "none"))
     advantages = np.zeros(len(rewards))
-    for group, size in enumerate(sizes):
-        if size < k:
-            continue
-        rows = np.flatnonzero(inverse == group)
-        order = rows[np.argsort(rewards[rows], kind="stable")]
-        advantages[order] = _best_of_k(rewards[order], k, baseline)
+    # Group by group, the rewards of each ascending; then all groups of one size at once.
+    order = np.lexsort((rewards, inverse))
+    starts = np.cumsum(sizes) - sizes
+    for size in np.unique(sizes[sizes >= k]):
+        of_size = np.flatnonzero(sizes == size)
+        rows = order[starts[of_size, None] + np.arange(size)]
+        advantages[rows] = _best_of_k(rewards[rows], k, baseline)
     return advantages
 
 
 def _best_of_k(ascending: np.ndarray, k: int, baseline: str) -> np.ndarray:
-    """PKPO's values for one group's rewards in ascending order, (n,)."""
-    n = len(ascending)
+    """PKPO's values for the rewards of groups of one size, each ascending, (G, n)."""
+    groups, n = ascending.shape
     if k == 1:
         mapped = ascending / n
-        return mapped - mapped.mean() if baseline == "minus_one" else mapped
+        return mapped - mapped.mean(axis=1, keepdims=True) if baseline == "minus_one" else mapped
     # A k-subset whose maximum is at position j (from 0) holds k - 1 of the j lower ones.
     total = math.comb(n, k)
     position = np.arange(n)
     as_maximum = np.array([math.comb(j, k - 1) for j in position]) / total
     with_another = np.array([math.comb(j - 1, k - 2) if j else 0 for j in position]) / total
     # Position i is in subsets of maximum j > i together with k - 2 of the j - 1 others below j.
-    higher = np.concatenate([np.cumsum((with_another * ascending)[::-1])[::-1][1:], [0.0]])
+    from_behind = np.cumsum((with_another * ascending)[:, ::-1], axis=1)[:, ::-1]
+    higher = np.concatenate([from_behind[:, 1:], np.zeros((groups, 1))], axis=1)
     mapped = as_maximum * ascending + higher
     if baseline == "none":
         return mapped
     # Without position i the maximum of its subsets is: that of the other k - 1 where i was the
     # highest, and the same as before everywhere else.
-    without = np.zeros(n)
+    below = np.array([math.comb(j, k - 2) for j in position]) / total
+    without = np.zeros_like(ascending)
     for i in position:
-        below = np.array([math.comb(j, k - 2) for j in range(i)]) / total
-        without[i] = (below * ascending[:i]).sum() + higher[i]
+        without[:, i] = (below[:i] * ascending[:, :i]).sum(axis=1) + higher[:, i]
     return mapped - without
 
 
