@@ -15,28 +15,34 @@ TABLE = {}
 COLUMNS = ("measured", "median", "least", "most", "n", "wanted", "met", "unit", "machine")
 
 
-def seconds(job):
-    """Wall-clock seconds of one call."""
-    start = time.perf_counter()
+# For jobs that compute on one thread of this process. On an idle machine it shows what the clock on
+# the wall shows, and on a busy one other programs do not count.
+OF_THE_PROCESS = time.process_time
+
+
+def seconds(job, clock=time.perf_counter):
+    """Seconds of one call, by the clock on the wall or another one."""
+    start = clock()
     job()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def turns(*jobs, repeats=7, warmup=1):
-    """Wall-clock seconds of the jobs, called one after the other `repeats` times.
+def turns(*jobs, repeats=7, warmup=1, clock=time.perf_counter):
+    """Seconds of the jobs, called one after the other `repeats` times.
 
     A list for each job.
     """
     for _ in range(warmup):
         for job in jobs:
             job()
-    spent = [[seconds(job) for job in jobs] for _ in range(repeats)]
+    spent = [[seconds(job, clock) for job in jobs] for _ in range(repeats)]
     return [list(column) for column in zip(*spent)]
 
 
-def ratio(ours, theirs, repeats=7, warmup=1):
+def ratio(ours, theirs, repeats=7, warmup=1, clock=time.perf_counter):
     """Ratios of the seconds of ours() to those of theirs(), one for each repeat, sorted."""
-    return sorted(a / b for a, b in zip(*turns(ours, theirs, repeats=repeats, warmup=warmup)))
+    spent = turns(ours, theirs, repeats=repeats, warmup=warmup, clock=clock)
+    return sorted(a / b for a, b in zip(*spent))
 
 
 def exponents(sizes, costs):

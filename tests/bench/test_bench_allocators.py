@@ -59,7 +59,10 @@ def test_dynamic_program(benchmark):
 def test_a_round_against_the_dynamic_program():
     p = rates(256, "spread")
     ours, theirs = ratios.turns(
-        lambda: knapsack(p, 2048), lambda: dynamic_program(p, 2048), repeats=5
+        lambda: knapsack(p, 2048),
+        lambda: dynamic_program(p, 2048),
+        repeats=5,
+        clock=ratios.OF_THE_PROCESS,
     )
     ratios.note("knapsack 256 problems, 2,048 rollouts", 1000 * np.array(ours), unit="ms")
     median = ratios.note(
@@ -75,7 +78,9 @@ def test_growth_to_a_million():
     sizes = [10_000, 100_000, 1_000_000]
     p = {size: rates(size, "spread") for size in sizes}
     spent = ratios.turns(
-        *(lambda size=size: knapsack(p[size], 8 * size) for size in sizes), repeats=3
+        *(lambda size=size: knapsack(p[size], 8 * size) for size in sizes),
+        repeats=3,
+        clock=ratios.OF_THE_PROCESS,
     )
     ratios.note("knapsack 1,000,000 problems, 8,000,000 rollouts", spent[-1], unit="s")
     exponent = ratios.note(

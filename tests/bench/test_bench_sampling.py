@@ -54,6 +54,7 @@ def test_sampling(material, problems, n, repeats):
         lambda: limit.generation(ours_drawn[-1]),
         repeats=repeats,
         warmup=int(n == 8),
+        clock=ratios.OF_THE_PROCESS,
     )
     ours_rate = [drawn.lengths.sum() for drawn in ours_drawn[-repeats:]] / np.array(ours_seconds)
     theirs_rate = theirs_drawn[-repeats:] / np.array(theirs_seconds)

@@ -8,7 +8,7 @@ sizes, and what is wanted is that ten times as much takes no more than about ten
 `docs/speed.md` says which ones they are.
 """
 
-import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -138,7 +138,7 @@ def a_round():
     spent = []
     rounds = run.rounds(7, progress=False)
     for _ in range(7):
-        spent.append(ratios.seconds(lambda: next(rounds)))
+        spent.append(ratios.seconds(lambda: next(rounds), ratios.OF_THE_PROCESS))
     rounds.close()
     return float(np.median(spent[2:]))
 
@@ -231,9 +231,7 @@ def measure(value, pool, stored, repeats, warmup=True):
         job(2)
     spent = []
     for number in range(3, 3 + repeats):
-        started = time.perf_counter()
-        job(number)
-        spent.append(time.perf_counter() - started)
+        spent.append(ratios.seconds(partial(job, number), ratios.OF_THE_PROCESS))
     return np.array(spent)
 
 
