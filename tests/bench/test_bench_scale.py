@@ -249,8 +249,8 @@ def test_ten_times_as_much_takes_ten_times_as_long(value, pools, stored, a_round
     spent = [measure(value, pools[size], stored[size], 1, warmup) for size in SIZES]
     name = f"a million, {name_of(value)}"
     ratios.note(f"{name}: its seconds / those of a round", spent[-1] / a_round)
-    exponent = ratios.note(f"{name}: exponent of time", ratios.exponents(SIZES, spent), "<= 1.3")
-    assert exponent < 1.6
+    exponent = ratios.note(f"{name}: exponent of time", ratios.exponents(SIZES, spent), "<= 1.5")
+    assert exponent < 1.8
 
 
 def test_every_value_of_the_slots_is_measured():
