@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.bench import ratios
-from workbench.rollouts import Rollouts
-from workbench.selectors import MaxReward, MaxVariance, Random, Rejection, max_variance
+from workbench.selectors import max_variance
 
 PROBLEMS, SIZE = 256, 64
 
@@ -20,12 +19,6 @@ def straightforward(rewards, m):
 @pytest.fixture(scope="module")
 def rewards():
     return np.random.default_rng(0).normal(size=PROBLEMS * SIZE)
-
-
-@pytest.fixture(scope="module")
-def rollouts(rewards):
-    names = np.repeat([f"problem/{i:05d}" for i in range(PROBLEMS)], SIZE)
-    return Rollouts(problem=names, reward=rewards, correct=rewards > 1)
 
 
 @pytest.mark.benchmark(group="a round of 256 problems x 64 rollouts")
@@ -43,15 +36,6 @@ def test_max_variance_of_a_round_straightforward(benchmark, rewards):
         np.testing.assert_allclose(
             np.take_along_axis(table, np.array(slow), 1).var(1), rewards[kept].var(1), rtol=1e-12
         )
-
-
-@pytest.mark.benchmark(group="a round of 256 problems x 64 rollouts")
-@pytest.mark.parametrize(
-    "selector", [MaxVariance(16), MaxReward(16), Random(16), Rejection()], ids=repr
-)
-def test_selectors(benchmark, rollouts, selector):
-    generator = np.random.default_rng(0)
-    assert len(benchmark(selector, rollouts, generator))
 
 
 def test_a_round_against_the_straightforward_selection(rewards):
