@@ -4,6 +4,7 @@ Records in `data/runs/first-lab` are of the first version of the lab. They stay 
 figures of some notebooks come from them, until they are made again.
 """
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.labs import shipped
-from workbench.sweeps import grids
-from workbench.sweeps.cases import PARAMETERS, prepare
+from workbench.labs import REGIMES, shipped
+from workbench.sweeps import grids, leaderboard
+from workbench.sweeps.cases import PARAMETERS, lacks_rollouts, prepare
 from workbench.utils.descriptions import differences
 
 ROOT = Path(__file__).parent.parent
@@ -26,11 +27,16 @@ SETTINGS = ("problems_per_round", "mini_batches", "learning_rate", "evaluate_eve
 
 def recorded():
     """Case of the grid and record of every run of a grid that is in the repository."""
+    planned = {path.stem: grids.read(path, ROOT / "runs" / path.stem) for path in GRIDS}
+    # The leaderboard's grid is also run in other labs, each with a folder of its own.
+    for base, size, regime in itertools.product(("early", "late"), ("small", "large"), REGIMES):
+        plan = leaderboard.plan(lab={"base": base, "size": size, "regime": regime})
+        planned[plan.folder.name] = plan.cases() if plan.folder.exists() else []
     runs = {}
-    for path in GRIDS:
-        for case in grids.read(path, ROOT / "runs" / "sweeps" / path.stem):
+    for name, cases in planned.items():
+        for case in cases:
             if case.record.exists():
-                runs[f"{path.stem}/{case.name}"] = (case, wb.load(case.record, strict=True))
+                runs[f"{name}/{case.name}"] = (case, wb.load(case.record, strict=True))
     return runs
 
 
@@ -65,8 +71,15 @@ def test_a_record_is_whole_and_has_the_rounds_and_settings_of_its_grid(name):
     # What a grid leaves open is a default of `Run`.
     decided = [key for key in SETTINGS if values[key] is not None]
     assert {key: arguments[key] for key in decided} == {key: values[key] for key in decided}
-    assert record.rounds["round"].tolist() == list(range(1, values["rounds"] + 1))
-    assert record.evals["round"].max() == values["rounds"]
+    rounds = len(record.rounds)
+    assert record.rounds["round"].tolist() == list(range(1, rounds + 1))
+    assert record.evals["round"].max() == rounds
+    # A run that goes on for its rollouts does so from evaluation to evaluation.
+    if values["rollouts"] is None:
+        assert rounds == values["rounds"]
+    else:
+        assert rounds >= values["rounds"] and rounds % values["evaluate_every"] == 0
+        assert not lacks_rollouts(values, record.rounds)
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -130,6 +130,8 @@ def read(
     Parameters
     ----------
     groups : Record, list of Record, or dict from label to records
+        What this function has returned is taken as it is, so that several tables of the same runs
+        need not read the records again.
     y : str
         "accuracy" (avg@k), "greedy", or "pass@2", "pass@8", ... up to the samples of a problem.
     levels : list of int, optional
@@ -149,6 +151,8 @@ def read(
         For runs without an evaluation, with other held-out problems, or without two common rounds.
     """
     one_of("grid", grid, GRIDS)
+    if _are_courses(groups):
+        return groups
     groups = arms(groups)
     # Other held-out problems make all scores incomparable, so this comes before any score is
     # read.
@@ -233,8 +237,7 @@ def comparable(groups: Any) -> None:
 
 def common_budget(groups: Any, unit: str | Unit) -> float:
     """The largest budget that every run had reached by its last evaluation on the common grid."""
-    # Whoever has read the courses need not read the records again.
-    courses = groups if _are_courses(groups) else read(groups)
+    courses = read(groups)
     return min(float(course.places(unit)[-1]) for course in each(courses))
 
 
@@ -254,7 +257,7 @@ def _are_courses(groups: Any) -> bool:
     if not isinstance(groups, dict) or not groups:
         return False
     # Records come in lists, courses in dicts by seed.
-    return isinstance(next(iter(groups.values())), dict)
+    return all(isinstance(by_seed, dict) for by_seed in groups.values())
 
 
 def _evaluations(record: Record) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
 # The keys of `look.UNITS` once more: that module loads matplotlib, and help should not wait for it.
 UNITS = ("seconds", "flops", "rollouts", "round")
 # Commands that go on where they stopped when they are called again.
-RESUMABLE = ("quickstart", "run", "resume", "sweep")
+RESUMABLE = ("quickstart", "run", "resume", "sweep", "leaderboard")
 
 # click fills paragraphs, but keeps the lines of one that begins with \b.
 EPILOG = """\b
@@ -317,6 +317,74 @@ def sweep(**options: Any) -> None:
     from workbench.cli import train
 
     train.sweep(**options)
+
+
+@main.command(
+    epilog=examples(
+        "leaderboard",
+        "leaderboard --only grpo --only knapsack --seeds 3 --out runs/two",
+        "leaderboard --add mine=my_methods:mine",
+        "leaderboard --base late --jobs 2",
+        "leaderboard --table",
+    )
+)
+@click.argument("grid", type=click.Path(), required=False)
+@click.option("--seeds", type=click.IntRange(1), help="Seeds of each method. Default: the grid's.")
+@click.option(
+    "--only", multiple=True, metavar="LABEL", help="Only the method of this label. Repeatable."
+)
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="LABEL=MODULE:FUNCTION",
+    help="A method of your own, which FUNCTION returns. This runs the code of MODULE. Repeatable.",
+)
+@click.option(
+    "--base",
+    default="early",
+    show_default=True,
+    type=click.Choice(["early", "late"]),
+    help="The base model of the lab.",
+)
+@click.option(
+    "--size",
+    default="small",
+    show_default=True,
+    type=click.Choice(["small", "large"]),
+    help="The size of the base model.",
+)
+@click.option(
+    "--regime",
+    default="spread",
+    show_default=True,
+    type=click.Choice(["spread", "knapsack", "ar3po", "mixed"]),
+    help="How hard the training problems are for the base model.",
+)
+@click.option(
+    "--table", "only_table", is_flag=True, help="Make no runs: only the table of what is recorded."
+)
+@click.option("--out", help="Directory of records, logs and table. Default: where the grid says.")
+@click.option(
+    "--jobs", type=click.IntRange(1), help="Runs side by side. Default: one for each core."
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="A Ray cluster: auto or its address, or local to start one on this machine.",
+)
+@print_json
+def leaderboard(**options: Any) -> None:
+    """Every method against GRPO at equal cost, with intervals.
+
+    Makes the runs of GRID that are missing, the first seed of all methods before the second, and
+    then a table: what each method needs to GRPO's target in rollouts, FLOPs, seconds and rounds,
+    how accurate it is at an equal number of rollouts, and which one is the cheapest at which price
+    of sampling. GRID is a YAML file as of the command sweep; without it, the one that comes with
+    this package. The same command goes on where it was stopped.
+    """
+    from workbench.cli import leaderboard as board
+
+    board.leaderboard(**options)
 
 
 @main.command(

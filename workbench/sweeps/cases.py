@@ -7,20 +7,30 @@ killed has none, and the next start goes on from the record's last checkpoint.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib
 import json
 import os
 import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workbench.utils.validation import one_of, whole_number
+from workbench.utils.validation import did_you_mean, one_of, shown, whole_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.labs import Lab
+    from workbench.methods import Method
+    from workbench.run import Run
 
 # The parameters of a run that does not go through a notebook, with their defaults; None is that of
 # `Run`. `lab` has the arguments of the lab and perhaps its "name"; `columns` says what is kept of
-# the rollouts; `cost` is how many seconds the run is expected to take.
+# the rollouts; `cost` is how many seconds the run is expected to take. With `rollouts`, a run that
+# has sampled fewer after its `rounds` goes on until it has sampled so many.
 PARAMETERS: dict[str, Any] = {
     "label": None,
     "method": "grpo",
@@ -28,6 +38,7 @@ PARAMETERS: dict[str, Any] = {
     "settings": {},
     "lab": {},
     "rounds": 200,
+    "rollouts": None,
     "seed": 0,
     "problems_per_round": None,
     "mini_batches": None,
@@ -37,8 +48,21 @@ PARAMETERS: dict[str, Any] = {
     "columns": "none",
     "cost": None,
 }
-NOT_OF_RUN = ("label", "method", "arguments", "settings", "lab", "rounds", "columns", "cost")
+NOT_OF_RUN = (
+    "label",
+    "method",
+    "arguments",
+    "settings",
+    "lab",
+    "rounds",
+    "rollouts",
+    "columns",
+    "cost",
+)
 KEPT_COLUMNS = ("none", "outcomes", "scores", "all")
+# A run goes on for its rollouts up to so many times its rounds. A method that samples next to
+# nothing would otherwise never end.
+MOST_ROUNDS = 10
 
 
 class NotebookError(RuntimeError):
@@ -61,6 +85,9 @@ class Case:
         What it runs through; None for a run made directly.
     sets_out : bool
         Whether the notebook's parameter `out` is set to the record.
+    own : str
+        "module:function" that makes the method, in place of a name. Whoever starts the sweep may
+        say so, see `runner.sweep`. A grid cannot, since this imports a module.
     """
 
     name: str
@@ -69,6 +96,7 @@ class Case:
     logs: Path
     notebook: Path | None = None
     sets_out: bool = False
+    own: str = ""
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -103,6 +131,8 @@ class Case:
         # What a run is expected to cost changes nothing about what it does. Of a notebook only the
         # code counts, so that texts and outputs may be edited between two starts.
         parts: list[Any] = [{**self.values, "cost": None}]
+        if self.own:
+            parts.append(self.own)
         if self.notebook is not None:
             cells = json.loads(self.notebook.read_text())["cells"]
             parts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -149,16 +179,21 @@ def prepare(case: Case) -> Any:
     values = {**PARAMETERS, **case.values}
     one_of("columns", values["columns"], KEPT_COLUMNS)
     whole_number("rounds", values["rounds"], 1)
-    lab = dict(named.mapping("lab", values["lab"]))
+    if values["rollouts"] is not None:
+        whole_number("rollouts", values["rollouts"], 1)
     options = {
         name: value
         for name, value in values.items()
         if value is not None and name not in NOT_OF_RUN
     }
+    if case.own:
+        method = imported_method(case.own)
+    else:
+        method = named.method(values["method"], values["arguments"], values["settings"])
     complete = is_complete(case)
     run = Run(
-        named.lab(lab.pop("name", "tiny"), lab),
-        named.method(values["method"], values["arguments"], values["settings"]),
+        _lab(json.dumps(dict(named.mapping("lab", values["lab"])), sort_keys=True)),
+        method,
         out=None if complete else case.record,
         **options,
     )
@@ -174,8 +209,56 @@ def is_complete(case: Case) -> bool:
     if not (case.record / "manifest.json").exists():
         return False
     record = load(case.record)
-    rounds = {**PARAMETERS, **case.values}["rounds"]
-    return "thinned" in record.manifest and len(record.rounds) >= rounds
+    if "thinned" not in record.manifest:
+        return False
+    values = {**PARAMETERS, **case.values}
+    return len(record.rounds) >= values["rounds"] and not lacks_rollouts(values, record.rounds)
+
+
+@functools.lru_cache(maxsize=1)
+def _lab(text: str) -> Lab:
+    """The lab with these arguments, as JSON. Runs that follow one another mostly share it."""
+    from workbench import named
+
+    options = json.loads(text)
+    return named.lab(options.pop("name", "tiny"), options)
+
+
+def lacks_rollouts(values: dict[str, Any], table: pd.DataFrame) -> bool:
+    """Whether a run with this table of rounds has to go on for the rollouts that it should have."""
+    if values["rollouts"] is None or len(table) >= MOST_ROUNDS * values["rounds"]:
+        return False
+    return bool(table["rollouts"].sum() < values["rollouts"])
+
+
+def imported_method(name: str) -> Method:
+    """The method that a function of the caller's own returns; this runs the code of its module.
+
+    Parameters
+    ----------
+    name : str
+        "module:function", found as Python finds modules: installed, or in the working directory.
+    """
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise ValueError(f"{name!r}: module:function is needed, such as my_methods:mine")
+    from workbench.methods import Method
+
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{name!r}: there is no module {error.name}; it is looked for among what is installed "
+            "and in the working directory"
+        ) from None
+    functions = vars(module)
+    if function_name not in functions:
+        nearest = did_you_mean(function_name, functions)
+        raise ValueError(f"{name!r}: {module_name} has no {function_name}{nearest}")
+    made = functions[function_name]()
+    if not isinstance(made, Method):
+        raise ValueError(f"{name!r}: it returned {shown(made)}; a workbench.Method is needed")
+    return made
 
 
 def run_directly(case: Case) -> dict[str, Any]:
@@ -185,9 +268,7 @@ def run_directly(case: Case) -> dict[str, Any]:
     values = {**PARAMETERS, **case.values}
     run = prepare(case)
     if not is_complete(case):
-        # Of a run with all its rounds, this makes the last evaluation where it is missing.
-        for _ in run.rounds(values["rounds"], progress=False):
-            pass
+        _train(run, values)
     # The last step, since a thinned record cannot go on. `is_complete` relies on that.
     if values["columns"] != "all":
         thin(case.record, kept_columns(values["columns"]))
@@ -204,6 +285,20 @@ def run_directly(case: Case) -> dict[str, Any]:
         results["accuracy"] = round(float(curve["accuracy"].iloc[-1]), 4)
         results["greedy"] = round(float(curve["greedy"].iloc[-1]), 4)
     return results
+
+
+def _train(run: Run, values: dict[str, Any]) -> None:
+    """Make the rounds of a run, and those that it needs for its rollouts."""
+    rounds = values["rounds"]
+    while True:
+        # Of a run with all its rounds, this makes the last evaluation where it is missing.
+        for _ in run.rounds(rounds, progress=False):
+            pass
+        if not lacks_rollouts(values, run.record.rounds):
+            return
+        # From evaluation to evaluation, so that the last one is of the end. A run that was killed
+        # comes past the same numbers of rounds again.
+        rounds += run.evaluate_every or 1
 
 
 def kept_columns(name: str) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ LONGEST_NAME = 120
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
-def read(grid: Any, out: Path) -> list[Case]:
+def read(grid: Any, out: Path, own: Mapping[str, str] | None = None) -> list[Case]:
     """The runs of a grid in order, their names and parameters checked.
 
     Parameters
@@ -54,13 +54,15 @@ def read(grid: Any, out: Path) -> list[Case]:
         A YAML file, or its content with paths relative to the working directory.
     out : Path
         Directory of the sweep.
+    own : dict from label to "module:function", optional
+        Methods of the caller's own, for the cases with these labels.
 
     Raises
     ------
     ValueError, FileNotFoundError
         For what is wrong with the grid, with the closest name that would be right.
     """
-    base, content = _content(grid)
+    base, content = read_content(grid)
     for key in content:
         _check_known("key", key, KEYS)
     for key in ("notebook", "folder"):
@@ -74,6 +76,7 @@ def read(grid: Any, out: Path) -> list[Case]:
 
     axes = _axes(content)
     varied = _varied(content)
+    own = dict(own or {})
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
     for choice in itertools.product(*axes):
@@ -85,15 +88,27 @@ def read(grid: Any, out: Path) -> list[Case]:
         # A notebook that declares `out` as a text writes its record there, unless the grid says
         # where.
         sets_out = types.get("out") == "str" and "out" not in values
-        cases[name] = Case(name, values, records / name, out / LOGS / name, notebook, sets_out)
+        function = own.get(values.get("label"), "")
+        cases[name] = Case(
+            name, values, records / name, out / LOGS / name, notebook, sets_out, function
+        )
+    labels = {case.values.get("label") for case in cases.values()}
+    for label in own:
+        _check_known("label", label, [each for each in labels if each])
     return list(cases.values())
 
 
 # Reading
 
 
-def _content(grid: Any) -> tuple[Path, dict[str, Any]]:
-    """The directory that paths are relative to, and the content of a grid."""
+def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
+    """The directory that paths are relative to, and the content of a grid.
+
+    Parameters
+    ----------
+    grid : path or dict
+        As in `read`. Nothing but the form of the file is checked here.
+    """
     if isinstance(grid, dict):
         return Path.cwd(), grid
     import yaml

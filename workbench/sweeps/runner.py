@@ -1,4 +1,4 @@
-"""Working through a grid: the runs that are missing, the longest first, one process a core.
+"""Working through a grid: the runs that are missing, several at a time, one process a core.
 
 On disk, under the output directory: `sweep.json`, what is run; `results.csv`; the records, in
 LABEL/seed-N, unless the grid names another folder for them; and the directory logs/LABEL/seed-N of
@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,8 @@ def sweep(
     jobs: int | None = None,
     ray: str | None = None,
     gpus: float = 0.0,
+    own: Mapping[str, str] | None = None,
+    by_seed: bool = False,
     report: Callable[[str], Any] = print,
 ) -> pd.DataFrame:
     """Make the runs of a grid.
@@ -55,6 +57,13 @@ def sweep(
         an address for a running cluster.
     gpus : float
         GPUs that each run takes on Ray.
+    own : dict from label to "module:function", optional
+        The cases with these labels take the `Method` that this function returns, in place of a
+        method by name. It is imported by the processes that run, from what is installed or from the
+        working directory, so its code runs. A grid cannot ask for that.
+    by_seed : bool
+        All runs of the lowest seed first, then those of the next one, so that what has been made
+        can be compared at any time. False makes the longest run first, which ends soonest.
     report : function
         Called with a line of text at the start and for each run that ends.
 
@@ -73,7 +82,7 @@ def sweep(
     _check_arguments(jobs, ray, gpus)
     name = "grid" if isinstance(grid, dict) else Path(grid).stem
     out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
-    cases = read(grid, out)
+    cases = read(grid, out, own)
     # Before the lock, which is the first file that a sweep writes into its directory.
     _check_directory(out)
     with _only_one_sweep(out, report), signals_raise():
@@ -82,6 +91,10 @@ def sweep(
         _check_same_runs(out, cases)
         todo = [case for case in cases if not case.finished]
         if todo:
+            # The longest first, so that none is left to the end.
+            todo.sort(key=_rank(cases), reverse=True)
+            if by_seed:
+                todo.sort(key=lambda case: case.values.get("seed", 0))
             _make(cases, todo, out, jobs or cores(), ray, gpus, report)
         frame = _frame(cases)
         frame.to_csv(out / "results.csv", index=False)
@@ -97,7 +110,7 @@ def _make(
     gpus: float,
     report: Callable[[str], Any],
 ) -> None:
-    """Make the runs `todo` of all the cases, and report each end."""
+    """Make the runs `todo` of all the cases, in this order, and report each end."""
     directly = cases[0].notebook is None
     if ray is None:
         # First of all, since it imports while the runs are checked here.
@@ -111,7 +124,6 @@ def _make(
             _check_runs(todo)
         runs = {case.name: case.values for case in cases}
         (out / "sweep.json").write_text(json.dumps(runs, indent=1) + "\n")
-        todo.sort(key=_rank(cases), reverse=True)
         before = f"{len(cases) - len(todo)} of {len(cases)} runs done before, "
         report(f"{before}{len(todo)} to make, {jobs} at a time{_time_left(todo, cases, jobs)}")
 

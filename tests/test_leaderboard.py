@@ -1,0 +1,374 @@
+"""The leaderboard: its runs, its table by hand, and the command with a method of one's own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+from sweep_processes import PARAMETERS
+from written_records import curve
+
+import workbench as wb
+from workbench.__main__ import main
+from workbench.analysis import leaderboard as analysis
+from workbench.analysis.runs import load_all
+from workbench.cli.leaderboard import own_methods
+from workbench.records import thin
+from workbench.sweeps import grids, leaderboard
+from workbench.sweeps.cases import Case, imported_method, lacks_rollouts, prepare
+from workbench.utils.names import MORE_PAPERS, PAPERS
+
+ROOT = Path(__file__).parent.parent
+
+
+def columns(rounds, sampled, trained, right=0.25, wrong=0.5):
+    """The columns of a rounds table that the leaderboard reads, besides the usual ones."""
+    return {
+        "seconds_generate": [0.5] * rounds,
+        "seconds_update": [0.5] * rounds,
+        "tokens_sampled": [sampled] * rounds,
+        "tokens_trained": [trained] * rounds,
+        "all_positive": [right] * rounds,
+        "all_negative": [wrong] * rounds,
+    }
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Three seeds of 4 rounds: GRPO, one that is twice as fast, and one that hardly learns.
+
+    GRPO gains .1 a round of 100 rollouts. "fast" gains .2 and samples 200. The seeds differ in
+    where they start and a little in their slope, so that there is a spread.
+    """
+    folder = tmp_path_factory.mktemp("written")
+    places = np.arange(5)
+    for seed in range(3):
+        start = 0.2 + 0.004 * seed
+        slope = 0.1 + 0.002 * seed
+        alike = {"rollouts": 100, "columns": columns(4, 100, 50)}
+        curve(folder, "grpo", seed, start + slope * places, **alike)
+        curve(
+            folder,
+            "fast",
+            seed,
+            np.minimum(start + 0.2 * places, 0.9),
+            rollouts=200,
+            columns=columns(4, 200, 25, right=0.1, wrong=0.2),
+        )
+        curve(folder, "slow", seed, start + 0.01 * places, **alike)
+    # As a sweep leaves its records; what is not thinned counts as unfinished.
+    for manifest in folder.glob("*/*/manifest.json"):
+        thin(manifest.parent)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def groups(written):
+    return load_all(written)
+
+
+# The table
+
+
+def test_the_target_is_three_quarters_of_the_way_of_the_baseline(groups):
+    """The highest start is .208, and the lowest of the three ends .6."""
+    assert analysis.target_of(groups) == pytest.approx(0.208 + 0.75 * (0.6 - 0.208))
+
+
+def test_ratios_to_the_target_by_hand(groups):
+    table = analysis.table(groups, target=0.5)
+    assert table.index.tolist() == ["grpo", "fast", "slow"]
+    # Half the rounds of twice the rollouts each: as many rollouts, half of the seconds.
+    fast = table.loc["fast"]
+    assert fast["rollouts"] == pytest.approx(1.02, abs=0.01)
+    assert fast["flops"] == pytest.approx(fast["rollouts"])
+    assert fast["round"] == pytest.approx(fast["rollouts"] / 2)
+    assert fast["seconds"] == pytest.approx(fast["round"])
+    assert (fast["rollouts_low"] <= fast["rollouts"]) and (
+        fast["rollouts"] <= fast["rollouts_high"]
+    )
+    assert table.loc["grpo", list(analysis.UNITS)].tolist() == [1.0] * 4
+
+
+def test_a_run_that_does_not_reach_the_target_makes_its_interval_open(groups):
+    slow = analysis.table(groups, target=0.5).loc["slow"]
+    assert slow["reached"] == 0 and slow["rollouts_censored"] == 3
+    assert slow["rollouts"] > 1 and slow["rollouts_high"] == np.inf
+    # Three seeds that were all cut leave nothing to decide by.
+    assert slow["verdict"] == "no difference found" and np.isnan(slow["resolves"])
+
+
+def test_the_verdict_follows_the_interval_and_names_its_resolution(groups):
+    table = analysis.table(groups, target=0.5)
+    for label in ("fast", "slow"):
+        row = table.loc[label]
+        needs_more = row["rollouts_low"] > 1
+        needs_less = row["rollouts_high"] < 1
+        expected = "needs more" if needs_more else "needs less" if needs_less else None
+        assert row["verdict"] == (expected or "no difference found")
+    assert 0 < table.loc["fast", "resolves"] < 50
+
+
+def test_accuracies_are_at_one_number_of_rollouts(groups):
+    """400 rollouts are all that GRPO has; "fast" has them after 2 rounds."""
+    table = analysis.table(groups, target=0.5)
+    assert table.loc["grpo", "accuracy"] == pytest.approx(0.204 + 0.102 * 4, abs=2e-3)
+    assert table.loc["fast", "accuracy"] == pytest.approx(0.604, abs=2e-3)
+    earlier = analysis.table(groups, target=0.5, budget=200.0)
+    assert earlier.loc["fast", "accuracy"] == pytest.approx(0.404, abs=2e-3)
+    assert table.loc["fast", "all_right"] == pytest.approx(0.1)
+    assert table.loc["fast", "all_wrong"] == pytest.approx(0.2)
+    assert table.loc["fast", "rollouts_a_round"] == 200
+
+
+def test_one_seed_has_no_verdict(groups):
+    one = {label: records[:1] for label, records in groups.items()}
+    table = analysis.table(one, target=0.5)
+    assert table.loc["fast", "verdict"] == "one seed"
+    assert np.isnan(table.loc["fast", "p_holm"])
+
+
+def test_the_winner_depends_on_the_price_of_sampling(groups):
+    """To the target both sample as many tokens a rollout, and "fast" trains a quarter of GRPO's."""
+    winners = analysis.winners(groups, 0.5, prices=(0.01, 100.0))
+    assert winners["winner"].tolist() == ["fast", "grpo"]
+    assert winners["ratio"].iloc[0] == pytest.approx(0.26, abs=0.02)
+    assert winners["ratio"].iloc[1] == 1
+    # "slow" never arrives, so it can win at no price.
+    assert "slow" not in set(winners["winner"])
+
+
+def test_nobody_wins_where_nobody_arrives(groups):
+    groups = {"grpo": groups["slow"]}
+    with pytest.raises(ValueError, match="no method has reached it in all of its runs"):
+        analysis.winners(groups, 0.5)
+
+
+def test_a_missing_baseline_is_named(groups):
+    with pytest.raises(ValueError, match=r"baseline='grppo': .*did you mean 'grpo'"):
+        analysis.table(groups, baseline="grppo")
+
+
+# The grid
+
+
+def test_the_grid_has_every_method_of_the_package():
+    plan = leaderboard.plan()
+    methods = {case.values.get("method") for case in plan.cases()}
+    assert methods == {*PAPERS, *MORE_PAPERS}
+
+
+def test_all_methods_are_evaluated_alike_and_have_eight_seeds():
+    planned = leaderboard.plan().cases()
+    parameters = {json.dumps(case.values["lab"]) for case in planned}
+    assert len(parameters) == 1
+    assert {case.values["evaluate_every"] for case in planned} == {12}
+    assert {case.values["rollouts"] for case in planned} == {60 * 32 * 8}
+    by_label = pd.Series([case.values["label"] for case in planned]).value_counts()
+    assert set(by_label) == {8}
+    assert all(case.values["cost"] > 0 for case in planned)
+
+
+@pytest.mark.parametrize(
+    "lab, name",
+    [
+        ({}, "leaderboard"),
+        ({"base": "early"}, "leaderboard"),
+        ({"base": "late"}, "leaderboard-late"),
+        ({"base": "late", "size": "large", "regime": "mixed"}, "leaderboard-late-large-mixed"),
+    ],
+)
+def test_every_lab_has_a_folder_of_its_own(lab, name):
+    plan = leaderboard.plan(lab=lab, only=["grpo"], seeds=2)
+    assert plan.folder == ROOT / "data" / "runs" / name
+    assert [case.record for case in plan.cases()] == [
+        plan.folder / "grpo" / f"seed-{seed}" for seed in range(2)
+    ]
+    assert {**leaderboard.LAB, **lab}.items() <= plan.cases()[0].values["lab"].items()
+
+
+def test_an_output_directory_holds_everything(tmp_path):
+    plan = leaderboard.plan(out=tmp_path, only=["grpo"])
+    [case, *_] = plan.cases()
+    assert plan.out == plan.folder == tmp_path
+    assert case.record == tmp_path / "grpo" / "seed-0"
+
+
+def test_labels_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match=r"knapsak: .*did you mean 'knapsack'"):
+        leaderboard.plan(only=["knapsak"])
+    with pytest.raises(ValueError, match="pods: the grid has a method of this label"):
+        leaderboard.plan(own={"pods": "my:pods"})
+    with pytest.raises(ValueError, match="seeds=0"):
+        leaderboard.plan(seeds=0)
+
+
+def test_hours_are_those_of_the_runs_that_are_missing(tmp_path):
+    planned = leaderboard.plan(out=tmp_path, own={"mine": "my:mine"}, only=["grpo", "mine"])
+    per_run = planned.cases()[0].values["cost"]
+    assert leaderboard.expected_hours(planned.cases()) == pytest.approx(16 * per_run / 3600)
+    assert leaderboard.expected_hours([]) == 0
+
+
+# A run that goes on for its rollouts
+
+
+@pytest.mark.parametrize(
+    "rounds, sampled, lacks",
+    [(5, 10, True), (5, 20, False), (5, 21, False), (50, 1, False)],
+)
+def test_a_run_goes_on_until_it_has_its_rollouts_or_ten_times_its_rounds(rounds, sampled, lacks):
+    counts = [0] * (rounds - 1) + [sampled]
+    values = {"rounds": 5, "rollouts": 20}
+    assert lacks_rollouts(values, pd.DataFrame({"rollouts": counts})) is lacks
+
+
+def test_a_run_without_a_number_of_rollouts_ends_with_its_rounds():
+    values = {"rounds": 5, "rollouts": None}
+    assert not lacks_rollouts(values, pd.DataFrame({"rollouts": [0] * 5}))
+
+
+def test_a_wrong_number_of_rollouts_is_named(tmp_path):
+    case = Case("a", {**PARAMETERS, "rollouts": -1}, tmp_path / "record", tmp_path / "logs")
+    with pytest.raises(ValueError, match="rollouts=-1"):
+        prepare(case)
+
+
+# Methods of one's own
+
+
+def test_a_method_of_ones_own_is_imported_by_name(tmp_path, monkeypatch):
+    (tmp_path / "my_methods.py").write_text(
+        "import workbench as wb\n"
+        "def mine():\n    return wb.methods.grpo(n=4).but(name='mine')\n"
+        "def number():\n    return 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert imported_method("my_methods:mine").name == "mine"
+    for name, message in [
+        ("my_methods", "module:function is needed"),
+        ("no_such_module:mine", "there is no module no_such_module"),
+        ("my_methods:main", "my_methods has no main; did you mean 'mine'"),
+        ("my_methods:number", "it returned 1; a workbench.Method is needed"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            imported_method(name)
+
+
+@pytest.mark.parametrize("text", ["mine", "=a:b", "mine=my_methods"])
+def test_what_is_no_method_of_ones_own_is_named(text):
+    with pytest.raises(ValueError, match="LABEL=MODULE:FUNCTION is needed"):
+        own_methods([text])
+
+
+def test_a_grid_cannot_import_anything(tmp_path):
+    """Neither by the key that a case has for it, nor through the name of a method."""
+    with pytest.raises(ValueError, match="unknown parameter 'own'"):
+        grids.read({"cases": [{"label": "a", "own": "os:getcwd"}]}, tmp_path)
+    [case] = grids.read({"cases": [{"label": "a", "method": "os:getcwd"}]}, tmp_path)
+    with pytest.raises(ValueError, match="method='os:getcwd'"):
+        prepare(case)
+    with pytest.raises(ValueError, match="unknown label 'mine'"):
+        grids.read({"cases": [{"label": "a"}]}, tmp_path, {"mine": "my:mine"})
+
+
+def test_the_function_is_part_of_what_a_run_is(tmp_path):
+    named, imported = (
+        Case("a", {}, tmp_path, tmp_path, own=function) for function in ("", "my:mine")
+    )
+    assert named.fingerprint() != imported.fingerprint()
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two methods, one of them of one's own, two seeds of 3 rounds; what the command printed."""
+    folder = tmp_path_factory.mktemp("board")
+    (folder / "my_methods.py").write_text(
+        "import workbench as wb\ndef mine():\n    return wb.methods.grpo(n=2).but(name='mine')\n"
+    )
+    grid = {
+        "parameters": {**PARAMETERS, "rounds": 2, "rollouts": 90, "evaluate_every": 1},
+        "cases": [{"label": "grpo", "cost": 1}, {"label": "unused", "cost": 1}],
+        "seeds": 2,
+    }
+    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        command = ["leaderboard", "grid.yaml", "--out", "out", "--jobs", "2"]
+        command += ["--only", "grpo", "--only", "mine", "--add", "mine=my_methods:mine"]
+        first = CliRunner().invoke(main, command)
+        again = CliRunner().invoke(main, command)
+    return folder / "out", first, again
+
+
+def test_the_command_makes_runs_up_to_one_number_of_rollouts(made):
+    out, first, _ = made
+    for label, rounds in (("grpo", 3), ("mine", 12)):
+        for seed in range(2):
+            record = wb.load(out / label / f"seed-{seed}")
+            assert len(record.rounds) == rounds, first.output
+            assert record.rounds["rollouts"].sum() >= 90
+            # The last evaluation is of the end.
+            assert record.evals["round"].max() == rounds
+            assert record.manifest["method"]["name"] == label
+
+
+def test_the_command_says_how_long_it_takes_and_makes_the_first_seeds_first(made):
+    _, first, _ = made
+    lines = first.output.splitlines()
+    assert lines[0] == "4 runs of 2 methods, in out"
+    assert lines[1].startswith("about 0.0 hours on one core")
+    ends = [line.split("]")[1] for line in lines if line.startswith("[")]
+    assert all("seed-0" in line for line in ends[:2])
+    assert all("seed-1" in line for line in ends[2:4])
+
+
+def test_a_second_start_makes_nothing_and_tells_the_same(made):
+    _, first, again = made
+    assert "done in" not in again.output
+    assert again.output.splitlines()[-1] == first.output.splitlines()[-1]
+
+
+def test_the_tables_are_printed_and_written(written, tmp_path):
+    labels = ("grpo", "fast", "slow", "waits")
+    grid = {"cases": [{"label": label} for label in labels], "parameters": {"rounds": 4}}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**grid, "seeds": 3}))
+    command = ["leaderboard", str(tmp_path / "grid.yaml"), "--table", "--out", str(written)]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert "3 runs are not complete and not in the table" in result.output
+    table = pd.read_csv(written / "leaderboard.csv", index_col="method")
+    assert table.index.tolist() == ["grpo", "fast", "slow"]
+    assert table["seeds"].tolist() == [3, 3, 3]
+    prices = pd.read_csv(written / "prices.csv", keep_default_na=False)
+    assert prices["winner"].iloc[0] == "fast"
+    assert {"FLOPs", "these records, in seconds"} < set(prices["price_of"])
+
+    told = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)
+    assert [row["method"] for row in told["methods"]] == ["grpo", "fast", "slow"]
+    assert told["missing"] == ["waits/seed-0", "waits/seed-1", "waits/seed-2"]
+
+
+def test_nothing_to_compare_yet_is_said(tmp_path):
+    result = CliRunner().invoke(main, ["leaderboard", "--table", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no run of 'grpo' is complete yet" in result.output
+
+
+def test_only_complete_runs_are_read(made, tmp_path):
+    out, _, _ = made
+    grid = {
+        "parameters": {**PARAMETERS, "rounds": 2, "rollouts": 90, "evaluate_every": 1},
+        "cases": [{"label": "grpo"}],
+        "seeds": 3,
+    }
+    groups, missing = leaderboard.recorded(grids.read(grid, out))
+    assert {label: len(records) for label, records in groups.items()} == {"grpo": 2}
+    assert missing == ["grpo/seed-2"]

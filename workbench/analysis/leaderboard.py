@@ -1,0 +1,317 @@
+"""The leaderboard: every method against one baseline, at equal cost, with intervals.
+
+The question is what each method spends until its held-out accuracy is where the baseline gets to.
+Spending is counted in rollouts, FLOPs, seconds and rounds; each is a ratio to the baseline, seed by
+seed, with an interval on the log scale. `winners` asks the same at every price of sampling.
+
+Many methods against one baseline are many questions, and some intervals leave 1 out by chance. So
+p-values are corrected by Holm's method, and a row whose interval holds 1 says how small a change
+its seeds could have shown: "no difference found" is a result only together with that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis import cost
+from workbench.analysis.comparisons import at_budget
+from workbench.analysis.courses import Course, common_budget, each, read
+from workbench.analysis.intervals import LEVEL, Measurement, holm
+from workbench.analysis.resolution import paired_resolution
+from workbench.analysis.targets import Crossing, common_target, crossing, ratio_to_target
+from workbench.analysis.verdicts import AGREES, DISAGREES, verdict
+from workbench.utils.validation import one_of
+
+__all__ = ["SHARE", "UNITS", "ratios", "table", "target_of", "winners"]
+
+UNITS = ("rollouts", "flops", "seconds", "round")
+# The target lies so far on the baseline's way from its start to its end. At the end itself, a
+# method that is a little slower would never arrive, and nothing could be said of by how much.
+SHARE = 0.75
+NO_DIFFERENCE = "no difference found"
+# What the verdict on "costs more than the baseline" means for a method.
+OUTCOMES = {AGREES: "needs more", DISAGREES: "needs less"}
+
+
+def target_of(groups: Any, baseline: str = "grpo", share: float = SHARE) -> float:
+    """The accuracy that all methods are measured to.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    baseline : str
+        A label.
+    share : float
+        Of the way from where the baseline starts to where all of its runs end.
+    """
+    courses = read(groups)
+    one_of("baseline", baseline, courses)
+    return common_target({baseline: courses[baseline]}, share=share)
+
+
+def table(
+    groups: Any,
+    *,
+    baseline: str = "grpo",
+    target: float | None = None,
+    budget: float | None = None,
+    level: float = LEVEL,
+) -> pd.DataFrame:
+    """One row a method: what it needs to the target, and how accurate it is at a budget.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+        All evaluated after the same rounds. Seeds that a method shares with the baseline are
+        compared.
+    baseline : str
+        A label.
+    target : float, optional
+        Held-out accuracy; None for `target_of`.
+    budget : float, optional
+        Rollouts at which accuracies are compared; None for the largest number that all reached.
+    level : float
+        Probability of the intervals.
+
+    Returns
+    -------
+    DataFrame, a row a label, those that need the fewest rollouts first
+        seeds; reached (how many reached the target); for each of `UNITS` UNIT, UNIT_low and
+        UNIT_high, the ratio to the baseline with its interval, and UNIT_censored, the pairs in
+        which one of the two did not reach the target; verdict (by rollouts: "needs less", "needs
+        more" or "no difference found"), p_holm, and resolves: the change in percent that would
+        have been found four times out of five, NaN where runs did not reach the target; accuracy
+        and accuracy_half at the budget, with accuracy_difference, _low and _high to the baseline;
+        rollouts_a_round; all_right and all_wrong: shares of groups, over the rounds that all runs
+        have.
+    """
+    courses = read(groups)
+    one_of("baseline", baseline, courses)
+    if target is None:
+        target = target_of(courses, baseline)
+    if budget is None:
+        budget = common_budget(courses, "rollouts")
+
+    rows: dict[str, dict[str, Any]] = {}
+    for label, by_seed in courses.items():
+        crossings = _crossings(by_seed, target, "rollouts")
+        rows[label] = {
+            "seeds": len(by_seed),
+            "reached": sum(crossed.reached for crossed in crossings.values()),
+        }
+    p_values = dict.fromkeys(rows, np.nan)
+    for unit in UNITS:
+        for label, measured in ratios(courses, target, unit, baseline, level=level).items():
+            rows[label] |= _ratio_columns(unit, measured)
+            if unit == "rollouts":
+                rows[label]["verdict"] = _outcome(measured)
+                p_values[label] = measured.p_value(1.0)
+    for label, by_seed in courses.items():
+        rows[label]["resolves"] = _resolves(by_seed, courses[baseline], target, level)
+    # One family for the whole table: each method asks whether it differs from the baseline.
+    for label, p in zip(p_values, holm(np.array(list(p_values.values())))):
+        rows[label]["p_holm"] = p
+
+    scores = at_budget(courses, "rollouts", budget, baseline=baseline, level=level)
+    shared_rounds = min(len(course.table) for course in each(courses))
+    for label, by_seed in courses.items():
+        score = scores.loc[label]
+        rows[label]["accuracy"] = score["mean"]
+        rows[label]["accuracy_half"] = score["half"]
+        for name in ("difference", "low", "high"):
+            rows[label][f"accuracy_{name}"] = score.get(name, np.nan)
+        rows[label] |= _round_columns(by_seed, shared_rounds)
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+    # The baseline is 1 by definition, and stands where it belongs among the others.
+    frame.loc[baseline, list(UNITS)] = 1.0
+    return frame.sort_values("rollouts", kind="stable", na_position="last")
+
+
+def ratios(
+    groups: Any, target: float, unit: Any, baseline: str, *, level: float = LEVEL
+) -> dict[str, Measurement]:
+    """What every method spends to the target over what the baseline does, seed by seed.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    target : float
+        Held-out accuracy.
+    unit : str or Unit
+        See `courses.spent`.
+    baseline : str
+        A label.
+    level : float
+        Probability of the intervals.
+
+    Returns
+    -------
+    dict from label to Measurement
+        Without the baseline, and without methods that share no seed with it.
+    """
+    courses = read(groups)
+    one_of("baseline", baseline, courses)
+    of_baseline = _crossings(courses[baseline], target, unit)
+    measured = {}
+    for label, by_seed in courses.items():
+        shared = sorted(set(by_seed) & set(of_baseline))
+        if label == baseline or not shared:
+            continue
+        of_arm = _crossings(by_seed, target, unit)
+        measured[label] = ratio_to_target(
+            [of_arm[seed] for seed in shared], [of_baseline[seed] for seed in shared], level
+        )
+    return measured
+
+
+def winners(
+    groups: Any,
+    target: float,
+    baseline: str = "grpo",
+    prices: Iterable[float] = (0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0),
+    *,
+    bill: str = "gradient",
+    level: float = LEVEL,
+) -> pd.DataFrame:
+    """The cheapest method at each price of sampling.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    target : float
+        Held-out accuracy.
+    baseline : str
+        A label.
+    prices : numbers above 0
+        What a sampled token costs over what a trained one costs, see `analysis.cost`.
+    bill : {"gradient", "selected"}
+    level : float
+        Probability of the intervals.
+
+    Returns
+    -------
+    DataFrame, a row a price
+        price; winner, the lowest bill among the methods whose runs all reached the target; ratio,
+        low and high of its bill over the baseline's; pairs; and tied, the methods whose bill over
+        the winner's has an interval that holds 1, as a text.
+
+    Notes
+    -----
+    The winner is the best of many, so its ratio is a little too good: its luck is part of why it
+    won. A final with fresh seeds is free of that, see `workbench.sweeps.halving`.
+    """
+    tokens = cost.tokens_to_target(read(groups), target, bill)
+    one_of("baseline", baseline, tokens)
+    rows = []
+    for price in prices:
+        compared = {}
+        for label in tokens:
+            measured = _bill(tokens, label, baseline, price, level)
+            # What a run that did not arrive would have cost is not known, so it cannot win.
+            if measured is not None and all(one.reached for one in tokens[label].values()):
+                compared[label] = measured
+        if not compared:
+            raise ValueError(
+                f"target={target:g}: no method has reached it in all of its runs, so none can win; "
+                "choose a lower target"
+            )
+        winner = min(compared, key=lambda label: compared[label].value)
+        tied = []
+        for label in tokens:
+            against = _bill(tokens, label, winner, price, level)
+            if label != winner and against is not None and not against.low > 1:
+                tied.append(label)
+        best = compared[winner]
+        rows.append(
+            {
+                "price": float(price),
+                "winner": winner,
+                "ratio": best.value,
+                "low": best.low,
+                "high": best.high,
+                "pairs": best.n,
+                "tied": ", ".join(tied),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _crossings(by_seed: dict[int, Course], target: float, unit: Any) -> dict[int, Crossing]:
+    return {
+        seed: crossing(course.places(unit), course.scores, target)
+        for seed, course in by_seed.items()
+    }
+
+
+def _ratio_columns(unit: str, measured: Measurement) -> dict[str, Any]:
+    return {
+        unit: measured.value,
+        f"{unit}_low": measured.low,
+        f"{unit}_high": measured.high,
+        f"{unit}_censored": measured.censored + measured.censored_baseline,
+    }
+
+
+def _outcome(measured: Measurement) -> str:
+    """The verdict on the ratio of rollouts, in the words of the table."""
+    if measured.n < 2:
+        return "one seed"
+    told = verdict(measured.low, measured.high, bound=1.0)
+    return OUTCOMES.get(told, NO_DIFFERENCE)
+
+
+def _resolves(
+    arm: dict[int, Course], baseline: dict[int, Course], target: float, level: float
+) -> float:
+    """The change in rollouts to the target, in percent, that these pairs would show; or NaN."""
+    seeds = sorted(set(arm) & set(baseline))
+    of_arm = _crossings(arm, target, "rollouts")
+    of_baseline = _crossings(baseline, target, "rollouts")
+    pairs = [(of_arm[seed], of_baseline[seed]) for seed in seeds]
+    # The spread of cut costs is too small, and without one nothing follows.
+    if len(pairs) < 2 or not all(one.reached and other.reached for one, other in pairs):
+        return np.nan
+    costs = np.array([(one.place, other.place) for one, other in pairs])
+    if np.ptp(np.log(costs[:, 0] / costs[:, 1])) == 0:
+        return np.nan
+    resolved = paired_resolution(
+        costs[:, 0], costs[:, 1], sizes=(len(pairs),), level=level, scale="log"
+    )
+    return float(resolved["at_80"].iloc[0])
+
+
+def _round_columns(by_seed: dict[int, Course], rounds: int) -> dict[str, float]:
+    """Means over rounds, then over seeds, of what a round looks like."""
+    columns = {
+        "rollouts_a_round": "rollouts",
+        "all_right": "all_positive",
+        "all_wrong": "all_negative",
+    }
+    means = {}
+    for name, column in columns.items():
+        by_run = [course.table[column].iloc[:rounds].mean() for course in by_seed.values()]
+        means[name] = float(np.mean(by_run))
+    return means
+
+
+def _bill(
+    tokens: dict[str, dict[int, cost.Tokens]],
+    label: str,
+    baseline: str,
+    price: float,
+    level: float,
+) -> Measurement | None:
+    """The bill of one method over that of another; None where they share no seed."""
+    shared = sorted(set(tokens[label]) & set(tokens[baseline]))
+    if not shared:
+        return None
+    return cost.bill_ratio(
+        [tokens[label][seed] for seed in shared],
+        [tokens[baseline][seed] for seed in shared],
+        price,
+        level,
+    )
