@@ -326,6 +326,7 @@ def sweep(**options: Any) -> None:
         "leaderboard --add mine=my_methods:mine",
         "leaderboard --base late --jobs 2",
         "leaderboard --table",
+        "leaderboard --search --price 0.5",
     )
 )
 @click.argument("grid", type=click.Path(), required=False)
@@ -359,6 +360,23 @@ def sweep(**options: Any) -> None:
     show_default=True,
     type=click.Choice(["spread", "knapsack", "ar3po", "mixed"]),
     help="How hard the training problems are for the base model.",
+)
+@click.option(
+    "--search",
+    is_flag=True,
+    help="Search for the best combination of slots, and compare the best ones on fresh seeds.",
+)
+@click.option(
+    "--price",
+    type=click.FloatRange(0, min_open=True),
+    help="Of sampling, at which the search ranks: a sampled token's cost over a trained one's. "
+    "Default: that in FLOPs, 1/3.",
+)
+@click.option(
+    "--single",
+    metavar="LABEL",
+    help="The method that the search's winners are compared with, besides GRPO. Default: the best "
+    "one of the leaderboard.",
 )
 @click.option(
     "--table", "only_table", is_flag=True, help="Make no runs: only the table of what is recorded."

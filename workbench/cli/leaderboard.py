@@ -5,21 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.analysis import cost
 from workbench.analysis import leaderboard as analysis
 from workbench.cli.terminal import as_json, say
+from workbench.sweeps import halving, sweep
 from workbench.sweeps import leaderboard as runs
-from workbench.sweeps import sweep
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BASELINE = "grpo"
 # The columns that fit on a terminal; the file has all.
-SHOWN = ("seeds", "rollouts", "rollouts_low", "rollouts_high", "verdict", "flops", "seconds")
-SHOWN += ("round", "accuracy", "resolves")
+SHOWN = (
+    "seeds",
+    "rollouts",
+    "rollouts_low",
+    "rollouts_high",
+    "verdict",
+    "flops",
+    "seconds",
+    "round",
+    "accuracy",
+    "resolves",
+)
 
 
 def leaderboard(
@@ -30,6 +41,9 @@ def leaderboard(
     base: str,
     size: str,
     regime: str,
+    search: bool,
+    price: float | None,
+    single: str | None,
     only_table: bool,
     out: str | None,
     jobs: int | None,
@@ -39,6 +53,9 @@ def leaderboard(
     """The runs of a leaderboard, and its table; ValueError when some runs failed."""
     lab = {"base": base, "size": size, "regime": regime}
     plan = runs.plan(grid, out=out, lab=lab, seeds=seeds, only=only, own=own_methods(add))
+    if search:
+        _search(plan, price, single, jobs, ray, json)
+        return
     # With --json the lines about progress go to stderr, so that stdout holds the tables alone.
     failed = 0
     if not only_table:
@@ -57,6 +74,30 @@ def leaderboard(
     # After the tables, which show what there is. The error makes the exit status 1.
     if failed:
         raise ValueError(f"{failed} of {len(frame)} runs failed; the same command makes them again")
+
+
+def _search(
+    plan: runs.Plan,
+    price: float | None,
+    single: str | None,
+    jobs: int | None,
+    ray: str | None,
+    json: bool,
+) -> None:
+    """The search over combinations, and the table of its final."""
+    single = single or halving.best_single(plan, BASELINE, price)
+    rungs, final = halving.search(
+        plan,
+        single,
+        baseline=BASELINE,
+        price=price,
+        jobs=jobs,
+        ray=ray,
+        report=lambda line: say(line, err=json),
+    )
+    folder = plan.folder.with_name(f"{plan.folder.name}-search")
+    rungs.to_csv(folder / "rungs.csv", index=False, float_format="%.6g", lineterminator="\n")
+    _write_and_say(final, [], folder, json)
 
 
 def own_methods(texts: Iterable[str]) -> dict[str, str]:
@@ -95,21 +136,28 @@ def _tell(plan: runs.Plan, json: bool) -> None:
             f"{os.path.relpath(plan.folder)}: no run of {BASELINE!r} is complete yet, and every "
             "method is compared with it"
         )
+    _write_and_say(groups, missing, plan.folder, json)
+
+
+def _write_and_say(groups: Any, missing: list[str], folder: Path, json: bool) -> None:
     table, prices = tables(groups)
-    table.to_csv(plan.folder / "leaderboard.csv", float_format="%.6g", lineterminator="\n")
-    prices.to_csv(plan.folder / "prices.csv", index=False, float_format="%.6g", lineterminator="\n")
+    table.to_csv(folder / "leaderboard.csv", float_format="%.6g", lineterminator="\n")
+    prices.to_csv(folder / "prices.csv", index=False, float_format="%.6g", lineterminator="\n")
     if json:
         rows = table.reset_index().to_dict("records")
         say(as_json({"methods": rows, "prices": prices.to_dict("records"), "missing": missing}))
         return
-    shown = table[list(SHOWN)]
     say("\nto the target, as ratios to GRPO's cost; below 1 is less\n")
-    say(shown.to_string(float_format=lambda number: f"{number:.3g}"))
+    say(_as_text(table[list(SHOWN)]))
     say("\nthe cheapest method by the price of sampling; tied: the interval holds 1\n")
-    say(prices.to_string(index=False, float_format=lambda number: f"{number:.3g}"))
+    say(_as_text(prices.set_index("price")))
     if missing:
         say(f"\n{len(missing)} runs are not complete and not in the table")
-    say(f"\n{os.path.relpath(plan.folder / 'leaderboard.csv')}")
+    say(f"\n{os.path.relpath(folder / 'leaderboard.csv')}")
+
+
+def _as_text(table: pd.DataFrame) -> str:
+    return table.to_string(float_format=lambda number: f"{number:.3g}")
 
 
 def tables(groups: Any) -> tuple[pd.DataFrame, pd.DataFrame]:

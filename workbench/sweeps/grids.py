@@ -88,7 +88,7 @@ def read(grid: Any, out: Path, own: Mapping[str, str] | None = None) -> list[Cas
         # A notebook that declares `out` as a text writes its record there, unless the grid says
         # where.
         sets_out = types.get("out") == "str" and "out" not in values
-        function = own.get(values.get("label"), "")
+        function = own.get(values.get("label", ""), "")
         cases[name] = Case(
             name, values, records / name, out / LOGS / name, notebook, sets_out, function
         )

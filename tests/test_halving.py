@@ -1,0 +1,171 @@
+"""The search over combinations: which survive, which seeds they get, and a search of real runs."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sweep_processes import PARAMETERS
+from written_records import curve
+
+from workbench import named
+from workbench.analysis.runs import load_all
+from workbench.sweeps import halving, leaderboard
+from workbench.sweeps.halving import (
+    bill_scores,
+    combinations,
+    final_seeds,
+    rung_seeds,
+    rung_sizes,
+    survivors,
+)
+
+# Combinations, rungs, survivors
+
+
+def test_every_combination_is_a_method_of_its_own():
+    made = combinations()
+    assert len(made) == 3 * 3 * 2 * 2 * 3 - 1
+    described = {repr(named.method("grpo", settings=settings)) for settings in made.values()}
+    assert len(described) == len(made)
+
+
+def test_labels_are_names_of_directories():
+    from workbench.sweeps.grids import LABEL
+
+    assert all(LABEL.fullmatch(label) for label in combinations())
+
+
+@given(st.integers(1, 500), st.integers(1, 5), st.integers(2, 5))
+def test_rungs_shrink_by_the_share_that_is_kept_and_end_above_the_final(candidates, wanted, keep):
+    sizes = rung_sizes(candidates, wanted, keep)
+    assert sizes[0] == candidates
+    assert all(after == before // keep for before, after in itertools.pairwise(sizes))
+    # A rung chooses among more than go on, unless there were no more to begin with.
+    assert all(size > wanted for size in sizes[1:])
+    assert sizes[-1] // keep <= wanted
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1), st.floats(-3, 3) | st.just(math.inf), min_size=1),
+    st.integers(1, 30),
+)
+def test_who_survives_is_never_worse_than_who_does_not(scores, n):
+    kept = survivors(scores, n)
+    assert len(kept) == min(n, len(scores)) == len(set(kept))
+    others = [scores[label] for label in scores if label not in kept]
+    assert not others or max(scores[label] for label in kept) <= min(others)
+    # Equal scores stay in the order in which they stand.
+    order = list(scores)
+    for a, b in itertools.pairwise(kept):
+        assert scores[a] < scores[b] or order.index(a) < order.index(b)
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(2, 50))
+def test_no_seed_of_a_rung_is_in_the_final_or_on_the_leaderboard(rung, later, n):
+    seeds = rung_seeds(rung)
+    assert len(seeds) == len(set(seeds)) == 2**rung
+    assert not set(seeds) & set(final_seeds(n))
+    of_the_leaderboard = {case.values["seed"] for case in LEADERBOARD}
+    assert not of_the_leaderboard & {*seeds, *final_seeds(n)}
+    # A later rung has the seeds of an earlier one as well, so that no run is made twice.
+    if later >= rung:
+        assert set(seeds) <= set(rung_seeds(later))
+
+
+LEADERBOARD = leaderboard.plan(only=["grpo"]).cases()
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: survivors({"a": math.nan}, 1), "scores: a has none"),
+        (lambda: survivors({"a": 1.0}, 0), "n=0"),
+        (lambda: rung_seeds(7), "rung=7: its seeds would reach those of the final"),
+        (lambda: rung_sizes(0, 3), "candidates=0"),
+        (lambda: rung_sizes(5, 3, 1), "keep=1"),
+        (lambda: final_seeds(1), "n=1"),
+    ],
+)
+def test_what_cannot_be_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# Scores
+
+
+def test_scores_are_mean_log_ratios_of_bills_and_infinite_where_a_run_did_not_arrive(tmp_path):
+    columns = {"tokens_sampled": [300] * 4, "tokens_trained": [100] * 4}
+    half = {"tokens_sampled": [150] * 4, "tokens_trained": [50] * 4}
+    for seed in (0, 1):
+        rising = 0.2 + 0.1 * np.arange(5)
+        curve(tmp_path, "grpo", seed, rising, columns=columns)
+        curve(tmp_path, "cheap", seed, rising, columns=half)
+        late = rising if seed else 0.2 + 0.01 * np.arange(5)
+        curve(tmp_path, "late", seed, late, columns=columns)
+    scores = bill_scores(load_all(tmp_path), "grpo")
+    assert scores == {"grpo": 0.0, "cheap": pytest.approx(math.log(0.5)), "late": math.inf}
+
+
+# A search of real runs
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A leaderboard of two methods in the smallest lab."""
+    grid = {
+        "parameters": {**PARAMETERS, "rounds": 2},
+        "cases": [{"label": "grpo"}, {"label": "pods", "method": "pods"}],
+        "seeds": 2,
+    }
+    out = tmp_path / "board"
+    return leaderboard.Plan({**grid, "folder": str(out)}, out, out, {})
+
+
+def test_the_best_single_paper_has_to_be_recorded_first(plan):
+    with pytest.raises(ValueError, match="the best single paper is not known yet"):
+        halving.best_single(plan)
+
+
+def test_a_single_paper_that_does_not_exist_is_named(plan):
+    with pytest.raises(ValueError, match="podz: the leaderboard has no method of this label"):
+        halving._case(plan, "podz")
+
+
+def test_a_search_goes_on_where_it_was_stopped_and_ends_the_same(plan, monkeypatch):
+    """Two combinations, one rung, a final of one of them on two seeds; stopped before the final.
+
+    What ranks them is left out, since six held-out problems say nothing after two rounds.
+    """
+    order = {"rloo": 0.0, "reuse": 1.0, "reuse+rloo": 2.0}
+    monkeypatch.setattr(halving, "bill_scores", lambda groups, baseline, price: dict(order))
+    choices = {slot: dict(halving.CHOICES[slot]) for slot in ("replay", "advantage")}
+    del choices["advantage"]["beta"]
+    lines = []
+    options = {"choices": choices, "finalists": 1, "seeds": 2, "jobs": 2, "report": lines.append}
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(halving, "final_seeds", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            halving.search(plan, "pods", **options)
+    made = [line for line in lines if "done in" in line]
+    assert len(made) == 4  # grpo and three combinations, one seed each
+
+    lines.clear()
+    rungs, final = halving.search(plan, "pods", **options)
+    assert rungs["label"].tolist() == ["rloo", "reuse", "reuse+rloo"]
+    assert rungs["seeds"].tolist() == [1, 1, 1]
+    made = [line for line in lines if "done in" in line]
+    assert len(made) == 6  # the final alone: grpo, pods and the winner, two fresh seeds each
+    assert set(final) == {"grpo", "pods", "rloo"}
+    seeds = {record.manifest["seed"] for records in final.values() for record in records}
+    assert seeds == {200, 201}
+    folder = plan.folder.with_name("board-search")
+    assert (folder / "rloo" / "seed-200" / "manifest.json").exists()
+
+
+def interrupt(n):
+    raise KeyboardInterrupt

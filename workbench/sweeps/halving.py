@@ -1,0 +1,362 @@
+"""A search over combinations: successive halving, with a final on fresh seeds.
+
+A combination takes one value for each slot from `CHOICES`. On the first rung every combination has
+one seed. The best third goes on to the next rung, where each has twice as many seeds, and so on.
+The few that are left meet the baseline and the best single paper in a final.
+
+The best of a hundred is partly the luckiest of a hundred, so its own runs say too much in its
+favour. The final therefore has seeds that no rung has seen, and its intervals are those of a
+comparison that was settled beforehand.
+
+Nothing is stored beside the records: which combinations survive follows from them, so a search that
+was stopped goes on by the same command.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.sweeps.grids import read
+from workbench.sweeps.leaderboard import Plan, recorded
+from workbench.sweeps.runner import sweep
+from workbench.utils.validation import whole_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Slot -> name -> settings of that slot, in the words of a grid; empty settings are those of GRPO.
+# Of values that decide alike, such as the many curricula that prefer mixed groups, a few stand for
+# all.
+CHOICES: dict[str, dict[str, dict[str, Any]]] = {
+    "curriculum": {
+        "epochs": {},
+        "mopps": {"curriculum": "Mopps"},
+        "mapp": {"curriculum": "Mapp"},
+    },
+    "allocator": {
+        "uniform": {},
+        "staged": {"allocator": "Staged"},
+        "knapsack": {"allocator": "Knapsack"},
+    },
+    "replay": {"fresh": {}, "reuse": {"replay": "CorrectResponses"}},
+    "selector": {"all": {}, "maxvar": {"selector": "MaxVariance", "selector.m": 4}},
+    "advantage": {
+        "group": {},
+        "rloo": {"advantage": "LeaveOneOut"},
+        "beta": {"advantage": "DiscountedBeta"},
+    },
+}
+# One combination in three goes on to the next rung.
+KEEP = 3
+# Seeds of the leaderboard begin at 0. Those of the rungs and of the final are others.
+FIRST_SEED = 100
+FINAL_SEED = 200
+# On the rungs an evaluation may be coarser: what decides there is decided again in the final.
+RUNG_LAB = {"samples": 8}
+RUNG_EVALUATIONS = 20
+
+
+# Which combinations there are, and which go on: pure functions
+
+
+def combinations(
+    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = CHOICES,
+) -> dict[str, dict[str, Any]]:
+    """Every choice of one value for each slot.
+
+    Parameters
+    ----------
+    choices : dict from slot to a dict from name to settings
+
+    Returns
+    -------
+    dict from label to settings
+        The label joins the names of the values, without those of GRPO, whose settings are empty.
+        GRPO itself is left out.
+
+    Examples
+    --------
+    >>> parts = {"replay": {"fresh": {}, "reuse": {"replay": "CorrectResponses"}}}
+    >>> parts["advantage"] = {"group": {}, "rloo": {"advantage": "LeaveOneOut"}}
+    >>> list(combinations(parts))
+    ['rloo', 'reuse', 'reuse+rloo']
+    """
+    made = {}
+    for names in itertools.product(*choices.values()):
+        settings: dict[str, Any] = {}
+        changed = []
+        for slot, name in zip(choices, names):
+            settings |= choices[slot][name]
+            if choices[slot][name]:
+                changed.append(name)
+        if changed:
+            made["+".join(changed)] = settings
+    return made
+
+
+def rung_sizes(candidates: int, finalists: int, keep: int = KEEP) -> list[int]:
+    """How many combinations each rung has.
+
+    Parameters
+    ----------
+    candidates : int
+    finalists : int
+        How many are wanted in the final.
+    keep : int
+        One in so many goes on.
+
+    Examples
+    --------
+    >>> rung_sizes(107, 3)
+    [107, 35, 11]
+    >>> rung_sizes(2, 3)
+    [2]
+    """
+    whole_number("candidates", candidates, 1)
+    whole_number("finalists", finalists, 1)
+    whole_number("keep", keep, 2)
+    sizes = [candidates]
+    while sizes[-1] // keep > finalists:
+        sizes.append(sizes[-1] // keep)
+    return sizes
+
+
+def rung_seeds(rung: int) -> list[int]:
+    """Seeds of a rung, from 0 on: those of the rung before and as many new ones.
+
+    >>> rung_seeds(0), rung_seeds(2)
+    ([100], [100, 101, 102, 103])
+    """
+    whole_number("rung", rung, 0)
+    seeds = range(FIRST_SEED, FIRST_SEED + 2**rung)
+    if seeds[-1] >= FINAL_SEED:
+        raise ValueError(f"rung={rung}: its seeds would reach those of the final; keep fewer")
+    return list(seeds)
+
+
+def final_seeds(n: int) -> list[int]:
+    """Seeds of the final, none of which a rung has.
+
+    >>> final_seeds(3)
+    [200, 201, 202]
+    """
+    whole_number("n", n, 2)
+    return list(range(FINAL_SEED, FINAL_SEED + n))
+
+
+def survivors(scores: Mapping[str, float], n: int) -> list[str]:
+    """The n labels of the lowest scores, the best first.
+
+    Parameters
+    ----------
+    scores : dict from label to number
+        Infinite for a combination that did not reach the target. Of equal scores the one that
+        stands first is the better one.
+    n : int
+
+    Examples
+    --------
+    >>> survivors({"a": 0.2, "b": -0.1, "c": float("inf"), "d": -0.1}, 2)
+    ['b', 'd']
+    """
+    whole_number("n", n, 1)
+    for label, score in scores.items():
+        if math.isnan(score):
+            raise ValueError(f"scores: {label} has none")
+    # `sorted` keeps the order of equal scores.
+    return sorted(scores, key=lambda label: scores[label])[:n]
+
+
+# The search itself
+
+
+def search(
+    plan: Plan,
+    single: str,
+    *,
+    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = CHOICES,
+    baseline: str = "grpo",
+    price: float | None = None,
+    finalists: int = 3,
+    seeds: int = 8,
+    jobs: int | None = None,
+    ray: str | None = None,
+    report: Callable[[str], Any] = print,
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Find the best combinations, and compare them in a final.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the leaderboard: its lab and its parameters are those of the search. Records go beside
+        it, in directories whose names end in "-search".
+    single : str
+        Label of the best single paper, which takes part in the final.
+    choices
+        As `combinations` takes them.
+    baseline : str
+        Label of the method that all are compared with.
+    price : float, optional
+        Of sampling, at which combinations are ranked; None for the price in FLOPs.
+    finalists : int
+        Combinations in the final.
+    seeds : int
+        Of the final.
+    jobs, ray, report
+        As for `sweep`.
+
+    Returns
+    -------
+    rungs : DataFrame
+        A row a combination and rung: rung, label, seeds and score, the mean over seeds of the
+        logarithm of its bill to the target over the baseline's.
+    final : dict from label to records
+    """
+    import pandas as pd
+
+    candidates = combinations(choices)
+    left = list(candidates)
+    sizes = rung_sizes(len(left), finalists)
+    rows = []
+    for rung, size in enumerate(sizes):
+        left = left[:size]
+        of_rung = rung_seeds(rung)
+        cases = [_case(plan, baseline)]
+        cases += [_combination(label, candidates[label]) for label in left]
+        report(f"rung {rung + 1} of {len(sizes)}: {size} combinations, {len(of_rung)} seeds each")
+        grid = _grid(plan, cases, of_rung)
+        parameters = grid["parameters"]
+        parameters["lab"] = {**parameters["lab"], **RUNG_LAB}
+        parameters["evaluate_every"] = RUNG_EVALUATIONS
+        groups = _made(grid, baseline, _beside(plan.out) / "rungs", jobs, ray, report)
+        whole = {label: of for label, of in groups.items() if len(of) == len(of_rung)}
+        # A combination whose training failed has not arrived either.
+        scores = dict.fromkeys(left, math.inf) | bill_scores(whole, baseline, price)
+        rows += [
+            {"rung": rung + 1, "label": label, "seeds": len(of_rung), "score": scores[label]}
+            for label in left
+        ]
+        # In the order of their scores, so that the next rung takes as many as it has room for.
+        left = survivors({label: scores[label] for label in left}, len(left))
+
+    best = left[:finalists]
+    report(f"final on fresh seeds: {', '.join(best)}, against {baseline} and {single}")
+    cases = [_case(plan, baseline), _case(plan, single)]
+    cases += [_combination(label, candidates[label]) for label in best]
+    grid = {**_grid(plan, cases, final_seeds(seeds)), "folder": str(_beside(plan.folder))}
+    final = _made(grid, baseline, _beside(plan.out) / "final", jobs, ray, report)
+    return pd.DataFrame(rows), final
+
+
+def bill_scores(groups: Any, baseline: str, price: float | None = None) -> dict[str, float]:
+    """How the bill of each arm to the baseline's target compares with the baseline's.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+        All of the same seeds.
+    baseline : str
+    price : float, optional
+        Of sampling; None for that in FLOPs.
+
+    Returns
+    -------
+    dict from label to number
+        The mean over seeds of the logarithm of the ratio, infinite where a run did not arrive: it
+        had as many rollouts as the baseline, and what it still lacks is not known.
+    """
+    from workbench.analysis import cost
+    from workbench.analysis.courses import read as read_courses
+    from workbench.analysis.leaderboard import target_of
+
+    courses = read_courses(groups)
+    tokens = cost.tokens_to_target(courses, target_of(courses, baseline))
+    scores = {}
+    for label, by_seed in tokens.items():
+        if not all(spent.reached for spent in by_seed.values()):
+            scores[label] = math.inf
+            continue
+        ratio = cost.bill_ratio(
+            by_seed.values(), tokens[baseline].values(), price or cost.FLOP_PRICE
+        )
+        scores[label] = float(np.log(ratio.value))
+    return scores
+
+
+def best_single(plan: Plan, baseline: str = "grpo", price: float | None = None) -> str:
+    """The label of the method with the lowest bill among the complete runs of a leaderboard.
+
+    Combinations, which the grid gives settings of slots, are left out, and so is the baseline.
+
+    Raises
+    ------
+    ValueError
+        Where there is none to choose yet.
+    """
+    cases = plan.cases()
+    plain = {case.values["label"] for case in cases if not case.values.get("settings")}
+    groups, _ = recorded(cases)
+    known = {label: records for label, records in groups.items() if label in plain}
+    seeds = {record.manifest["seed"] for record in known.get(baseline, [])}
+    # Only what has all seeds of the baseline, so that the scores are of the same seeds.
+    whole = {
+        label: records
+        for label, records in known.items()
+        if {record.manifest["seed"] for record in records} == seeds
+    }
+    if len(whole) < 2 or not seeds:
+        raise ValueError(
+            "the best single paper is not known yet: make the leaderboard first, or name one"
+        )
+    scores = bill_scores(whole, baseline, price)
+    del scores[baseline]
+    [label] = survivors(scores, 1)
+    return label
+
+
+def _combination(label: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"label": label, "method": "grpo", "settings": dict(settings)}
+
+
+def _case(plan: Plan, label: str) -> dict[str, Any]:
+    """The leaderboard's case of this label; ValueError where it has none."""
+    cases = {case["label"]: case for case in plan.grid["cases"]}
+    if label not in cases:
+        raise ValueError(f"{label}: the leaderboard has no method of this label")
+    return cases[label]
+
+
+def _grid(plan: Plan, cases: Iterable[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+    parameters = dict(plan.grid["parameters"])
+    return {"parameters": parameters, "cases": list(cases), "seeds": list(seeds)}
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}-search")
+
+
+def _made(
+    grid: dict[str, Any],
+    baseline: str,
+    out: Path,
+    jobs: int | None,
+    ray: str | None,
+    report: Callable[[str], Any],
+) -> dict[str, Any]:
+    """Make the runs of a grid, and read the records of those that ended well."""
+    sweep(grid, out=out, jobs=jobs, ray=ray, by_seed=True, report=report)
+    groups, missing = recorded(read(grid, out))
+    if len(groups.get(baseline, [])) < len(grid["seeds"]):
+        raise ValueError(
+            f"{baseline}: a run failed, and everything is compared with it; the same command makes "
+            "it again"
+        )
+    if missing:
+        report(f"{len(missing)} runs failed and count as not arrived, such as {missing[0]}")
+    return groups
