@@ -203,3 +203,15 @@ class TestRecords:
             cost.ratios_by_price(load_all(tmp_path), 0.3, "a")
         with pytest.raises(ValueError, match="baseline='c'"):
             cost.break_even_prices(load_all(tmp_path), 0.3, "c")
+
+
+def test_compute_with_replay_is_that_of_the_replay_study():
+    """The six printed values of gamma come out with a ratio of 5.2."""
+    printed = {7: 1.29, 6: 0.65, 5: 0.43, 4: 0.32, 2: 0.22, 1: 0.18}
+    for inference, gamma in printed.items():
+        made = cost.compute_with_replay(inference, 8 - inference, 5.2)
+        assert made == pytest.approx(gamma, abs=6e-3)
+    for wrong in ({"inference": 0}, {"training": -1}, {"generation_cost": 0}):
+        arguments = {"inference": 4, "training": 4, **wrong}
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            cost.compute_with_replay(**arguments)

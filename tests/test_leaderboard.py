@@ -147,6 +147,18 @@ def test_nobody_wins_where_nobody_arrives(groups):
         analysis.winners(groups, 0.5)
 
 
+def test_the_figure_has_the_ratios_of_the_table(groups):
+    measured = analysis.ratios(groups, 0.5, "rollouts", "grpo")
+    drawn = analysis.panel(measured, "grpo")
+    table = analysis.table(groups, target=0.5)
+    for label in ("fast", "slow"):
+        columns = ["rollouts", "rollouts_low", "rollouts_high", "seeds"]
+        expected = table.loc[label, columns].astype(float).tolist()
+        assert drawn.loc[label].tolist() == pytest.approx(expected)
+    [ax] = wb.plots.leaderboard(drawn, baseline="grpo")
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["fast (n = 3)", "slow (n = 3)"]
+
+
 def test_a_missing_baseline_is_named(groups):
     with pytest.raises(ValueError, match=r"baseline='grppo': .*did you mean 'grpo'"):
         analysis.table(groups, baseline="grppo")

@@ -407,6 +407,38 @@ def test_the_width_of_a_gaussian_process_is_the_median_distance_of_all_embedding
 
 
 @pytest.mark.parametrize(
+    "embeddings, message",
+    [
+        ({"a": [0.0, 1.0], "b": [0.0]}, "all of one length"),
+        ({"a": [[0.0]]}, "all of one length"),
+        ({}, "at least one is needed"),
+        ({"a": [math.nan]}, "finite numbers"),
+        ([[0.0]], "embeddings"),
+    ],
+)
+def test_embeddings_of_other_lengths_are_refused(embeddings, message):
+    with pytest.raises(ValueError, match=message):
+        allocators.GaussianProcess(embeddings)
+
+
+def test_a_problem_without_an_embedding_and_a_state_of_others_are_named():
+    process = allocators.GaussianProcess({"a": [0.0], "b": [1.0]})
+    with pytest.raises(ValueError, match="embeddings: problem 'c' has none"):
+        next(process.estimates([Problem("c", "?", "1")], HERE))
+    other = allocators.GaussianProcess({"a": [0.0]})
+    with pytest.raises(ValueError, match="state: 1 problems were saved"):
+        process.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, np.inf])
+def test_rates_outside_zero_and_one_are_refused(rate):
+    with pytest.raises(ValueError, match=r"p: .*\[0, 1\]"):
+        by_variance([rate, 0.5], 8)
+    with pytest.raises(ValueError, match=r"p: .*\[0, 1\]"):
+        nonzero_gradient_probability(8, rate)
+
+
+@pytest.mark.parametrize(
     "p, total, estimator, expected",
     [
         ((0.1, 0.5, 0.9, 0.5), 32, "rloo", [6, 10, 6, 10]),
@@ -906,6 +938,64 @@ def test_a_state_of_another_method_is_refused_by_name():
     saved = wb.methods.mopps().state_dict()
     with pytest.raises(ValueError, match=r"state: curriculum=Greso\(\) cannot read what was saved"):
         wb.methods.greso().load_state_dict(saved | wb.methods.greso().state_dict() | saved)
+
+
+@pytest.mark.parametrize("name", ["mopps", "mapp", "greso", "cures", "reinforce_ada_est", "vip"])
+def test_a_state_of_another_version_is_refused_by_name(name):
+    """One entry more, as a later version might save, or one less."""
+    method = getattr(wb.methods, name)()
+    slot = "curriculum" if method.curriculum.state_dict().get("order") else "allocator"
+    saved = method.state_dict()
+    more = saved | {slot: saved[slot] | {"temperature": 1.0}}
+    with pytest.raises(
+        ValueError, match=rf"state: {slot}=.*\(temperature\); it comes from another"
+    ):
+        method.clone().load_state_dict(more)
+    entry = list(saved[slot])[-1]
+    less = saved | {slot: {key: value for key, value in saved[slot].items() if key != entry}}
+    with pytest.raises(ValueError, match="state: "):
+        method.clone().load_state_dict(less)
+
+
+@pytest.mark.parametrize(
+    "curriculum", [curricula.Mopps(), curricula.Mapp(), curricula.Cures(), curricula.Greso()]
+)
+def test_a_history_of_another_pool_is_refused_by_name(curriculum):
+    curriculum = curriculum.clone()
+    curriculum.feedback(table(p0="00", p9="11"), HERE)
+    loaded = curriculum.clone()
+    loaded.load_state_dict(curriculum.state_dict())
+    with pytest.raises(ValueError, match=r"remembers problem 'p9', which this pool does not have"):
+        loaded.choose(pool_of(9), 2, HERE)
+    loaded.load_state_dict(curriculum.state_dict())
+    assert len(loaded.choose(pool_of(10), 2, HERE)) == 2
+
+
+@pytest.mark.parametrize("correct, tries", [([-1], [2]), ([3], [2])])
+def test_counts_that_no_rollouts_have_are_refused(correct, tries):
+    with pytest.raises(ValueError, match=r"correct: .* of 2 rollouts of problem 'a'"):
+        Posteriors().observe(["a"], np.array(correct), np.array(tries))
+
+
+@pytest.mark.parametrize(
+    "value, entry, wrong, message",
+    [
+        (curricula.Greso(), "streaks", [[-1, 0]], "streaks: -1"),
+        (curricula.Greso(), "bases", [0.5, 1.5], "bases=1.5"),
+        (curricula.AdaRft(), "target", 101.0, "target: 101.0 was saved"),
+        (replay.Buckets(), "right", [-2], "right: -2 was saved"),
+        (allocators.Knapsack(), "ring", [[2] * 16], "ring holds other outcomes"),
+        (allocators.Knapsack(), "seen", [-1], "seen has -1"),
+        (allocators.Knapsack(), "epoch_correct", [5], "more correct rollouts in its epoch"),
+    ],
+)
+def test_saved_numbers_that_cannot_be_are_refused(value, entry, wrong, message):
+    value = value.clone()
+    if entry != "right":
+        value.feedback(table(a="00"), HERE)
+    saved = value.state_dict() | {entry: np.array(wrong) if entry != "target" else wrong}
+    with pytest.raises(ValueError, match=message):
+        value.clone().load_state_dict(saved)
 
 
 @pytest.mark.parametrize("counts", [[[1.0, -1.0]], [[np.nan, 1.0]], [[1.0]]])

@@ -23,8 +23,8 @@ def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_the_notebooks_are_numbered_from_0_to_9():
-    assert [path.name[:2] for path in NUMBERED] == [f"{number:02}" for number in range(10)]
+def test_the_notebooks_are_numbered_from_0_to_10():
+    assert [path.name[:2] for path in NUMBERED] == [f"{number:02}" for number in range(11)]
 
 
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)

@@ -372,9 +372,14 @@ class Greedy(Slot):
 
 
 @pytest.mark.parametrize(
-    ("size", "message"), [(5, "it chose 5 problems; 4 were asked for"), (0, "it chose no problems")]
+    ("size", "message"),
+    [
+        (5, "it chose 5 problems; 4 were asked for"),
+        (3, "it chose 3 problems; a round begins with 4"),
+        (0, "it chose no problems"),
+    ],
 )
-def test_a_curriculum_with_too_many_or_no_problems_is_named_in_a_run(lab, size, message):
+def test_a_curriculum_with_too_many_too_few_or_no_problems_is_named_in_a_run(lab, size, message):
     method = wb.methods.grpo(2).but(curriculum=Greedy(size))
     run = wb.Run(lab, method, problems_per_round=4, evaluate_every=0)
     with pytest.raises(ValueError, match=rf"^curriculum: {message}"):

@@ -8,7 +8,7 @@ and `AdaRft` follows the mean reward up a scale of difficulties. All of them nee
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,9 @@ class _Candidates(Slot):
         default_factory=Posteriors, init=False, repr=False, compare=False
     )
 
+    # Whether the posteriors were loaded, and not yet held against a pool.
+    loaded: bool = field(default=False, init=False, repr=False, compare=False)
+
     @property
     def epoch(self) -> int:
         """Passes over the pool, candidates that were not chosen included."""
@@ -92,6 +95,7 @@ class _Candidates(Slot):
         self, pool: Pool | Stream, n: int, factor: int, context: Context
     ) -> Sequence[Problem]:
         """factor * n problems in the order of shuffled epochs, or as many as the pool has."""
+        self._check_history(pool)
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
         available = len(finite(pool, self)) - len(context.taken)
         return self.order.choose(pool, max(n, min(factor * n, available)), context)
@@ -108,6 +112,13 @@ class _Candidates(Slot):
         """Set the position in the pool and the posteriors."""
         self.order.load_state_dict(state["order"])
         self.posteriors.load_state_dict(state["posteriors"])
+        self.loaded = True
+
+    def _check_history(self, pool: Pool | Stream) -> None:
+        """ValueError for posteriors that were loaded and are of another pool."""
+        if self.loaded:
+            check_history(self.posteriors.rows, finite(pool, self), self)
+        self.loaded = False
 
 
 @dataclass
@@ -239,6 +250,7 @@ class Cures(_Candidates):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n problems of the whole pool, drawn without replacement by their weights."""
+        self._check_history(pool)
         problems: Sequence[Problem] = finite(pool, self).problems
         if context.taken:
             problems = [problem for problem in problems if problem.id not in context.taken]
@@ -315,6 +327,8 @@ class Greso(Slot):
     )
     bases: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
     skipped: int = field(default=0, init=False, repr=False, compare=False)
+    # Whether the streaks were loaded, and not yet held against a pool.
+    loaded: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         share("easy", self.easy)
@@ -344,7 +358,10 @@ class Greso(Slot):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems that are not skipped, over as many epochs as it takes."""
-        finite(pool, self)
+        pool = finite(pool, self)
+        if self.loaded:
+            check_history(self.streaks, pool, self)
+        self.loaded = False
         rng = context.rng("curriculum", len(context.taken))
         chosen: list[Problem] = []
         taken = set(context.taken)
@@ -402,10 +419,16 @@ class Greso(Slot):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
+        streaks = np.asarray(state["streaks"])
+        if (streaks < 0).any():
+            raise ValueError(f"streaks: {streaks.min()}; counts of at least 0 are needed")
+        for base in state["bases"]:
+            share("bases", base)
         self.order.load_state_dict(state["order"])
-        self.streaks = dict(zip(state["ids"], np.asarray(state["streaks"]).tolist()))
+        self.streaks = dict(zip(state["ids"], streaks.tolist()))
         self.bases = list(state["bases"])
         self.skipped = state["skipped"]
+        self.loaded = True
 
 
 @dataclass
@@ -515,6 +538,10 @@ class AdaRft(Slot):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the target."""
+        if not (is_number(state["target"]) and 0 <= state["target"] <= 100):
+            raise ValueError(
+                f"target: {state['target']!r} was saved; a difficulty from 0 to 100 is needed"
+            )
         self.target = state["target"]
 
 
@@ -543,6 +570,17 @@ def finite(pool: Pool | Stream, curriculum: Slot) -> Pool:
         f"problems: {type(curriculum).__name__} chooses among the problems of a finite pool, and "
         "this lab draws fresh ones without end; give it a pool, such as labs.tiny(pool=512)"
     )
+
+
+def check_history(ids: Iterable[str], pool: Pool, curriculum: Slot) -> None:
+    """ValueError for what is remembered of problems that the pool does not have."""
+    known = {problem.id for problem in pool}
+    for key in ids:
+        if key not in known:
+            raise ValueError(
+                f"state: {type(curriculum).__name__} remembers problem {key!r}, which this pool "
+                "does not have; it was saved with another pool"
+            )
 
 
 def _not_taken(pool: Pool, context: Context) -> np.ndarray:

@@ -62,6 +62,13 @@ class Posteriors:
 
     def after(self, ids: Sequence[str], correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
         """The two numbers of each problem as they will be after these outcomes, (P, 2)."""
+        possible = (correct >= 0) & (correct <= tries)
+        if not np.all(possible):
+            row = int(np.argmin(possible))
+            raise ValueError(
+                f"correct: {correct[row]} of {tries[row]} rollouts of problem {ids[row]!r}; a "
+                "number from 0 to all of them is needed"
+            )
         before = self.of(ids)
         target = self.counts[0] if self.towards == "prior" else np.zeros(2)
         faded = self.decay * before + (1 - self.decay) * target

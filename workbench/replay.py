@@ -509,8 +509,11 @@ class Buckets(Slot):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the stored answers and the buckets."""
+        right = np.asarray(state["right"])
+        if (right < 0).any():
+            raise ValueError(f"right: {right.min()} was saved; counts of at least 0 are needed")
         self.stored = _from_state(state["table"]) if state["table"] else None
-        self.right = dict(zip(state["ids"], np.asarray(state["right"]).tolist()))
+        self.right = dict(zip(state["ids"], right.tolist()))
         self.started = bool(state["started"])
 
 

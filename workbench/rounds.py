@@ -200,8 +200,8 @@ def checked_problems(
 ) -> list[Problem]:
     """The problems as a list.
 
-    ValueError for none at all where none are `taken`, for more than `most`, for one that comes
-    twice, and for anything that is no problem.
+    ValueError for none at all where none are `taken`, for more than `most`, for fewer than that at
+    the start of a round, for one that comes twice, and for anything that is no problem.
     """
     if not isinstance(problems, Iterable):
         raise ValueError(f"{slot}: it returned {shown(problems)}; a list of problems is needed")
@@ -211,6 +211,11 @@ def checked_problems(
         raise ValueError(f"{slot}: it chose no problems; a round needs at least one")
     if most is not None and len(problems) > most:
         raise ValueError(f"{slot}: it chose {len(problems)} problems; {most} were asked for")
+    if most is not None and not taken and len(problems) < most:
+        raise ValueError(
+            f"{slot}: it chose {len(problems)} problems; a round begins with {most}, and only what "
+            "is drawn in the middle of one may be fewer"
+        )
     seen = set(taken)
     for problem in problems:
         if not isinstance(problem, Problem):

@@ -155,8 +155,8 @@ class Curriculum(Protocol):
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems of the pool, none of them in `context.taken`.
 
-        May return fewer where the pool has no more. Called once at the start of a round, and again,
-        with `context.taken` filled, whenever the allocator asks for `More`.
+        Called once at the start of a round, and again, with `context.taken` filled, whenever the
+        allocator asks for `More`. Then it may return fewer, where the pool has no more.
         """
         ...
 

@@ -253,9 +253,11 @@ class History:
             raise ValueError(
                 f"state: window {ring.shape[-1]} was saved, this is window={self.config.window}"
             )
+        columns = {name: np.asarray(state[name]) for name in self.COLUMNS}
+        _check_history(columns)
         self._reset(state["ids"])
         for name in self.COLUMNS:
-            getattr(self, name)[:] = state[name]
+            getattr(self, name)[:] = columns[name]
 
     def _reset(self, ids: Sequence[str]) -> None:
         self.rows = {key: i for i, key in enumerate(ids)}
@@ -529,6 +531,17 @@ def _place_within(group: np.ndarray) -> np.ndarray:
     # In sorted order the groups stand end to end; what is taken off is where each one starts.
     place[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
     return place
+
+
+def _check_history(columns: Mapping[str, np.ndarray]) -> None:
+    """ValueError for saved outcomes that no rollouts can have had."""
+    for name, values in columns.items():
+        if (values < 0).any():
+            raise ValueError(f"state: {name} has {values.min()}; counts of at least 0 are needed")
+    if (columns["ring"] > 1).any():
+        raise ValueError("state: ring holds other outcomes than 0 and 1")
+    if (columns["epoch_correct"] > columns["epoch_tries"]).any():
+        raise ValueError("state: a problem has more correct rollouts in its epoch than rollouts")
 
 
 def _mean_error(estimates: np.ndarray, observed: np.ndarray) -> float:
