@@ -432,9 +432,9 @@ def test_a_problem_without_an_embedding_and_a_state_of_others_are_named():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, np.inf])
 def test_rates_outside_zero_and_one_are_refused(rate):
-    with pytest.raises(ValueError, match=r"p: .*\[0, 1\]"):
+    with pytest.raises(ValueError, match=r"p=.*\[0, 1\]"):
         by_variance([rate, 0.5], 8)
-    with pytest.raises(ValueError, match=r"p: .*\[0, 1\]"):
+    with pytest.raises(ValueError, match=r"p=.*\[0, 1\]"):
         nonzero_gradient_probability(8, rate)
 
 

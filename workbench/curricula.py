@@ -423,7 +423,7 @@ class Greso(Slot):
         if (streaks < 0).any():
             raise ValueError(f"streaks: {streaks.min()}; counts of at least 0 are needed")
         for base in state["bases"]:
-            share("bases", base)
+            share("bases", float(base))
         self.order.load_state_dict(state["order"])
         self.streaks = dict(zip(state["ids"], streaks.tolist()))
         self.bases = list(state["bases"])
