@@ -139,6 +139,7 @@ def test_the_winner_depends_on_the_price_of_sampling(groups):
     assert winners["ratio"].iloc[1] == 1
     # "slow" never arrives, so it can win at no price.
     assert "slow" not in set(winners["winner"])
+    assert winners["tied"].tolist() == ["", "fast"]
 
 
 def test_nobody_wins_where_nobody_arrives(groups):

@@ -144,8 +144,11 @@ def test_the_shipped_model_goes_into_the_wheel():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
         "targets"
     ]["wheel"]
-    assert "data/models" in build["only-include"]
-    assert build["sources"] == {"data/models": "workbench/_data/models"}
+    assert {"data/models", "data/grids/leaderboard.yaml"} <= set(build["only-include"])
+    assert build["sources"] == {
+        "data/models": "workbench/_data/models",
+        "data/grids": "workbench/_data/grids",
+    }
 
 
 # What an open project is expected to have

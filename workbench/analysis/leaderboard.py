@@ -221,8 +221,8 @@ def winners(
     -------
     DataFrame, a row a price
         price; winner, the lowest bill among the methods whose runs all reached the target; ratio,
-        low and high of its bill over the baseline's; pairs; and tied, the methods whose bill over
-        the winner's has an interval that holds 1, as a text.
+        low and high of its bill over the baseline's; pairs; and tied, as a text: which of these
+        methods have a bill whose ratio to the winner's has an interval that holds 1.
 
     Notes
     -----
@@ -246,7 +246,7 @@ def winners(
             )
         winner = min(compared, key=lambda label: compared[label].value)
         tied = []
-        for label in tokens:
+        for label in compared:
             against = _bill(tokens, label, winner, price, level)
             if label != winner and against is not None and not against.low > 1:
                 tied.append(label)
