@@ -76,7 +76,7 @@ quickstart: setup
 	@$(HERE) $(BIN)/python -m workbench quickstart
 
 test: setup
-	@$(HERE) $(ALONE) $(BIN)/python -m pytest -p no:benchmark -n $(JOBS) --dist loadfile \
+	@$(HERE) $(ALONE) $(BIN)/python -m pytest -p no:benchmark -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
 
 # What only this target needs is installed by it: the driver of the browser, not a browser.

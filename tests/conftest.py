@@ -27,6 +27,34 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("any")
 
 
+# The files that take longest, the longest first. `make test` gives whole files to its processes in
+# this order, so that none of them is left with a long file when the others have nothing to do.
+LONGEST = (
+    "07_theory.ipynb",
+    "00_quickstart.ipynb",
+    "test_sweep.py",
+    "test_docs.py",
+    "test_trl.py",
+    "08_base_model.ipynb",
+    "test_power_loss.py",
+    "test_strangers.py",
+    "test_cli.py",
+    "test_escapes.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Long files first, then other notebooks, which start a kernel each."""
+
+    def rank(item):
+        name = item.path.name
+        if name in LONGEST:
+            return LONGEST.index(name)
+        return len(LONGEST) + (item.path.suffix != ".ipynb")
+
+    items.sort(key=rank)
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     import torch

@@ -59,6 +59,7 @@ import sweep_processes
 import torch
 from conftest import small_lab
 from hostile import FAMILIES
+from test_methods import METHODS as OF_PAPERS
 from test_records import same_weights
 
 import workbench as wb
@@ -68,15 +69,7 @@ from workbench.records import RecordError, RecordWarning
 ROUNDS = 8
 OPTIONS = dict(problems_per_round=4, evaluate_every=3, checkpoint_every=2)
 METHODS = {
-    "grpo": wb.methods.grpo(4),
-    "dapo": wb.methods.dapo(4),
-    "gspo": wb.methods.gspo(4),
-    "dr_grpo": wb.methods.dr_grpo(4),
-    "pods": wb.methods.pods(8, 4),
-    "ar3po": wb.methods.ar3po(2, 2),
-    "knapsack": wb.methods.knapsack(4),
-    "aero": wb.methods.aero(4, 8, n_max=10, k_max=3),
-    "cbs": wb.methods.cbs(n=4, p=50, warmup=2, start=0.5),
+    **OF_PAPERS,
     "cbs-buffer": wb.methods.cbs(scope="buffer", n=4, p=50, warmup=2, start=0.5),
 }
 DISTURBANCES = ("kill", "kill", "kill", "terminate", "interrupt", "quota", "full")

@@ -18,6 +18,7 @@ from workbench.allocators import (
     SuccessRates,
 )
 from workbench.curricula import ShuffledEpochs
+from workbench.posteriors import RemembersPosteriors
 from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
@@ -96,7 +97,7 @@ def slot_classes():
     for name in MODULES:
         module = importlib.import_module(f"workbench.{name}")
         for name, kind in inspect.getmembers(module, inspect.isclass):
-            is_base = kind is Slot or name.startswith("_")
+            is_base = kind in (Slot, RemembersPosteriors) or name.startswith("_")
             if issubclass(kind, Slot) and kind not in ESTIMATES and not is_base:
                 classes.add(kind)
     return classes

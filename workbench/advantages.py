@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.posteriors import Posteriors
+from workbench.posteriors import Posteriors, RemembersPosteriors
 from workbench.rollouts import Ragged
 from workbench.slots import Slot
 from workbench.utils.typos import explain_typos
@@ -580,7 +580,7 @@ class EntropyShaped(Slot):
 
 
 @dataclass
-class DiscountedBeta(Slot):
+class DiscountedBeta(RemembersPosteriors):
     """(r - p) / sqrt(p (1 - p)), with p from a Beta posterior that forgets and counts this round.
 
     The two numbers of a problem start at the prior Beta(1, 1). At each visit they are multiplied by
@@ -626,21 +626,9 @@ class DiscountedBeta(Slot):
         of_wrong = -np.sqrt(_divide(a, b))
         return np.where(rollouts.correct, of_right, of_wrong)
 
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The posteriors of the round's problems are updated."""
-        self.posteriors.observe_round(rollouts, context.round)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The posteriors by problem."""
-        return self.posteriors.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the posteriors by problem."""
-        self.posteriors.load_state_dict(state)
-
 
 @dataclass
-class Marginalized(Slot):
+class Marginalized(RemembersPosteriors):
     """GRPO's advantage averaged over what the other responses of the group could have been.
 
     The others are drawn from the posterior of the problem without the response itself. With its
@@ -676,18 +664,6 @@ class Marginalized(Slot):
         of_right = marginal_advantages(belief[:, 0] - 1, belief[:, 1], tries)
         of_wrong = -marginal_advantages(belief[:, 1] - 1, belief[:, 0], tries)
         return np.where(rollouts.correct, of_right[problem_of_row], of_wrong[problem_of_row])
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The posteriors of the round's problems are updated."""
-        self.posteriors.observe_round(rollouts, context.round)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The posteriors by problem."""
-        return self.posteriors.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the posteriors by problem."""
-        self.posteriors.load_state_dict(state)
 
 
 def marginal_advantages(a: Any, b: Any, n: Any) -> np.ndarray:

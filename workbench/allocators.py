@@ -31,7 +31,7 @@ from workbench.budgets import (
     serve_in_order,
     value,
 )
-from workbench.posteriors import Posteriors
+from workbench.posteriors import Posteriors, RemembersPosteriors
 from workbench.slots import More, Slot
 from workbench.success_rates import GaussianProcess, SuccessRates, tally
 from workbench.utils.typos import explain_typos
@@ -459,7 +459,7 @@ def _group_size(name: str, n: Any) -> None:
 
 
 @dataclass
-class InverseRoot(Slot):
+class InverseRoot(RemembersPosteriors):
     """More rollouts for problems with low success rates: counts in proportion to 1 / sqrt(p + eps).
 
     Attributes
@@ -509,21 +509,9 @@ class InverseRoot(Slot):
         weights = 1 / np.sqrt(p + self.eps)
         yield in_proportion(weights, self.n * len(problems), self.low, self.up)
 
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The counts of the round's problems are updated."""
-        self.posteriors.observe_round(rollouts, context.round)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The counts by problem."""
-        return self.posteriors.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the counts by problem."""
-        self.posteriors.load_state_dict(state)
-
 
 @dataclass
-class ByDeviation(Slot):
+class ByDeviation(RemembersPosteriors):
     """Counts in proportion to the deviation of a problem's outcomes, sqrt(p (1 - p)).
 
     That is the allocation of CurES when right and wrong responses have gradients of the same mean
@@ -566,17 +554,9 @@ class ByDeviation(Slot):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The posteriors learn from the round, and start afresh after `restart` rounds."""
-        self.posteriors.observe_round(rollouts, context.round)
+        super().feedback(rollouts, context)
         if self.restart is not None and context.round % self.restart == 0:
             self.posteriors = Posteriors()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The posteriors by problem."""
-        return self.posteriors.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the posteriors by problem."""
-        self.posteriors.load_state_dict(state)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ fixed for the whole step before the split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,29 +160,9 @@ def grpo_step(
         chosen = _tokens_by_covariance(
             policy, rollouts, advantages, objective, temperature, micro_tokens, on_policy
         )
-    # Rows: clip ratio, entropy, log-probability difference, sampler's gap and share above the cap.
-    per_rollout = np.full((5, len(rollouts)), np.nan)
-    totals = np.zeros(3)  # loss, KL, tokens
-    for index in micro_batches(rollouts, computed, micro_tokens, policy.packs):
-        part = rollouts.take(index)
-        loss, stats, sums = _micro_loss(
-            policy,
-            part,
-            advantages.take(index),
-            loss_weights.take(index),
-            objective,
-            temperature,
-            reference,
-            on_policy[index],
-            None if sampler_logprobs is None else sampler_logprobs.take(index),
-            None if chosen is None else chosen.take(index),
-        )
-        # Before the backward pass, so that the message can name the rows of this micro-batch.
-        if not torch.isfinite(loss):
-            raise NonFinite(f"the loss of {len(index)} rollouts is {loss.item()}", part)
-        loss.backward()
-        per_rollout[:, index] = stats
-        totals += sums
+    step = _Step(rollouts, advantages, loss_weights, on_policy, sampler_logprobs, chosen, objective)
+    batches = micro_batches(rollouts, computed, micro_tokens, policy.packs)
+    per_rollout, totals = _backward(policy, step, batches, temperature, reference)
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
     if not np.isfinite(norm):
         optimizer.zero_grad(set_to_none=False)
@@ -202,6 +182,62 @@ def grpo_step(
         sampler_gap=None if sampler_logprobs is None else per_rollout[3],
         sampler_above=None if sampler_logprobs is None else per_rollout[4],
     )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the loss of a step is made of, row by row, and its objective."""
+
+    rollouts: Rollouts
+    advantages: Ragged
+    weights: Ragged
+    on_policy: np.ndarray
+    sampler_logprobs: Ragged | None
+    chosen: Ragged | None
+    objective: Objective
+
+    def take(self, index: np.ndarray) -> _Step:
+        """The rows of one micro-batch."""
+        return _Step(
+            self.rollouts.take(index),
+            self.advantages.take(index),
+            self.weights.take(index),
+            self.on_policy[index],
+            None if self.sampler_logprobs is None else self.sampler_logprobs.take(index),
+            None if self.chosen is None else self.chosen.take(index),
+            self.objective,
+        )
+
+
+def _backward(
+    policy: Policy,
+    step: _Step,
+    batches: Iterable[np.ndarray],
+    temperature: float,
+    reference: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add up the gradient over all micro-batches.
+
+    Returns
+    -------
+    per_rollout : (5, R)
+        Clip ratio, entropy, log-probability difference, sampler's gap and share above the cap; NaN
+        where the rollout was not computed.
+    totals : (3,)
+        Loss, KL and tokens.
+    """
+    per_rollout = np.full((5, len(step.rollouts)), np.nan)
+    totals = np.zeros(3)
+    for index in batches:
+        part = step.take(index)
+        loss, stats, sums = _micro_loss(policy, part, temperature, reference)
+        # Before the backward pass, so that the message can name the rows of this micro-batch.
+        if not torch.isfinite(loss):
+            raise NonFinite(f"the loss of {len(index)} rollouts is {loss.item()}", part.rollouts)
+        loss.backward()
+        per_rollout[:, index] = stats
+        totals += sums
+    return per_rollout, totals
 
 
 def micro_batches(
@@ -371,22 +407,15 @@ def marked(
 
 
 def _micro_loss(
-    policy: Policy,
-    part: Rollouts,
-    advantages: Ragged,
-    weights: Ragged,
-    objective: Objective,
-    temperature: float,
-    reference: Any,
-    on_policy: np.ndarray,
-    sampler_logprobs: Ragged | None,
-    chosen: Ragged | None = None,
+    policy: Policy, step: _Step, temperature: float, reference: Any
 ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
     """Loss of a micro-batch, its statistics and its sums.
 
     The statistics (5, R) are those of `StepStats` in their order there; the sums are those of loss,
     KL and tokens.
     """
+    objective = step.objective
+    part = step.rollouts
     # Everything about the micro-batch as tensors (R, T), padded on the right.
     logprobs, entropy = policy.logprobs(
         part, temperature, entropy=True, entropy_gradient=objective.entropy > 0
@@ -395,22 +424,22 @@ def _micro_loss(
     mask = torch.as_tensor(part.response.mask(), device=device)
     old_logprobs = torch.as_tensor(part.old_logprobs.padded(), device=device)
     # For these rows the ratio is exactly 1, and its gradient is that of the log-probability.
-    if on_policy.any():
-        is_own = torch.as_tensor(on_policy, device=device)[:, None]
+    if step.on_policy.any():
+        is_own = torch.as_tensor(step.on_policy, device=device)[:, None]
         old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
-    token_weight = torch.as_tensor(weights.padded(), device=device)
-    token_advantage = torch.as_tensor(advantages.padded(), dtype=torch.float32, device=device)
+    token_weight = torch.as_tensor(step.weights.padded(), device=device)
+    token_advantage = torch.as_tensor(step.advantages.padded(), dtype=torch.float32, device=device)
 
     chosen_tokens = None
-    if chosen is not None:
-        chosen_tokens = torch.as_tensor(chosen.padded(), device=device).bool()
+    if step.chosen is not None:
+        chosen_tokens = torch.as_tensor(step.chosen.padded(), device=device).bool()
 
     # What the tokens add to the objective, corrected where another program sampled them.
     gain, clipped = gains(objective, logprobs, old_logprobs, token_advantage, mask, chosen_tokens)
     gap = torch.zeros_like(old_logprobs)
     above = torch.zeros_like(mask)
-    if sampler_logprobs is not None:
-        sampled = torch.as_tensor(sampler_logprobs.padded(), device=device)
+    if step.sampler_logprobs is not None:
+        sampled = torch.as_tensor(step.sampler_logprobs.padded(), device=device)
         correction, above = sampler_weights(
             old_logprobs, sampled, mask, objective.sampler_correction, objective.sampler_cap
         )

@@ -240,19 +240,11 @@ def tiny(
     threads : int
         Of torch, set when the policy is made. More than one slows a model this small.
     """
-    one_of("base", base, ("early", "late", "clean"))
-    one_of("size", size, ("small", "large"))
-    one_of("regime", regime, REGIMES)
-    if base == "clean" and regime != "spread":
-        raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
+    _check_tiny(base, size, regime, model)
     _check_levels(levels)
     whole_number("held_out", held_out, 0)
     whole_number("seed", seed, 0)
     whole_number("threads", threads, 1, 1024)
-    if model is not None and not isinstance(model, str | os.PathLike):
-        raise ValueError(
-            f"model={shown(model)}: the path of a directory is needed, or None for a shipped model"
-        )
     config = {
         "lab": "tiny",
         "pool": pool,
@@ -293,6 +285,19 @@ def tiny(
         micro_tokens=8192,
         config=config,
     )
+
+
+def _check_tiny(base: Any, size: Any, regime: Any, model: Any) -> None:
+    """ValueError unless there is such a model, and such training problems for it."""
+    one_of("base", base, ("early", "late", "clean"))
+    one_of("size", size, ("small", "large"))
+    one_of("regime", regime, REGIMES)
+    if base == "clean" and regime != "spread":
+        raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
+    if model is not None and not isinstance(model, str | os.PathLike):
+        raise ValueError(
+            f"model={shown(model)}: the path of a directory is needed, or None for a shipped model"
+        )
 
 
 def _tiny_problems(

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.slots import Slot
 from workbench.utils.validation import one_of, positive_number, share
 
 if TYPE_CHECKING:
-    from workbench.rollouts import Rollouts
+    from workbench.rollouts import Context, Rollouts
 
 TOWARDS = ("prior", "zero")
 
@@ -117,3 +118,21 @@ def outcomes_of_round(rollouts: Rollouts, number: int) -> tuple[list[str], np.nd
     tries = np.bincount(problem_of_row, minlength=len(ids))
     correct = np.bincount(problem_of_row[fresh.correct], minlength=len(ids))
     return ids.tolist(), correct, tries
+
+
+class RemembersPosteriors(Slot):
+    """Base class of a slot value whose memory is its posteriors, an attribute of that name."""
+
+    posteriors: Posteriors
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The posteriors of the round's problems are updated."""
+        self.posteriors.observe_round(rollouts, context.round)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The posteriors by problem."""
+        return self.posteriors.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the posteriors by problem."""
+        self.posteriors.load_state_dict(state)

@@ -24,6 +24,7 @@ from scipy import stats
 from workbench.utils.validation import one_of, shown
 
 __all__ = [
+    "Estimate",
     "Interval",
     "LinearFit",
     "Measurement",
@@ -48,8 +49,39 @@ class Interval(NamedTuple):
     high: float
 
 
+class Estimate:
+    """What `Measurement` and `Unpaired` share: their scale, and what censored runs leave open."""
+
+    scale: str
+    censored: int
+    censored_baseline: int
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval; NaN where one run is all there is."""
+        return self._end(-1, open_end=self.censored_baseline > 0)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval; NaN where one run is all there is."""
+        return self._end(+1, open_end=self.censored > 0)
+
+    def _end(self, side: int, open_end: bool) -> float:
+        """The lower (-1) or upper (+1) end of the interval."""
+        raise NotImplementedError
+
+    def _is_open(self, distance: float) -> bool:
+        """Whether the true value may lie any distance further on the side of this one."""
+        above = distance >= 0 and self.censored_baseline > 0
+        below = distance <= 0 and self.censored > 0
+        return above or below
+
+    def _from_line(self, value: float) -> float:
+        return _from_line(value, self.scale)
+
+
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Estimate):
     """A quantity measured once for every seed, and what its values say together.
 
     Attributes
@@ -116,16 +148,6 @@ class Measurement:
         """The mean over seeds; of ratios and changes the geometric mean of the ratios."""
         return self._from_line(self._line().mean())
 
-    @property
-    def low(self) -> float:
-        """Lower end of the interval; NaN with one seed."""
-        return self._end(-1, open_end=self.censored_baseline > 0)
-
-    @property
-    def high(self) -> float:
-        """Upper end of the interval; NaN with one seed."""
-        return self._end(+1, open_end=self.censored > 0)
-
     def p_value(self, bound: float) -> float:
         """Two-sided p-value of the test that the true value is `bound`; NaN with one seed.
 
@@ -137,7 +159,7 @@ class Measurement:
         line = self._line()
         at = self._to_line(np.array([bound]))[0]
         distance = line.mean() - at
-        if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
+        if self._is_open(distance):
             return 1.0  # the censored side says nothing
         # Too few values are exact for a deviation, but all of them may lie on one side of the
         # bound, also when censored ones move further away. That has a probability of 2^-n on
@@ -185,12 +207,9 @@ class Measurement:
             )
         return np.log(ratios)
 
-    def _from_line(self, value: float) -> float:
-        return _from_line(value, self.scale)
-
 
 @dataclass(frozen=True)
-class Unpaired:
+class Unpaired(Estimate):
     """The difference of two groups of runs that have nothing in common, with Welch's interval.
 
     For runs of others, whose seeds are not shared between arms. It offers what a `Measurement`
@@ -237,16 +256,6 @@ class Unpaired:
         arm, baseline = self._lines()
         return self._from_line(arm.mean() - baseline.mean())
 
-    @property
-    def low(self) -> float:
-        """Lower end of the interval; NaN where a group has one run."""
-        return self._end(-1, open_end=self.censored_baseline > 0)
-
-    @property
-    def high(self) -> float:
-        """Upper end of the interval; NaN where a group has one run."""
-        return self._end(+1, open_end=self.censored > 0)
-
     def p_value(self, bound: float) -> float:
         """Two-sided p-value of Welch's test that the true value is `bound`."""
         if self.n < 2:
@@ -256,7 +265,7 @@ class Unpaired:
         shift = bound if self.scale == "linear" else np.log(_ratio(bound, self.scale))
         arm, baseline = self._lines()
         distance = arm.mean() - baseline.mean() - shift
-        if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
+        if self._is_open(distance):
             return 1.0  # the censored side says nothing
         return _two_sided(distance, *self._error())
 
@@ -284,9 +293,6 @@ class Unpaired:
         if self.scale == "linear":
             return arm, baseline
         return np.log(arm), np.log(baseline)
-
-    def _from_line(self, value: float) -> float:
-        return _from_line(value, self.scale)
 
 
 def mean_interval(values: Any, level: float = LEVEL) -> tuple[float, float]:

@@ -183,6 +183,44 @@ TEST = {"test": "test"}
 TRAIN = {"train": "train"}
 TRAIN_AND_TEST = {"train": "train", "test": "test"}
 
+
+# Forms that several data sets of programs share
+
+
+def _code(
+    repository: str,
+    revision: str,
+    columns: tuple[str, ...],
+    read: Callable[[Row], Entry],
+    **options: Any,
+) -> DataSet:
+    """Problems whose answers are tests."""
+    return DataSet(repository, revision, columns, read, template=CODE, verifier="Code", **options)
+
+
+def _human_eval(repository: str, revision: str) -> DataSet:
+    """HumanEval, or a set of its form."""
+    columns = ("prompt", "test", "entry_point")
+    return _code(
+        repository, revision, columns, programs.human_eval, optional=("canonical_solution",)
+    )
+
+
+def _apps(repository: str, revision: str, files: str) -> DataSet:
+    """APPS, or a set of its form."""
+    return _code(
+        repository,
+        revision,
+        ("question", "input_output"),
+        programs.apps,
+        splits=TRAIN_AND_TEST,
+        levels=True,
+        optional=("starter_code", "solutions", "difficulty"),
+        files=files,
+        scripted=True,
+    )
+
+
 DATA_SETS = {
     # 7,473 + 1,319 rows
     "gsm8k": DataSet(
@@ -297,85 +335,39 @@ DATA_SETS = {
     ),
     # 374 + 500 rows. MBPP+ holds rows of both splits, so it is no test of what was trained on
     # these.
-    "mbpp": DataSet(
+    "mbpp": _code(
         "google-research-datasets/mbpp",
         "4bb6404fdc6cacfda99d4ac4205087b89d32030c",
         ("text", "test_list"),
         programs.mbpp,
-        TRAIN_AND_TEST,
-        "full",
-        CODE,
+        splits=TRAIN_AND_TEST,
+        config="full",
         optional=("test_setup_code", "code"),
-        verifier="Code",
     ),
     # 378 rows
-    "mbpp+": DataSet(
+    "mbpp+": _code(
         "evalplus/mbppplus",
         "b2d74c91837c3f2a20c1299ae98133cbe7cfa077",
         ("prompt", "test_list", "test"),
         programs.mbpp_plus,
-        template=CODE,
         optional=("test_imports", "code"),
-        verifier="Code",
     ),
     # 164 and 164 rows
-    "humaneval": DataSet(
-        "openai/openai_humaneval",
-        "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
-        ("prompt", "test", "entry_point"),
-        programs.human_eval,
-        template=CODE,
-        optional=("canonical_solution",),
-        verifier="Code",
-    ),
-    "humaneval+": DataSet(
-        "evalplus/humanevalplus",
-        "d32357cf319e50e9c8d8dab5ea876c72b0fd321b",
-        ("prompt", "test", "entry_point"),
-        programs.human_eval,
-        template=CODE,
-        optional=("canonical_solution",),
-        verifier="Code",
-    ),
+    "humaneval": _human_eval("openai/openai_humaneval", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544"),
+    "humaneval+": _human_eval("evalplus/humanevalplus", "d32357cf319e50e9c8d8dab5ea876c72b0fd321b"),
     # 5,000 + 5,000 rows; levels 1 to 3 are introductory, interview and competition
-    "apps": DataSet(
-        "codeparrot/apps",
-        "21e74ddf8de1a21436da12e3e653065c5213e9d1",
-        ("question", "input_output"),
-        programs.apps,
-        TRAIN_AND_TEST,
-        template=CODE,
-        levels=True,
-        optional=("starter_code", "solutions", "difficulty"),
-        files="{split}.jsonl",
-        scripted=True,
-        verifier="Code",
-    ),
+    "apps": _apps("codeparrot/apps", "21e74ddf8de1a21436da12e3e653065c5213e9d1", "{split}.jsonl"),
     # 25,443 + 1,000 rows, 2.4 GB; levels 1 to 5 are easy to very hard
-    "taco": DataSet(
-        "BAAI/TACO",
-        "d593ed0a2becbbc952230bb89be09189bf1056dc",
-        ("question", "input_output"),
-        programs.apps,
-        TRAIN_AND_TEST,
-        template=CODE,
-        levels=True,
-        optional=("starter_code", "solutions", "difficulty"),
-        files="ALL/{split}-*",
-        scripted=True,
-        verifier="Code",
-    ),
+    "taco": _apps("BAAI/TACO", "d593ed0a2becbbc952230bb89be09189bf1056dc", "ALL/{split}-*"),
     # 13,328 + 117 + 165 rows, several GB because of the solutions that come along
-    "code-contests": DataSet(
+    "code-contests": _code(
         "deepmind/code_contests",
         "802411c3010cb00d1b05bad57ca77365a3c699d6",
         ("description", "public_tests", "private_tests"),
         programs.code_contests,
-        {"train": "train", "valid": "valid", "test": "test"},
-        template=CODE,
+        splits={"train": "train", "valid": "valid", "test": "test"},
         optional=("generated_tests", "solutions"),
         files="data/{split}-*",
-        verifier="Code",
     ),
 }
 
@@ -403,14 +395,7 @@ def rows(
     template = template or entry.template
     table = _from_hub(key, split, revision) if path is None else _local(key, Path(path), split)
 
-    missing = [column for column in entry.columns if column not in table.column_names]
-    if missing:
-        there = ", ".join(table.column_names)
-        raise ValueError(
-            f"{key}: column {missing[0]!r} is missing; {path or entry.repository} has {there}"
-        )
-    # Nothing else is read, since reasoning and metadata may be most of the bytes.
-    used = [column for column in entry.columns + entry.optional if column in table.column_names]
+    used = _used_columns(key, table.column_names, path or entry.repository)
     found, left_out = _distinct(key, table.select_columns(used))
     # Before the verification, which is slow, and before the subset, so that n counts what fits.
     if levels is not None:
@@ -450,6 +435,18 @@ def rows(
         for id, each in found.items()
     ]
     return problems, config
+
+
+def _used_columns(key: str, there: Sequence[str], place: Any) -> list[str]:
+    """The columns that are read; ValueError when one is missing.
+
+    Nothing else is read, since reasoning and metadata may be most of the bytes.
+    """
+    entry = DATA_SETS[key]
+    missing = [column for column in entry.columns if column not in there]
+    if missing:
+        raise ValueError(f"{key}: column {missing[0]!r} is missing; {place} has {', '.join(there)}")
+    return [column for column in entry.columns + entry.optional if column in there]
 
 
 def command(name: str, revision: str | None = None) -> str:

@@ -794,21 +794,7 @@ def sampled_and_trained(
         right = sampled.max() * 2.8
         low = trained.min() / 1.6
         high = trained.max() * 2
-        for share, name in SHARES.items():
-            ax.plot([left, right], [share * left, share * right], color=GRID, lw=1, zorder=0)
-            # The name of a diagonal stands where the diagonal leaves the axes, at the top or on
-            # the right.
-            x = min(right, high / share) / 1.12
-            ax.text(
-                x,
-                share * x,
-                name,
-                color=SOFT,
-                size=8,
-                ha="center",
-                va="center",
-                backgroundcolor=ax.get_facecolor(),
-            )
+        _diagonals(ax, left, right, high)
         kinds = list(dict.fromkeys(table["kind"]))
         styles = looks(table.index)
         for number, kind in enumerate(kinds):
@@ -844,6 +830,24 @@ def sampled_and_trained(
             legend="above",
         )
     return ax
+
+
+def _diagonals(ax: Axes, left: float, right: float, high: float) -> None:
+    """Lines of equal shares, each with its name, on axes that end at these numbers."""
+    for share, name in SHARES.items():
+        ax.plot([left, right], [share * left, share * right], color=GRID, lw=1, zorder=0)
+        # The name stands where the line leaves the axes, at the top or on the right.
+        x = min(right, high / share) / 1.12
+        ax.text(
+            x,
+            share * x,
+            name,
+            color=SOFT,
+            size=8,
+            ha="center",
+            va="center",
+            backgroundcolor=ax.get_facecolor(),
+        )
 
 
 def gains(
