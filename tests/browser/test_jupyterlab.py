@@ -38,12 +38,23 @@ FLAGS = [
 ]
 # A hundred rounds redraw the figure five times.
 PARAMETERS = {"rounds": 100, "evaluate_every": 50, "held_out": 16, "samples": 2}
-# A run that is long enough to be interrupted, and of which every round is checked afterwards.
-INTERRUPTED = 40
+# A run that takes long enough to be interrupted. The pause is in the middle of a round, so that is
+# where the interrupt comes.
+INTERRUPTED = 30
 RUN = """
+import time
+from dataclasses import replace
+
 import workbench as wb
 
-lab = wb.labs.tiny(pool=64, held_out=0)
+
+class Slow(wb.verifiers.Math):
+    def judge(self, responses, answers):
+        time.sleep({pause})
+        return super().judge(responses, answers)
+
+
+lab = replace(wb.labs.tiny(pool=64, held_out=0), verifier=Slow(boxed=True), config=None)
 run = wb.Run(lab, wb.methods.grpo(4), seed=3, problems_per_round=8, out={out!r})
 """
 LOOP = f"""
@@ -186,7 +197,7 @@ def test_the_quickstart_runs_and_its_figure_is_alive(jupyterlab, browser):
 def test_an_interrupted_run_loses_nothing(jupyterlab, browser, tmp_path):
     folder = jupyterlab[2]
     cells = [
-        nbformat.v4.new_code_cell(RUN.format(out="runs/stopped").strip()),
+        nbformat.v4.new_code_cell(RUN.format(out="runs/stopped", pause=1.0).strip()),
         nbformat.v4.new_code_cell(LOOP.strip()),
     ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)"}}
@@ -215,7 +226,7 @@ def test_an_interrupted_run_loses_nothing(jupyterlab, browser, tmp_path):
 
     # What is there now is what a run that was never interrupted leaves.
     names = {}
-    exec(RUN.format(out=str(tmp_path / "whole")), names)
+    exec(RUN.format(out=str(tmp_path / "whole"), pause=0), names)
     for _ in names["run"].rounds(INTERRUPTED, progress=False):
         pass
     whole = names["run"].record
@@ -244,7 +255,8 @@ def _opened(browser, jupyterlab, name):
 def _choose(page, menu, entry):
     """Click on an entry of a menu of JupyterLab."""
     page.get_by_role("menuitem", name=menu, exact=True).click()
-    page.get_by_role("menuitem", name=entry, exact=True).click()
+    # By its label, since the name of an entry may end with its keyboard shortcut.
+    page.locator(".lm-Menu-itemLabel").get_by_text(entry, exact=True).click()
 
 
 def _rounds_in(path):
