@@ -328,8 +328,8 @@ def test_a_stranger_cannot_run_a_command_or_write(slot, attack, place, records, 
 
 
 LAB_ATTACKS = [
-    ({"lab": "os.system"}, "cannot make this lab"),
-    ({"lab": "shipped", "name": "x"}, "cannot make this lab"),
+    ({"lab": "os.system"}, "made by code of the caller's own"),
+    ({"lab": "shipped", "name": "x"}, "made by code of the caller's own"),
     ({"lab": "tiny", "command": "x"}, "unexpected keyword argument 'command'"),
     ({"lab": "tiny", "base": "clean", "pool": 10**12}, "n=1000000000000: a whole number from 1 to"),
     ({"lab": "tiny", "threads": 10**9}, "threads=1000000000"),
