@@ -23,8 +23,8 @@ def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_the_notebooks_are_numbered_from_0_to_10():
-    assert [path.name[:2] for path in NUMBERED] == [f"{number:02}" for number in range(11)]
+def test_the_notebooks_are_numbered_from_0_to_11():
+    assert [path.name[:2] for path in NUMBERED] == [f"{number:02}" for number in range(12)]
 
 
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)

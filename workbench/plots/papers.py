@@ -64,9 +64,16 @@ __all__ = [
 
 # Diagonals of `sampled_and_trained`: trained over sampled, with their names.
 SHARES = {1.0: "all", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
-# Where all ratios lie between a half and two, powers of two would leave fewer than three ticks.
-NARROW_TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 2)
-RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
+# Ticks of an axis of ratios, from narrow ranges to wide ones. The first of these that has few
+# enough in the range is taken, since panels stand side by side.
+RATIO_TICKS = (
+    (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2),
+    (0.5, 0.6, 0.8, 1, 1.2, 1.5, 2),
+    (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4),
+    (0.125, 0.25, 0.5, 1, 2, 4, 8, 16),
+    (0.0625, 0.25, 1, 4, 16),
+)
+MOST_RATIO_TICKS = 4
 USUAL_NAME = 14  # letters of a row or column of a heat map
 NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
@@ -1051,9 +1058,10 @@ def _ratio_axes(axes: list[Axes], tables: Mapping[str, pd.DataFrame]) -> None:
     # Arrows need room beyond the largest ratio.
     if any((table["high"] == np.inf).any() for table in tables.values()):
         high = max(high, 1.8 * max(table["ratio"].max() for table in tables.values()))
-    ticks = [tick for tick in RATIO_TICKS if low <= tick <= high]
-    if len(ticks) < 3:
-        ticks = [tick for tick in NARROW_TICKS if low <= tick <= high]
+    for candidates in RATIO_TICKS:
+        ticks = [tick for tick in candidates if low <= tick <= high]
+        if len(ticks) <= MOST_RATIO_TICKS:
+            break
     for ax in axes:
         ax.set_xscale("log")
         ax.set_xlim(low, high)
