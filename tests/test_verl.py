@@ -1540,8 +1540,12 @@ def train(out, method, arguments, steps, *further, **keys):
 
 
 def numbers(line):
-    """The metrics of a line of verl's console log."""
-    return {name: float(value) for name, value in re.findall(r"([\w/@]+):([-+\d.e]+)", line)}
+    """The metrics of a line of verl's console log.
+
+    NumPy 2 prints its numbers with their types, such as np.int64(1).
+    """
+    pattern = r"([\w/@]+):(?:np\.\w+\()?([-+\d.e]+)"
+    return {name: float(value) for name, value in re.findall(pattern, line)}
 
 
 REWARD = """
