@@ -24,6 +24,8 @@ from workbench.policies.checks import (
 from workbench.problems import Pool, Stream
 from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
+from workbench.utils.names import BASES_WITH_MISTAKES, SIZES
+from workbench.utils.names import REGIMES as REGIMES
 from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     did_you_mean,
@@ -37,7 +39,6 @@ from workbench.utils.validation import (
 from workbench.verifiers import Math
 
 TINY_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
-REGIMES = ("spread", "knapsack", "ar3po", "mixed")  # of `datasets.chains.REGIMES`
 # The options of `peft.LoraConfig` that a manifest may set.
 LORA_OPTIONS = (
     "r",
@@ -222,7 +223,9 @@ def tiny(
         .35, and training crosses the range from there steadily. "clean" learnt from a corpus
         without mistakes and was stopped early; on it training saturates soon.
     size : {"small", "large"}
-        0.10 or 0.34 million parameters; "clean" is always the large one.
+        0.10 or 0.34 million parameters; "clean" is always the large one. The large ones of "early"
+        and "late" do not come with the package: `python -m workbench base-model early-large` makes
+        one in `data/models`, where it is found.
     regime : {"spread", "knapsack", "ar3po", "mixed"}
         How hard the training problems are for the base model, see `problems.chains`.
     levels : numbers from 1 to 8
@@ -289,8 +292,8 @@ def tiny(
 
 def _check_tiny(base: Any, size: Any, regime: Any, model: Any) -> None:
     """ValueError unless there is such a model, and such training problems for it."""
-    one_of("base", base, ("early", "late", "clean"))
-    one_of("size", size, ("small", "large"))
+    one_of("base", base, (*BASES_WITH_MISTAKES, "clean"))
+    one_of("size", size, SIZES)
     one_of("regime", regime, REGIMES)
     if base == "clean" and regime != "spread":
         raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")

@@ -22,7 +22,7 @@ from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement, holm
 from workbench.analysis.resolution import paired_resolution
-from workbench.analysis.targets import Crossing, common_target, crossing, ratio_to_target
+from workbench.analysis.targets import common_seeds_ratio, common_target, crossings
 from workbench.analysis.verdicts import AGREES, DISAGREES, verdict
 from workbench.utils.validation import one_of
 
@@ -98,10 +98,10 @@ def table(
 
     rows: dict[str, dict[str, Any]] = {}
     for label, by_seed in courses.items():
-        crossings = _crossings(by_seed, target, "rollouts")
+        of_label = crossings(by_seed, target, "rollouts")
         rows[label] = {
             "seeds": len(by_seed),
-            "reached": sum(crossed.reached for crossed in crossings.values()),
+            "reached": sum(crossed.reached for crossed in of_label.values()),
         }
     p_values = dict.fromkeys(rows, np.nan)
     for unit in UNITS:
@@ -155,16 +155,14 @@ def ratios(
     """
     courses = read(groups)
     one_of("baseline", baseline, courses)
-    of_baseline = _crossings(courses[baseline], target, unit)
+    of_baseline = crossings(courses[baseline], target, unit)
     measured = {}
     for label, by_seed in courses.items():
-        shared = sorted(set(by_seed) & set(of_baseline))
-        if label == baseline or not shared:
+        if label == baseline:
             continue
-        of_arm = _crossings(by_seed, target, unit)
-        measured[label] = ratio_to_target(
-            [of_arm[seed] for seed in shared], [of_baseline[seed] for seed in shared], level
-        )
+        ratio = common_seeds_ratio(crossings(by_seed, target, unit), of_baseline, level)
+        if ratio is not None:
+            measured[label] = ratio
     return measured
 
 
@@ -265,13 +263,6 @@ def winners(
     return pd.DataFrame(rows)
 
 
-def _crossings(by_seed: dict[int, Course], target: float, unit: Any) -> dict[int, Crossing]:
-    return {
-        seed: crossing(course.places(unit), course.scores, target)
-        for seed, course in by_seed.items()
-    }
-
-
 def _ratio_columns(unit: str, measured: Measurement) -> dict[str, Any]:
     return {
         unit: measured.value,
@@ -294,8 +285,8 @@ def _resolves(
 ) -> float:
     """The change in rollouts to the target, in percent, that these pairs would show; or NaN."""
     seeds = sorted(set(arm) & set(baseline))
-    of_arm = _crossings(arm, target, "rollouts")
-    of_baseline = _crossings(baseline, target, "rollouts")
+    of_arm = crossings(arm, target, "rollouts")
+    of_baseline = crossings(baseline, target, "rollouts")
     pairs = [(of_arm[seed], of_baseline[seed]) for seed in seeds]
     # The spread of cut costs is too small, and without one nothing follows.
     if len(pairs) < 2 or not all(one.reached and other.reached for one, other in pairs):

@@ -25,7 +25,16 @@ from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
 from workbench.utils.validation import one_of, shown
 
-__all__ = ["Crossing", "common_target", "crossing", "ratio_to_target", "rising", "to_target"]
+__all__ = [
+    "Crossing",
+    "common_seeds_ratio",
+    "common_target",
+    "crossing",
+    "crossings",
+    "ratio_to_target",
+    "rising",
+    "to_target",
+]
 
 
 class Crossing(NamedTuple):
@@ -182,9 +191,9 @@ def to_target(
     courses = read(groups, y, grid=grid)
     if baseline is not None:
         one_of("baseline", baseline, courses)
-    crossings = _crossings(courses, target, unit)
+    crossed_by = {label: crossings(by_seed, target, unit) for label, by_seed in courses.items()}
     rows: dict[str, dict[str, float]] = {}
-    for label, by_seed in crossings.items():
+    for label, by_seed in crossed_by.items():
         places = np.array([crossed.place for crossed in by_seed.values()])
         rows[label] = {
             "n": len(by_seed),
@@ -194,7 +203,7 @@ def to_target(
             "cost": float(np.exp(np.log(places).mean())),
         }
         if baseline is not None and label != baseline:
-            rows[label] |= _against(by_seed, crossings[baseline], level)
+            rows[label] |= _against(by_seed, crossed_by[baseline], level)
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename_axis(f"{y} {target:g}, {name_of(unit)}")
 
@@ -232,28 +241,48 @@ def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float
     return start + share * (top - start)
 
 
-def _crossings(
-    courses: dict[str, dict[int, Course]], target: float, unit: str | Unit
-) -> dict[str, dict[int, Crossing]]:
-    crossings: dict[str, dict[int, Crossing]] = {}
-    for label, by_seed in courses.items():
-        crossings[label] = {
-            seed: crossing(course.places(unit), course.scores, target)
-            for seed, course in by_seed.items()
-        }
-    return crossings
+def crossings(by_seed: dict[int, Course], target: float, unit: str | Unit) -> dict[int, Crossing]:
+    """Where each seed's course reaches the target: a dict from seed to `Crossing`.
+
+    Parameters
+    ----------
+    by_seed : dict from seed to Course
+        Of one arm, as `courses.read` gives it.
+    target : float
+    unit : str or Unit
+        What is counted to the target, see `courses.spent`.
+    """
+    return {
+        seed: crossing(course.places(unit), course.scores, target)
+        for seed, course in by_seed.items()
+    }
+
+
+def common_seeds_ratio(
+    arm: dict[int, Crossing], baseline: dict[int, Crossing], level: float = LEVEL
+) -> Measurement | None:
+    """`ratio_to_target` over the seeds that two arms share; None where they share none.
+
+    Parameters
+    ----------
+    arm, baseline : dict from seed to Crossing
+        As `crossings` gives them.
+    level : float
+        Probability of the interval.
+    """
+    seeds = sorted(set(arm) & set(baseline))
+    if not seeds:
+        return None
+    return ratio_to_target([arm[seed] for seed in seeds], [baseline[seed] for seed in seeds], level)
 
 
 def _against(
     arm: dict[int, Crossing], baseline: dict[int, Crossing], level: float
 ) -> dict[str, float]:
-    """The paired ratio of two arms; nothing where they have no seed in common."""
-    seeds = sorted(set(arm) & set(baseline))
-    if not seeds:
+    """The paired ratio of two arms as columns; nothing where they have no seed in common."""
+    measured = common_seeds_ratio(arm, baseline, level)
+    if measured is None:
         return {}
-    measured = ratio_to_target(
-        [arm[seed] for seed in seeds], [baseline[seed] for seed in seeds], level
-    )
     return {
         "ratio": measured.value,
         "low": measured.low,

@@ -13,7 +13,16 @@ from typing import Any
 import click
 
 from workbench import __version__
-from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
+from workbench.utils.names import (
+    BASE_MODELS,
+    BASES_WITH_MISTAKES,
+    LABS,
+    MORE_PAPERS,
+    PAPERS,
+    REGIMES,
+    SIZES,
+    SLOTS,
+)
 
 # The keys of `look.UNITS` once more: that module loads matplotlib, and help should not wait for it.
 UNITS = ("seconds", "flops", "rollouts", "round")
@@ -196,6 +205,7 @@ def quickstart(**options: Any) -> None:
 )
 @print_json
 def run(**options: Any) -> None:
+    """Train with one method in one lab; the decorator above has the help."""
     from workbench.cli import train
 
     train.run(**options)
@@ -344,21 +354,21 @@ def sweep(**options: Any) -> None:
     "--base",
     default="early",
     show_default=True,
-    type=click.Choice(["early", "late"]),
+    type=click.Choice(BASES_WITH_MISTAKES),
     help="The base model of the lab.",
 )
 @click.option(
     "--size",
     default="small",
     show_default=True,
-    type=click.Choice(["small", "large"]),
+    type=click.Choice(SIZES),
     help="The size of the base model.",
 )
 @click.option(
     "--regime",
     default="spread",
     show_default=True,
-    type=click.Choice(["spread", "knapsack", "ar3po", "mixed"]),
+    type=click.Choice(REGIMES),
     help="How hard the training problems are for the base model.",
 )
 @click.option(
@@ -420,6 +430,7 @@ def leaderboard(**options: Any) -> None:
 @click.option("--seed", type=int, help="Of weights and corpus. Default: that of the shipped model.")
 @click.option("--steps", type=int, help="Training steps. Default: those of the shipped model.")
 def base_model(**options: Any) -> None:
+    """Make a base model; the decorator above has the help."""
     from workbench.cli import train
 
     train.base_model(**options)

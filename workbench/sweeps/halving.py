@@ -275,6 +275,8 @@ def bill_scores(groups: Any, baseline: str, price: float | None = None) -> dict[
     from workbench.analysis.courses import read as read_courses
     from workbench.analysis.leaderboard import target_of
 
+    if price is None:
+        price = cost.FLOP_PRICE
     courses = read_courses(groups)
     tokens = cost.tokens_to_target(courses, target_of(courses, baseline))
     scores = {}
@@ -282,9 +284,7 @@ def bill_scores(groups: Any, baseline: str, price: float | None = None) -> dict[
         if not all(spent.reached for spent in by_seed.values()):
             scores[label] = math.inf
             continue
-        ratio = cost.bill_ratio(
-            by_seed.values(), tokens[baseline].values(), price or cost.FLOP_PRICE
-        )
+        ratio = cost.bill_ratio(by_seed.values(), tokens[baseline].values(), price)
         scores[label] = float(np.log(ratio.value))
     return scores
 

@@ -44,6 +44,12 @@ LABS = ("tiny", "transformers", "unsloth")
 # The shipped base models of the tiny lab, see `workbench.base_model.training.RECIPES`.
 BASE_MODELS = ("early-small", "early-large", "late-small", "late-large", "clean-large")
 
+# The bases that learnt from a corpus with mistakes, and what the tiny lab has for them to choose.
+# `workbench.datasets.chains` says what the regimes are.
+BASES_WITH_MISTAKES = ("early", "late")
+SIZES = ("small", "large")
+REGIMES = ("spread", "knapsack", "ar3po", "mixed")
+
 # The slots of a method, in the order of a round, and what each one decides.
 SLOTS = {
     "curriculum": "which problems come next",

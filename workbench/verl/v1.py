@@ -415,7 +415,9 @@ class QueueRound:
         padding = sorted(set(batch.keys) - set(keys))
         if padding:
             tq.kv_clear(partition_id=TRAIN, keys=padding)
-        return list(tq.kv_batch_get(keys, TRAIN, select_fields=[column])[column])
+        values = tq.kv_batch_get(keys, TRAIN, select_fields=[column])[column]
+        # verl may compute in bfloat16, which NumPy does not know and in which means are coarse.
+        return [row.float() for row in values]
 
     # What goes back to verl
 
