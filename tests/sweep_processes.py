@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+import pyarrow.parquet as pq
 import yaml
 from conftest import heed_interrupts, timeless
 
@@ -95,7 +96,7 @@ def parent(pid):
         return None
 
 
-def wait_for(condition, seconds=240):
+def wait_for(condition, seconds=600):
     """What the condition returns, as soon as that is something."""
     ended = time.monotonic() + seconds
     while True:
@@ -137,17 +138,26 @@ DEATHS = {
 }
 
 
-def disturb(grid, out, death, delay, options=("--jobs", "2"), ray=False):
+def rounds_on_disk(out):
+    """How many rounds the records of a sweep have, all runs together."""
+    tables = Path(out).glob("*/seed-*/rounds.parquet")
+    return sum(pq.read_metadata(table).num_rows for table in tables)
+
+
+def disturb(grid, out, death, delay, options=("--jobs", "2"), ray=False, further=0):
     """Start a sweep, and disturb it `delay` seconds after its first run has begun.
 
-    Returns its exit status and what it said. Fails unless the sweep ends in the way that belongs to
-    the death, or had ended before, and unless nothing that it started is left over.
+    With `further`, that many seconds after so many further rounds are on disk. Returns its exit
+    status and what it said. Fails unless the sweep ends in the way that belongs to the death, or
+    had ended before, and unless nothing that it started is left over.
     """
     mark = uuid.uuid4().hex
     at_work = workers_of_ray if ray else children_at_work
     victims, number, expected = DEATHS[death]
+    enough = rounds_on_disk(out) + further
     process = start(grid, out, mark, *options)
     wait_for(lambda: at_work(mark) or process.poll() is not None)
+    wait_for(lambda: rounds_on_disk(out) >= enough or process.poll() is not None)
     time.sleep(delay)
     if victims is None:
         kill(process.pid, number)

@@ -196,8 +196,8 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
 @linux
 def test_a_sweep_that_dies_again_and_again_loses_no_run(tmp_path):
     """Deaths of several kinds at random moments; nothing is left over, and the end is the same."""
-    cases = [{"label": label, "rounds": 100, "arguments": {"n": 2}} for label in ("a", "b")]
-    grid = write_grid(tmp_path, cases)
+    cases = [{"label": label, "rounds": 40, "arguments": {"n": 2}} for label in ("a", "b")]
+    grid = write_grid(tmp_path, cases, parameters={"evaluate_every": 20})
     whole = tmp_path / "whole"
     sweep(grid, out=whole, jobs=2, report=lambda line: None)
 
@@ -205,8 +205,10 @@ def test_a_sweep_that_dies_again_and_again_loses_no_run(tmp_path):
     moments = random.Random(0)
     deaths = 0
     # "terminated" is handled as "hung up" is; tests/soak.py has all kinds, many times over.
-    for death in ("worker", "killed", "hung up"):
-        status, said = under_test.disturb(grid, out, death, moments.uniform(0, 0.8))
+    # The first death may come before any round, the others come in the middle of the runs.
+    for death, further in (("worker", 0), ("killed", 6), ("hung up", 6)):
+        delay = moments.uniform(0, 0.4)
+        status, said = under_test.disturb(grid, out, death, delay, further=further)
         if death == "worker":
             assert status == 1
             assert "failed: its process was killed by SIGKILL; the same command goes on" in said
