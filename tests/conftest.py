@@ -30,16 +30,23 @@ settings.load_profile("any")
 # The files that take longest, the longest first. `make test` gives whole files to its processes in
 # this order, so that none of them is left with a long file when the others have nothing to do.
 LONGEST = (
-    "07_theory.ipynb",
-    "00_quickstart.ipynb",
     "test_sweep.py",
     "test_docs.py",
     "test_trl.py",
-    "08_base_model.ipynb",
-    "test_power_loss.py",
-    "test_strangers.py",
-    "test_cli.py",
+    "00_quickstart.ipynb",
+    "test_trl_resume.py",
+    "test_hostile.py",
     "test_escapes.py",
+    "07_theory.ipynb",
+    "test_trl_rewards.py",
+    "test_power_loss.py",
+    "test_halving.py",
+    "test_trl_wider.py",
+    "test_verifier_pool.py",
+    "test_verifiers.py",
+    "test_cli.py",
+    "test_strangers.py",
+    "test_hub.py",
 )
 
 

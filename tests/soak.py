@@ -166,6 +166,8 @@ def begin(function, *arguments):
         function(*arguments)
         status = 0
     except RecordError as error:
+        # What is printed may go to a file, which a quota would let grow no further.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, -1))
         print(f"    named: {error}", flush=True)
         status = NAMED
     except KeyboardInterrupt:

@@ -196,8 +196,8 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
 @linux
 def test_a_sweep_that_dies_again_and_again_loses_no_run(tmp_path):
     """Deaths of several kinds at random moments; nothing is left over, and the end is the same."""
-    cases = [{"label": label, "rounds": 40, "arguments": {"n": 2}} for label in ("a", "b")]
-    grid = write_grid(tmp_path, cases, parameters={"evaluate_every": 20})
+    cases = [{"label": label, "rounds": 30, "arguments": {"n": 2}} for label in ("a", "b")]
+    grid = write_grid(tmp_path, cases, parameters={"evaluate_every": 15})
     whole = tmp_path / "whole"
     sweep(grid, out=whole, jobs=2, report=lambda line: None)
 
@@ -206,7 +206,7 @@ def test_a_sweep_that_dies_again_and_again_loses_no_run(tmp_path):
     deaths = 0
     # "terminated" is handled as "hung up" is; tests/soak.py has all kinds, many times over.
     # The first death may come before any round, the others come in the middle of the runs.
-    for death, further in (("worker", 0), ("killed", 6), ("hung up", 6)):
+    for death, further in (("worker", 0), ("killed", 4), ("hung up", 4)):
         delay = moments.uniform(0, 0.4)
         status, said = under_test.disturb(grid, out, death, delay, further=further)
         if death == "worker":
