@@ -66,8 +66,13 @@ def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
         return torch.cat([p.grad.flatten() for p in policy.parameters()])
 
     whole = gradient()
-    monkeypatch.setattr(room, "LOGIT_CHUNK", {"cpu": 20 * len(policy.tokenizer)})
+    monkeypatch.setattr(room, "LOGIT_CHUNK", 20 * len(policy.tokenizer))
     assert torch.allclose(gradient(), whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
+
+
+def test_every_kind_of_device_has_a_size_of_chunks():
+    sizes = {name: room.logits_at_once(torch.device(name)) for name in ("cpu", "cuda", "mps")}
+    assert sizes == {"cpu": 2**24, "cuda": 2**27, "mps": 2**24}
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,63 @@ def test_after_sampling_by_unsloth_nothing_runs_in_training_mode(unsloth):
     assert not policy.packs
 
 
+def attend_within_rows(policy, keeps_apart=True):
+    """Stands in for Unsloth's kernels: a plain model given the mask that `packed_seq_lengths` mean.
+
+    keeps_apart: without it the lengths are passed over, as by a kernel that does not know them.
+    """
+
+    def states(ids, position_ids=None, packed_seq_lengths=None):
+        if packed_seq_lengths is None:
+            return policy.decoder(input_ids=ids, use_cache=False).last_hidden_state
+        assert packed_seq_lengths.dtype == torch.int32
+        assert packed_seq_lengths.sum() == ids.shape[1]
+        row = torch.repeat_interleave(torch.arange(len(packed_seq_lengths)), packed_seq_lengths)
+        allowed = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+        if keeps_apart:
+            allowed &= row[:, None] == row
+        return policy.decoder(
+            input_ids=ids,
+            position_ids=position_ids,
+            attention_mask=allowed[None, None],
+            use_cache=False,
+        ).last_hidden_state
+
+    policy._states = states
+
+
+def test_rows_end_to_end_give_unsloth_what_padded_rows_give(unsloth):
+    """The same log-probabilities, and the same gradient of a step."""
+    policy = shaken(
+        unsloth.from_pretrained(
+            MODEL, lora_rank=4, device="cpu", max_length=128, fast_inference=False
+        )
+    )
+    assert not policy.joins  # its CPU backend has other kernels
+    rollouts = policy.generate(PROMPTS, [1, 3, 2, 1, 0, 2], SAMPLING, 0)
+    attend_within_rows(policy)
+    assert policy._joins_alike()
+    results = []
+    for joins in (False, True):
+        policy.joins = joins
+        policy.model.zero_grad()
+        logprobs = policy.logprobs(rollouts)
+        logprobs.sum().backward()
+        gradient = torch.cat([each.grad.flatten() for each in policy.parameters()])
+        results.append((logprobs.detach(), gradient))
+    padded, joined = results
+    assert torch.allclose(joined[0], padded[0], atol=1e-4)
+    assert torch.allclose(joined[1], padded[1], atol=1e-4 * padded[1].abs().max().item())
+
+
+def test_kernels_that_mix_rows_up_are_found_out(unsloth):
+    policy = unsloth.from_pretrained(
+        MODEL, lora_rank=4, device="cpu", max_length=128, fast_inference=False
+    )
+    attend_within_rows(policy, keeps_apart=False)
+    assert not policy._joins_alike()
+
+
 def test_standby_is_refused(unsloth, monkeypatch):
     monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
     with pytest.raises(ValueError, match=r"UNSLOTH_VLLM_STANDBY=1: .* unset it"):

@@ -8,6 +8,9 @@ Without one it is the usual `sdpa` function.
 
 A prompt is computed once for all its responses, since causal attention never lets it see them. The
 last token of a response predicts nothing and is left out.
+
+`join` is for another kind of model: one whose own attention takes the lengths of rows that stand
+end to end, and computes each of them with its prompt.
 """
 
 from __future__ import annotations
@@ -76,6 +79,29 @@ class Packing:
     predicts: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Joined:
+    """Whole rows end to end, N tokens: each response behind a prompt of its own.
+
+    For models whose attention takes the lengths of the rows and shares no prompts, as Unsloth's.
+
+    Attributes
+    ----------
+    ids : (N,) int64
+    positions : (N,) int64
+        Of each token in its own row, from 0.
+    lengths : (R,) int32
+        Tokens of each row.
+    predicts : (M,) int64
+        For each response token of all rows, end to end, the token that predicts it.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    lengths: torch.Tensor
+    predicts: torch.Tensor
+
+
 def supports(model: Any) -> bool:
     """Whether a model of transformers has the structure that `attention` computes.
 
@@ -137,6 +163,24 @@ def pack(rollouts: Rollouts, device: Any) -> Packing:
         predicts=tensor(
             _predicts(rollouts.response, prompts.offsets[1:][prompt_of_row] - 1, start)
         ),
+    )
+
+
+def join(rollouts: Rollouts, device: Any) -> Joined:
+    """The rows of some rollouts end to end, for a model on `device`."""
+    responses = _without_last(rollouts.response)
+    rows = [np.concatenate([rollouts.prompt[i], responses[i]]) for i in range(len(rollouts))]
+    joined = Ragged.of(rows, np.int64)
+    # Of each response token: how far it stands from the first one of its response. The prompt's
+    # last token predicts the first one, and each token the next.
+    steps = _within(rollouts.response)
+    before_first = joined.offsets[:-1] + rollouts.prompt.lengths - 1
+    predicts = np.repeat(before_first, rollouts.lengths) + steps
+    return Joined(
+        ids=torch.as_tensor(joined.values, device=device),
+        positions=torch.as_tensor(_within(joined), device=device),
+        lengths=torch.as_tensor(joined.lengths, device=device, dtype=torch.int32),
+        predicts=torch.as_tensor(predicts, device=device),
     )
 
 

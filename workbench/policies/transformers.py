@@ -43,8 +43,9 @@ from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import derive
 from workbench.utils.validation import shown
 
-# Logits held at once in float32, 64 MiB on a CPU and 512 MiB on a GPU, where larger operations pay.
-LOGIT_CHUNK = {"cpu": 2**24, "cuda": 2**27}
+# Logits held at once in float32, 64 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
+LOGIT_CHUNK = 2**24
+LOGIT_CHUNK_ON_CUDA = 2**27
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -398,7 +399,7 @@ class TransformersPolicy:
         """Log-probabilities of the response tokens by a forward pass; see `Policy.logprobs`."""
         mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
         targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
-        chunk = max(1, LOGIT_CHUNK[self.device.type] // self.head.weight.shape[0])
+        chunk = max(1, logits_at_once(self.device) // self.head.weight.shape[0])
         # Greedy sampling reports the plain distribution, so temperature 0 scales nothing.
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
@@ -431,6 +432,9 @@ class TransformersPolicy:
         # The token before predicts a token, so the first one of a response needs a prompt.
         if (rollouts.prompt.lengths == 0).any():
             raise ValueError("rollouts: a prompt has no tokens; every prompt needs at least one")
+        return self._states_of_rows(rollouts)
+
+    def _states_of_rows(self, rollouts: Rollouts) -> torch.Tensor:
         return self._packed_states(rollouts) if self.packs else self._padded_states(rollouts)
 
     def _packed_states(self, rollouts: Rollouts) -> torch.Tensor:
@@ -604,16 +608,7 @@ class TransformersPolicy:
         """
         if not packing.supports(core):
             return False
-        end = self.end_ids[0]
-        other = 0 if end else 1
-        # Two rollouts share a prompt and a third has its own, with responses of 4, 1 and 2 tokens,
-        # so shared prompts, single tokens and padding are all tried. Two different tokens are
-        # needed, or a mix-up of places would not show.
-        rollouts = Rollouts(
-            problem=np.array(["a", "a", "b"]),
-            prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
-            response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
-        )
+        rollouts = trial(self.end_ids[0])
         self.model.eval()
         with self._precision():
             padded = self._padded_states(rollouts).float()
@@ -667,6 +662,31 @@ def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def logits_at_once(device: torch.device) -> int:
+    """Logits that a training step holds at once."""
+    return LOGIT_CHUNK_ON_CUDA if device.type == "cuda" else LOGIT_CHUNK
+
+
+def trial(end: int) -> Rollouts:
+    """Three short rollouts, on which two ways of computing are compared.
+
+    Two of them share a prompt and the third has its own, with responses of 4, 1 and 2 tokens, so
+    shared prompts, single tokens and padding are all tried. Two different tokens are needed, or a
+    mix-up of places would not show.
+
+    Parameters
+    ----------
+    end : int
+        One of the tokens.
+    """
+    other = 0 if end else 1
+    return Rollouts(
+        problem=np.array(["a", "a", "b"]),
+        prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
+        response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
+    )
 
 
 def _end_ids(tokenizer: Any, generation_config: Any) -> list[int]:

@@ -8,6 +8,10 @@ Unsloth replaces parts of transformers and peft, so import this module before th
 with a warning from Unsloth and without some of its speed. On a CPU (device="cpu") Unsloth 2026.10.9
 and later have a backend that computes in float32 and has no vLLM. Unsloth takes PyTorch's own
 attention where no build of xformers fits the torch that is installed, as at our pins.
+
+On a GPU the trainer computes rows end to end: Unsloth's attention takes the lengths of the rows
+(`packed_seq_lengths`), as Unsloth's own GRPO passes them. The policy tries it when it is made.
+Prompts are not shared: see `UnslothPolicy.joins`.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from workbench.policies.checks import (
     check_memory,
     check_packages,
     check_quantised,
+    has_windows,
     load_configuration,
     local_snapshot,
     offline_hint,
@@ -42,13 +47,15 @@ from transformers import (  # noqa: E402
     StoppingCriteriaList,
 )
 
-from workbench.policies import Sampling  # noqa: E402
+from workbench.policies import Sampling, packing  # noqa: E402
 from workbench.policies.decoding import Drawn, draw_tokens  # noqa: E402
-from workbench.policies.transformers import TransformersPolicy  # noqa: E402
+from workbench.policies.transformers import TransformersPolicy, trial  # noqa: E402
 from workbench.policies.vllm import SEQUENCES, Engine  # noqa: E402
-from workbench.rollouts import Ragged  # noqa: E402
+from workbench.rollouts import Ragged, Rollouts  # noqa: E402
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# Architectures whose attention in Unsloth reads the lengths of rows that stand end to end.
+JOINED = ("llama", "mistral", "qwen2", "qwen3")
 # Bytes of a weight. Embeddings and scales of a 4-bit model are not in 4 bits.
 WEIGHT_BYTES = {False: 2.0, True: 0.75}
 # Loaded with vLLM in this process: arguments -> model, tokenizer, engine and first adapter.
@@ -66,12 +73,21 @@ class UnslothPolicy(TransformersPolicy):
     tokenizer : transformers.PreTrainedTokenizerBase
     options
         Further arguments of `TransformersPolicy`.
+
+    Attributes
+    ----------
+    joins : bool
+        Whether the trainer computes rows end to end, without padding, each with its prompt. `packs`
+        is False all the same, since no prompt is shared: Unsloth's attention for shared prompts is
+        under the AGPL-3.0, and Unsloth itself switches it off where vLLM samples. Micro-batches are
+        made as for padded rows, whose size is never exceeded.
     """
 
     samples_apart = True
 
     def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
+        self.joins = self._can_join()
         # A model's own settings, such as a repetition penalty, would bend the distribution.
         plain = GenerationConfig(eos_token_id=self.end_ids, pad_token_id=self._pad_id)
         model.generation_config = plain
@@ -218,7 +234,24 @@ class UnslothPolicy(TransformersPolicy):
         drawn.truncated[:] = ends.at == 0
         return drawn
 
-    def _states(self, ids: torch.Tensor) -> torch.Tensor:
+    def _states_of_rows(self, rollouts: Rollouts) -> torch.Tensor:
+        return self._joined_states(rollouts) if self.joins else self._padded_states(rollouts)
+
+    def _joined_states(self, rollouts: Rollouts) -> torch.Tensor:
+        """As `_response_states`, of whole rows end to end."""
+        joined = packing.join(rollouts, self.device)
+        states = self._states(
+            joined.ids[None],
+            position_ids=joined.positions[None],
+            packed_seq_lengths=joined.lengths,
+        )
+        return states[0].index_select(0, joined.predicts)
+
+    def _states(self, ids: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
+        """Final hidden states (R, T, H) of token ids (R, T).
+
+        Unsloth takes the positions and the lengths of rows that stand end to end as `rows`.
+        """
         if self.device.type == "cpu":
             return super()._states(ids)
         # The decoder alone would miss what Unsloth's outer forward sets up. This is how it is asked
@@ -226,7 +259,7 @@ class UnslothPolicy(TransformersPolicy):
         before = os.environ.get("UNSLOTH_RETURN_HIDDEN_STATES", "0")
         os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = "1"
         try:
-            return self.model(input_ids=ids, use_cache=False).logits
+            return self.model(input_ids=ids, use_cache=False, **rows).logits
         finally:
             os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = before
 
@@ -242,6 +275,27 @@ class UnslothPolicy(TransformersPolicy):
 
     def _can_pack(self, core: Any) -> bool:
         return False
+
+    def _can_join(self) -> bool:
+        """Whether Unsloth keeps rows that stand end to end apart, tried on three short rollouts.
+
+        Its CPU backend replaces the attention and is not asked.
+        """
+        config = self.model.config
+        if self.device.type == "cpu" or config.model_type not in JOINED or has_windows(config):
+            return False
+        return self._joins_alike()
+
+    @torch.no_grad()
+    def _joins_alike(self) -> bool:
+        rollouts = trial(self.end_ids[0])
+        self.model.eval()
+        with self._precision():
+            padded = self._padded_states(rollouts).float()
+            joined = self._joined_states(rollouts).float()
+        # The mean over all entries: a row that sees another one changes most of its entries, while
+        # bfloat16 changes them by about a hundredth.
+        return bool((joined - padded).abs().mean() < 0.05 * padded.abs().mean())
 
 
 class _Draws(LogitsProcessor):
