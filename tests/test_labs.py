@@ -1,5 +1,7 @@
 """The labs: the shipped one, and any causal LM of one's own, LoRA included."""
 
+from dataclasses import replace
+
 import pytest
 from conftest import go
 
@@ -8,6 +10,9 @@ from workbench.labs import from_config, shipped
 from workbench.policies import Sampling
 from workbench.policies.checks import no_gpu
 from workbench.problems import Pool, Problem, arithmetic
+from workbench.records import FORMAT
+from workbench.records.manifest import manifest_text
+from workbench.verifiers import Math
 
 
 def test_the_shipped_model_is_there_and_small():
@@ -32,6 +37,78 @@ def test_tiny_can_be_made_again_from_its_config():
     assert not {p.id for p in lab.problems} & {p.id for p in lab.held_out}
     with pytest.raises(ValueError, match="made by code of the caller's own"):
         from_config({"lab": "mine"})
+
+
+class Other(Math):
+    """A verifier of a user's own."""
+
+
+def another_policy():
+    raise AssertionError("a model was loaded")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"verifier": Other(boxed=True)},
+        {"verifier": Math(boxed=False)},
+        {"sampling": Sampling(max_new_tokens=8)},
+        {"make_policy": another_policy},
+        {"samples": 3},
+        {"optimizer": {"weight_decay": 0.5}},
+    ],
+    ids=lambda part: next(iter(part)),
+)
+def test_a_lab_with_another_part_is_another_lab(part, lab, tmp_path):
+    """Without `config=None` too: neither a second start nor `Run.resume` takes it for the first."""
+    other = replace(lab, **part)
+    method = wb.methods.grpo(n=2)
+    assert from_config(lab.config).config == lab.config
+    assert other.config is None
+
+    write_manifest(wb.Run(lab, method, out=tmp_path / "first"))
+    with pytest.raises(ValueError, match=r"holds another run .*lab\."):
+        wb.Run(other, method, out=tmp_path / "first")
+
+    write_manifest(wb.Run(other, method, out=tmp_path / "second"))
+    with pytest.raises(ValueError, match=r"code of the caller's own.*resume\(path, lab=\.\.\.\)"):
+        wb.Run.resume(tmp_path / "second")
+    with pytest.raises(ValueError, match=r"holds another run .*lab\."):
+        wb.Run.resume(tmp_path / "second", lab=lab)
+    wb.Run.resume(tmp_path / "second", lab=replace(lab, **part))
+
+
+def write_manifest(run):
+    """The manifest that the run's first round would write."""
+    run.path.mkdir()
+    manifest = {"format": FORMAT, **run.configuration()}
+    (run.path / "manifest.json").write_text(manifest_text(manifest))
+
+
+def test_two_labs_of_ones_own_are_told_apart_by_their_settings(lab, tmp_path):
+    first = replace(lab, verifier=Other(boxed=True), config=None)
+    write_manifest(wb.Run(first, wb.methods.grpo(n=2), out=tmp_path / "run"))
+    for part in (
+        {"verifier": Math(boxed=True)},
+        {"verifier": Other(boxed=False)},
+        {"sampling": Sampling(max_new_tokens=8)},
+    ):
+        with pytest.raises(ValueError, match=r"holds another run .*lab\."):
+            wb.Run(replace(first, **part), wb.methods.grpo(n=2), out=tmp_path / "run")
+    wb.Run(replace(first, verifier=Other(boxed=True)), wb.methods.grpo(n=2), out=tmp_path / "run")
+
+
+def test_a_type_of_weights_that_does_not_exist_is_named():
+    message = "dtype='bf16': allowed are 'float32', 'bfloat16', 'float16'"
+    with pytest.raises(ValueError, match=message):
+        wb.labs.transformers(str(shipped("models/tiny")), arithmetic(4), dtype="bf16")
+
+
+def test_a_config_that_is_passed_along_is_taken_as_it_is(lab):
+    wrapped = replace(lab, verifier=Other(boxed=True), config=dict(lab.config))
+    assert wrapped.config == lab.config
+    assert replace(wrapped, name="mine").config == lab.config
+    assert replace(lab, sampling=Sampling(max_new_tokens=64)).config == lab.config
 
 
 @pytest.mark.parametrize(

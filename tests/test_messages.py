@@ -132,10 +132,11 @@ def test_a_run_without_evaluations_has_no_learning_curve(tmp_path):
         wb.plots.learning_curve(run.record)
 
 
-def test_own_problems_are_asked_for_by_resume(tmp_path):
-    """The manifest knows how the lab was made before its problems were replaced."""
+def test_other_problems_than_the_run_had_are_not_taken_by_resume(tmp_path):
+    """As when a data file has changed: the manifest's lab is made, but with other problems."""
     sums = wb.problems.from_rows([{"prompt": f"{i}+1=", "answer": i + 1} for i in range(4)])
-    lab = replace(small_lab(held_out=0), problems=sums)
+    lab = small_lab(held_out=0)
+    lab = replace(lab, problems=sums, config=dict(lab.config))
     go(wb.Run(lab, wb.methods.grpo(2), problems_per_round=2, out=tmp_path), 1)
     with pytest.raises(ValueError, match=r"has other problems than the run had.*lab=\.\.\."):
         wb.Run.resume(tmp_path)

@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+import written_records
 from conftest import small_lab
 
 import workbench as wb
@@ -212,6 +213,15 @@ def test_a_column_that_is_renamed_or_of_another_type_is_named(table, old, new, m
         getattr(wb.load(tmp_path / "run", strict=True), table)
     with pytest.warns(RecordWarning, match=message):
         assert wb.load(tmp_path / "run").accuracy()["seconds"].sum() == 0
+
+
+def test_what_was_spent_at_an_evaluation_is_that_of_the_rounds_before(tmp_path):
+    written_records.write(tmp_path, scores=((0, 0.25), (1, 0.5), (2, 0.75)), rollouts=(10, 30))
+    table = wb.load(tmp_path / "a/seed-0").accuracy()
+    assert table["accuracy"].tolist() == [0.25, 0.5, 0.75]
+    assert table["seconds"].tolist() == [0, 1, 2]
+    assert table["rollouts"].tolist() == [0, 10, 40]
+    assert table["flops"].tolist() == [0, 20, 80]
 
 
 def test_a_name_renamed_in_the_footer_of_a_table_is_named(tmp_path):
@@ -656,7 +666,8 @@ def test_a_second_run_on_a_record_is_refused_before_its_model_is_loaded(lab, tmp
     method = wb.methods.grpo(n=2)
     rounds = wb.Run(lab, method, out=tmp_path, **SMALL).rounds(3, progress=False)
     next(rounds)
-    second = wb.Run(replace(lab, make_policy=unloadable), method, out=tmp_path, **SMALL)
+    same = replace(lab, make_policy=unloadable, config=dict(lab.config))
+    second = wb.Run(same, method, out=tmp_path, **SMALL)
     message = f"process {os.getpid()} on .* writes this record; wait for it or end it"
     with pytest.raises(RecordError, match=message):
         go(second, 3)

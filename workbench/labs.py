@@ -36,7 +36,7 @@ from workbench.utils.validation import (
     shown,
     whole_number,
 )
-from workbench.verifiers import Math
+from workbench.verifiers import Math, Verifier
 
 TINY_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 # The options of `peft.LoraConfig` that a manifest may set.
@@ -57,6 +57,28 @@ LORA_OPTIONS = (
     "use_rslora",
     "use_dora",
 )
+
+# The attributes of a lab that its config describes.
+DESCRIBED_PARTS = (
+    "problems",
+    "held_out",
+    "verifier",
+    "make_policy",
+    "sampling",
+    "learning_rate",
+    "optimizer",
+    "max_grad_norm",
+    "samples",
+    "micro_tokens",
+)
+
+
+class _Recipe(dict):
+    """The config of a lab, with the parts of the lab that it describes."""
+
+    def __init__(self, config: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.parts = parts
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,9 @@ class Lab:
         Tokens of one micro-batch of an update, see `grpo_step`.
     config : dict, optional
         How to make this lab again, for the manifest of a run; None where only your own code can.
+        `dataclasses.replace` with another verifier, other problems, or any other part makes it
+        None, since the description no longer holds. A config that is passed along is taken as it
+        is.
     """
 
     name: str
@@ -125,6 +150,44 @@ class Lab:
         if self.config is not None and not isinstance(self.config, Mapping):
             raise ValueError(f"config={self.config!r}: a dict is needed, or None")
         _check_optimizer(self.optimizer)
+        object.__setattr__(self, "config", self._config_that_holds())
+
+    def _config_that_holds(self) -> Mapping[str, Any] | None:
+        """The config with the parts it describes; None where `replace` has changed one of them."""
+        if self.config is None:
+            return None
+        parts = {name: getattr(self, name) for name in DESCRIBED_PARTS}
+        if not isinstance(self.config, _Recipe):
+            return _Recipe(self.config, parts)
+        # `dataclasses.replace` hands the config of the first lab to the second one.
+        before = self.config.parts
+        same = all(parts[name] is before[name] or parts[name] == before[name] for name in parts)
+        return self.config if same else None
+
+    def description(self) -> dict[str, Any]:
+        """What a manifest says of this lab: its config, or what can be said of an own one.
+
+        A run is compared with it before it goes on. Your own code cannot be compared, so of a
+        verifier of your own it has the name of the class, and of the model nothing.
+        """
+        if self.config is not None:
+            return dict(self.config)
+        verifier: dict[str, Any] = {"is": type(self.verifier).__qualname__}
+        if isinstance(self.verifier, Verifier):
+            for name, value in self.verifier.config.items():
+                if value is None or isinstance(value, bool | int | float | str):
+                    verifier[name] = value
+        return {
+            "lab": self.name,
+            "own": True,
+            "verifier": verifier,
+            "sampling": describe(parameters(self.sampling)),
+            "learning_rate": describe(self.learning_rate),
+            "optimizer": describe(dict(self.optimizer)),
+            "max_grad_norm": describe(self.max_grad_norm),
+            "samples": describe(self.samples),
+            "micro_tokens": describe(self.micro_tokens),
+        }
 
     def policy(self) -> Policy:
         """A fresh policy at its initial weights: the same for every run of this lab."""
@@ -703,8 +766,9 @@ def from_config(config: Mapping[str, Any]) -> Lab:
         "unsloth": unsloth,
     }
     name = config.get("lab")
-    # A lab of the caller's own is recorded with its name alone, hence the length.
-    if not isinstance(name, str) or name not in makers or len(config) == 1:
+    # A lab of the caller's own says so. Earlier versions recorded its name alone, hence the length.
+    is_own = "own" in config or len(config) == 1
+    if not isinstance(name, str) or name not in makers or is_own:
         raise ValueError("its problems, verifier or model were made by code of the caller's own")
     options = {option: value for option, value in config.items() if option != "lab"}
     if name == "tiny":

@@ -333,9 +333,7 @@ class Run:
         """What makes this run itself, for the manifest."""
         return {
             "method": describe(self.configured_method),
-            # A lab of the caller's own has no configuration, so its name is all that can be
-            # compared.
-            "lab": self.lab.config or {"lab": self.lab.name},
+            "lab": self.lab.description(),
             "data": self.lab.digests(),
             "seed": describe(self.seed),
             "arguments": {name: describe(getattr(self, name)) for name in ARGUMENTS},
@@ -359,6 +357,9 @@ class Run:
         if recorded["data"] is None:
             # A record of an earlier version says nothing of the data.
             recorded["data"] = asked_for["data"]
+        if self.lab.config is None and recorded["lab"] == {"lab": self.lab.name}:
+            # Earlier versions recorded of an own lab its name alone.
+            recorded["lab"] = asked_for["lab"]
         different = differences(asked_for, recorded)
         if different:
             raise ValueError(

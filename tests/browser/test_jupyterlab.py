@@ -54,7 +54,7 @@ class Slow(wb.verifiers.Math):
         return super().judge(responses, answers)
 
 
-lab = replace(wb.labs.tiny(pool=64, held_out=0), verifier=Slow(boxed=True), config=None)
+lab = replace(wb.labs.tiny(pool=64, held_out=0), verifier=Slow(boxed=True))
 run = wb.Run(lab, wb.methods.grpo(4), seed=3, problems_per_round=8, out={out!r})
 """
 LOOP = f"""
