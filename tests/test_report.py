@@ -11,17 +11,22 @@ import shutil
 from collections import Counter
 from html.parser import HTMLParser
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+import written_records
+from click.testing import CliRunner
 from conftest import small_lab
 
 import workbench as wb
+from workbench.__main__ import main
 from workbench.analysis.comparisons import comparable, find, labelled
-from workbench.reports import report
+from workbench.plots.style import METHODS, looks
+from workbench.reports import figures, report
 from workbench.reports.figures import _inline
 from workbench.reports.page import TEMPLATES
 from workbench.reports.responses import responses
-from workbench.reports.tables import comparison
+from workbench.reports.tables import comparison, default_baseline
 
 HOSTILE = [
     "</td></tr></table><script>alert(1)</script>",
@@ -339,6 +344,56 @@ def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
 
 
 # Figures and groups
+
+
+def test_a_method_has_the_colour_that_it_has_in_every_figure(tmp_path):
+    groups = {}
+    for label in ("mine", "pods", "grpo"):
+        written_records.write(tmp_path, label)
+        groups[label] = [wb.load(tmp_path / label / "seed-0")]
+    with wb.plots.style():
+        _, ax = plt.subplots()
+        figures.draw_curves(groups, x="round", y="accuracy", ax=ax)
+    assert [line.get_color() for line in ax.lines][1:] == [METHODS["pods"], METHODS["grpo"]]
+    assert ax.lines[0].get_color() not in (METHODS["pods"], METHODS["grpo"])
+    plt.close(ax.figure)
+
+
+def test_more_labels_than_colours_are_told_apart():
+    labels = [f"arm {number}" for number in range(25)] + ["grpo", "grpo n = 16"]
+    entries = figures.legend({label: [None, None] for label in labels})
+    assert [entry["text"] for entry in entries] == [f"{label} (n = 2)" for label in labels]
+    assert len({(entry["colour"], entry["dashes"]) for entry in entries}) == len(labels)
+    assert len({look[:2] for look in looks(labels).values()}) == len(labels)
+    # The page has every variable, in light and in dark.
+    sheet = (TEMPLATES / "report.css").read_text()
+    assert all(sheet.count(f"{entry['colour']}: #") == 2 for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("labels", "methods", "expected"),
+    [
+        (["aero", "grpo", "pods"], ["aero", "grpo", "pods"], "grpo"),
+        (["first", "second"], ["aero", "grpo"], "second"),
+        (["first", "grpo"], ["grpo", "pods"], "grpo"),
+        (["pods", "aero"], ["pods", "aero"], "pods"),
+    ],
+)
+def test_what_others_are_compared_with(labels, methods, expected, tmp_path):
+    """The label grpo, or else the first label whose method is grpo, or else the first label."""
+    groups = {}
+    for label, method in zip(labels, methods):
+        written_records.write(tmp_path, label, method={"name": method})
+        groups[label] = [wb.load(tmp_path / label / "seed-0")]
+    assert default_baseline(groups) == expected
+    table, _ = comparison(groups)
+    assert f"minus {expected}" in table["heads"]
+    if expected == "second":
+        paths = [str(tmp_path / label) for label in labels]
+        told = CliRunner().invoke(main, ["compare", *paths, "--x", "rollouts", "--json"])
+        assert told.exit_code == 0, told.output
+        baseline = find(paths)[json.loads(told.output)["baseline"]]
+        assert baseline[0].path == tmp_path / "second" / "seed-0"
 
 
 def test_colours_are_variables_and_ids_its_own():

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from workbench.analysis import comparisons
 from workbench.plots import curves as plots
 from workbench.plots import papers as plots_papers
-from workbench.plots.style import PALETTE
+from workbench.plots.style import BASELINE, DASHES, PALETTE, looks
 from workbench.plots.text import plain
 from workbench.records import Record
 
@@ -36,9 +36,10 @@ INK = {
     "#333333": "var(--text)",
     "#666666": "var(--soft)",
     "#e6e6e6": "var(--grid)",
+    BASELINE: "var(--baseline)",
 }
-DASHES = ("-", "--", ":", "-.")  # of the first ten curves, the second ten, ...
-SVG_DASHES = ("", "7 4", "2 4", "7 3 2 3")  # the same for the legend of the page
+# The dashes of the house style in the legend of the page.
+SVG_DASHES = dict(zip(DASHES, ("", "7 4", "2 4", "7 3 2 3", "9 2 2 2 2 2", "1 5"), strict=True))
 IN_FIGURE = 4  # labels up to which a figure has a legend of its own
 SHORT = 24  # letters of a label that fit into a figure's legend
 
@@ -112,42 +113,47 @@ def draw_curves(
     x, y, smooth, ax
         As in `plots.learning_curve`.
     order : labels, optional
-        A label's place in it decides its look, so that it has the same one in every figure.
+        All labels of the page. They decide the looks, so that a label has the same one in every
+        figure, also where a figure lacks some of them.
     legend : bool
         Whether to draw one, outside the axes where there are more than `IN_FIGURE` labels.
     """
-    # Places come from all labels of the report, also where a figure lacks some of them.
-    places = {label: place for place, label in enumerate(order or groups)}
+    styles = looks(order or groups)
     for label, group in groups.items():
-        # One label at a time, so that the look of each line can be set to that of its place.
+        # One label at a time, so that each line can be given its look.
         plots.learning_curve({plain(label): group}, x=x, y=y, smooth=smooth, legend=None, ax=ax)
-        # Ten colours, then the same ten with other dashes.
-        turn, colour = divmod(places[label], len(PALETTE))
         line = ax.lines[-1]
-        line.set_color(PALETTE[colour])
-        line.set_linestyle(DASHES[turn % len(DASHES)])
+        line.set_color(styles[label].colour)
+        line.set_linestyle(styles[label].dash)
         line.set_label(f"{_shortened(plain(label))} (n = {len(group)})")
         if len(group) > 1:
             band = ax.collections[-1]
-            band.set_facecolor(PALETTE[colour])
+            band.set_facecolor(styles[label].colour)
             if len(groups) > IN_FIGURE:
                 band.set_alpha(0.07)  # or all bands together hide the curves
     if x == "round":
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    _place_legend(ax, len(places) if legend else 1)
+    _place_legend(ax, len(styles) if legend else 1)
 
 
 def legend(groups: Groups) -> list[dict[str, Any]]:
-    """Colour, dashes and text of every label, for the legend of the page; empty for few labels."""
+    """Colour, dashes and text of every label, for the legend of the page; empty for few labels.
+
+    The colour is the name of a variable of the page.
+    """
     # Few short labels have a legend in each figure; the page needs none of its own.
     if not _page_has_legend(list(groups)):
         return []
-    entries = []
-    for place, (label, group) in enumerate(groups.items()):
-        turn, colour = divmod(place, len(PALETTE))
-        dashes = SVG_DASHES[turn % len(SVG_DASHES)]
-        entries.append({"colour": colour, "dashes": dashes, "text": f"{label} (n = {len(group)})"})
-    return entries
+    variables = {colour: f"--c{place}" for place, colour in enumerate(PALETTE)}
+    variables[BASELINE] = "--baseline"
+    return [
+        {
+            "colour": variables[look.colour],
+            "dashes": SVG_DASHES[look.dash],
+            "text": f"{label} (n = {len(groups[label])})",
+        }
+        for label, look in looks(groups).items()
+    ]
 
 
 def _page_has_legend(labels: Sequence[str]) -> bool:
