@@ -260,6 +260,21 @@ class TestCorrectResponses:
         assert other.stored.text.tolist() == slot.stored.text.tolist()
         assert other.metrics() == slot.metrics()
 
+    def test_a_capacity_of_one_keeps_the_newest(self):
+        slot = CorrectResponses(capacity=1)
+        for number in (1, 2):
+            table = Rollouts(
+                problem=["a", "a", "b"],
+                correct=[True, True, number == 1],
+                round=[number] * 3,
+                text=[f"t{number}"] * 3,
+            )
+            slot.feedback(table, Context(round=number))
+        assert sorted(zip(slot.stored.problem, slot.stored.round)) == [("a", 2), ("b", 1)]
+
+    def test_nothing_stored_takes_no_room(self):
+        assert CorrectResponses().metrics() == {"replay_stored": 0, "replay_bytes": 0}
+
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match="mode='clone': allowed are"):
             CorrectResponses("clone")
@@ -318,6 +333,14 @@ def test_defaults_are_left_out_when_a_method_is_shown():
         (lambda: wb.methods.pods(8, 9), "m=9: a whole number from 1 to n=8"),
         (lambda: wb.methods.pods(8, 0), "m=0"),
         (lambda: wb.methods.pods(8, 1), "m=1: one kept rollout has no advantage against itself"),
+        (lambda: wb.methods.grpo(8).but(selector=selectors.MaxVariance(1)), "m=1: one kept rol"),
+        (lambda: wb.methods.grpo(8).but(selector=selectors.MaxReward(1)), "m=1: one kept rollout"),
+        (
+            lambda: wb.methods.pods(8, 2, "random").but(
+                selector=selectors.Random(1), advantage=LeaveOneOut()
+            ),
+            "m=1: one kept rollout",
+        ),
         (lambda: wb.methods.pods(rule="max_varience"), "did you mean 'max_variance'"),
         (lambda: wb.methods.pods(rule="best"), "rule='best'"),
         (lambda: wb.methods.grpo(1), "n=1"),

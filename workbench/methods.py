@@ -114,6 +114,7 @@ class Method:
             _check_slot(slot, slots[slot])
         instance_of("objective", self.objective, Objective, "Objective(clip=(0.2, 0.28))")
         _check_reward(self.reward)
+        _check_rows_kept(self.selector, self.advantage)
 
     def __repr__(self) -> str:
         slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
@@ -346,10 +347,6 @@ def pods(
     whole_number("m", m, 1)
     if m > n:
         raise ValueError(f"m={m}: a whole number from 1 to n={n} is needed")
-    if m == 1 and baseline == "selection":
-        raise ValueError(
-            "m=1: one kept rollout has no advantage against itself; keep more, or baseline='group'"
-        )
     return Method(
         "pods",
         allocator=Uniform(n),
@@ -1078,6 +1075,20 @@ def _check_slot(slot: str, value: Any) -> None:
             "meaning"
         )
     _check_recordable(slot, value)
+
+
+def _check_rows_kept(selector: Any, advantage: Any) -> None:
+    """ValueError where a single rollout of a problem would be compared with itself alone."""
+    keeps_rows = isinstance(
+        selector, selectors.MaxVariance | selectors.MaxReward | selectors.Random
+    )
+    among_the_kept = isinstance(advantage, GroupNormalized | LeaveOneOut)
+    if not (keeps_rows and among_the_kept):
+        return
+    if selector.m == 1 and selector.baseline == "selection":
+        raise ValueError(
+            "m=1: one kept rollout has no advantage against itself; keep more, or baseline='group'"
+        )
 
 
 def _check_reward(parts: Any) -> None:
