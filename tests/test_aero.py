@@ -161,6 +161,15 @@ def test_zero_accuracy_and_relative_scores_by_hand(tmp_path):
     assert table["relative"].tolist() == pytest.approx([1, 2 / 3])
 
 
+def test_the_rounds_of_a_checkpoint_are_those_after_the_one_before(tmp_path):
+    scores = ((0, 0.25), (1, 0.5), (2, 0.75))
+    for label in ("a", "b"):
+        write(tmp_path, label, scores=scores, columns={"all_negative": [0.5, 0.75]})
+    table = aero.zero_accuracy_scores(load_all(tmp_path))
+    assert table["round"].tolist() == [1, 1, 2, 2]
+    assert table["zero"].tolist() == [0.5, 0.5, 0.75, 0.75]
+
+
 def test_zero_accuracy_is_compared_between_two_methods(tmp_path):
     write(tmp_path, "a", columns={"all_negative": [0.5, 0.6]})
     with pytest.raises(ValueError, match="1 labels; two methods"):

@@ -37,6 +37,13 @@ def test_equal_budgets_and_paired_differences(tmp_path):
     assert half.loc["b", "mean"] == 0.75, "10 of its 20 rollouts are half of the way from .5 to 1"
 
 
+def test_a_list_of_records_is_divided_into_its_settings(tmp_path):
+    groups = two_arms(tmp_path)
+    together = [record for records in groups.values() for record in records]
+    table = comparisons.at_budget(together, "rollouts", baseline="a")
+    pd.testing.assert_frame_equal(table, comparisons.at_budget(groups, "rollouts", baseline="a"))
+
+
 def test_the_interval_of_a_difference_is_students(tmp_path):
     """Differences 0, .25 and .5: mean .25, deviation .25, t(.975, 2) = 4.303."""
     for seed, score in enumerate((0.5, 0.75, 1.0)):

@@ -188,6 +188,15 @@ class TestKnapsack:
         assert table.index.tolist() == list(CLASSES)
         assert table.loc["easy"].isna().all()
 
+    def test_a_visit_is_mixed_only_with_right_and_wrong_rollouts(self):
+        """Three problems known at one half: then all right, all wrong, and one of two."""
+        rollouts = frame(
+            *(("p", 1, "10"), ("p", 2, "11")),
+            *(("q", 1, "10"), ("q", 2, "00")),
+            *(("r", 1, "10"), ("r", 2, "01")),
+        )
+        assert knapsack.spending(rollouts).loc["medium", "mixed"] == pytest.approx(1 / 3)
+
     def test_the_past_is_a_window_of_the_last_outcomes(self):
         rollouts = frame(("p", 1, "1100"), ("p", 2, "01"), ("p", 3, "1"))
         known = list(knapsack.past_and_present(rollouts, window=3))

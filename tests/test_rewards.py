@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,6 +48,20 @@ def test_one_part_adds_no_column():
     rollouts = total(table(["x"], [1.0], [3]), (Correct(2.0),), Sampling())
     assert rollouts.reward.tolist() == [2.0]
     assert not rollouts.columns
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (1,), (3, 1)])
+def test_a_part_that_returns_another_number_of_rewards_is_named(shape):
+    class Mine:
+        name = "mine"
+        weight = 1.0
+
+        def __call__(self, rollouts, sampling):
+            return np.ones(shape)
+
+    message = re.escape(f"reward: part 'mine' returned an array of shape {shape} for 3 rollouts")
+    with pytest.raises(ValueError, match=message):
+        total(table(["x"] * 3, [1.0] * 3, [3] * 3), (Correct(), Mine()), Sampling())
 
 
 @pytest.mark.parametrize("parts", [(), (Correct(), Correct(0.5))])

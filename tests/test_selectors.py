@@ -287,6 +287,13 @@ def test_a_higher_rescue_threshold():
     assert counts(rollouts, two_pairs) == {"p0": (2, 2), "p1": (3, 3)}
 
 
+def test_high_begins_at_its_share_of_correct_rollouts():
+    """2 of 8 is as high as it says: all rows. 1 of 8 is below: the correct row and one wrong."""
+    rollouts = table("11000000", "10000000")
+    rows = kept_rows(Rejection(high=0.25), rollouts)
+    assert counts(rollouts, rows) == {"p0": (2, 6), "p1": (1, 1)}
+
+
 def test_rejection_reads_correct_and_not_reward():
     rollouts = table("01000000")
     other_rewards = rollouts.assign(reward=np.arange(8.0))
