@@ -10,6 +10,7 @@ from workbench.utils.names import MORE_PAPERS, PAPERS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+DARK_PAGE = "prefers-color-scheme: dark"
 # What a test leaves out of README's code to be quick.
 SMALLER = {
     "wb.labs.tiny()": "wb.labs.tiny(held_out=8, samples=1)",
@@ -39,10 +40,14 @@ def test_the_code_runs_at_a_small_scale(tmp_path, monkeypatch):
         for text, smaller in SMALLER.items():
             block = block.replace(text, smaller)
         exec(block, names)
-    assert (tmp_path / "runs" / "first" / "compare.svg").stat().st_size > 1000
+    assert DARK_PAGE in (tmp_path / "runs" / "first" / "compare.svg").read_text()
     assert names["run"].round == 2
     assert len(names["rollouts"]) == 32
     assert names["stats"].rollouts <= 32
+
+
+def test_the_first_figure_follows_a_dark_page():
+    assert DARK_PAGE in (ROOT / "figures" / "first.svg").read_text()
 
 
 def test_the_comments_of_the_primitives_show_what_they_return(tmp_path, monkeypatch):
