@@ -30,7 +30,7 @@ USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-browser test-unsloth test-vllm test-verl test-trl-latest test-environments docs sweep soak lab bench lint lock clean
+.PHONY: help setup quickstart test test-browser test-gpu gpu-first-run test-unsloth test-vllm test-verl test-trl-latest test-environments docs sweep soak lab bench lint lock clean
 
 help:
 	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
@@ -41,6 +41,8 @@ help:
 	@echo 'make docs        setup, then the documentation, in build/docs'
 	@echo 'make sweep       setup, then a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"'
 	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--minutes 60")'
+	@echo 'make test-gpu    the tests that need an NVIDIA GPU, with the Python that has the extra gpu (GPU_PYTHON=python)'
+	@echo 'make gpu-first-run  a first run on a GPU in pieces of nine minutes, records in data/runs/gpu (GPU_ARGS="--model PATH")'
 	@echo 'make test-unsloth, make test-vllm'
 	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
 	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
@@ -95,6 +97,23 @@ sweep: setup
 
 soak: setup
 	@$(HERE) $(ALONE) $(BIN)/python tests/soak.py $(SOAK_ARGS)
+
+# On a GPU the packages come from environment.yml or constraints-gpu.txt, into an environment of the user's own.
+# Every class and function runs in a process of its own, since vLLM gives its memory back only when its process ends.
+GPU_PYTHON ?= $(PYTHON)
+GPU_ARGS ?=
+GPU_TESTS = $(shell grep -l 'mark[.]gpu' tests/test_*.py)
+
+test-gpu:
+	@groups=$$(HF_HUB_OFFLINE=1 $(GPU_PYTHON) -m pytest -p no:benchmark --collect-only -q -m gpu $(GPU_TESTS) \
+	    | sed -n 's/^\(tests[^:]*::[^:[]*\).*/\1/p' | uniq); \
+	test -n "$$groups" || { echo 'error: no test was collected: python -m workbench doctor --lab unsloth says why' >&2; exit 1; }; \
+	status=0; for group in $$groups; do \
+	  HF_HUB_OFFLINE=1 $(GPU_PYTHON) -m pytest -p no:benchmark -n 0 -m gpu "$$group" $(PYTEST_ARGS) || status=1; done; exit $$status
+
+# Exit status 75, which make shows as an error, means that the next call goes on.
+gpu-first-run:
+	@$(GPU_PYTHON) -m examples.gpu_first_run $(GPU_ARGS)
 
 # The policies of the GPU box on a CPU. Their packages conflict with the pins of $(VENV), so each has its own environment,
 # made without a resolver from the list of constraints-NAME.txt, which also says what was left out and why.

@@ -1,12 +1,20 @@
-"""The contract and one run of every method on an NVIDIA GPU: pytest -n0 -m gpu tests/test_gpu.py
+"""The contract and one run of every method on an NVIDIA GPU: make test-gpu
 
 Each class loads a model of its own, and vLLM keeps its memory to the end of the process, hence the
-small shares. Where one class disturbs another, run them one by one: -k TestUnslothByVLLM.
+small shares. `make test-gpu` runs every class and function in a process of its own.
+
+Tests of a real model take the directory or name in the variable WORKBENCH_GPU_MODEL, and are
+skipped without it.
 
 Not run on a GPU since these tests were last changed.
 """
 
+import os
+import shutil
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,6 +143,10 @@ class TestVLLM(OnGPU):
 
         return TransformersPolicy.from_pretrained(MODEL, vllm={"gpu_memory_utilization": 0.1})
 
+    def test_the_contract_holds_under_asynchronous_scheduling(self, made):
+        """The default on a GPU, which vLLM's build for CPUs switches off."""
+        assert made.engine.llm.llm_engine.vllm_config.scheduler_config.async_scheduling
+
 
 @needs["vllm"]
 class TestVLLMLora(OnGPU):
@@ -171,6 +183,17 @@ class TestUnsloth(OnGPU):
         assert made.head.weight.dtype == torch.bfloat16
         assert len(made.parameters()) == 2 * 7 * 3
 
+    def test_rows_end_to_end_give_what_padded_rows_give(self, policy):
+        assert policy.joins
+        prompts = [problem.prompt for problem in arithmetic(4)]
+        drawn = policy.generate(prompts, [1, 4, 2, 3], wb.policies.Sampling(max_new_tokens=32), 0)
+        with torch.no_grad():
+            joined = policy.logprobs(drawn)
+            policy.joins = False
+            padded = policy.logprobs(drawn)
+        policy.joins = True
+        assert (joined - padded).abs().max() < self.tolerance
+
 
 @needs["unsloth"]
 @needs["bitsandbytes"]
@@ -200,6 +223,9 @@ class TestUnslothByVLLM(OnGPU):
     @pytest.fixture(scope="class")
     def made(self):
         return by_unsloth(fast_inference=True)
+
+    def test_the_smaller_limit_of_length_counts(self, made):
+        assert made.max_length == min(128, made.engine.max_length)
 
     def test_the_process_gets_the_same_model_again_at_its_first_weights(self, policy):
         moved = {name: tensor + 1 for name, tensor in policy.state_dict().items()}
@@ -234,3 +260,143 @@ def test_every_method_trains(method, tmp_path):
     assert manifest["hardware"]["gpu_bytes"] > 0
     assert "unsloth" in manifest["versions"]
     assert len(go(wb.Run.resume(tmp_path), 3)) == 1
+
+
+# Where Unsloth moves activations to the machine's memory: from 512 tokens on
+
+
+def long_policy(folder, **options):
+    """A random Qwen2 by Unsloth, with its biases, its vocabulary and room for long responses."""
+    from workbench.policies.unsloth import UnslothPolicy
+
+    return shaken(
+        UnslothPolicy.from_pretrained(
+            random_qwen2(folder), lora_rank=8, max_length=1024, fast_inference=False, **options
+        )
+    )
+
+
+def resident_bytes():
+    """What this process holds of the machine's memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@needs["unsloth"]
+def test_rescoring_long_responses_leaves_the_machines_memory_as_it_is(tmp_path):
+    policy = long_policy(tmp_path)
+    prompts = [problem.prompt for problem in arithmetic(4)]
+    drawn = policy.generate(prompts, [4] * 4, wb.policies.Sampling(max_new_tokens=600), 0)
+    assert drawn.lengths.max() > 512
+    policy.rescored(drawn)
+    before = resident_bytes()
+    for _ in range(10):
+        policy.rescored(drawn)
+    assert not policy.model.training
+    # In training mode each of these forward passes would leave megabytes of activations behind.
+    assert resident_bytes() - before < 2**24
+
+
+@needs["unsloth"]
+def test_a_step_on_long_responses_stays_within_memory(tmp_path):
+    policy = long_policy(tmp_path)
+    prompts = [problem.prompt for problem in arithmetic(4)]
+    drawn = policy.generate(prompts, [4] * 4, wb.policies.Sampling(max_new_tokens=600), 0)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    policy.model.train()
+    policy.logprobs(drawn).sum().backward()
+    assert all(each.grad is not None for each in policy.parameters())
+    assert torch.cuda.max_memory_allocated() - before < 6 * 4 * 2**27
+
+
+@needs["unsloth"]
+def test_the_reference_of_a_kl_penalty_is_right_under_offloaded_checkpointing(tmp_path):
+    """Before the first step the adapter does nothing, so the divergence from the base is 0."""
+    lab = wb.labs.unsloth(
+        str(random_qwen2(tmp_path / "model")),
+        arithmetic(16),
+        lora_rank=8,
+        max_length=1024,
+        fast_inference=False,
+        learning_rate=1e-3,
+        template="{prompt}",
+        sampling=wb.policies.Sampling(max_new_tokens=600),
+    )
+    method = wb.methods.grpo(4).but(objective=wb.objectives.Objective(kl=0.1))
+    rows = go(wb.Run(lab, method, out=tmp_path / "run", problems_per_round=2), 2)
+    assert rows[0]["kl"] < 1e-2
+    assert all(0 <= row["kl"] < 1 for row in rows)
+
+
+# The model that is named, and no other
+
+
+LOADS = """
+import sys
+import unsloth
+from safetensors.torch import load_file
+from workbench.policies.unsloth import UnslothPolicy
+
+name, revision, weights = sys.argv[1:]
+policy = UnslothPolicy.from_pretrained(
+    name, revision=revision, lora_rank=8, max_length=64, fast_inference=False
+)
+expected = load_file(weights)["model.embed_tokens.weight"]
+own = policy.model.get_input_embeddings().weight.detach().cpu()
+assert (own.float() - expected.float()).abs().max() < 0.01 * expected.abs().max()
+print("the model that was named")
+"""
+
+
+@needs["unsloth"]
+def test_offline_the_repository_and_revision_that_are_named_are_loaded(tmp_path):
+    """A name that Unsloth's tables know, in a cache that holds two revisions of it alone."""
+    from safetensors.torch import load_file, save_file
+
+    name = "Qwen/Qwen2.5-0.5B-Instruct"
+    cache = tmp_path / "hub" / "models--Qwen--Qwen2.5-0.5B-Instruct"
+    (cache / "refs").mkdir(parents=True)
+    for revision, factor in (("main", 1.0), ("v2", 2.0)):
+        commit = f"{int(factor)}" * 40
+        (cache / "refs" / revision).write_text(commit)
+        folder = cache / "snapshots" / commit
+        shutil.copytree(MODEL, folder)
+        weights = load_file(folder / "model.safetensors")
+        weights["model.embed_tokens.weight"] = factor * weights["model.embed_tokens.weight"]
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, name, "v2", str(folder / "model.safetensors")],
+        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the model that was named" in done.stdout
+
+
+# A real model
+
+
+@needs["unsloth"]
+@needs["vllm"]
+@pytest.mark.skipif(
+    "WORKBENCH_GPU_MODEL" not in os.environ, reason="WORKBENCH_GPU_MODEL names no model"
+)
+@pytest.mark.parametrize("float32_head", [False, True])
+def test_the_gap_of_a_real_models_sampler_is_small_and_corrected(float32_head, tmp_path):
+    lab = wb.labs.unsloth(
+        os.environ["WORKBENCH_GPU_MODEL"],
+        arithmetic(64),
+        lora_rank=16,
+        max_length=512,
+        gpu_memory_utilization=0.3,
+        float32_head=float32_head,
+        sampling=wb.policies.Sampling(max_new_tokens=256),
+    )
+    objective = wb.objectives.Objective(sampler_correction="truncate", sampler_cap=2.0)
+    method = wb.methods.grpo(8).but(objective=objective)
+    rows = go(wb.Run(lab, method, out=tmp_path, problems_per_round=4), 2)
+    for row in rows:
+        assert 0 < row["sampler_gap"] < 0.1
+        assert 0 <= row["sampler_above"] < 0.2

@@ -134,6 +134,7 @@ def train(
     *,
     decay: float = 0.0,
     seed: int = 0,
+    learning_rate: float = LEARNING_RATE,
 ) -> Iterator[dict[str, float]]:
     """Next-token training on a corpus; prompt tokens carry no loss.
 
@@ -146,6 +147,7 @@ def train(
     decay : float
         The last share of the steps in which the learning rate falls linearly to 0.
     seed : int
+    learning_rate : float
 
     Yields
     ------
@@ -154,7 +156,7 @@ def train(
     """
     started = time.perf_counter()
     cursor = 0
-    optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=learning_rate, betas=BETAS, weight_decay=0.0)
     net.train()
     for step in range(steps):
         if step % AHEAD == 0:
@@ -162,7 +164,7 @@ def train(
             prompts = [problem.prompt for problem in problems]
             batches = _batches(prompts, responses, coder)
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * _learning_rate_factor(step, steps, decay)
+            group["lr"] = learning_rate * _learning_rate_factor(step, steps, decay)
         loss = _loss(net, batches[step % AHEAD])
         optimizer.zero_grad()
         loss.backward()
@@ -304,5 +306,9 @@ def _loss(net: Qwen3ForCausalLM, rows: Sequence[tuple[list[int], list[int]]]) ->
         [[ignored] * len(prompt) + response for prompt, response in rows], np.int64
     ).padded(ignored)
     # transformers moves the labels by one place itself, so ids and labels are aligned here.
-    out = net(input_ids=torch.as_tensor(ids), labels=torch.as_tensor(labels), use_cache=False)
+    out = net(
+        input_ids=torch.as_tensor(ids, device=net.device),
+        labels=torch.as_tensor(labels, device=net.device),
+        use_cache=False,
+    )
     return out.loss

@@ -1,0 +1,102 @@
+"""The first run on a GPU: `make gpu-first-run`, or `python -m examples.gpu_first_run --help`.
+
+It runs doctor, makes a model where none is named, trains by GRPO and by PODS, runs TRL beside
+them, and writes a report. Each part runs in a process of its own, because vLLM gives its memory
+back only when its process ends. Nothing is downloaded unless a name on the hub is given.
+
+One call works for about nine minutes and ends with status 75 while there is more to do; the next
+call goes on where it stopped. A part that fails is named in the report, and the others still run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from examples.gpu_first_run import report, runs, subject, trl_beside
+from examples.gpu_first_run.settings import MORE_TO_DO, PARTS, Settings, parser
+
+SHORTEST = 60  # seconds that a part needs to be worth its start on a GPU
+
+
+def work(part: str, settings: Settings) -> bool:
+    """Do one part in this process. True when it is complete."""
+    if part == "doctor":
+        return runs.doctor(settings)
+    if part == "model":
+        return subject.make(settings)
+    if part == "trl":
+        return trl_beside.train(settings)
+    if part == "report":
+        return report.make(settings)
+    return runs.train(settings, part)
+
+
+def is_done(part: str, settings: Settings) -> bool:
+    """Whether an earlier piece has completed a part, or has found that it cannot be done."""
+    return part != "report" and (settings.out / "logs" / f"{part}.done").is_file()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what is left to do, within the time; returns the exit status."""
+    given = vars(parser().parse_args(arguments))
+    part = given.pop("part")
+    settings = Settings(**given)
+    if part:
+        return 0 if work(part, settings) else MORE_TO_DO
+    ended = time.monotonic() + settings.seconds
+    logs = settings.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    complete = True
+    failed = False
+    for each in PARTS:
+        if is_done(each, settings):
+            continue
+        left = ended - time.monotonic()
+        # The report is made by every piece, of what there is.
+        if each != "report" and left < min(SHORTEST, 0.5 * settings.seconds):
+            complete = False
+            continue
+        status = _in_a_process(each, replace(settings, seconds=max(left, 1)), logs)
+        if status == 0:
+            (logs / f"{each}.done").touch()
+            (logs / f"{each}.failed").unlink(missing_ok=True)
+        elif status == MORE_TO_DO:
+            complete = False
+        else:
+            failed = True
+    if failed:
+        print(f"a part has failed; its output is in {logs}", file=sys.stderr)
+        return 1
+    if not complete:
+        print("there is more to do: call this again", file=sys.stderr)
+        return MORE_TO_DO
+    return 0
+
+
+def _in_a_process(part: str, settings: Settings, logs: Path) -> int:
+    """The exit status of a part in a process of its own, on a CPU in this one."""
+    print(f"-- {part}", flush=True)
+    if settings.device == "cpu":
+        return 0 if work(part, settings) else MORE_TO_DO
+    command = [sys.executable, "-m", "examples.gpu_first_run", "--part", part]
+    for name, value in vars(settings).items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    with subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        lines = []
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    ending = "log" if process.returncode in (0, MORE_TO_DO) else "failed"
+    (logs / f"{part}.{ending}").write_text("".join(lines))
+    return process.returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

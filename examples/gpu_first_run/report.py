@@ -1,0 +1,171 @@
+"""The page to hand back: tokens a second, seconds by phase, memory, gap, and the price of sampling.
+
+Everything on it is read from the records and from what the other parts have written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from examples.gpu_first_run.settings import Settings, read
+
+PHASES = ("generate", "rescore", "verify", "schedule", "update")
+WARM_UP = 1  # rounds at the start that no mean counts: kernels are compiled in them
+
+
+def make(settings: Settings) -> bool:
+    """Write report.md, rounds.csv and phases.svg. True, since it can be made again at any time."""
+    import workbench as wb
+
+    records = {}
+    for name in ("grpo", "pods"):
+        if (settings.out / name / "manifest.json").is_file():
+            records[name] = wb.load(settings.out / name)
+    rows = {name: summary(settings, name, record) for name, record in records.items()}
+    beside = read(settings.file("trl"))
+    if beside is not None:
+        rows["trl"] = summary_of_trl(settings, beside)
+    table = pd.DataFrame(rows).T if rows else pd.DataFrame()
+    table.to_csv(settings.out / "summary.csv")
+    if records:
+        draw(settings, records)
+    (settings.out / "report.md").write_text(page(settings, table))
+    print((settings.out / "report.md").read_text())
+    return True
+
+
+def summary(settings: Settings, name: str, record: Any) -> dict[str, Any]:
+    """The numbers of one recorded run, means over its rounds after the first."""
+    rounds = record.rounds
+    late = rounds.iloc[WARM_UP:] if len(rounds) > WARM_UP else rounds
+    peaks = read(settings.file(f"memory-{name}")) or {}
+    accuracy = record.accuracy()["accuracy"]
+    numbers = {
+        "rounds": len(rounds),
+        "seconds a round": late["seconds"].mean(),
+        "sampled tokens/s": late["tokens_sampled"].sum() / late["seconds_generate"].sum(),
+        "trained tokens/s": late["tokens_trained"].sum() / late["seconds_update"].sum(),
+        **{f"{phase} [s]": late[f"seconds_{phase}"].mean() for phase in PHASES if has(late, phase)},
+        "a rollout sampled [s]": late["seconds_generate"].sum() / late["rollouts"].sum(),
+        "sampling's share": late["seconds_generate"].sum() / late["seconds"].sum(),
+        "reward": late["reward"].mean(),
+        "accuracy first": accuracy.iloc[0] if len(accuracy) else float("nan"),
+        "accuracy last": accuracy.iloc[-1] if len(accuracy) else float("nan"),
+        **in_gb(peaks),
+    }
+    if "sampler_gap" in late:
+        numbers["sampler gap [nats]"] = late["sampler_gap"].mean()
+    return numbers
+
+
+def summary_of_trl(settings: Settings, beside: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of TRL's trainer, means over its steps after the first.
+
+    It tells no seconds of sampling alone, so its tokens a second are those of whole steps.
+    """
+    steps = pd.DataFrame(beside["steps"])
+    late = steps.iloc[WARM_UP:] if len(steps) > WARM_UP else steps
+    rows = settings.sampled * settings.problems_per_round
+    return {
+        "rounds": len(steps),
+        "seconds a round": late["seconds"].mean(),
+        "tokens of a step/s": rows * late["length"].sum() / late["seconds"].sum(),
+        "reward": late["reward"].mean(),
+        **in_gb(beside["memory"]),
+    }
+
+
+def has(rounds: pd.DataFrame, phase: str) -> bool:
+    """Whether a run has a phase: `rescore` is there only where another program samples."""
+    return f"seconds_{phase}" in rounds
+
+
+def in_gb(peaks: dict[str, int]) -> dict[str, float]:
+    """Peaks of memory for the table."""
+    return {f"{name} [GB]": value / 1e9 for name, value in peaks.items()}
+
+
+def draw(settings: Settings, records: dict[str, Any]) -> None:
+    """phases.svg: seconds of each round, by phase."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(records), figsize=(4 * len(records), 3), squeeze=False)
+    for axis, (name, record) in zip(axes[0], records.items()):
+        rounds = record.rounds
+        below = 0 * rounds["seconds"]
+        for phase in PHASES:
+            if has(rounds, phase):
+                axis.bar(rounds["round"], rounds[f"seconds_{phase}"], bottom=below, label=phase)
+                below = below + rounds[f"seconds_{phase}"]
+        axis.set(title=name, xlabel="round", ylabel="seconds")
+    axes[0][0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(settings.out / "phases.svg")
+    plt.close(figure)
+
+
+def page(settings: Settings, table: pd.DataFrame) -> str:
+    """The report as Markdown."""
+    told = read(settings.file("doctor")) or {}
+    machine = told.get("machine", {})
+    gpus = ", ".join(gpu["name"] for gpu in machine.get("gpus", [])) or "none: this ran on a CPU"
+    made = read(settings.file("model"))
+    model = f"`{settings.model}`"
+    if made is not None and not settings.model:
+        model = (
+            f"made here: {made['family']} with {made['parameters']:,} parameters, "
+            f"{made['steps']} training steps, loss {made['first_loss']:.2f} to "
+            f"{made['last_loss']:.2f}"
+        )
+    lines = [
+        "# The first GPU run",
+        "",
+        f"- GPU: {gpus}",
+        f"- Python {machine.get('python')}, torch {machine.get('torch')}",
+        f"- model: {model}",
+        f"- problems: {settings.problems}; {settings.problems_per_round} a round, "
+        f"{settings.sampled} rollouts each, PODS keeps {settings.kept}; at most "
+        f"{settings.new_tokens} new tokens",
+        "",
+        "Means leave out the first round, in which kernels are compiled.",
+        "",
+    ]
+    if table.empty:
+        lines.append("Nothing has been run yet.")
+    else:
+        rows = table.T
+        lines.append("| | " + " | ".join(rows.columns) + " |")
+        lines.append("| --- |" + " --- |" * len(rows.columns))
+        for name, values in rows.iterrows():
+            cells = ["" if pd.isna(value) else f"{value:.4g}" for value in values]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    for part, text in failures(settings).items():
+        lines += ["", f"**{part} has failed:** `{text}`"]
+    if "grpo" in table.index and "pods" in table.index:
+        lines += ["", price(settings, table)]
+    return "\n".join(lines) + "\n"
+
+
+def price(settings: Settings, table: pd.DataFrame) -> str:
+    """One sentence on what sampling costs in comparison with training."""
+    sampling = table.loc["pods", "a rollout sampled [s]"]
+    trained = settings.kept * settings.problems_per_round
+    update = table.loc["pods", "update [s]"] / trained
+    return (
+        f"The price of sampling: PODS spends {sampling:.4g} s on a rollout that it samples and "
+        f"{update:.4g} s on one that it trains on, a ratio of {sampling / update:.3g}."
+    )
+
+
+def failures(settings: Settings) -> dict[str, str]:
+    """The last line of each part that has failed."""
+    found = {}
+    for path in sorted((settings.out / "logs").glob("*.failed")):
+        lines = path.read_text().strip().splitlines()
+        found[path.stem] = lines[-1] if lines else "no message"
+    return found

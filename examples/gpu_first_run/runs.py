@@ -1,0 +1,111 @@
+"""Runs by this package: GRPO and PODS on LoRA, and what they take of time and memory."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+from examples.gpu_first_run.settings import Settings, engine, problem_sets, read, template_of, write
+
+
+def doctor(settings: Settings) -> bool:
+    """Write what `python -m workbench doctor` says of this machine and the model."""
+    from workbench.cli import doctor as checks
+
+    lab, has_vllm = engine(settings.device)
+    sizes = {"max_length": settings.max_length, "lora_rank": settings.lora_rank}
+    # A model that is made later has no configuration yet, and is small.
+    told = checks.report(lab, settings.model or None, fast_inference=has_vllm, **sizes)
+    write(settings.file("doctor"), told)
+    print(checks.text(told))
+    return True
+
+
+def make_lab(settings: Settings) -> Any:
+    """The lab by what is installed: Unsloth with vLLM, either of them, or transformers alone."""
+    kind, has_vllm = engine(settings.device)
+    if kind == "unsloth":
+        # Before transformers and peft, which it changes.
+        import unsloth  # noqa: F401
+
+    import workbench as wb
+
+    shared = {
+        "template": template_of(settings.model_path),
+        "sampling": wb.policies.Sampling(max_new_tokens=settings.new_tokens),
+        "samples": 4,
+    }
+    problems = problem_sets(settings)
+    if kind == "unsloth":
+        return wb.labs.unsloth(
+            settings.model_path,
+            *problems,
+            lora_rank=settings.lora_rank,
+            max_length=settings.max_length,
+            fast_inference=has_vllm,
+            **shared,
+        )
+    rank = settings.lora_rank
+    return wb.labs.transformers(
+        settings.model_path,
+        *problems,
+        lora={"r": rank, "lora_alpha": rank, "target_modules": "all-linear"},
+        dtype="float32" if settings.device == "cpu" else "bfloat16",
+        device=settings.device,
+        engine="vllm" if has_vllm else "transformers",
+        max_length=settings.max_length if has_vllm else None,
+        **shared,
+    )
+
+
+def train(settings: Settings, name: str) -> bool:
+    """Go on with a run until it is complete or the time is over. True when it is complete."""
+    started = time.monotonic()
+    import workbench as wb
+
+    method = wb.methods.grpo(settings.sampled)
+    if name == "pods":
+        method = wb.methods.pods(settings.sampled, settings.kept)
+    run = wb.Run(
+        make_lab(settings),
+        method,
+        out=settings.out / name,
+        problems_per_round=settings.problems_per_round,
+        evaluate_every=settings.rounds,
+        checkpoint_every=1,
+    )
+    path = settings.file(f"memory-{name}")
+    peaks = read(path) or {}
+    for row in run.rounds(settings.rounds, progress=False):
+        peaks = largest(peaks, memory(settings.device))
+        write(path, peaks)
+        print(
+            f"{name} round {row['round']}: reward {row['reward']:.3f}, {row['seconds']:.1f} s",
+            flush=True,
+        )
+        if time.monotonic() - started > settings.seconds:
+            break
+    return run.round >= settings.rounds
+
+
+def memory(device: str) -> dict[str, int]:
+    """The largest memory so far, in bytes: of this process, and of the GPU.
+
+    allocated is what PyTorch had given out at once; used is what all programs together have of the
+    GPU at this moment, vLLM's share included.
+    """
+    # Linux counts in units of 1,024 bytes.
+    peaks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    if device == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        peaks["allocated"] = torch.cuda.max_memory_allocated()
+        peaks["used"] = total - free
+    return peaks
+
+
+def largest(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    """The larger of both for each name."""
+    return {name: max(first.get(name, 0), value) for name, value in second.items()}

@@ -1,0 +1,137 @@
+"""The settings of a first GPU run, and where its files lie."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+PARTS = ("doctor", "model", "grpo", "pods", "trl", "report")
+SIZES = ("tiny", "qwen2", "smollm2")
+MORE_TO_DO = 75  # the exit status of a piece that ended before the work did
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is run. Every part reads the same settings, so a piece goes on where one has stopped.
+
+    Attributes
+    ----------
+    out : Path
+        Where records and the report go.
+    model : str
+        A directory or a name on the hub; "" for a model that is made here.
+    size : {"tiny", "qwen2", "smollm2"}
+        Of the model that is made.
+    steps : int
+        Training steps of the model that is made.
+    problems : str
+        "arithmetic", "gsm_symbolic" (of reasoning-gym), or a JSONL file with prompt and answer.
+    device : {"cuda", "cpu"}
+    rounds, problems_per_round : int
+    sampled, kept : int
+        Rollouts of a problem, and how many of them PODS trains on. GRPO trains on all.
+    new_tokens : int
+        Of a response.
+    max_length : int
+        Tokens of prompt and response.
+    lora_rank : int
+    seconds : float
+        After so many seconds nothing new is begun.
+    """
+
+    out: Path
+    model: str
+    size: str
+    steps: int
+    problems: str
+    device: str
+    rounds: int
+    problems_per_round: int
+    sampled: int
+    kept: int
+    new_tokens: int
+    max_length: int
+    lora_rank: int
+    seconds: float
+
+    @property
+    def model_path(self) -> str:
+        """The model that is trained."""
+        return self.model or str(self.out / "model")
+
+    def file(self, name: str) -> Path:
+        """The JSON file that a part leaves behind."""
+        return self.out / f"{name}.json"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m examples.gpu_first_run",
+        description="The first run on a GPU, in pieces that go on where the last one stopped.",
+    )
+    made.add_argument("--out", type=Path, default=Path("data/runs/gpu"))
+    made.add_argument("--model", default="", help="directory or hub name; default: one made here")
+    made.add_argument("--size", choices=SIZES, default="qwen2", help="of the model made here")
+    made.add_argument("--steps", type=int, default=1500, help="to train the model made here")
+    made.add_argument("--problems", default="arithmetic", help="or gsm_symbolic, or a JSONL file")
+    made.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    made.add_argument("--rounds", type=int, default=20)
+    made.add_argument("--problems-per-round", type=int, default=8)
+    made.add_argument("--sampled", type=int, default=32)
+    made.add_argument("--kept", type=int, default=8)
+    made.add_argument("--new-tokens", type=int, default=64)
+    made.add_argument("--max-length", type=int, default=1024)
+    made.add_argument("--lora-rank", type=int, default=64)
+    made.add_argument("--seconds", type=float, default=540, help="begin nothing new after these")
+    made.add_argument("--part", choices=PARTS, help="only this part, in this very process")
+    return made
+
+
+def engine(device: str) -> tuple[str, bool]:
+    """The lab and whether vLLM samples, by what is installed."""
+    has_vllm = find_spec("vllm") is not None
+    if device == "cpu":
+        return "transformers", False
+    return ("unsloth" if find_spec("unsloth") else "transformers"), has_vllm
+
+
+def template_of(model: str) -> str:
+    """ "chat" where the tokenizer has a chat template, and the bare prompt otherwise."""
+    from transformers import AutoTokenizer
+
+    return "chat" if AutoTokenizer.from_pretrained(model).chat_template else "{prompt}"
+
+
+def problem_sets(settings: Settings) -> tuple[Any, Any]:
+    """The problems to train on and the held-out ones."""
+    import workbench as wb
+
+    if settings.problems == "arithmetic":
+        training = wb.problems.arithmetic(512, levels=(1, 2, 3))
+        return training, wb.problems.arithmetic(64, levels=(1, 2, 3), split="heldout")
+    if settings.problems == "gsm_symbolic":
+        training = wb.problems.reasoning_gym("gsm_symbolic", 512)
+        return training, wb.problems.reasoning_gym("gsm_symbolic", 64, split="heldout")
+    whole = wb.problems.from_file(settings.problems)
+    # The last problems of the file are held out, at most 64 of them and at most a fourth.
+    first = len(whole) - min(64, len(whole) // 4)
+    rows = [{"prompt": each.prompt, "answer": each.answer} for each in whole]
+    return wb.problems.from_rows(rows[:first]), wb.problems.from_rows(rows[first:])
+
+
+def write(path: Path, contents: Any) -> None:
+    """Write JSON, complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(contents, indent=1) + "\n")
+    beside.replace(path)
+
+
+def read(path: Path) -> Any:
+    """The contents of a JSON file, None where there is none."""
+    return json.loads(path.read_text()) if path.is_file() else None
