@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sweep_processes as under_test
+import yaml
 from click.testing import CliRunner
 from filelock import FileLock
 from hypothesis import given
@@ -27,6 +28,7 @@ from workbench.__main__ import main
 from workbench.sweeps import grids, runner, sweep
 from workbench.sweeps.cases import Case, execute, prepare, printed_results
 from workbench.sweeps.runner import expected_seconds, makespan
+from workbench.sweeps.workers import NOTEBOOK_MODULES, Processes
 
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
@@ -365,12 +367,46 @@ def test_names_are_short_and_their_own():
     assert found[3] == "method=d/seed-0"
 
 
-def test_records_are_where_the_grid_says(tmp_path):
+def test_records_are_where_the_grid_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "grid.yaml").write_text("folder: records\ncases: [{label: a, rounds: 1e1}]\n")
     [case] = grids.read(tmp_path / "grid.yaml", tmp_path / "out")
     assert case.record == tmp_path / "records/a/seed-0"
     assert case.logs == tmp_path / "out/logs/a/seed-0"
     assert case.values["rounds"] == 10.0
+
+
+@pytest.mark.parametrize("folder", ["../elsewhere", "/elsewhere", "inside/../../x", "link/x"])
+def test_a_grid_s_folder_outside_is_refused_unless_the_caller_names_it(
+    folder, tmp_path, monkeypatch
+):
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    (work / "link").symlink_to(tmp_path)
+    grid = work / "grid.yaml"
+    grid.write_text(yaml.safe_dump({"folder": folder, "cases": [{"label": "a"}]}))
+    with pytest.raises(ValueError, match=r"folder='.*neither in the working dir.*--records '?/"):
+        sweep(grid, out="out")
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["grid.yaml", "link", "work"]
+
+    [case] = grids.read(grid, work / "out", records=tmp_path / "mine")
+    assert case.record == tmp_path / "mine/a/seed-0"
+    told = CliRunner().invoke(main, ["sweep", str(grid)])
+    assert told.exit_code == 1 and "error: folder=" in told.output
+
+
+def test_a_grid_s_folder_may_lie_in_the_directory_of_the_sweep(tmp_path):
+    (tmp_path / "grid.yaml").write_text("folder: out/records\ncases: [{label: a}]\n")
+    [case] = grids.read(tmp_path / "grid.yaml", tmp_path / "out")
+    assert case.record == tmp_path / "out/records/a/seed-0"
+
+
+@pytest.mark.parametrize("seed", ["../../../up", "a", 1.5, -1, True, None, [0]])
+def test_seeds_that_are_no_whole_numbers_are_refused(seed):
+    """A seed is part of a directory's name, and a notebook may take any."""
+    with pytest.raises(ValueError, match=r"seed=.*: a whole number of at least 0"):
+        read({"seeds": [seed]})
 
 
 @pytest.mark.parametrize(
@@ -403,12 +439,30 @@ def test_what_is_wrong_with_a_grid_is_said(content, message):
         read(content)
 
 
+# A few lines of aliases that stand for millions of entries.
+LAUGHS = "".join(f"{a}: &{a} [{','.join(['*' + b] * 9)}]\n" for a, b in zip("cdefghi", "bcdefgh"))
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
         ("a: [", "not YAML"),
         ("- 1", "keys such as"),
         ("a: !!python/object/apply:os.system [ls]", "not YAML"),
+        ("a: !!int x", "not YAML"),
+        ("a: !!int ''", "not YAML"),
+        ("a: !!bool 7", "not YAML"),
+        ("a: " + "[" * 1000, "not YAML: it is nested too deeply"),
+        ("parameters: &a {method: [*a]}", "nested at most 64"),
+        ("a: &a [0,0,0,0]\nb: &b [*a,*a,*a,*a]\n" + LAUGHS, "at most 100000 entries"),
+        ("parameters: {lab: {seed: 2001-01-01}}", r"datetime.date\(2001, 1, 1\) is no plain data"),
+        ("1: 2", "the key 1 is no text"),
+        ('folder: "a\\0b"', "holds a control character"),
+        ('folder: "\\e[2J"', "holds a control character"),
+        ("seeds: 1000000000000", "seeds=1000000000000: 10000 are allowed"),
+        ("parameters: {rounds: [1,2,3], method: [a,b,c,d]}\nseeds: 1000", "it asks for 12000 runs"),
+        ("cases: [{label: [1]}, {label: [1]}]", r"label=\[1\]: it names a directory"),
+        ("x" * (2**20 + 1), "at most 1 MiB"),
     ],
 )
 def test_what_is_no_grid_is_refused(text, message, tmp_path):
@@ -437,6 +491,45 @@ def test_the_example_is_checked_as_a_whole(tmp_path):
     assert len(cases) == 6
     for case in cases[::2]:
         assert prepare(case).lab.samples == 4
+
+
+@pytest.mark.parametrize("text", ["", '{"status": "do', "[]", "{}", "[" * 9999, "\x00\xff"])
+def test_a_damaged_outcome_counts_as_not_finished_and_is_named(text, tmp_path, monkeypatch):
+    """As a file system may leave it after a loss of power."""
+    [case] = read({"cases": [{"label": "a"}]}, tmp_path)
+    case.end("done")
+    case.record.mkdir(parents=True)
+    (case.record / "manifest.json").touch()
+    assert case.finished and not case.has_damaged_outcome
+    (case.logs / "outcome.json").write_text(text, encoding="latin-1")
+    assert case.outcome == {} and not case.finished and case.has_damaged_outcome
+
+    def make(cases, todo, *_):
+        assert todo == cases
+        todo[0].end("done", seconds=1.0)
+
+    (tmp_path / "sweep.json").touch()
+    monkeypatch.setattr(runner, "_make", make)
+    lines = []
+    frame = sweep({"cases": [{"label": "a"}]}, out=tmp_path, report=lines.append)
+    assert lines == ["a/seed-0: its outcome.json cannot be read; it counts as not finished"]
+    assert frame["status"].tolist() == ["done"]
+
+
+def test_an_outcome_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    [case] = read({"cases": [{"label": "a"}]}, tmp_path)
+    case.logs.mkdir(parents=True)
+    done = []
+
+    def synced(descriptor):
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda *names: (done.append("renamed"), replace(*names)))
+    case.end("done")
+    assert done == ["outcome.json.writing", "renamed", "seed-0"]
+    assert case.outcome["status"] == "done"
 
 
 def test_an_output_that_is_no_sweep_is_refused(tmp_path):
@@ -522,14 +615,40 @@ def test_notebooks_run_side_by_side_and_a_failure_stops_no_other(notebooks):
     assert frame["status"].tolist() == ["done", "done", "failed", "failed"]
     assert frame["error"].tolist()[:3] == ["", "", "RuntimeError: no luck"]
     assert "DeadKernelError" in frame["error"][3]
-    assert len(lines) == 5
+    assert lines[0].startswith("runs the code of the notebook ")
+    assert lines[0].endswith("work.ipynb")
+    assert len(lines) == 6
+
+
+@linux
+def test_a_sweep_that_is_killed_leaves_no_kernel_behind(tmp_path):
+    """The kernel of a notebook is a grandchild of the sweep, and another package's."""
+    body = "import os, time; from pathlib import Path\n"
+    body += "Path('kernel').write_text(str(os.getpid())); time.sleep(600)"
+    grid = {"notebook": str(write_notebook(tmp_path, body=body))}
+    [case] = grids.read(grid, tmp_path / "out")
+    workers = Processes(NOTEBOOK_MODULES)
+    try:
+        workers.start(case)
+        kernel = wait_for(lambda: written(tmp_path / "kernel"), 120)
+        assert Path(f"/proc/{kernel}").exists()
+        # The kernel of the machine kills the run along with the server, and nobody tells Jupyter's.
+        workers.server.kill()
+        wait_for(lambda: not Path(f"/proc/{kernel}").exists(), 60)
+    finally:
+        workers.stop()
+
+
+def written(path):
+    """What a file holds; nothing while it does not exist."""
+    return path.read_text() if path.exists() else ""
 
 
 def test_the_second_start_runs_the_notebooks_that_failed(notebooks):
     folder, _, starts = notebooks
     frame, lines = starts[1]
     assert frame["status"].tolist() == ["done"] * 4
-    assert lines[0].startswith("2 of 4 runs done before, 2 to make")
+    assert lines[1].startswith("2 of 4 runs done before, 2 to make")
     made = [(folder / "out" / run / "starts").read_text() for run in frame["run"]]
     assert made == ["meet-a", "meet-b", "failfail", "diedie"]
 

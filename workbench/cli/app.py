@@ -317,12 +317,18 @@ def compare(**options: Any) -> None:
     help="A Ray cluster: auto or its address, or local to start one on this machine.",
 )
 @click.option("--gpus", default=0.0, help="GPUs that each run takes on Ray.")
+@click.option(
+    "--records",
+    metavar="DIRECTORY",
+    help="Directory of the records. Default: the grid's folder, or that of --out.",
+)
 @print_json
 def sweep(**options: Any) -> None:
     """Make all the runs of a grid, and a table of what came of them.
 
     GRID is a YAML file of names and plain data; nothing in it is run as code, except that a grid
-    may name a notebook, which is run. The same command makes what is missing or has failed.
+    may name a notebook, which is run. Its folder must lie in the working directory or in that of
+    --out; --records may name any other. The same command makes what is missing or has failed.
     """
     from workbench.cli import train
 

@@ -121,14 +121,26 @@ def base_model(name: str, out: str | None, seed: int | None, steps: int | None) 
 
 
 def sweep(
-    grid: str, out: str | None, jobs: int | None, ray: str | None, gpus: float, json: bool
+    grid: str,
+    out: str | None,
+    jobs: int | None,
+    ray: str | None,
+    gpus: float,
+    records: str | None,
+    json: bool,
 ) -> None:
     """The runs of a grid, and their table; ValueError when some failed."""
     from workbench.sweeps import sweep as make_runs
 
     # With --json the lines about progress go to stderr, so that stdout holds the table alone.
     frame = make_runs(
-        grid, out=out, jobs=jobs, ray=ray, gpus=gpus, report=lambda line: say(line, err=json)
+        grid,
+        out=out,
+        jobs=jobs,
+        ray=ray,
+        gpus=gpus,
+        records=records,
+        report=lambda line: say(line, err=json),
     )
     if json:
         say(frame.to_json(orient="records", indent=2))

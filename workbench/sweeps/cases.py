@@ -59,6 +59,7 @@ NOT_OF_RUN = (
     "columns",
     "cost",
 )
+OUTCOME = {"status", "error", "results", "seconds", "fingerprint"}  # what outcome.json has
 KEPT_COLUMNS = ("none", "outcomes", "scores", "all")
 # A run goes on for its rollouts up to so many times its rounds. A method that samples next to
 # nothing would otherwise never end.
@@ -100,9 +101,18 @@ class Case:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What `outcome.json` says; empty before the run has ended."""
-        path = self.logs / "outcome.json"
-        return json.loads(path.read_text()) if path.exists() else {}
+        """What `outcome.json` says; empty before the run has ended, and where it is damaged."""
+        try:
+            told = json.loads((self.logs / "outcome.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError, RecursionError):
+            return {}
+        # All that `end` writes, or nothing.
+        return told if isinstance(told, dict) and told.keys() == OUTCOME else {}
+
+    @property
+    def has_damaged_outcome(self) -> bool:
+        """Whether there is an `outcome.json` that tells nothing."""
+        return (self.logs / "outcome.json").exists() and not self.outcome
 
     @property
     def finished(self) -> bool:
@@ -119,12 +129,13 @@ class Case:
             "seconds": seconds,
             "fingerprint": self.fingerprint(),
         }
-        self.logs.mkdir(parents=True, exist_ok=True)
-        # Written beside its place and renamed, since a killed process may leave half a file, and a
-        # case with a half outcome could be neither finished nor started again.
-        temporary = self.logs / "outcome.writing"
-        temporary.write_text(json.dumps(outcome, indent=1) + "\n")
-        temporary.replace(self.logs / "outcome.json")
+        from workbench.records.files import make_directory, replacing
+
+        make_directory(self.logs)
+        # As a record's files are written: a killed process and a loss of power leave the outcome
+        # complete or not there.
+        with replacing(self.logs / "outcome.json") as temporary:
+            temporary.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
 
     def fingerprint(self) -> str:
         """A digest of what is run: the parameters, and the code of the notebook."""

@@ -1,6 +1,6 @@
 """Grids: which runs to make, in a small YAML file of names and plain data.
 
-    folder: ../runs/knapsack              # of the records, relative to this file
+    folder: ../runs/knapsack              # of the records, relative to this file, see below
     parameters:                           # one value for all runs, or a list of values
       lab: {pool: 512}
       rounds: [50, 100]
@@ -13,6 +13,9 @@
 The runs are the cross product of all lists, the cases and the seeds. The parameters of a run are
 those of `cases.PARAMETERS`; methods and labs are named, see `workbench.named`, and nothing in a
 grid is evaluated as code.
+
+A grid may come from a stranger. So the folder must lie in the working directory or in the directory
+of the sweep; whoever starts the sweep may name any other, see `read`.
 
 With `notebook: path.ipynb` the runs go through that notebook by papermill. Their parameters are
 those of its cell tagged `parameters`, where a mapping arrives as JSON text.
@@ -27,25 +30,36 @@ import ast
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from workbench.sweeps.cases import PARAMETERS, Case
-from workbench.utils.validation import did_you_mean, is_number, shown
+from workbench.utils.validation import did_you_mean, is_number, shown, whole_number
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 LOGS = "logs"  # directory beside the records, which no label may be called
 LABEL = re.compile(r"[\w=+,~-][\w.=+,~-]*")
 # Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
+# What a file may hold. Those of this package have about a hundred entries and a few hundred runs.
+MOST_BYTES = 2**20
+MOST_ENTRIES = 100_000
+MOST_RUNS = 10_000
+DEEPEST = 64
+# Control characters and half surrogate pairs, which no name and no path has a use for.
+NOT_IN_A_GRID = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
-def read(grid: Any, out: Path, own: Mapping[str, str] | None = None) -> list[Case]:
+def read(
+    grid: Any, out: Path, own: Mapping[str, str] | None = None, records: Any = None
+) -> list[Case]:
     """The runs of a grid in order, their names and parameters checked.
 
     Parameters
@@ -56,6 +70,9 @@ def read(grid: Any, out: Path, own: Mapping[str, str] | None = None) -> list[Cas
         Directory of the sweep.
     own : dict from label to "module:function", optional
         Methods of the caller's own, for the cases with these labels.
+    records : path, optional
+        Directory of the records, in place of the grid's folder. It may be any directory, where the
+        folder that a file names must lie in the working directory or in `out`.
 
     Raises
     ------
@@ -69,7 +86,7 @@ def read(grid: Any, out: Path, own: Mapping[str, str] | None = None) -> list[Cas
         if not isinstance(content.get(key, ""), str):
             raise ValueError(f"{key}={content[key]!r}: a path is needed")
     notebook = _notebook(base, content["notebook"]) if "notebook" in content else None
-    records = Path(os.path.abspath(base / content["folder"])) if "folder" in content else out
+    records = _records(grid, base, content, out, records)
     # The parameters that exist: those of a run made directly have no declared types, and those of a
     # notebook are what its cell tagged `parameters` assigns.
     types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
@@ -79,6 +96,9 @@ def read(grid: Any, out: Path, own: Mapping[str, str] | None = None) -> list[Cas
     own = dict(own or {})
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
+    runs = math.prod(len(axis) for axis in axes)
+    if runs > MOST_RUNS:
+        raise ValueError(f"grid: it asks for {runs} runs; {MOST_RUNS} are allowed")
     for choice in itertools.product(*axes):
         merged = {name: value for part in choice for name, value in part.items()}
         values = {name: _checked(name, value, types) for name, value in merged.items()}
@@ -113,6 +133,8 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
         return Path.cwd(), grid
     import yaml
 
+    from workbench.records.files import cause_of
+
     class Loader(yaml.SafeLoader):
         """Reads 1e-4 as a number, which YAML 1.1 takes for text."""
 
@@ -125,13 +147,89 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
         raise FileNotFoundError(
             f"grid {str(path)!r}: there is no such file{did_you_mean(path.name, nearby)}"
         )
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path}: a grid of at most {MOST_BYTES // 2**20} MiB is needed")
     try:
-        content = yaml.load(path.read_text(), Loader)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader)
+    # Tags such as !!int may stand before any text, and PyYAML then ends in whatever its own
+    # conversion ends in.
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = cause_of(ValueError(" ".join(str(error).split())))
+        raise ValueError(f"{path}: not YAML: {reason}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: not YAML: it is nested too deeply") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: keys such as parameters and cases are needed, not {content!r}")
+        raise ValueError(
+            f"{path}: keys such as parameters and cases are needed, not a {type(content).__name__}"
+        )
+    _check_plain(path, content)
     return path.parent, content
+
+
+def _check_plain(path: Path, content: Any) -> None:
+    """ValueError unless a file holds plain data, and not too much of it."""
+    # A list of what is left to look at, in place of recursion: an alias of YAML may stand for the
+    # list that it is in, and a few lines of aliases for more entries than fit into the memory.
+    to_look_at = [(content, 1)]
+    entries = 0
+    while to_look_at:
+        value, depth = to_look_at.pop()
+        entries += 1
+        if depth > DEEPEST or entries > MOST_ENTRIES:
+            raise ValueError(
+                f"{path}: at most {MOST_ENTRIES} entries are allowed, nested at most {DEEPEST} "
+                "levels deep"
+            )
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise ValueError(f"{path}: the key {shown(key)} is no text")
+            to_look_at += [(key, depth) for key in value]
+            to_look_at += [(inner, depth + 1) for inner in value.values()]
+        elif isinstance(value, list):
+            to_look_at += [(inner, depth + 1) for inner in value]
+        elif isinstance(value, str):
+            if NOT_IN_A_GRID.search(value):
+                raise ValueError(f"{path}: the text {shown(value)} holds a control character")
+        elif not (value is None or isinstance(value, bool | int | float)):
+            raise ValueError(
+                f"{path}: {shown(value)} is no plain data; texts, numbers, lists and mappings are "
+                "needed"
+            )
+
+
+def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, records: Any) -> Path:
+    """Directory of the records: the caller's, the grid's, or that of the sweep."""
+    if records is not None:
+        return Path(records).absolute()
+    if "folder" not in content:
+        return out
+    folder = Path(os.path.abspath(base / content["folder"]))
+    # A dict was written by the caller, a file perhaps by somebody else.
+    if not isinstance(grid, dict):
+        check_folder(content["folder"], folder, out)
+    return folder
+
+
+def check_folder(value: str, folder: Path, out: Path) -> None:
+    """Raise ValueError unless a folder lies in the working directory or in that of the sweep.
+
+    Parameters
+    ----------
+    value : str
+        As the grid says it.
+    folder, out : Path
+        Where it leads, and the directory of the sweep.
+    """
+    # Links are followed, since one of them could lead to another place.
+    place = folder.resolve()
+    if any(place.is_relative_to(root.resolve()) for root in (Path.cwd(), out)):
+        return
+    raise ValueError(
+        f"folder={shown(value)}: the records would go to {str(place)!r}, which is neither in the "
+        f"working directory nor in that of the sweep; start it in a directory above, or allow it "
+        f"by saying so: --records {shlex.quote(str(place))} (in Python records=...)"
+    )
 
 
 def _notebook(base: Path, value: str) -> Path:
@@ -159,7 +257,7 @@ def _declared(notebook: Path) -> dict[str, str]:
         cells = json.loads(notebook.read_text())["cells"]
         tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
         statements = [ast.parse("".join(cell["source"])).body for cell in tagged]
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{notebook}: not a notebook: {reason}") from None
     if not statements:
@@ -190,6 +288,9 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     if "seeds" in content:
         seeds = content["seeds"]
         if type(seeds) is int:
+            # A list of more numbers than that would take all memory before it is counted.
+            if seeds > MOST_RUNS:
+                raise ValueError(f"seeds={seeds}: {MOST_RUNS} are allowed")
             seeds = list(range(seeds))
         axes.append([{"seed": seed} for seed in _listed("seeds", seeds)])
 
@@ -223,6 +324,9 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     _check_known("parameter", name, types)
     if name == "label":
         _check_label(value)
+    if name == "seed":
+        # It is part of the name of a directory, as the label is.
+        whole_number("seed", value, 0)
     wanted = NOTEBOOK_TYPES.get(types[name])
     if wanted is None:
         return value
@@ -269,7 +373,8 @@ def _varied(content: Mapping[str, Any]) -> list[str]:
     cases = content.get("cases", [])
     # Labels name the cases only if each has one of its own. Otherwise the values do.
     labels = [case.get("label") for case in cases]
-    each_has_its_own = None not in labels and len(set(labels)) == len(labels)
+    # Counted by their texts, since what is no label yet may be a list.
+    each_has_its_own = None not in labels and len(set(map(repr, labels))) == len(labels)
     names += ["label"] if cases and each_has_its_own else _union(cases)
     return [name for name in names if name != "seed"]
 

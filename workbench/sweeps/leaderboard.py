@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench.records import Record, load
 from workbench.sweeps.cases import Case, is_complete
-from workbench.sweeps.grids import read, read_content
+from workbench.sweeps.grids import check_folder, read, read_content
 from workbench.utils.validation import did_you_mean, whole_number
 
 GRID = "grids/leaderboard.yaml"
@@ -87,7 +87,12 @@ def plan(
     """
     from workbench.labs import shipped
 
+    if grid is not None:
+        # All of it is checked, so that what follows may rely on its form.
+        read(grid, Path.cwd(), records=Path.cwd())
     base, content = read_content(shipped(GRID) if grid is None else grid)
+    if "cases" not in content:
+        raise ValueError(f"grid {str(grid)!r}: the methods to compare are needed under `cases`")
     own = dict(own or {})
     content = dict(content)
     cases = list(content["cases"])
@@ -115,6 +120,9 @@ def plan(
     if "_data" in runs.parts:
         runs = Path("runs")
     folder = (runs / name).absolute()
+    if grid is not None:
+        # It may be a stranger's, so it decides no more than the name below a known place.
+        check_folder(name, folder, runs.absolute())
     content["folder"] = str(folder)
     return Plan(content, folder, Path("runs", "sweeps", name).absolute(), own)
 

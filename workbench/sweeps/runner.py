@@ -39,6 +39,7 @@ def sweep(
     ray: str | None = None,
     gpus: float = 0.0,
     own: Mapping[str, str] | None = None,
+    records: Any = None,
     by_seed: bool = False,
     report: Callable[[str], Any] = print,
 ) -> pd.DataFrame:
@@ -61,6 +62,9 @@ def sweep(
         The cases with these labels take the `Method` that this function returns, in place of a
         method by name. It is imported by the processes that run, from what is installed or from the
         working directory, so its code runs. A grid cannot ask for that.
+    records : path, optional
+        Directory of the records, in place of the one that the grid names. A grid in a file, which
+        may be a stranger's, can name one in the working directory or in `out` alone.
     by_seed : bool
         All runs of the lowest seed first, then those of the next one, so that what has been made
         can be compared at any time. False makes the longest run first, which ends soonest.
@@ -82,15 +86,20 @@ def sweep(
     _check_arguments(jobs, ray, gpus)
     name = "grid" if isinstance(grid, dict) else Path(grid).stem
     out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
-    cases = read(grid, out, own)
+    cases = read(grid, out, own, records)
     # Before the lock, which is the first file that a sweep writes into its directory.
     _check_directory(out)
     with _only_one_sweep(out, report), signals_raise():
         # What is done is looked up under the lock, since another sweep may have made runs until
         # now.
         _check_same_runs(out, cases)
+        for case in cases:
+            if case.has_damaged_outcome:
+                report(f"{case.name}: its outcome.json cannot be read; it counts as not finished")
         todo = [case for case in cases if not case.finished]
         if todo:
+            if todo[0].notebook is not None:
+                report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")
             # The longest first, so that none is left to the end.
             todo.sort(key=_rank(cases), reverse=True)
             if by_seed:
