@@ -25,9 +25,13 @@ import workbench as wb
 from workbench.analysis import comparisons
 from workbench.labs import from_config
 from workbench.policies import Sampling
-from workbench.problems import check_config
+from workbench.problems import check_config, from_file
 from workbench.records import RecordError
-from workbench.utils.descriptions import rebuild
+from workbench.reports import report
+from workbench.reports.configurations import configuration
+from workbench.sweeps import grids, runner
+from workbench.utils.descriptions import describe, rebuild
+from workbench.utils.names import MORE_PAPERS
 from workbench.verifiers import Math
 
 SMALL = dict(problems_per_round=2, evaluate_every=1, checkpoint_every=2)
@@ -136,7 +140,7 @@ def outcome(function):
         try:
             function()
             return "ok"
-        except (ValueError, RecordError) as error:
+        except (ValueError, RecordError, FileNotFoundError) as error:
             said = error
     # A UnicodeError is a ValueError too, but names nothing that a user knows.
     assert not isinstance(said, UnicodeError | json.JSONDecodeError), repr(said)
@@ -147,8 +151,9 @@ def outcome(function):
 
 
 def look_at(path):
-    """What somebody does who looks at a record."""
+    """What somebody does who looks at a record, and what a report says of it in words."""
     record = wb.load(path)
+    "".join(f"{name}{words}" for name, words in configuration(record.label, [record])["words"])
     texts = [repr(record), record._repr_html_(), record.label]
     texts += [str(record.accuracy()), str(record.warnings), str(len(record.rollouts()))]
     "".join(texts).encode()
@@ -185,13 +190,16 @@ def records(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def manifests(records):
-    """Real manifests, and one of a lab on a model of one's own."""
+    """Real manifests, some of labs on a model of one's own, and one of every further method."""
     found = [json.loads(path.read_text()) for path in sorted(records.glob("*/manifest.json"))]
     gym = {"family": "reasoning_gym", "name": "chain_sum", "n": 4, "seed": 0, "split": "train"}
     gym["instruction"] = "\nGive the answer in \\boxed{{}}."
     hub = {"family": "hub", "name": "gsm8k", "split": "train", "n": 4, "seed": 0}
     hub |= {"template": "{prompt}", "levels": None, "left_out": {}, "path": "nowhere.jsonl"}
-    for problems in (gym, hub):
+    chains = {"family": "chains", "n": 4, "levels": [1, 2], "seed": 0, "split": "train"}
+    sums = records / "sums.jsonl"
+    sums.write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "2+1=", "answer": "3"}\n')
+    for problems in (chains, from_file(sums).config, gym, hub):
         lab = {
             "lab": "transformers",
             "model": str(wb.labs.shipped("models/tiny")),
@@ -212,7 +220,12 @@ def manifests(records):
             "verifier": Math().config,
         }
         found.append({**found[0], "lab": lab, "arguments": {**found[0]["arguments"]}})
+    for name in MORE_PAPERS:
+        found.append({**found[0], "method": describe(getattr(wb.methods, name)())})
     return found
+
+
+FIRST_FURTHER = 9  # the place of the first further method among the manifests
 
 
 @pytest.fixture(scope="session")
@@ -221,7 +234,7 @@ def place(records, manifests, tmp_path_factory):
     path = tmp_path_factory.mktemp("place") / "record"
     shutil.copytree(records / "grpo", path)
     # What is imported at its first use is imported now: some packages take more than a second.
-    for manifest in manifests:
+    for manifest in manifests[:FIRST_FURTHER]:
         with contextlib.suppress(OSError):
             from_config(manifest["lab"])
     wb.Run.resume(path)
@@ -365,7 +378,7 @@ def test_a_manifest_makes_labs_of_known_parts_only(lab, message):
     ids=str,
 )
 def test_a_lab_of_a_model_is_made_of_known_parts_only(change, message, manifests):
-    lab = copy.deepcopy(manifests[-2]["lab"])
+    lab = copy.deepcopy(manifests[FIRST_FURTHER - 2]["lab"])
     part, entry, value = change
     if entry is None:
         lab[part] = value
@@ -554,7 +567,16 @@ def mutated(manifest, rng, value):
     return manifest
 
 
-@FUZZ
+def mutated_often(content, seeds, values):
+    """One mutation after the other, as long as there is something to mutate."""
+    for seed, value in zip(seeds, values):
+        content = mutated(content, random.Random(seed), value)
+        if not content:
+            break
+    return content
+
+
+@settings(FUZZ, max_examples=100)
 @given(value=JSON)
 @example(value={})
 @example(value={"format": 2, "method": {"name": "x"}, "seed": 0})
@@ -564,19 +586,115 @@ def test_any_json_is_a_manifest_or_named(value, place, records):
 
 @FUZZ
 @given(
-    which=st.integers(0, 6),
+    which=st.one_of(
+        st.integers(0, FIRST_FURTHER - 1),
+        st.integers(FIRST_FURTHER, FIRST_FURTHER + len(MORE_PAPERS) - 1),
+    ),
     seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=4),
     values=st.lists(JSON, min_size=4, max_size=4),
 )
 def test_any_mutation_of_a_manifest_is_one_or_named(
     which, seeds, values, place, records, manifests
 ):
-    manifest = manifests[which]
-    for seed, value in zip(seeds, values):
-        manifest = mutated(manifest, random.Random(seed), value)
-        if not manifest:
-            break
+    manifest = mutated_often(manifests[which], seeds, values)
     assert set(try_all(place, records / "ar3po", json.dumps(manifest))) <= OUTCOMES
 
 
 OUTCOMES = {"ok", "ValueError", "RecordError"}
+
+
+# Any report
+
+
+@settings(FUZZ, max_examples=5)
+@given(seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=2), value=JSON)
+@example(seeds=[], value=None)
+def test_a_report_of_any_manifest_that_can_be_read_is_written(
+    seeds, value, place, records, manifests
+):
+    manifest = mutated_often(manifests[0], seeds, [value] * len(seeds))
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    page = place.parent / "report.html"
+    before = sorted(place.parent.rglob("*"))
+    wrote = outcome(lambda: report(wb.load(place), page))
+    assert wrote in OUTCOMES
+    assert page.exists() == (wrote == "ok")
+    page.unlink(missing_ok=True)
+    assert sorted(place.parent.rglob("*")) == before
+
+
+# Any grid
+
+GRIDS = sorted(wb.labs.shipped("grids").glob("*.yaml"))
+SMALL_GRID = {
+    "folder": "records",
+    "parameters": {
+        "lab": {"name": "tiny", "base": "clean", "pool": 8, "levels": [1], "held_out": 2},
+        "rounds": [1, 2],
+        "problems_per_round": 2,
+        "columns": "none",
+        "cost": 3.5,
+    },
+    "cases": [
+        {"label": "grpo", "method": "grpo", "arguments": {"n": 2}},
+        {"label": "both", "method": "knapsack", "settings": {"selector": "MaxVariance"}},
+    ],
+    "seeds": 2,
+}
+
+
+def read_grid(folder, content):
+    """Read a grid, and check its first run as a sweep does before it makes any."""
+    (folder / "grid.yaml").write_text(json.dumps(content))
+    before = sorted(folder.rglob("*"))
+
+    def read():
+        cases = grids.read(folder / "grid.yaml", folder / "out")
+        for case in cases:
+            for path in (case.record, case.logs):
+                assert path.resolve().is_relative_to(folder.resolve())
+        if cases and cases[0].notebook is None:
+            runner._check_runs(cases[:1])
+
+    with watch(), in_time():
+        came_of_it = outcome(read)
+    assert sorted(folder.rglob("*")) == before
+    return came_of_it
+
+
+@pytest.fixture
+def folder(tmp_path_factory, monkeypatch):
+    """A working directory for all examples of a test."""
+    path = tmp_path_factory.mktemp("grids")
+    monkeypatch.chdir(path)
+    # What is loaded at its first use is loaded now.
+    assert read_grid(path, SMALL_GRID) == "ok"
+    return path
+
+
+@settings(FUZZ, max_examples=60)
+@given(value=JSON)
+@example(value={"seeds": ["../../../up"]})
+@example(value={"cases": [{"label": ["a"]}, {"label": ["a"]}]})
+@example(value={"seeds": 10**12})
+def test_any_json_is_a_grid_or_named(value, folder):
+    assert read_grid(folder, value) in GRID_OUTCOMES
+
+
+@settings(FUZZ, max_examples=100)
+@given(
+    which=st.integers(-2, len(GRIDS) - 1),
+    seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=3),
+    values=st.lists(JSON, min_size=3, max_size=3),
+)
+def test_any_mutation_of_a_grid_is_one_or_named(which, seeds, values, folder):
+    content = SMALL_GRID
+    if which >= 0:
+        _, content = grids.read_content(GRIDS[which])
+        # The labs of the papers take a second to make, so these are small ones.
+        content = {**content, "folder": "records"}
+        content["parameters"] = {**content["parameters"], "lab": SMALL_GRID["parameters"]["lab"]}
+    assert read_grid(folder, mutated_often(content, seeds, values)) in GRID_OUTCOMES
+
+
+GRID_OUTCOMES = {"ok", "ValueError", "FileNotFoundError"}
