@@ -527,7 +527,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 FUZZ = settings(
-    max_examples=200,
+    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -606,9 +606,9 @@ OUTCOMES = {"ok", "ValueError", "RecordError"}
 # Any report
 
 
-@settings(FUZZ, max_examples=5)
-@given(seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=2), value=JSON)
-@example(seeds=[], value=None)
+# A page takes more than a second; its words are made for every manifest above.
+@settings(FUZZ, max_examples=3)
+@given(seeds=st.lists(st.integers(0, 2**32), max_size=2), value=JSON)
 def test_a_report_of_any_manifest_that_can_be_read_is_written(
     seeds, value, place, records, manifests
 ):
@@ -681,7 +681,7 @@ def test_any_json_is_a_grid_or_named(value, folder):
     assert read_grid(folder, value) in GRID_OUTCOMES
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=60)
 @given(
     which=st.integers(-2, len(GRIDS) - 1),
     seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=3),
