@@ -288,6 +288,22 @@ def test_a_grid_cannot_import_anything(tmp_path):
         grids.read({"cases": [{"label": "a"}]}, tmp_path, {"mine": "my:mine"})
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"seeds": 2}, "the methods to compare are needed under `cases`"),
+        ({"folder": 3, "cases": [{"label": "a"}]}, "folder=3: a path is needed"),
+        ({"folder": "x/..", "cases": [{"label": "a"}]}, "must end in the name of a directory"),
+    ],
+)
+def test_a_wrong_grid_of_ones_own_is_named(content, message, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=message):
+        leaderboard.plan(tmp_path / "grid.yaml")
+
+
 def test_the_function_is_part_of_what_a_run_is(tmp_path):
     named, imported = (
         Case("a", {}, tmp_path, tmp_path, own=function) for function in ("", "my:mine")

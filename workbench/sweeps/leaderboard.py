@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench.records import Record, load
 from workbench.sweeps.cases import Case, is_complete
-from workbench.sweeps.grids import check_folder, read, read_content
+from workbench.sweeps.grids import read, read_content
 from workbench.utils.validation import did_you_mean, whole_number
 
 GRID = "grids/leaderboard.yaml"
@@ -112,7 +112,11 @@ def plan(
     parameters["lab"] = {**parameters.get("lab", {}), **changed}
     content["parameters"] = parameters
 
-    name = "-".join([Path(content.pop("folder", "leaderboard")).name, *changed.values()])
+    # A grid may be a stranger's, so it decides no more than the name below a known place.
+    folder_name = Path(content.pop("folder", "leaderboard")).name
+    if folder_name in ("", ".."):
+        raise ValueError(f"grid {str(grid)!r}: its folder must end in the name of a directory")
+    name = "-".join([folder_name, *changed.values()])
     if out is not None:
         return Plan(content, Path(out).absolute(), Path(out).absolute(), own)
     # An installed package has its grid among its own files, where no records belong.
@@ -120,9 +124,6 @@ def plan(
     if "_data" in runs.parts:
         runs = Path("runs")
     folder = (runs / name).absolute()
-    if grid is not None:
-        # It may be a stranger's, so it decides no more than the name below a known place.
-        check_folder(name, folder, runs.absolute())
     content["folder"] = str(folder)
     return Plan(content, folder, Path("runs", "sweeps", name).absolute(), own)
 
