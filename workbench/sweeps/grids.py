@@ -207,20 +207,12 @@ def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, recor
     folder = Path(os.path.abspath(base / content["folder"]))
     # A dict was written by the caller, a file perhaps by somebody else.
     if not isinstance(grid, dict):
-        check_folder(content["folder"], folder, out)
+        _check_folder(content["folder"], folder, out)
     return folder
 
 
-def check_folder(value: str, folder: Path, out: Path) -> None:
-    """Raise ValueError unless a folder lies in the working directory or in that of the sweep.
-
-    Parameters
-    ----------
-    value : str
-        As the grid says it.
-    folder, out : Path
-        Where it leads, and the directory of the sweep.
-    """
+def _check_folder(value: str, folder: Path, out: Path) -> None:
+    """ValueError unless a folder lies in the working directory or in that of the sweep."""
     # Links are followed, since one of them could lead to another place.
     place = folder.resolve()
     if any(place.is_relative_to(root.resolve()) for root in (Path.cwd(), out)):
