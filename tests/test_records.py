@@ -558,15 +558,76 @@ def test_a_thinned_record_is_read_as_before_and_never_resumed(lab, tmp_path):
 
 
 def test_a_part_that_a_thinned_record_should_have_is_missed(tmp_path):
-    wb.records.thin(write(tmp_path / "run"), None, rounds=(1, 3))
-    assert len(read_all(tmp_path / "run")[1]) == 8
-    (tmp_path / "run" / "rollouts" / "000003.parquet").unlink()
+    """Of a record that was thinned by an early version, which kept a file a round."""
+    path = write(tmp_path / "run")
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["thinned"] = {"columns": None, "rounds": [1, 3]}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert len(read_all(path)[1]) == 8
+    (path / "rollouts" / "000003.parquet").unlink()
     with pytest.warns(RecordWarning, match=r"000003\.parquet: missing"):
-        assert len(wb.load(tmp_path / "run").rollouts()) == 4
-    wb.records.thin(tmp_path / "run", None, rounds=(1,))
-    assert len(read_all(tmp_path / "run")[1]) == 4
-    wb.records.thin(tmp_path / "run")
-    assert read_all(tmp_path / "run")[1].empty
+        assert len(wb.load(path).rollouts()) == 4
+
+
+def test_what_is_kept_of_the_rollouts_is_in_one_file(tmp_path):
+    path = write(tmp_path / "run")
+    whole = wb.load(path).rollouts()
+    wb.records.thin(path, None)
+    assert not (path / "rollouts").exists()
+    pd.testing.assert_frame_equal(wb.load(path, strict=True).rollouts(), whole)
+    assert len(wb.load(path).rollouts([2], ["problem"])) == 4
+    with pytest.raises(ValueError, match="no rollouts have 'prize'"):
+        wb.load(path).rollouts(columns=["prize"])
+    assert wb.load(path).rounds_with_rollouts() == [1, 2, 3, 4]
+
+    # Thinned again it can only become smaller.
+    wb.records.thin(path, None, rounds=(1,))
+    assert len(read_all(path)[1]) == 4
+    wb.records.thin(path, None)
+    assert len(read_all(path)[1]) == 4
+    wb.records.thin(path)
+    assert read_all(path)[1].empty
+    assert not (path / "rollouts.parquet").exists()
+
+
+def test_old_responses_stay_in_the_round_that_they_joined(lab, tmp_path):
+    method = wb.methods.cbs(scope="buffer", n=2, warmup=1)
+    go(wb.Run(lab, method, out=tmp_path, **SMALL), 4)
+    before = {number: wb.load(tmp_path).rollouts([number]) for number in range(1, 5)}
+    assert any((frame["round"] < number).any() for number, frame in before.items())
+    wb.records.thin(tmp_path, None)
+    for number, frame in before.items():
+        after = wb.load(tmp_path, strict=True).rollouts([number])
+        pd.testing.assert_frame_equal(after[list(frame)], frame, check_dtype=False)
+
+
+def test_a_merged_file_that_is_damaged_or_lacks_a_part_is_named(tmp_path):
+    path = write(tmp_path / "run")
+    wb.records.thin(path, None)
+    table = pd.read_parquet(path / "rollouts.parquet")
+    table[table["part"] != 2].to_parquet(path / "rollouts.parquet")
+    with pytest.warns(RecordWarning, match=r"rollouts\.parquet: parts 2: missing"):
+        assert len(wb.load(path).rollouts()) == 12
+    table.assign(round=3).to_parquet(path / "rollouts.parquet")
+    with pytest.raises(RecordError, match=r"part 1: it holds the rollouts of another round"):
+        wb.load(path, strict=True).rollouts()
+    content = (path / "rollouts.parquet").read_bytes()
+    (path / "rollouts.parquet").write_bytes(content[:-20])
+    with pytest.raises(RecordError, match=r"rollouts\.parquet: cannot be read"):
+        wb.load(path, strict=True).rollouts()
+
+
+def test_a_thinning_that_was_stopped_loses_nothing(tmp_path):
+    path = write(tmp_path / "run")
+    whole = wb.load(path).rollouts()
+    shutil.copytree(path / "rollouts", tmp_path / "parts")
+    wb.records.thin(path, None)
+    # As if it had been killed before the parts were removed.
+    shutil.copytree(tmp_path / "parts", path / "rollouts")
+    pd.testing.assert_frame_equal(wb.load(path, strict=True).rollouts(), whole)
+    wb.records.thin(path, None)
+    assert not (path / "rollouts").exists()
+    pd.testing.assert_frame_equal(wb.load(path, strict=True).rollouts(), whole)
 
 
 def test_a_record_that_a_run_writes_is_not_thinned(lab, tmp_path):

@@ -18,6 +18,7 @@ MANIFEST = "manifest.json"
 ROUNDS = "rounds.parquet"
 EVALS = "evals.parquet"
 ROLLOUTS = "rollouts"  # a folder with one part a round
+MERGED = "rollouts.parquet"  # of a thinned record: its parts in one file, which is much smaller
 CHECKPOINTS = "checkpoint"  # a folder
 CHECKPOINT = "state.safetensors"
 LOCK = "lock.json"
@@ -27,7 +28,7 @@ WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # Folder -> pattern of the names in it. Rounds have six digits at least, and more where a run is
 # longer than that.
 _NAMES = {
-    ".": rf"({MANIFEST}|{ROUNDS}|{EVALS}|failed-\d{{6,}}\.parquet)({WRITING})?"
+    ".": rf"({MANIFEST}|{ROUNDS}|{EVALS}|{MERGED}|failed-\d{{6,}}\.parquet)({WRITING})?"
     rf"|{LOCK}|{ROLLOUTS}|{CHECKPOINTS}|{TENSORBOARD}",
     ROLLOUTS: rf"\d{{6,}}\.parquet({WRITING})?",
     CHECKPOINTS: rf"{CHECKPOINT}({WRITING})?",
@@ -50,11 +51,13 @@ COLUMNS = {
         "greedy": "numbers",
     },
     ROLLOUTS: {"round": "whole numbers"},
+    MERGED: {"round": "whole numbers", "part": "whole numbers"},
 }
 NEEDED_COLUMNS = {
     ROUNDS: ("round",),
     EVALS: ("round", "problem", "samples", "correct", "greedy"),
     ROLLOUTS: (),  # a thinned record keeps what its owner chose
+    MERGED: ("part",),  # the number of the part that a row comes from
 }
 
 # What columns were called in format 1: table -> new name -> old name.
@@ -62,6 +65,7 @@ OLD_COLUMNS = {
     ROUNDS: {"replay_stored": "reuse_stored", "replay_bytes": "reuse_bytes"},
     EVALS: {},
     ROLLOUTS: {"logprob_diff": "drift"},
+    MERGED: {},  # there was none
 }
 
 

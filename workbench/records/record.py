@@ -3,6 +3,7 @@
     manifest.json            method, lab, seed, arguments; versions, hardware, git commit, start
     rounds.parquet           a row a round
     rollouts/000012.parquet  a row a rollout of round 12
+    rollouts.parquet         in their place, all that a record keeps after `records.thin`
     evals.parquet            a row a held-out problem and evaluation
     checkpoint/state.safetensors
     lock.json                the process that writes, or wrote last
@@ -22,6 +23,7 @@ from workbench.records.errors import RecordError, RecordWarning
 from workbench.records.manifest import read_manifest
 from workbench.records.parts import (
     EVALS,
+    MERGED,
     ROLLOUTS,
     ROUNDS,
     checkpoint_part,
@@ -146,6 +148,12 @@ class Record:
             raise ValueError(f"columns={names}: no rollouts have {', '.join(map(repr, absent))}")
         return pd.concat(frames, ignore_index=True)
 
+    def rounds_with_rollouts(self) -> list[int]:
+        """Numbers of the rounds of which the record has rollouts, in order."""
+        merged, problems = self._look_twice(lambda: self._read_merged([]))
+        self._report(problems)
+        return list(rollout_parts(self.path) if merged is None else merged)
+
     @property
     def warnings(self) -> pd.DataFrame:
         """What looked wrong in the training: `round` and `warning`.
@@ -240,9 +248,10 @@ class Record:
                 return None, [f"{path}: cannot be read: its rounds are not 1, 2, 3 and so on"]
             return frame, problems
         # A killed run may leave the first part of the rollouts without a table of rounds.
-        # A second part, or a checkpoint, means that there was a table once.
+        # A second part, a checkpoint or a merged file means that there was a table once.
         last_part = max(rollout_parts(self.path), default=0)
-        if last_part > 1 or checkpoint_part(self.path).exists():
+        ended = checkpoint_part(self.path).exists() or (self.path / MERGED).exists()
+        if last_part > 1 or ended:
             return None, [f"{path}: missing"]
         return None, []
 
@@ -283,36 +292,74 @@ class Record:
         self, wanted: set[int] | None, columns: list[str] | None
     ) -> tuple[list[pd.DataFrame], list[str]]:
         """The rollouts of every round in the table of rounds, or all parts where that is lost."""
-        rounds, _ = self._find_rounds(["round", "rollouts"])
+        # The column `round` tells whether a part is in its place.
+        names = columns
+        if columns is not None and "round" not in columns:
+            names = [*columns, "round"]
+        merged, problems = self._read_merged(names)
+        if problems:
+            return [], problems
         parts = rollout_parts(self.path)
-        numbers = sorted(parts)
+        there = parts if merged is None else merged
+        rounds, _ = self._find_rounds(["round", "rollouts"])
+        numbers = sorted(there)
         sizes = {}
         if rounds is not None:
-            numbers = self._rounds_with_rollouts(parts, rounds["round"].tolist())
+            numbers = self._rounds_with_rollouts(there, rounds["round"].tolist())
             if "rollouts" in rounds:
                 known = rounds.dropna(subset="rollouts")
                 sizes = dict(zip(known["round"], known["rollouts"]))
 
         frames = []
-        problems = []
         missing = []
         for number in numbers:
             if wanted is not None and number not in wanted:
                 continue
-            if number not in parts:
-                missing.append(rollout_part(self.path, number).name)
+            if number not in there:
+                missing.append(number)
                 continue
-            frame, found = self._read_rollouts(parts[number], number, sizes.get(number), columns)
-            problems += found
-            if frame is not None:
-                frames.append(frame)
+            if merged is None:
+                place = str(parts[number])
+                frame, found = self._read(parts[number], ROLLOUTS, names)
+                problems += found
+            else:
+                place = f"{self.path / MERGED}, part {number}"
+                frame = merged[number]
+            if frame is None:
+                continue
+            problem = _wrong_round(frame, number, sizes.get(number))
+            if problem:
+                problems.append(f"{place}: {problem}")
+                continue
+            frames.append(frame if names == columns else frame.drop(columns="round"))
         if missing:
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            names = ", ".join(missing[:3])
-            problems.append(f"{self.path / ROLLOUTS}: {names}{more}: missing")
+            problems.append(self._missing(missing, merged is not None))
         return frames, problems
 
-    def _rounds_with_rollouts(self, parts: Mapping[int, Path], numbers: list[int]) -> list[int]:
+    def _read_merged(
+        self, columns: list[str] | None
+    ) -> tuple[dict[int, pd.DataFrame] | None, list[str]]:
+        """The parts of a thinned record's one file, by number; None where there is no such file."""
+        path = self.path / MERGED
+        if not path.exists():
+            return None, []
+        names = None if columns is None else [*columns, "part"]
+        frame, problems = self._read(path, MERGED, names)
+        if frame is None:
+            return None, problems
+        by_part = frame.groupby("part")
+        return {int(number): rows.drop(columns="part") for number, rows in by_part}, problems
+
+    def _missing(self, numbers: Sequence[int], merged: bool) -> str:
+        """What is said of parts that are not there."""
+        more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
+        if merged:
+            names = ", ".join(str(number) for number in numbers[:3])
+            return f"{self.path / MERGED}: parts {names}{more}: missing"
+        names = ", ".join(rollout_part(self.path, number).name for number in numbers[:3])
+        return f"{self.path / ROLLOUTS}: {names}{more}: missing"
+
+    def _rounds_with_rollouts(self, parts: Mapping[int, Any], numbers: list[int]) -> list[int]:
         """Those of the rounds whose rollouts should be there; see `workbench.records.thin`."""
         manifest = self.manifest
         thinned = manifest.get("thinned")
@@ -326,27 +373,6 @@ class Record:
         if thinned["rounds"] is None:
             return numbers
         return [number for number in numbers if number in thinned["rounds"]]
-
-    def _read_rollouts(
-        self, path: Path, number: int, size: int | None, columns: list[str] | None
-    ) -> tuple[pd.DataFrame | None, list[str]]:
-        """The rollouts of a round, which has `size` new ones, and what is wrong with them."""
-        # The column `round` tells whether this is the right file.
-        names = columns
-        if columns is not None and "round" not in columns:
-            names = [*columns, "round"]
-        frame, problems = self._read(path, ROLLOUTS, names)
-        if frame is None or "round" not in frame:
-            return frame, problems
-        sampled_in = frame["round"]
-        new = int((sampled_in == number).sum())
-        # Old responses of earlier rounds may be among the rows, but every round has new ones, and
-        # nothing in it can be from a later round.
-        if new == 0 or (sampled_in > number).any():
-            return None, [f"{path}: it holds the rollouts of another round"]
-        if size is not None and new != size:
-            return None, [f"{path}: it holds {new} of the {size} rollouts of its round"]
-        return (frame if names == columns else frame.drop(columns="round")), problems
 
     def _read(
         self, path: Path, kind: str, columns: Sequence[str] | None = None
@@ -384,6 +410,21 @@ def load(path: Any, strict: bool = False) -> Record:
         When there is no record, or none that this version can read.
     """
     return Record(path, strict)
+
+
+def _wrong_round(frame: pd.DataFrame, number: int, size: int | None) -> str | None:
+    """What shows that a part is not that of round `number`, which has `size` new rollouts."""
+    if "round" not in frame:
+        return None
+    sampled_in = frame["round"]
+    new = int((sampled_in == number).sum())
+    # Old responses of earlier rounds may be among the rows, but every round has new ones, and
+    # nothing in it can be from a later round.
+    if new == 0 or (sampled_in > number).any():
+        return "it holds the rollouts of another round"
+    if size is not None and new != size:
+        return f"it holds {new} of the {size} rollouts of its round"
+    return None
 
 
 def _or_empty(frame: pd.DataFrame | None) -> pd.DataFrame:

@@ -85,17 +85,11 @@ def kept_rollouts(
     record: Record, columns: Sequence[str], rounds: Sequence[int] | None = None
 ) -> pd.DataFrame | None:
     """These columns of the rollouts; None where the record kept no rollouts or not all of them."""
-    recorded = rounds_with_rollouts(record)
+    recorded = record.rounds_with_rollouts()
     # Whether a column was recorded is read off the first part, not off all of them.
     if not recorded or not set(columns) <= set(record.rollouts(recorded[:1])):
         return None
     return record.rollouts(rounds, list(columns))
-
-
-def rounds_with_rollouts(record: Record) -> list[int]:
-    """Numbers of the rounds whose rollouts the record has."""
-    parts = (record.path / "rollouts").glob("*.parquet")
-    return sorted(int(part.stem) for part in parts if part.stem.isdecimal())
 
 
 def _gold_answers(record: Record) -> dict[str, str]:
@@ -130,13 +124,13 @@ def _why_none(records: Sequence[Record], most: int) -> str:
 
 
 def _has_texts(record: Record) -> bool:
-    recorded = rounds_with_rollouts(record)
+    recorded = record.rounds_with_rollouts()
     return bool(recorded) and kept_rollouts(record, COLUMNS, recorded[:1]) is not None
 
 
 def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
     """Rows of one run, at most its share."""
-    recorded = rounds_with_rollouts(record)
+    recorded = record.rounds_with_rollouts()
     # Rather few rounds with whole groups than many with a response each.
     number = min(ROUNDS_SHOWN, len(recorded), max(1, share // ROLLOUTS_A_ROUND))
     # Evenly from the first to the last round; unique, since few rounds may round to the same
