@@ -694,7 +694,8 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_is_gone(tmp_path
         os.kill(child, 9)
 
 
-SAY_PID = "pid and print(pid, flush=True)"
+# The child says it, so that it has done by then what it does right after the fork.
+SAY_PID = "pid or print(os.getpid(), flush=True)"
 
 
 @pytest.mark.parametrize(
