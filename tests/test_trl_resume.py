@@ -28,7 +28,10 @@ REMEMBERING = {
         selector=Scheduler(scope="buffer", warmup=0),
     ),
 }
-EVERY = {**{name: small(name) for name in methods.PAPERS}, **REMEMBERING}
+# Methods that differ from GRPO in the loss or in the rows they keep, and remember nothing more.
+LIKE_GRPO = ("gspo", "dr_grpo", "pods")
+RESUMED = [name for name in methods.PAPERS if name not in LIKE_GRPO]
+EVERY = {**{name: small(name) for name in RESUMED}, **REMEMBERING}
 
 
 def interrupted(out, method, *, steps=4, at=2, **settings):
