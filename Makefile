@@ -50,7 +50,7 @@ help:
 	@echo 'make test-environments  the tests of problems.environment with the package verifiers, in an environment of its own'
 	@echo 'make bench       setup, then the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg'
 	@echo 'make lint        setup, then ruff (rules and format) and mypy on the core'
-	@echo 'make lock        resolve constraints.txt and constraints-gpu.txt again from pyproject.toml (needs uv)'
+	@echo 'make lock        renew the constraints files from pyproject.toml (needs uv), except constraints-verl.txt'
 	@echo 'make clean       remove the environments and what tools leave behind; runs are kept'
 	@echo
 	@echo 'variables: PYTHON=$(PYTHON)  JOBS=$(JOBS)  PYTEST_ARGS="-k name"'
@@ -220,6 +220,10 @@ lock:
 	@{ echo "$$CPU_HEADER"; cat constraints.txt; } > constraints.tmp && mv constraints.tmp constraints.txt
 	@{ echo "$$GPU_HEADER"; cat constraints-gpu.txt; } > constraints.tmp && mv constraints.tmp constraints-gpu.txt
 	@{ echo "$$ENVIRONMENTS_HEADER"; cat constraints-environments.txt; } > constraints.tmp && mv constraints.tmp constraints-environments.txt
+	$(PYTHON) .ci/follow-pins constraints-unsloth.txt constraints-gpu.txt unsloth unsloth-zoo
+	$(PYTHON) .ci/follow-pins constraints-vllm.txt constraints-gpu.txt setuptools
+	@echo 'not renewed: constraints-verl.txt, which is what pip freeze says in $(VERL). For another verl: remove $(VERL), change'
+	@echo 'its pins by hand, run make test-verl, and keep what $(VERL)/bin/python -m pip freeze says'
 
 clean:
 	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) $(TRL_VENV) $(ENVIRONMENTS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks

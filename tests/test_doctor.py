@@ -225,6 +225,10 @@ def test_a_gpu_and_the_wrong_torch(two_gpus, monkeypatch):
         ("bitsandbytes", {"load_in_4bit": True}, True),
         ("unsloth", {}, True),
         ("unsloth-zoo", {}, True),
+        ("vllm-bnb-plugin", {}, False),
+        ("vllm-bnb-plugin", {"load_in_4bit": True}, True),
+        ("vllm-bnb-plugin", {"load_in_4bit": True, "fast_inference": False}, False),
+        ("bitsandbytes", {"optimizer_in_8_bits": True}, True),
     ],
 )
 def test_what_unsloth_needs(two_gpus, monkeypatch, gone, options, missing):
@@ -233,6 +237,25 @@ def test_what_unsloth_needs(two_gpus, monkeypatch, gone, options, missing):
     assert len(lines) == missing
     for line in lines:
         assert line.startswith(f"missing: {gone}; install with: pip install '{gone}")
+
+
+def test_an_old_driver_and_an_old_c_library_are_obstacles(two_gpus, monkeypatch):
+    install(monkeypatch, **EVERYTHING)
+    monkeypatch.setenv("CC", sys.executable)  # any program that is there
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
+    assert doctor.obstacles("unsloth") == []
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.28"))
+    [line] = doctor.obstacles("unsloth")
+    assert line.startswith("glibc 2.28: the packages of the GPU need 2.31 or newer")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))  # another C library
+    monkeypatch.setattr(doctor, "CUDA_DRIVER", 590)
+    [line] = doctor.obstacles("unsloth")
+    assert line.startswith("NVIDIA driver 580.95.05: ")
+    assert "590 or newer" in line
+    # A torch for CUDA 12 runs on it.
+    install(monkeypatch, **{**EVERYTHING, "torch": "2.11.0+cu126"})
+    assert doctor.obstacles("unsloth") == []
+    assert doctor.obstacles("transformers") == []
 
 
 def test_unknown_labs():
@@ -255,6 +278,29 @@ def test_a_model_is_held_against_the_largest_gpu(two_gpus, monkeypatch):
     parts = memory.estimate("Qwen2.5-3B", load_in_4bit=True, sampler_bytes=half)
     assert told["model"]["bytes"] == parts
     assert parts["weights"] + parts["keys and values"] == pytest.approx(half, abs=1)
+
+
+def test_the_estimate_is_that_of_the_lab(two_gpus, monkeypatch):
+    """What samples, whose weights it has, and whether layers are computed again."""
+    install(monkeypatch, **EVERYTHING)
+    name = "Qwen2.5-3B"
+
+    def parts(lab, **options):
+        return doctor.report(lab, name, **options)["model"]["bytes"]
+
+    room = doctor.report("transformers", name)["model"]["room"]
+    assert parts("transformers") == memory.estimate(name)
+    whole = memory.estimate(name, gradient_checkpointing=False)
+    assert parts("transformers", gradient_checkpointing=False) == whole
+    # vLLM has weights of its own there, inside of its share.
+    by_vllm = parts("transformers", engine="vllm")
+    assert by_vllm["keys and values"] == int(0.4 * room)
+    assert by_vllm["weights"] == whole["weights"]
+    assert by_vllm["drawing"] == 0
+    by_generate = parts("unsloth", fast_inference=False, rollouts=1024)
+    assert by_generate == memory.estimate(name, rollouts=1024, rows=256)
+    monkeypatch.setattr(machine, "gpus", list)
+    assert parts("transformers") == whole  # a CPU keeps all activations
 
 
 def test_a_model_that_does_not_fit_is_an_obstacle(two_gpus, monkeypatch):

@@ -124,7 +124,47 @@ def test_a_small_model_by_hand():
         "activations": 2 * 10 * (8 * 2 + 6 * 8 + 2 * 12 + 2 * 6 + 4 * 10),
         "logits": 12 * 10 * 20,
         "keys and values": 2 * 2 * 6 * 2 * 3 * 5,
+        "drawing": 10 * 4 * 3 * 20,
     }
+
+
+def test_moments_of_8_bits_and_weights_of_vllm_by_hand():
+    small = estimate(SMALL, lora_rank=2, optimizer_bits=8)
+    assert small["adam"] == int(2 * 488 * (1 + 4 / 256))
+    shared = estimate(SMALL, lora_rank=2, sampler_bytes=10_000)
+    own = estimate(SMALL, lora_rank=2, sampler_bytes=10_000, shares_weights=False)
+    assert shared["keys and values"] == 10_000 - 2512
+    assert own["keys and values"] == 10_000
+    assert shared["drawing"] == own["drawing"] == 0
+    assert estimate(SMALL, rollouts=500, rows=256)["drawing"] == 10 * 4 * 256 * 20
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_p": 0.9}])
+def test_drawing_takes_at_most_the_memory_that_is_counted(options):
+    """Measured on a CPU: what PyTorch has given out at once while tokens are drawn."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from workbench.policies import Sampling
+    from workbench.policies.decoding import draw_tokens
+    from workbench.policies.memory import DRAWN
+
+    rows, vocabulary = 8, 50_000
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        logits = torch.randn(rows, vocabulary)
+        uniforms = torch.rand(rows, dtype=torch.float64)
+        draw_tokens(logits, uniforms, Sampling(**options))
+    events = [
+        event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
+    events.sort(key=lambda event: event.start_ns())
+    held = 0
+    peak = 0
+    for event in events:
+        held += event.nbytes()
+        peak = max(peak, held)
+    counted = DRAWN * 4 * rows * vocabulary
+    assert 0.55 * counted < peak < 1.001 * counted
 
 
 def test_full_training_and_four_bits():

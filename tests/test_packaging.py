@@ -119,6 +119,25 @@ def test_the_test_environments_differ_from_the_gpu_in_what_they_must(name):
     }
 
 
+OWN_PINS = {"unsloth": ["unsloth", "unsloth-zoo"], "vllm": ["setuptools"]}
+
+
+@pytest.mark.parametrize("name", OWN_PINS)
+def test_the_test_environments_follow_the_pins_of_the_gpu(name, tmp_path):
+    """`make lock` calls the program; today it changes nothing, and a pin that moves is renewed."""
+    path = tmp_path / "constraints.txt"
+    present = (ROOT / f"constraints-{name}.txt").read_text()
+    package = next(each for each in pins(f"constraints-{name}.txt") if each in GPU)
+    path.write_text(re.sub(rf"(?m)^{package}==.*$", f"{package}==0.0.1", present))
+    assert path.read_text() != present
+    command = [ROOT / ".ci/follow-pins", path, ROOT / "constraints-gpu.txt", *OWN_PINS[name]]
+    subprocess.run(command, check=True)
+    assert path.read_text() == present
+    text = (ROOT / "Makefile").read_text()
+    own = " ".join(OWN_PINS[name])
+    assert f"follow-pins constraints-{name}.txt constraints-gpu.txt {own}\n" in text
+
+
 def test_environments_have_the_pins_of_everything_else_where_both_name_a_package():
     own = pins("constraints-environments.txt")
     assert {name: own[name] for name in own.keys() & CPU.keys() if own[name] != CPU[name]} == {}

@@ -7,6 +7,7 @@ run: `test_vllm.py` and `test_unsloth.py` on a CPU, `test_gpu.py` on a GPU.
 import json
 import os
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from conftest import go, tiny_policy
+from conftest import go, same_record, same_weights, small_lab, tiny_policy
 from contract import LORA, PROMPTS, SAMPLING, shaken
 
 import workbench as wb
@@ -445,13 +446,95 @@ def test_the_setting_of_pods_is_one_call(monkeypatch):
     assert lab.sampling == Sampling(temperature=0.9, max_new_tokens=512)
     assert lab.learning_rate == 5e-6
     assert lab.optimizer == {"weight_decay": 0.1, "betas": (0.9, 0.99)}
+    assert lab.optimizer_bits == 8
+    assert lab.warm_up == 10  # the first hundredth of 1,000 rounds
     assert lab.max_grad_norm == 0.1
     assert lab.config["load_in_4bit"]
     assert lab.config["lora_rank"] == 64
     again = wb.labs.from_config(json.loads(json.dumps(lab.config)))
     assert again.config == lab.config
     assert again.optimizer == lab.optimizer
+    assert (again.optimizer_bits, again.warm_up) == (8, 10)
     assert wb.labs.pods_setting_a(arithmetic(16), load_in_4bit=False).config["lora_rank"] == 64
+    assert wb.labs.pods_setting_a(arithmetic(16), rounds=250).warm_up == 3
+
+
+def test_the_setting_of_pods_is_refused_without_bitsandbytes(monkeypatch):
+    """Also without 4 bits, as long as the moments of AdamW have 8."""
+    present = {"unsloth", "unsloth_zoo", "peft", "vllm", "vllm_bnb_plugin"}
+    monkeypatch.setattr("workbench.labs.check_gpu", lambda device, what: "cuda")
+    monkeypatch.setattr(checks, "find_spec", lambda name: name if name in present else None)
+    for options in ({}, {"load_in_4bit": False}):
+        with pytest.raises(ImportError, match=r"missing: bitsandbytes; install with: pip install"):
+            wb.labs.pods_setting_a(arithmetic(16), **options)
+    lab = wb.labs.pods_setting_a(arithmetic(16), load_in_4bit=False, optimizer_bits=32)
+    assert lab.optimizer_bits == 32
+
+
+class AdamW8bit(torch.optim.Optimizer):
+    """Stands in for that of bitsandbytes: its kinds of state, and a step that depends on them."""
+
+    TABLE = torch.arange(256.0)  # one for all parameters
+
+    def __init__(self, parameters, lr, **options):
+        super().__init__(list(parameters), {"lr": lr, **options})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = 0
+                    state["state1"] = torch.zeros(parameter.shape, dtype=torch.uint8)
+                    state["qmap1"] = self.TABLE
+                state["step"] += 1
+                assert type(state["step"]) is int
+                state["state1"] += (parameter.grad > 0).to(torch.uint8)
+                parameter -= group["lr"] * state["step"] * state["qmap1"][state["state1"].long()]
+
+    def state_dict(self):
+        told = super().state_dict()
+        for number, state in told["state"].items():
+            moments = {name: state[name] for name in ("state1", "qmap1")}
+            told["state"][number] = {"step": state["step"], "quantised": moments}
+        return told
+
+    def load_state_dict(self, told):
+        """Without the casts to the type of the weights that torch's own has."""
+        parameters = [each for group in self.param_groups for each in group["params"]]
+        for number, state in told["state"].items():
+            self.state[parameters[number]] = dict(state)
+
+
+def eight_bits(tmp_path, rounds, start=True):
+    lab = replace(small_lab(held_out=0), optimizer_bits=8, warm_up=4, optimizer={})
+    options = {"problems_per_round": 2, "learning_rate": 1e-5, "mini_batches": 2}
+    if start:
+        run = wb.Run(lab, wb.methods.grpo(4), out=tmp_path, **options)
+    else:
+        run = wb.Run.resume(tmp_path, lab=lab)
+    return go(run, rounds)
+
+
+def test_moments_of_8_bits_and_a_warm_up_go_on_where_a_run_has_stopped(monkeypatch, tmp_path):
+    optimizers = module("bitsandbytes.optim", AdamW8bit=AdamW8bit)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", module("bitsandbytes", optim=optimizers))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", optimizers)
+    rows = eight_bits(tmp_path / "whole", 3)
+    # Two steps a round: the rate of a row is that of its last step.
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.5e-5, 1e-5, 1e-5])
+    eight_bits(tmp_path / "parts", 1)
+    eight_bits(tmp_path / "parts", 3, start=False)
+    same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts"))
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_moments_of_8_bits_are_refused_on_a_cpu():
+    with pytest.raises(ValueError, match=r"optimizer_bits=8: .* need an NVIDIA GPU"):
+        wb.labs.UnslothConfig(str(MODEL), device="cpu", fast_inference=False, optimizer_bits=8)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

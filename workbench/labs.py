@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -39,6 +40,7 @@ from workbench.utils.validation import (
 from workbench.verifiers import Math, Verifier
 
 TINY_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
+OPTIMIZER_BITS = (32, 8)
 # The options of `peft.LoraConfig` that a manifest may set.
 LORA_OPTIONS = (
     "r",
@@ -70,6 +72,8 @@ DESCRIBED_PARTS = (
     "max_grad_norm",
     "samples",
     "micro_tokens",
+    "optimizer_bits",
+    "warm_up",
 )
 
 
@@ -110,6 +114,10 @@ class Lab:
         `dataclasses.replace` with another verifier, other problems, or any other part makes it
         None, since the description no longer holds. A config that is passed along is taken as it
         is.
+    optimizer_bits : {32, 8}
+        Of the moments that AdamW keeps; 8 by bitsandbytes, on an NVIDIA GPU.
+    warm_up : int
+        Optimizer steps over which the learning rate rises linearly to its value.
     """
 
     name: str
@@ -124,6 +132,8 @@ class Lab:
     samples: int = 8
     micro_tokens: int = 16_384
     config: Mapping[str, Any] | None = None
+    optimizer_bits: int = 32
+    warm_up: int = 0
 
     def __post_init__(self) -> None:
         _check_pools(self.problems, self.held_out)
@@ -147,6 +157,8 @@ class Lab:
         positive_number("max_grad_norm", self.max_grad_norm)
         whole_number("samples", self.samples, 1)
         whole_number("micro_tokens", self.micro_tokens, 1)
+        one_of("optimizer_bits", self.optimizer_bits, OPTIMIZER_BITS)
+        whole_number("warm_up", self.warm_up, 0)
         if self.config is not None and not isinstance(self.config, Mapping):
             raise ValueError(f"config={self.config!r}: a dict is needed, or None")
         _check_optimizer(self.optimizer)
@@ -192,6 +204,23 @@ class Lab:
     def policy(self) -> Policy:
         """A fresh policy at its initial weights: the same for every run of this lab."""
         return self.make_policy()
+
+    def make_optimizer(self, parameters: Any, learning_rate: float) -> Any:
+        """AdamW over these parameters, with moments of `optimizer_bits` bits."""
+        if self.optimizer_bits == 8:
+            # Only here: it takes seconds, and an NVIDIA GPU.
+            from bitsandbytes.optim import AdamW8bit
+
+            return AdamW8bit(parameters, lr=learning_rate, **self.optimizer)
+        import torch
+
+        return torch.optim.AdamW(parameters, lr=learning_rate, **self.optimizer)
+
+    def learning_rate_of(self, step: int, learning_rate: float) -> float:
+        """The learning rate of an optimizer step, counted from 0 over the whole run."""
+        if step >= self.warm_up:
+            return learning_rate
+        return learning_rate * (step + 1) / self.warm_up
 
     def digests(self) -> dict[str, str | None]:
         """Digests of the problems, by which a run finds out that it would go on with other data.
@@ -504,6 +533,10 @@ class UnslothConfig:
         PODS, section 4.1.
     betas : (first, second)
         Of AdamW.
+    optimizer_bits : {32, 8}
+        Of the moments that AdamW keeps; 8 by bitsandbytes.
+    warm_up : int
+        Optimizer steps over which the learning rate rises linearly to its value.
     max_grad_norm : float
         The gradient is scaled down to this norm.
     sampling : Sampling
@@ -525,6 +558,8 @@ class UnslothConfig:
     template: str = "chat"
     learning_rate: float = 5e-6
     betas: tuple[float, float] = (0.9, 0.999)
+    optimizer_bits: int = 32
+    warm_up: int = 0
     max_grad_norm: float = 1.0
     sampling: Sampling = Sampling(max_new_tokens=512)
     samples: int = 8
@@ -537,6 +572,13 @@ class UnslothConfig:
         whole_number("lora_rank", self.lora_rank, 1)
         instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
         _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
+        one_of("optimizer_bits", self.optimizer_bits, OPTIMIZER_BITS)
+        whole_number("warm_up", self.warm_up, 0)
+        if self.device == "cpu" and self.optimizer_bits == 8:
+            raise ValueError(
+                "optimizer_bits=8: the moments of 8 bits need an NVIDIA GPU, and device='cpu'; "
+                "leave it at 32"
+            )
         if self.device == "cpu" and (self.fast_inference or self.load_in_4bit):
             raise ValueError(
                 "device='cpu': Unsloth has neither vLLM nor 4 bits there; fast_inference=False, "
@@ -653,7 +695,7 @@ def unsloth(
     packages = ["unsloth", "unsloth_zoo", "peft"]
     if config.fast_inference:
         packages.append("vllm")
-    if config.load_in_4bit:
+    if config.load_in_4bit or config.optimizer_bits == 8:
         packages.append("bitsandbytes")
     # vLLM reads weights in 4 bits through a plug-in.
     if config.fast_inference and config.load_in_4bit:
@@ -688,6 +730,8 @@ def unsloth(
         config.max_grad_norm,
         config.samples,
         micro_tokens=config.micro_tokens,
+        optimizer_bits=config.optimizer_bits,
+        warm_up=config.warm_up,
         config=_recorded("unsloth", config, problems, held_out, verifier),
     )
 
@@ -698,46 +742,52 @@ def pods_setting_a(
     *,
     model: Any = "Qwen/Qwen2.5-3B-Instruct",
     verifier: Any = None,
+    rounds: int = 1000,
     **options: Any,
 ) -> Lab:
     """The single-GPU setting of PODS, as in its released configuration.
 
     The base weights are in 4 bits, with an adapter of rank 64. Prompt and response have 512 tokens
-    each, the temperature is .9, and AdamW has a constant learning rate of 5e-6, betas .9 and .99, a
-    weight decay of .1 and a gradient norm of at most .1. A round has one prompt, with n = 64
-    rollouts and m = 16 of them trained on:
+    each, the temperature is .9, and AdamW keeps its moments in 8 bits, with a constant learning
+    rate of 5e-6, betas .9 and .99, a weight decay of .1 and a gradient norm of at most .1. A round
+    has one prompt, with n = 64 rollouts and m = 16 of them trained on, in one optimizer step:
 
         gsm8k = problems.hub("gsm8k")
-        lab = labs.pods_setting_a(gsm8k, problems.hub("gsm8k", "test"))
+        lab = labs.pods_setting_a(gsm8k, problems.hub("gsm8k", "test"), rounds=1000)
         run = Run(lab, methods.pods(n=64, m=16), problems_per_round=1)
 
-    `python -m workbench doctor --lab unsloth --model Qwen2.5-3B --load-in-4bit` says whether a GPU
-    has the memory for it.
+    `python -m workbench doctor --lab unsloth --model Qwen2.5-3B --load-in-4bit --optimizer-bits 8`
+    says whether a GPU has the memory for it.
 
     Parameters
     ----------
     problems, held_out, verifier
         See `unsloth`.
     model : str or path
+    rounds : int
+        That the run will have: the learning rate rises over the first hundredth of them.
     options
         Fields of `UnslothConfig`, in place of the settings above.
 
-    Notes
-    -----
-    Two of its settings are left out. It keeps the moments of AdamW in 8 bits, where this lab has
-    them in float32, which takes 1 GB for the adapter. It warms the learning rate up over the first
-    hundredth of its steps.
+    Raises
+    ------
+    ImportError
+        Where a package is missing, bitsandbytes among them. With load_in_4bit=False and
+        optimizer_bits=32 it is not needed.
 
     References
     ----------
     PODS (arXiv 2504.13818), section 4.1, setting (a), and its released configuration.
     """
+    whole_number("rounds", rounds, 1)
     defaults = {
         "load_in_4bit": True,
         "lora_rank": 64,
         "max_length": 1024,
         "learning_rate": 5e-6,
         "betas": (0.9, 0.99),
+        "optimizer_bits": 8,
+        "warm_up": math.ceil(0.01 * rounds),
         "max_grad_norm": 0.1,
         "sampling": Sampling(temperature=0.9, max_new_tokens=512),
     }

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from workbench import rewards
 from workbench.evaluation import evaluate
@@ -58,9 +57,7 @@ class Session:
         # Taken before any step, so that the reference is the policy at its initial weights.
         needs_reference = self.method.objective.kl > 0
         self.reference = self.policy.frozen() if needs_reference else None
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=run.learning_rate, **self.lab.optimizer
-        )
+        self.optimizer = self.lab.make_optimizer(self.policy.parameters(), run.learning_rate)
         self.manifest = {
             "format": FORMAT,
             **run.configuration(),
@@ -247,10 +244,11 @@ class Session:
         # the rollouts were sampled with.
         selected = self._later_steps_rescored(selected, on_policy)
         advantages = outcome.advantages
-        steps = []
+        steps: list[tuple[np.ndarray, StepStats]] = []
         # The rows of a part are positions among the K selected rollouts, as are those of advantages
         # and weights.
         for rows in parts:
+            self._set_learning_rate(len(steps))
             of_rows = advantages.take(rows) if isinstance(advantages, Ragged) else advantages[rows]
             with self._timed("update"):
                 stats = grpo_step(
@@ -272,6 +270,16 @@ class Session:
                 )
             steps.append((rows, stats))
         return steps
+
+    def _set_learning_rate(self, step: int) -> None:
+        """Set the rate of an optimizer step, counted from 0 in this round."""
+        if not self.lab.warm_up:
+            return
+        # Counted from the record, so that a run that resumes goes on where it was.
+        before = sum(int(row["steps"]) for row in self.writer.rows)
+        rate = self.lab.learning_rate_of(before + step, self.run.learning_rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     # Where another program samples
 
@@ -330,7 +338,11 @@ class Session:
     def _row(self, rollouts: Rollouts, steps: list[tuple[np.ndarray, StepStats]]) -> dict[str, Any]:
         """The round's row of `rounds.parquet`."""
         row: dict[str, Any] = round_stats(
-            self.context.round, rollouts, steps, self.policy.parameter_count, self.run.learning_rate
+            self.context.round,
+            rollouts,
+            steps,
+            self.policy.parameter_count,
+            self.optimizer.param_groups[0]["lr"],
         )
         if self.policy.samples_apart:
             row |= sampler_stats(steps, self.rescored_tokens, self.policy.parameter_count)

@@ -467,6 +467,25 @@ def base_model(**options: Any) -> None:
     show_default=True,
     help="Whether vLLM samples in the lab unsloth.",
 )
+@click.option(
+    "--engine",
+    default="transformers",
+    show_default=True,
+    type=click.Choice(["transformers", "vllm"]),
+    help="What samples in the lab transformers.",
+)
+@click.option(
+    "--gradient-checkpointing/--no-gradient-checkpointing",
+    default=None,
+    help="Whether layers are computed again in the backward pass. Default: as the lab does it.",
+)
+@click.option(
+    "--optimizer-bits",
+    default="32",
+    show_default=True,
+    type=click.Choice(["32", "8"]),
+    help="Of the moments of AdamW.",
+)
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the weights.")
 @click.option(
     "--max-length", default=1024, show_default=True, help="Tokens of prompt and response together."
@@ -485,6 +504,7 @@ def doctor(json: bool, **options: Any) -> None:
     from workbench.cli import doctor as checks
     from workbench.cli.terminal import as_json, say
 
+    options["optimizer_bits"] = int(options["optimizer_bits"])
     told = checks.report(**options)
     # The report comes first: that the lab cannot run here is a result and no error.
     say(as_json(told) if json else checks.text(told))

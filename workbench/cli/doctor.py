@@ -21,13 +21,23 @@ from workbench.utils.validation import one_of
 
 # What a lab needs beyond the packages that are always installed, as named in pyproject.toml.
 EXTRAS_OF_LABS = {"tiny": (), "transformers": (), "unsloth": ("gpu",)}
-UNSLOTH_SHARE = 0.5  # of the GPU's memory that vLLM holds in the lab "unsloth" by default
+# Of the GPU's memory that vLLM holds by default in the labs on which it can sample.
+SHARES = {"unsloth": 0.5, "transformers": 0.4}
+UNSLOTH_ROWS = 256  # that Unsloth's `generate` samples at once
+CUDA_DRIVER = 580  # the first driver for CUDA 13, which torch of our pins is built for
+GLIBC = (2, 31)  # of llguidance, which vLLM asks for: the newest that a wheel of the pins needs
 MODELS = "models"
 MAKE_MODELS = "python -m workbench base-model"
 
 
 def report(
-    lab: str = "tiny", model: Any = None, *, fast_inference: bool = True, **options: Any
+    lab: str = "tiny",
+    model: Any = None,
+    *,
+    fast_inference: bool = True,
+    engine: str = "transformers",
+    gradient_checkpointing: bool | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """All that `doctor` shows, as plain data.
 
@@ -39,6 +49,10 @@ def report(
         is no GPU.
     fast_inference : bool
         Whether vLLM samples in the lab "unsloth".
+    engine : {"transformers", "vllm"}
+        What samples in the lab "transformers".
+    gradient_checkpointing : bool, optional
+        Default: as the lab does it. Unsloth always does, the others on a GPU.
     options
         Of `memory.estimate`.
 
@@ -48,7 +62,9 @@ def report(
         machine, packages, lab, obstacles, can_run and, with a model, model. `can_run` is also
         False where the lab would load the model and it takes more than `memory.SHARE` of the room.
     """
-    problems = obstacles(lab, options.get("load_in_4bit", False), fast_inference)
+    one_of("engine", engine, ("transformers", "vllm"))
+    in_8_bits = options.get("optimizer_bits", 32) == 8
+    problems = obstacles(lab, options.get("load_in_4bit", False), fast_inference, in_8_bits)
     here = this_machine()
     told: dict[str, Any] = {
         "machine": here,
@@ -58,9 +74,14 @@ def report(
     }
     if model is not None:
         largest = max((gpu["bytes"] for gpu in here["gpus"]), default=0)
-        if lab == "unsloth" and fast_inference and largest:
-            # vLLM holds its share from the start, whatever the number of rollouts is.
-            options = {"sampler_bytes": UNSLOTH_SHARE * largest, **options}
+        if gradient_checkpointing is None:
+            gradient_checkpointing = lab == "unsloth" or largest > 0
+        vllm_samples = fast_inference if lab == "unsloth" else engine == "vllm"
+        options = {
+            **_sampler(lab, vllm_samples, largest),
+            "gradient_checkpointing": gradient_checkpointing,
+            **options,
+        }
         told["model"] = _model(model, here, options)
         # The tiny lab trains its own models, so there the size of another one is shown and no more.
         if lab != "tiny" and not told["model"]["fits"]:
@@ -73,7 +94,23 @@ def report(
     return told
 
 
-def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) -> list[str]:
+def _sampler(lab: str, vllm_samples: bool, gpu_bytes: int) -> dict[str, Any]:
+    """Options of `memory.estimate` that say what samples in a lab."""
+    if vllm_samples and gpu_bytes and lab in SHARES:
+        # vLLM holds its share from the start, whatever the number of rollouts is.
+        return {
+            "sampler_bytes": SHARES[lab] * gpu_bytes,
+            "shares_weights": lab == "unsloth",
+        }
+    return {"rows": UNSLOTH_ROWS if lab == "unsloth" else memory.ROWS}
+
+
+def obstacles(
+    lab: str,
+    load_in_4bit: bool = False,
+    fast_inference: bool = True,
+    optimizer_in_8_bits: bool = False,
+) -> list[str]:
     """Why a lab cannot run here, one line each with the way out; an empty list if it can.
 
     Versions out of bounds are no obstacle: the table of packages shows them.
@@ -85,6 +122,8 @@ def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True)
         Whether the lab "unsloth" needs bitsandbytes.
     fast_inference : bool
         Whether it needs vLLM.
+    optimizer_in_8_bits : bool
+        Whether its AdamW is that of bitsandbytes.
     """
     one_of("lab", lab, LABS)
     lines = []
@@ -95,7 +134,9 @@ def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True)
                 "no C compiler, which Triton needs: apt install build-essential, or set CC"
             )
     # Only what is needed counts: an extra also lists packages for options that are not in use.
-    names = needed(lab, load_in_4bit, fast_inference)
+    names = needed(lab, load_in_4bit, fast_inference, optimizer_in_8_bits)
+    if lab == "unsloth":
+        lines += [_old_driver(), _old_glibc()]
     missing = [name for name in names if installed_version(name) is None]
     if missing:
         lines.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
@@ -105,7 +146,39 @@ def obstacles(lab: str, load_in_4bit: bool = False, fast_inference: bool = True)
     return [line for line in lines if line]
 
 
-def needed(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) -> list[str]:
+def _old_driver() -> str | None:
+    """What is wrong with the NVIDIA driver; None where nothing is, or none can be seen."""
+    # A build of torch for CUDA 12 is content with an older driver.
+    if "+cu12" in (installed_version("torch") or ""):
+        return None
+    for gpu in machine.gpus():
+        major = gpu["driver"].partition(".")[0]
+        if major.isdigit() and int(major) < CUDA_DRIVER:
+            return (
+                f"NVIDIA driver {gpu['driver']}: torch of our pins has CUDA 13, which needs "
+                f"{CUDA_DRIVER} or newer; update the driver"
+            )
+    return None
+
+
+def _old_glibc() -> str | None:
+    """What is wrong with the C library; None where nothing is, or it is another one than glibc."""
+    name, version = platform.libc_ver()
+    if name != "glibc":
+        return None
+    parts = tuple(int(part) for part in version.split(".")[:2])
+    if parts >= GLIBC:
+        return None
+    wanted = ".".join(map(str, GLIBC))
+    return f"glibc {version}: the packages of the GPU need {wanted} or newer; take a newer system"
+
+
+def needed(
+    lab: str,
+    load_in_4bit: bool = False,
+    fast_inference: bool = True,
+    optimizer_in_8_bits: bool = False,
+) -> list[str]:
     """Names of the distributions that a lab needs: what is always needed, and its extras.
 
     The parameters are those of `obstacles`.
@@ -117,7 +190,9 @@ def needed(lab: str, load_in_4bit: bool = False, fast_inference: bool = True) ->
     # The plugin lets vLLM read weights of 4 bits, so it is left out when either of them is.
     left_out = set()
     if not load_in_4bit:
-        left_out |= {"bitsandbytes", "vllm-bnb-plugin"}
+        left_out.add("vllm-bnb-plugin")
+    if not load_in_4bit and not optimizer_in_8_bits:
+        left_out.add("bitsandbytes")
     if not fast_inference:
         left_out |= {"vllm", "vllm-bnb-plugin"}
     names = [name for name in names if name not in left_out]
@@ -151,11 +226,12 @@ def packages() -> list[dict[str, Any]]:
 
 
 def this_machine() -> dict[str, Any]:
-    """Python, system, cores, bytes of memory and free disk, GPUs, compiler, torch and models."""
+    """What this machine has, from Python and the C library to GPUs and models."""
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "libc": " ".join(platform.libc_ver()).strip(),
         "cores": machine.cores(),
         "memory": machine.memory(),
         "disk": shutil.disk_usage(".").free,
@@ -222,13 +298,16 @@ def _machine_lines(here: dict[str, Any]) -> list[str]:
     lines = [
         f"python    {here['python']} ({here['executable']})",
         f"system    {here['system']}",
+        f"libc      {here['libc'] or 'unknown'} (a GPU's packages need glibc 2.31)",
         f"cores     {here['cores']}",
         f"memory    {_gb(here['memory'])}",
         f"disk      {_gb(here['disk'])} free here",
     ]
     for gpu in here["gpus"]:
         size = f"{_gb(gpu['bytes'])}, {_gb(gpu['free'])} free"
-        lines.append(f"gpu       {gpu['name']}, {size}, driver {gpu['driver']}")
+        lines.append(
+            f"gpu       {gpu['name']}, {size}, driver {gpu['driver']} ({CUDA_DRIVER} needed)"
+        )
     if not here["gpus"]:
         lines.append("gpu       none")
     lines.append(f"compiler  {here['compiler'] or 'none: apt install build-essential'}")

@@ -16,6 +16,10 @@ from workbench.utils.validation import one_of, positive_number, whole_number
 
 GB = 1e9  # bytes
 SHARE = 0.9  # of a device's memory that an estimate may fill
+# Copies of a row's float32 logits when a token is drawn: the logits, tempered, log-probabilities,
+# probabilities, and what a nucleus sorts. Without a nucleus it is 6.
+DRAWN = 10
+ROWS = 1024  # that `policies.transformers` samples at once; Unsloth's `generate` has 256
 LOGITS = 2**27  # that a training step of `policies.transformers` holds at once on a GPU
 # Bytes of a weight in bitsandbytes' NF4: 4 bits, and a float32 scale for every block of 64.
 NF4_BYTES = 0.5 + 4 / 64
@@ -209,6 +213,9 @@ def estimate(
     micro_tokens: int = 16_384,
     gradient_checkpointing: bool = True,
     sampler_bytes: float | None = None,
+    shares_weights: bool = True,
+    optimizer_bits: int = 32,
+    rows: int = ROWS,
 ) -> dict[str, int]:
     """Bytes by part. Their sum is what one device holds while it samples and trains in turn.
 
@@ -231,10 +238,16 @@ def estimate(
         Whether each layer is computed again in the backward pass. On a GPU both labs do so by
         default.
     sampler_bytes : float, optional
-        What vLLM holds of the GPU, its share times the GPU's memory, when it shares its weights
-        with the trainer, as with Unsloth. Its cache is paged: it takes what the weights leave of
-        that, and responses that do not fit wait. None is for the sampler of transformers, whose
-        cache holds every token of every rollout.
+        What vLLM holds of the GPU: its share times the GPU's memory. Its cache is paged: it takes
+        what the weights leave of that, and responses that do not fit wait. None is for the samplers
+        of transformers and Unsloth, whose cache holds every token of every rollout.
+    shares_weights : bool
+        Whether vLLM computes with the trainer's weights, as with Unsloth. Otherwise it has its own
+        inside of its share, as in `labs.transformers`.
+    optimizer_bits : {32, 8}
+        Of the moments of AdamW.
+    rows : int
+        Responses drawn at once by a sampler that is not vLLM.
 
     Returns
     -------
@@ -245,17 +258,22 @@ def estimate(
         - weights: b P; in 4 bits the linear layers take 0.5625 bytes each instead;
         - adapters: 4 bytes a LoRA parameter (float32), rank (in + out) for each projection;
         - gradients and adam: 4 + 8 bytes a LoRA parameter, or b + 2 b for each of P without LoRA;
+          moments of 8 bits have 2 (1 + 4 / 256) bytes, a scale for every block of 256 among them;
         - activations: a layer keeps b T (6 H + 2 a + 2 k + 4 I), with attention that keeps no T x T
           matrix. That is counted L times, or with checkpointing once, beside the inputs of all
           layers, b T H L;
         - logits: up to 2^27 of them at a time, float32, three copies (logits, probabilities,
           gradient);
-        - keys and values: 2 L k b a token of every rollout, or what vLLM holds beside the weights.
+        - keys and values: 2 L k b a token of every rollout, or what vLLM holds beside the weights;
+        - drawing: 10 float32 numbers for each token of the vocabulary and each row that is sampled
+          at once, while vLLM draws within its share.
     """
     sizes = model if isinstance(model, Shape) else shape(model)
     _check(lora_rank, load_in_4bit, dtype, max_length, rollouts, micro_tokens)
     if sampler_bytes is not None:
         positive_number("sampler_bytes", sampler_bytes)
+    one_of("optimizer_bits", optimizer_bits, (32, 8))
+    whole_number("rows", rows, 1)
     each = BYTES[dtype]
     # A micro-batch has one row at least, and a row may have max_length tokens.
     tokens = max(micro_tokens, max_length)
@@ -270,16 +288,19 @@ def estimate(
     keys = sizes.kv_heads * sizes.head
     cache = 2 * sizes.layers * keys * each * rollouts * max_length
     if sampler_bytes is not None:
-        # vLLM's share holds the weights too, and they are counted above already.
-        cache = max(int(sampler_bytes) - weights, 0)
+        # Shared weights lie in vLLM's share, and they are counted above already.
+        cache = max(int(sampler_bytes) - weights * shares_weights, 0)
+    drawn = min(rollouts, rows) if sampler_bytes is None else 0
+    moments = 2 * state * trained if optimizer_bits == 32 else int(2 * (1 + 4 / 256) * trained)
     return {
         "weights": weights,
         "adapters": 4 * trained if lora_rank else 0,
         "gradients": state * trained,
-        "adam": 2 * state * trained,
+        "adam": moments,
         "activations": each * tokens * kept,
         "logits": 3 * 4 * min(LOGITS, tokens * sizes.vocabulary),
         "keys and values": cache,
+        "drawing": DRAWN * 4 * drawn * sizes.vocabulary,
     }
 
 

@@ -160,23 +160,36 @@ def unpack(
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """An optimizer's state as named tensors, parameters by number: `optimizer.0.exp_avg`."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"optimizer.{number}.{name}": value.detach().cpu()
-        for number, entries in state.items()
-        for name, value in entries.items()
-    }
+    """An optimizer's state as named tensors, parameters by number: `optimizer.0.exp_avg`.
+
+    That of bitsandbytes has a whole number for the step, and puts the moments of 8 bits, which
+    share tables, into a dictionary inside.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for number, entries in optimizer.state_dict()["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Mapping):
+                # Copies, since safetensors refuses tensors that share their memory.
+                for inner, tensor in value.items():
+                    tensors[f"optimizer.{number}.{inner}"] = tensor.detach().cpu().clone()
+            elif isinstance(value, int):
+                tensors[f"optimizer.{number}.{name}"] = torch.tensor(value)
+            else:
+                tensors[f"optimizer.{number}.{name}"] = value.detach().cpu()
+    return tensors
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
     """Set an optimizer's state from `optimizer_tensors`; tensors of other names are passed over."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
+    state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
             _, number, entry = name.split(".")
             # The optimizer keeps what it is given, and a view would keep the whole file mapped.
-            state.setdefault(int(number), {})[entry] = tensor.clone()
+            value = tensor.clone()
+            # Of AdamW everything has floating point. A whole number is the step of bitsandbytes.
+            is_step = entry == "step" and not value.is_floating_point()
+            state.setdefault(int(number), {})[entry] = int(value) if is_step else value
     # Learning rate and the like are those of the optimizer as it was made, not of the checkpoint.
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
