@@ -92,6 +92,7 @@ def test_two_labs_of_ones_own_are_told_apart_by_their_settings(lab, tmp_path):
         {"verifier": Math(boxed=True)},
         {"verifier": Other(boxed=False)},
         {"sampling": Sampling(max_new_tokens=8)},
+        {"warm_up": 3},
     ):
         with pytest.raises(ValueError, match=r"holds another run .*lab\."):
             wb.Run(replace(first, **part), wb.methods.grpo(n=2), out=tmp_path / "run")

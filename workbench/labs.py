@@ -199,6 +199,8 @@ class Lab:
             "max_grad_norm": describe(self.max_grad_norm),
             "samples": describe(self.samples),
             "micro_tokens": describe(self.micro_tokens),
+            "optimizer_bits": describe(self.optimizer_bits),
+            "warm_up": describe(self.warm_up),
         }
 
     def policy(self) -> Policy:
