@@ -90,7 +90,8 @@ def test_commands_exist(page):
 def test_files_exist(page):
     folders = "data|docs|examples|figures|notebooks|tests|workbench"
     for name in re.findall(rf"`((?:{folders})/[\w./-]*|constraints[\w-]*\.txt)`", PAGES[page]):
-        made = name == "figures/quickstart.svg"
+        # What commands make is not in the repository.
+        made = name in ("figures/quickstart.svg", "data/runs/gpu")
         is_metric = name.startswith("workbench/") and "." not in name and not name.endswith("/")
         assert made or is_metric or (ROOT / name).exists(), name
 
