@@ -126,33 +126,36 @@ def _make(
         workers: Any = Processes(RUN_MODULES if directly else NOTEBOOK_MODULES)
     else:
         workers = Cluster(ray, jobs, gpus)
-    try:
-        if ray not in (None, "local"):
-            jobs = len(todo)  # the cluster decides how many run side by side
-        elif directly:
-            _check_runs(todo)
-        runs = {case.name: case.values for case in cases}
-        (out / "sweep.json").write_text(json.dumps(runs, indent=1) + "\n")
-        before = f"{len(cases) - len(todo)} of {len(cases)} runs done before, "
-        report(f"{before}{len(todo)} to make, {jobs} at a time{_time_left(todo, cases, jobs)}")
+    # Ray sets handlers of its own when it starts, and a signal would end this process at once. So
+    # ours are set once more.
+    with signals_raise():
+        try:
+            if ray not in (None, "local"):
+                jobs = len(todo)  # the cluster decides how many run side by side
+            elif directly:
+                _check_runs(todo)
+            runs = {case.name: case.values for case in cases}
+            (out / "sweep.json").write_text(json.dumps(runs, indent=1) + "\n")
+            before = f"{len(cases) - len(todo)} of {len(cases)} runs done before, "
+            report(f"{before}{len(todo)} to make, {jobs} at a time{_time_left(todo, cases, jobs)}")
 
-        # As many at a time as there are jobs; the next one starts as soon as one ends.
-        running = 0
-        while todo or running:
-            while todo and running < jobs:
-                workers.start(todo.pop(0))
-                running += 1
-            case, death = workers.wait()
-            running -= 1
-            # A process that was killed wrote no outcome. One that died after its outcome has done
-            # its work.
-            if death and not case.finished:
-                case.end("failed", f"{death}; the same command goes on with it")
-            ended = len(cases) - len(todo) - running
-            left = _time_left(todo, cases, jobs)
-            report(f"[{ended}/{len(cases)}] {_end(case)}{left}")
-    finally:
-        workers.stop()
+            # As many at a time as there are jobs; the next one starts as soon as one ends.
+            running = 0
+            while todo or running:
+                while todo and running < jobs:
+                    workers.start(todo.pop(0))
+                    running += 1
+                case, death = workers.wait()
+                running -= 1
+                # A process that was killed wrote no outcome. One that died after its outcome has
+                # done its work.
+                if death and not case.finished:
+                    case.end("failed", f"{death}; the same command goes on with it")
+                ended = len(cases) - len(todo) - running
+                left = _time_left(todo, cases, jobs)
+                report(f"[{ended}/{len(cases)}] {_end(case)}{left}")
+        finally:
+            workers.stop()
 
 
 def _end(case: Case) -> str:
