@@ -16,7 +16,6 @@ def train(settings: Settings) -> bool:
     A step cannot be continued in another process without writing the whole trainer, so a second
     call begins anew where the first one was too short for three steps.
     """
-    # Without vLLM's own processes, as in the runs of this package.
     from peft import LoraConfig
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer

@@ -169,8 +169,14 @@ def _old_glibc() -> str | None:
     parts = tuple(int(part) for part in version.split(".")[:2])
     if parts >= GLIBC:
         return None
-    wanted = ".".join(map(str, GLIBC))
-    return f"glibc {version}: the packages of the GPU need {wanted} or newer; take a newer system"
+    return (
+        f"glibc {version}: the packages of the GPU need {_dotted(GLIBC)} or newer; take a newer "
+        "system"
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def needed(
@@ -298,7 +304,7 @@ def _machine_lines(here: dict[str, Any]) -> list[str]:
     lines = [
         f"python    {here['python']} ({here['executable']})",
         f"system    {here['system']}",
-        f"libc      {here['libc'] or 'unknown'} (a GPU's packages need glibc 2.31)",
+        f"libc      {here['libc'] or 'unknown'} (a GPU's packages need glibc {_dotted(GLIBC)})",
         f"cores     {here['cores']}",
         f"memory    {_gb(here['memory'])}",
         f"disk      {_gb(here['disk'])} free here",
