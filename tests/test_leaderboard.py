@@ -15,6 +15,7 @@ import workbench as wb
 from workbench.__main__ import main
 from workbench.analysis import leaderboard as analysis
 from workbench.analysis.runs import load_all
+from workbench.analysis.targets import to_target
 from workbench.cli.leaderboard import own_methods
 from workbench.records import thin
 from workbench.sweeps import grids, leaderboard
@@ -149,13 +150,13 @@ def test_nobody_wins_where_nobody_arrives(groups):
 
 
 def test_the_figure_has_the_ratios_of_the_table(groups):
-    measured = analysis.ratios(groups, 0.5, "rollouts", "grpo")
-    drawn = analysis.panel(measured, "grpo")
+    drawn = to_target(groups, 0.5, "rollouts", baseline="grpo")
     table = analysis.table(groups, target=0.5)
     for label in ("fast", "slow"):
         columns = ["rollouts", "rollouts_low", "rollouts_high", "seeds"]
         expected = table.loc[label, columns].astype(float).tolist()
-        assert drawn.loc[label].tolist() == pytest.approx(expected)
+        shown = drawn.loc[label, ["ratio", "low", "high", "pairs"]].tolist()
+        assert shown == pytest.approx(expected)
     [ax] = wb.plots.leaderboard(drawn, baseline="grpo")
     assert [text.get_text() for text in ax.get_yticklabels()] == ["fast (n = 3)", "slow (n = 3)"]
 

@@ -11,7 +11,7 @@ its seeds could have shown: "no difference found" is a result only together with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from workbench.analysis.targets import common_seeds_ratio, common_target, crossi
 from workbench.analysis.verdicts import AGREES, DISAGREES, verdict
 from workbench.utils.validation import one_of
 
-__all__ = ["SHARE", "UNITS", "panel", "ratios", "table", "target_of", "winners"]
+__all__ = ["SHARE", "UNITS", "ratios", "table", "target_of", "winners"]
 
 UNITS = ("rollouts", "flops", "seconds", "round")
 # The target lies so far on the baseline's way from its start to its end. At the end itself, a
@@ -164,31 +164,6 @@ def ratios(
         if ratio is not None:
             measured[label] = ratio
     return measured
-
-
-def panel(measured: Mapping[str, Measurement], baseline: str) -> pd.DataFrame:
-    """The table that `plots.leaderboard` draws, from what `ratios` returns.
-
-    Parameters
-    ----------
-    measured : dict from label to Measurement
-    baseline : str
-        Its row is 1.
-
-    Returns
-    -------
-    DataFrame, a row a label
-        ratio, low, high and pairs.
-    """
-    rows = {baseline: {"ratio": 1.0, "low": 1.0, "high": 1.0, "pairs": np.nan}}
-    for label, ratio in measured.items():
-        rows[label] = {
-            "ratio": ratio.value,
-            "low": ratio.low,
-            "high": ratio.high,
-            "pairs": ratio.n,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def winners(
