@@ -68,6 +68,26 @@ def test_groups_by_hand():
     assert table.loc[("half", 1), columns].tolist() == [4, 4, 34, 40, 40]
 
 
+def test_categories_by_hand():
+    table = aero.categories(FRAME)
+    assert list(table) == [*aero.CATEGORIES, "rate"]
+    # Round 1: "never" has none of 8, "second" 1 of 8, "first" 1 of 6, "partial" 1 of 4, "half" 2 of
+    # 4 and "always" all.
+    assert table.loc[1].tolist() == pytest.approx(
+        [1 / 6, 3 / 6, 1 / 6, 1 / 6, (1 / 8 + 1 / 6 + 1 / 4 + 1 / 2 + 1) / 6]
+    )
+    assert table.loc[2].tolist() == [0, 1, 0, 0, 0.25]
+
+
+def test_categories_at_equal_numbers_read_the_first_rollouts():
+    """After four rollouts each, "second" and "first" have not been rescued yet."""
+    table = aero.categories(FRAME, most=4)
+    assert table.loc[1].tolist() == pytest.approx([3 / 6, 1 / 6, 1 / 6, 1 / 6, 1.75 / 6])
+    assert aero.categories(FRAME, most=1).loc[1, "perfect"] == 3 / 6
+    with pytest.raises(ValueError, match="most"):
+        aero.categories(FRAME, most=0)
+
+
 def test_sizes_by_hand():
     table = aero.sizes([FRAME, FRAME])
     expected = {"alike": 12 / 7, "rescued": 2, "partial": 8 / 7, "high": 4 / 7}
@@ -95,6 +115,17 @@ def test_a_baseline_that_skips_groups_all_alike_makes_them_a_cost():
     assert parts["alike"] == pytest.approx(-100 * 6 * 80 / start)
     assert parts["left"] == pytest.approx(100 * (2 * SAMPLED + 6 * KEPT) / start)
     assert parts.sum() == pytest.approx(100)
+
+
+def test_savings_at_a_price_of_sampling_by_hand():
+    """Half as many tokens trained on and as many sampled, at a price of 2."""
+    parts = aero.savings(FRAME, FRAME.assign(selected=True), price=2)
+    start = 2 * SAMPLED + EVERY
+    assert parts["allocation"] == 0
+    assert parts["left"] == pytest.approx(100 * (2 * SAMPLED + KEPT) / start)
+    assert parts.sum() == pytest.approx(100)
+    with pytest.raises(ValueError, match="price"):
+        aero.savings(FRAME, FRAME, price=0)
 
 
 def test_what_is_left_is_what_a_real_run_spent(tmp_path):

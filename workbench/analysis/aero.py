@@ -15,13 +15,17 @@ import numpy as np
 import pandas as pd
 
 from workbench.advantages import selected_advantages
+from workbench.analysis.cost import FLOP_PRICE
 from workbench.analysis.courses import read
-from workbench.analysis.metrics import FORWARD, TRAINING, gradient_norm_stats
+from workbench.analysis.metrics import gradient_norm_stats
 from workbench.analysis.runs import arms
 from workbench.rollouts import Context, Rollouts
+from workbench.utils.validation import positive_number, whole_number
 
 __all__ = [
+    "CATEGORIES",
     "KINDS",
+    "categories",
     "gradient_norms",
     "groups",
     "magnitudes",
@@ -33,6 +37,7 @@ __all__ = [
 
 KINDS = ("alike", "rescued", "partial", "high")
 PRUNED = KINDS[:3]  # the kinds of which only a part is trained on
+CATEGORIES = ("zero", "partial", "good", "perfect")
 
 
 def rescue(frame: pd.DataFrame) -> pd.DataFrame:
@@ -122,6 +127,42 @@ def groups(frame: pd.DataFrame) -> pd.DataFrame:
     return sums.assign(sampled=sums["sampled"] + prompts, kind=kinds).reset_index()
 
 
+def categories(frame: pd.DataFrame, most: int | None = None) -> pd.DataFrame:
+    """How problems fared round by round: the share in each category, and the mean success rate.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    most : int, optional
+        At most so many rollouts of a visit are read, in the order of sampling; None for all. A
+        problem that was tried more often is less often all right or all wrong, so methods that
+        sample different numbers are compared at equal ones.
+
+    Returns
+    -------
+    DataFrame, a row a round
+        The shares of zero (no rollout right), partial (less than half), good (half or more, but not
+        all) and perfect, which add up to 1, and rate, the mean over problems of the share right.
+
+    References
+    ----------
+    AERO, equation 25, and figures 6 and 9.
+    """
+    if most is not None:
+        whole_number("most", most, 1)
+        # The first ones, since the rescue decides by them whether it goes on.
+        frame = frame[frame.groupby(["round", "problem"]).cumcount() < most]
+    rate = frame.groupby(["round", "problem"])["correct"].mean()
+    conditions = {
+        "zero": rate == 0,
+        "partial": (rate > 0) & (rate < 0.5),
+        "good": (rate >= 0.5) & (rate < 1),
+        "perfect": rate == 1,
+    }
+    table = pd.DataFrame({**conditions, "rate": rate})
+    return table.groupby("round").mean()
+
+
 def sizes(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Rollouts a visit, sampled and selected, by kind of group.
 
@@ -144,8 +185,14 @@ def sizes(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return (sum(tables) / len(tables)).rename(columns={"rollouts": "sampled"})
 
 
-def savings(frame: pd.DataFrame, baseline: pd.DataFrame, *, skip: bool = False) -> pd.Series:
-    """Where the savings against a baseline come from, in percent of the baseline's FLOPs.
+def savings(
+    frame: pd.DataFrame,
+    baseline: pd.DataFrame,
+    *,
+    skip: bool = False,
+    price: float = FLOP_PRICE,
+) -> pd.Series:
+    """Where the savings against a baseline come from, in percent of the baseline's bill.
 
     Parameters
     ----------
@@ -156,6 +203,9 @@ def savings(frame: pd.DataFrame, baseline: pd.DataFrame, *, skip: bool = False) 
     skip : bool
         The baseline computes no group whose rollouts are all alike, which has no advantage there,
         as `grpo_step` does without an entropy bonus.
+    price : float
+        What a sampled token costs over what a trained one does, above 0. The default counts FLOPs;
+        the measured price of a machine counts its time, see `workbench.analysis.cost`.
 
     Returns
     -------
@@ -168,16 +218,17 @@ def savings(frame: pd.DataFrame, baseline: pd.DataFrame, *, skip: bool = False) 
     AERO, figure 8; FLOPs by equation 23, 2 for a token sampled and 6 for one trained on, times the
     parameters.
     """
+    positive_number("price", price)
     of_arm = groups(frame)
     of_baseline = groups(baseline)
     # Step by step from the baseline's cost: first as if everything sampled were trained on, then
     # with what each kind of group leaves out. The steps thus add up to the whole saving.
-    start = FORWARD * of_baseline["sampled"].sum() + _computed(of_baseline, skip)
-    everything = FORWARD * of_arm["sampled"].sum() + _computed(of_arm, skip)
+    start = price * of_baseline["sampled"].sum() + _computed(of_baseline, skip)
+    everything = price * of_arm["sampled"].sum() + _computed(of_arm, skip)
     parts = {"allocation": start - everything}
     for kind in PRUNED:
         part = of_arm[of_arm["kind"] == kind]
-        parts[kind] = _computed(part, skip) - TRAINING * part["kept"].sum()
+        parts[kind] = _computed(part, skip) - part["kept"].sum()
     left = start - sum(parts.values())
     return pd.Series({**parts, "left": left}) * 100 / start
 
@@ -302,6 +353,6 @@ def zero_accuracy_scores(runs: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _computed(table: pd.DataFrame, skip: bool) -> float:
-    """FLOPs of an update, per parameter, on all groups, or on all but those that are alike."""
+    """Tokens of an update on all groups, or on all but those that are alike."""
     counted = table if not skip else table[table["kind"] != "alike"]
-    return float(TRAINING * counted["tokens"].sum())
+    return float(counted["tokens"].sum())
