@@ -287,5 +287,5 @@ def test_verdicts_are_drawn_from_the_written_table(tmp_path):
     from workbench.analysis import verdicts
 
     verdicts.write(verdict_table(), tmp_path / "verdicts.csv")
-    frame = pd.read_csv(tmp_path / "verdicts.csv")
+    frame = verdicts.read(tmp_path / "verdicts.csv")
     assert len(papers.verdicts(frame).patches) == 5

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -240,13 +239,16 @@ class TestFiles:
         claims = [Claim("PODS", "gains", published="+2"), Claim("AERO", "saves")]
         table = judge(claims, [seen(1.0, 1.1, 0.9), Finding(reason="no runs of aero")])
         verdicts.write(table, tmp_path / "made" / "verdicts.csv")
-        again = pd.read_csv(
-            tmp_path / "made" / "verdicts.csv", keep_default_na=False, na_values=[""]
-        )
+        again = verdicts.read(tmp_path / "made" / "verdicts.csv")
         columns = ["paper", "claim", "published", "here", "low", "high", "n", "verdict"]
         assert set(columns) <= set(again)
         assert again["verdict"].tolist() == ["agrees", "cannot tell: no runs of aero"]
+        assert again["published"].tolist() == ["+2", ""]
         shown = verdicts.table(again)
         assert shown["here"].tolist() == ["+1.0 [0.8, 1.2]", ""]
         assert shown["n"].tolist() == ["3", ""]
         assert verdicts.table(table)["here"].tolist() == shown["here"].tolist()
+        head, rule, *lines = verdicts.markdown(again).splitlines()
+        assert head == "| paper | claim | published | here | n | verdict |"
+        assert rule == "| --- | --- | --- | --- | --- | --- |"
+        assert [line.split(" | ")[3] for line in lines] == shown["here"].tolist()

@@ -44,6 +44,8 @@ __all__ = [
     "Finding",
     "judge",
     "kind",
+    "markdown",
+    "read",
     "read_claims",
     "table",
     "verdict",
@@ -265,13 +267,23 @@ def write(frame: pd.DataFrame, path: Any) -> None:
     frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
+def read(path: Any) -> pd.DataFrame:
+    """The table that `write` has written, such as "data/verdicts.csv"."""
+    texts = ["paper", "claim", "place", "published", "verdict", "verdict_holm"]
+    # Cells that are texts stay as they were written: "+2" is not the number 2, and an empty cell
+    # is an empty text.
+    frame = pd.read_csv(path, dtype=dict.fromkeys(texts, str))
+    frame[texts] = frame[texts].fillna("")
+    return frame
+
+
 def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     """A table of `judge` for reading: paper, claim, published, here, n and verdict, as texts.
 
     Parameters
     ----------
     frame : DataFrame
-        Of `judge`, or of `pandas.read_csv("data/verdicts.csv")`.
+        Of `judge`, or of `read`.
     digits : int
         Decimals of `here`.
     """
@@ -285,6 +297,19 @@ def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     # A claim without a measurement has 0 seeds; its cell is left empty.
     texts["n"] = [str(int(n)) if n else "" for n in frame["n"]]
     return texts.assign(verdict=frame["verdict"].to_numpy())
+
+
+def markdown(frame: pd.DataFrame, digits: int = 1) -> str:
+    """The table of `table` in Markdown, as README shows it.
+
+    Parameters
+    ----------
+    frame, digits
+        As in `table`.
+    """
+    texts = table(frame, digits)
+    lines = [list(texts), ["---"] * texts.shape[1], *texts.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def kind(text: str) -> str:

@@ -959,7 +959,7 @@ def verdicts(
     Parameters
     ----------
     table : DataFrame
-        Of `verdicts.judge`, or "data/verdicts.csv" as pandas reads it.
+        Of `verdicts.judge` or `verdicts.read`.
     digits : int
         Decimals of what was measured.
     wrap : int

@@ -134,28 +134,40 @@ def _make(
                 jobs = len(todo)  # the cluster decides how many run side by side
             elif directly:
                 _check_runs(todo)
-            runs = {case.name: case.values for case in cases}
-            (out / "sweep.json").write_text(json.dumps(runs, indent=1) + "\n")
-            before = f"{len(cases) - len(todo)} of {len(cases)} runs done before, "
-            report(f"{before}{len(todo)} to make, {jobs} at a time{_time_left(todo, cases, jobs)}")
-
-            # As many at a time as there are jobs; the next one starts as soon as one ends.
-            running = 0
-            while todo or running:
-                while todo and running < jobs:
-                    workers.start(todo.pop(0))
-                    running += 1
-                case, death = workers.wait()
-                running -= 1
-                # A process that was killed wrote no outcome. One that died after its outcome has
-                # done its work.
-                if death and not case.finished:
-                    case.end("failed", f"{death}; the same command goes on with it")
-                ended = len(cases) - len(todo) - running
-                left = _time_left(todo, cases, jobs)
-                report(f"[{ended}/{len(cases)}] {_end(case)}{left}")
+            _work_off(workers, cases, todo, out, jobs, report)
         finally:
             workers.stop()
+
+
+def _work_off(
+    workers: Any,
+    cases: Sequence[Case],
+    todo: list[Case],
+    out: Path,
+    jobs: int,
+    report: Callable[[str], Any],
+) -> None:
+    """Give the runs `todo` to the workers, `jobs` of them at a time, until all have ended."""
+    runs = {case.name: case.values for case in cases}
+    (out / "sweep.json").write_text(json.dumps(runs, indent=1) + "\n")
+    before = f"{len(cases) - len(todo)} of {len(cases)} runs done before, "
+    report(f"{before}{len(todo)} to make, {jobs} at a time{_time_left(todo, cases, jobs)}")
+
+    # The next run starts as soon as one ends.
+    running = 0
+    while todo or running:
+        while todo and running < jobs:
+            workers.start(todo.pop(0))
+            running += 1
+        case, death = workers.wait()
+        running -= 1
+        # A process that was killed wrote no outcome. One that died after its outcome has done its
+        # work.
+        if death and not case.finished:
+            case.end("failed", f"{death}; the same command goes on with it")
+        ended = len(cases) - len(todo) - running
+        left = _time_left(todo, cases, jobs)
+        report(f"[{ended}/{len(cases)}] {_end(case)}{left}")
 
 
 def _end(case: Case) -> str:
