@@ -61,6 +61,29 @@ class TestMetrics:
         assert found.value == pytest.approx(-50)
         assert found.scale == "percent"
 
+    def test_time_is_counted_in_tokens_of_the_run_itself(self, tmp_path):
+        """The arm trains on half of the tokens, on a machine that is five times as slow.
+
+        In each round it samples 100 tokens in 10 s and trains on 25 in 15 s, worth 25 + 10 / .6 =
+        41.7 trained tokens; the baseline has 2 s and 3 s for 50, worth 83.3. So after all rounds
+        of the arm, the baseline has made half of its own.
+        """
+        timings = {
+            "arm": {"tokens_trained": 25.0, "seconds_generate": 10.0, "seconds_update": 15.0},
+            "grpo": {"tokens_trained": 50.0, "seconds_generate": 2.0, "seconds_update": 3.0},
+        }
+        for label, columns in timings.items():
+            columns = {name: [value] * 4 for name, value in columns.items()}
+            columns["tokens_sampled"] = [100.0] * 4
+            for seed in (0, 1):
+                curve(tmp_path, label, seed, [0.2, 0.3, 0.4], every=2, columns=columns)
+        runs = load_all(tmp_path)
+        assert measure(claim("change", column="time"), runs).measured.value == pytest.approx(-50)
+        updates = measure(claim("change", column="update_time"), runs).measured
+        assert updates.value == pytest.approx(0), "3 s of 50 tokens a second, 15 s of 10"
+        by_time = measure(claim("accuracy", unit="time"), runs).measured
+        assert by_time.values.tolist() == pytest.approx([10, 10])
+
     def test_differences_of_shares_from_an_epoch_on(self, runs):
         """An epoch has 2 rounds: from the second on it is .8 against .4 and .45."""
         found = measure(claim("difference", column="ratio", from_epoch="2"), runs).measured

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from written_records import curve, write
 
 from workbench.analysis import cost
-from workbench.analysis.cost import CostModel, Tokens, bill_ratio, break_even
+from workbench.analysis.cost import CostModel, OwnPrice, Tokens, bill_ratio, break_even
 from workbench.analysis.runs import load_all
 
 # One arm samples much and trains little, the other the reverse.
@@ -62,6 +62,39 @@ class TestBills:
         rounds = pd.DataFrame({"tokens_sampled": [1], "tokens_trained": [1]})
         with pytest.raises(ValueError, match="no column tokens_selected"):
             CostModel(1, bill="selected").per_round(rounds)
+
+
+class TestOwnPrice:
+    def table(self, load=1.0):
+        """50 trained and 100 sampled tokens a round, 2 s and 3 s on a machine without load."""
+        columns = {
+            "tokens_sampled": [80, 120],
+            "tokens_trained": [50, 50],
+            "tokens_selected": [75, 75],
+            "seconds_generate": [2 * load, 2 * load],
+            "seconds_update": [3 * load, 3 * load],
+        }
+        return pd.DataFrame(columns)
+
+    def test_by_hand(self):
+        """A trained token takes .06 s, so the 4 s of sampling are worth 66.7 of them."""
+        found = OwnPrice().per_round(self.table())
+        assert found.tolist() == pytest.approx([50 + 80 / 3, 50 + 120 / 3])
+        assert found.sum() == pytest.approx((4 + 6) / 0.06)
+        selected = OwnPrice(bill="selected").per_round(self.table())
+        assert selected.sum() == pytest.approx((4 + 6) / 0.04)
+        assert cost.update_time(self.table()).tolist() == pytest.approx([150, 150])
+
+    def test_the_load_of_the_machine_has_no_say(self):
+        for measured_by in (OwnPrice().per_round, cost.update_time):
+            idle = measured_by(self.table())
+            assert measured_by(self.table(load=3.7)) == pytest.approx(idle)
+
+    def test_a_run_that_trained_nothing_has_no_price(self):
+        with pytest.raises(ValueError, match="0 trained in 6; all must be above 0"):
+            OwnPrice().per_round(self.table().assign(tokens_trained=0))
+        with pytest.raises(ValueError, match="bill='all'"):
+            OwnPrice(bill="all")
 
 
 class TestBreakEven:

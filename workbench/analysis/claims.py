@@ -6,8 +6,10 @@ and these, which say how to measure it:
     arm, baseline   labels of the records; several pairs, separated by semicolons, are averaged
                     within each seed
     metric          a name of `METRICS`
-    unit            what a budget or a target is counted in: round, rollouts, flops, seconds
-    column          a column of the rounds table; for "share" several, separated by semicolons
+    unit            what a budget or a target is counted in: round, rollouts, flops, seconds, or
+                    time (`cost.OwnPrice`, where seconds cannot be compared)
+    column          a column of the rounds table, or time (as above) or update_time
+                    (`cost.update_time`); for "share" several columns, separated by semicolons
     from_epoch      the first epoch that counts, 1 for all rounds
     rounds          the rounds that count, as "70-90", in place of an epoch
     budget          share of the budget that both arms reached, 1 for all of it
@@ -27,8 +29,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import difficulty
-from workbench.analysis.courses import common_budget, read
+from workbench.analysis import cost, difficulty
+from workbench.analysis.courses import Unit, common_budget, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import by_seed, one_setting, rounds_per_epoch
 from workbench.analysis.targets import common_target, crossing
@@ -39,6 +41,12 @@ __all__ = ["METRICS", "BySeed", "carried_over", "findings", "judged", "measure"]
 
 Runs = Mapping[str, Sequence[Record]]
 LAST_ROUND = 2**62  # later than any round: to the end of the run
+# Columns that are computed from a rounds table. "time" is a unit of spending as well.
+TIME = cost.OwnPrice()
+COMPUTED: dict[str, Callable[[pd.DataFrame], np.ndarray]] = {
+    "time": TIME.per_round,
+    "update_time": cost.update_time,
+}
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ def _accuracy(
     """Held-out score of the arm minus the baseline's at equal cost, in points."""
     courses = read({"arm": arm_runs, "baseline": baseline_runs}, settings.get("y") or "accuracy")
     # A claim names a share of what both arms reached, since runs differ in how long they are.
-    unit = settings["unit"]
+    unit = _unit(settings)
     budget = common_budget(courses, unit) * float(settings.get("budget") or 1)
     values = {}
     for seed in _common(courses["arm"], courses["baseline"]):
@@ -198,10 +206,11 @@ def _to_target(
     # The target comes from the baseline alone, so that the arm that is measured does not move it.
     target = common_target({"baseline": baseline_runs}, share=float(settings.get("target") or 0.8))
     courses = read(groups)
+    unit = _unit(settings)
     ratios = BySeed({}, "percent")
     for seed in _common(courses["arm"], courses["baseline"]):
         crossed = {
-            label: crossing(course[seed].places(settings["unit"]), course[seed].scores, target)
+            label: crossing(course[seed].places(unit), course[seed].scores, target)
             for label, course in courses.items()
         }
         ratios.values[seed] = 100 * (crossed["arm"].place / crossed["baseline"].place - 1)
@@ -315,10 +324,11 @@ def _gain(
         # Read together, so that all three have one grid and the budget is one that all of them
         # reached.
         courses = read({"arm": arm_runs, "baseline": baseline_runs, "gain of": of})
-        budget = common_budget(courses, settings["unit"]) * float(settings.get("budget") or 1)
+        unit = _unit(settings)
+        budget = common_budget(courses, unit) * float(settings.get("budget") or 1)
         for course in courses["gain of"].values():
             # From before training to the budget, over all pairs and seeds.
-            gains.append(100 * (course.score_at(settings["unit"], budget) - course.scores[0]))
+            gains.append(100 * (course.score_at(unit, budget) - course.scores[0]))
     return float(np.mean(gains))
 
 
@@ -342,11 +352,20 @@ def _column_means(
             )
         pair = []
         for record, table in zip((arm[seed], baseline[seed]), tables):
-            if column not in table:
+            if column in COMPUTED:
+                values = COMPUTED[column](table)
+            elif column in table:
+                values = table[column].to_numpy()
+            else:
                 raise ValueError(f"{record.path}: no column {column}")
-            pair.append(float(table.loc[table["round"].between(first, last), column].mean()))
+            pair.append(float(values[table["round"].between(first, last)].mean()))
         means[seed] = (pair[0], pair[1])
     return means
+
+
+def _unit(settings: Mapping[str, str]) -> str | Unit:
+    """What a claim counts its budget or target in."""
+    return TIME if settings["unit"] == "time" else settings["unit"]
 
 
 def _rounds(record: Record, settings: Mapping[str, str]) -> tuple[int, int]:

@@ -13,6 +13,10 @@ which is what this library computes. "selected" counts every selected rollout, a
 advantage 0, as the papers' trainers compute them.
 
 The time that verifying and scheduling take is in neither bill.
+
+Seconds of two runs can only be compared where the machine was as busy beside one as beside the
+other. Seconds within one run always can. `OwnPrice` and `update_time` therefore count time in
+tokens of the run itself.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ __all__ = [
     "FLOP_PRICE",
     "BreakEven",
     "CostModel",
+    "OwnPrice",
     "Tokens",
     "bill_ratio",
     "break_even",
@@ -44,6 +49,7 @@ __all__ = [
     "price_of_sampling",
     "ratios_by_price",
     "tokens_to_target",
+    "update_time",
 ]
 
 # A sampled token is a forward pass, a trained one a forward and a backward pass.
@@ -88,6 +94,36 @@ class CostModel:
         """What each row of a record's rounds table cost, (rounds,) float64."""
         sampled = rounds["tokens_sampled"].to_numpy(dtype=float)
         return _trained(rounds, self.bill) + self.price * sampled
+
+
+@dataclass(frozen=True)
+class OwnPrice:
+    """A unit of spending: the time of sampling and training, in trained tokens of the run itself.
+
+    As `CostModel`, at the price of sampling that the run's own seconds give. It stands for seconds
+    where runs were not made under the same load. It takes for granted that an update needs the
+    same time for a token in all of them; that sampling does not is what the price is there for.
+
+    Attributes
+    ----------
+    bill : {"gradient", "selected"}
+        Which trained tokens are counted.
+    """
+
+    bill: str = "gradient"
+
+    def __post_init__(self) -> None:
+        one_of("bill", self.bill, BILLS)
+
+    @property
+    def name(self) -> str:
+        """How the unit is called on an axis."""
+        return "time of sampling and training, in trained tokens"
+
+    def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
+        """What each row of a record's rounds table cost, (rounds,) float64."""
+        price = _price(rounds, "seconds", self.bill)
+        return CostModel(price, self.bill).per_round(rounds)
 
 
 class Tokens(NamedTuple):
@@ -145,19 +181,33 @@ def price_of_sampling(
     [group] = arms({"records": records}).values()
     prices = []
     for record in group:
-        rounds = record.rounds
-        # Sums over the run before dividing, so that long rounds count for what they cost.
-        sampled = rounds["tokens_sampled"].sum()
-        trained = _trained(rounds, bill).sum()
-        generating = rounds[f"{unit}_generate"].sum()
-        updating = rounds[f"{unit}_update"].sum()
-        if not min(sampled, trained, generating, updating) > 0:
-            raise ValueError(
-                f"{record.path}: {sampled:g} tokens sampled in {generating:g} {unit} and "
-                f"{trained:g} trained in {updating:g}; all must be above 0 to have a price"
-            )
-        prices.append((generating / sampled) / (updating / trained))
+        try:
+            prices.append(_price(record.rounds, unit, bill))
+        except ValueError as error:
+            raise ValueError(f"{record.path}: {error}") from None
     return Measurement(np.array(prices), scale="ratio", level=level)
+
+
+def update_time(rounds: pd.DataFrame) -> np.ndarray:
+    """How long each update took, counted in tokens that the run could have sampled meanwhile.
+
+    Parameters
+    ----------
+    rounds : DataFrame
+        A record's rounds table.
+
+    Returns
+    -------
+    (rounds,) float64
+
+    Examples
+    --------
+    >>> columns = {"tokens_sampled": [50, 50], "seconds_generate": [1, 1], "seconds_update": [2, 4]}
+    >>> update_time(pd.DataFrame(columns))
+    array([100., 200.])
+    """
+    speed = rounds["tokens_sampled"].sum() / rounds["seconds_generate"].sum()
+    return rounds["seconds_update"].to_numpy(dtype=float) * speed
 
 
 # Pure functions: tokens in, prices out
@@ -421,6 +471,21 @@ def _tokens(course: Course, target: float, bill: str) -> Tokens:
         float(np.interp(crossed.place, rounds, trained)),
         crossed.reached,
     )
+
+
+def _price(rounds: pd.DataFrame, unit: str, bill: str) -> float:
+    """The price of sampling of one run."""
+    # Sums over the run before dividing, so that long rounds count for what they cost.
+    sampled = rounds["tokens_sampled"].sum()
+    trained = _trained(rounds, bill).sum()
+    generating = rounds[f"{unit}_generate"].sum()
+    updating = rounds[f"{unit}_update"].sum()
+    if not min(sampled, trained, generating, updating) > 0:
+        raise ValueError(
+            f"{sampled:g} tokens sampled in {generating:g} {unit} and {trained:g} trained in "
+            f"{updating:g}; all must be above 0 to have a price"
+        )
+    return float((generating / sampled) / (updating / trained))
 
 
 def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:
