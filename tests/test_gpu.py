@@ -65,7 +65,7 @@ class TestTransformers(OnGPU):
     def test_float32_weights_compute_in_bfloat16_and_layers_are_computed_again(self, made):
         assert made.head.weight.dtype == torch.float32
         assert made.autocast
-        assert made.packs
+        assert made.layout == "packed"
         assert made.model.is_gradient_checkpointing
 
 
@@ -105,7 +105,7 @@ def test_a_vocabulary_of_152k_and_long_responses_stay_within_memory(tmp_path):
     prompts = [problem.prompt for problem in arithmetic(4)]
     drawn = policy.generate(prompts, [4] * 4, sampling, seed=0)
     assert drawn.lengths.max() > 512
-    assert policy.packs
+    assert policy.layout == "packed"
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     policy.logprobs(drawn).sum().backward()
@@ -113,7 +113,7 @@ def test_a_vocabulary_of_152k_and_long_responses_stay_within_memory(tmp_path):
     assert torch.cuda.max_memory_allocated() - before < 6 * 4 * 2**27
     with torch.no_grad():
         packed = policy.logprobs(drawn)
-        policy.packs = False
+        policy.layout = "padded"
         padded = policy.logprobs(drawn)
     assert (packed - padded).abs().max() < 0.3
 
@@ -184,14 +184,14 @@ class TestUnsloth(OnGPU):
         assert len(made.parameters()) == 2 * 7 * 3
 
     def test_rows_end_to_end_give_what_padded_rows_give(self, policy):
-        assert policy.joins
+        assert policy.layout == "joined"
         prompts = [problem.prompt for problem in arithmetic(4)]
         drawn = policy.generate(prompts, [1, 4, 2, 3], wb.policies.Sampling(max_new_tokens=32), 0)
         with torch.no_grad():
             joined = policy.logprobs(drawn)
-            policy.joins = False
+            policy.layout = "padded"
             padded = policy.logprobs(drawn)
-        policy.joins = True
+        policy.layout = "joined"
         assert (joined - padded).abs().max() < self.tolerance
 
 

@@ -69,11 +69,11 @@ def step(policy, rollouts, advantages, **options):
 
 def assert_same(policy, rollouts, advantages, **options):
     """Packed and padded rows agree."""
-    assert policy.packs
+    assert policy.layout == "packed"
     gradient, stats, logprobs, entropies = step(policy, rollouts, advantages, **options)
-    policy.packs = False
+    policy.layout = "padded"
     expected = step(policy, rollouts, advantages, **options)
-    policy.packs = True
+    policy.layout = "packed"
     assert (gradient - expected[0]).norm() <= 1e-4 * expected[0].norm() + 1e-7
     assert stats.loss == pytest.approx(expected[1].loss, abs=1e-5)
     assert np.allclose(stats.entropy, expected[1].entropy, atol=1e-4, equal_nan=True)
@@ -93,7 +93,7 @@ def test_packed_rows_give_the_same_as_padded_rows(kind):
 def test_other_models_are_padded(kind):
     family, settings = PADDED[kind]
     policy = built(family, **settings)
-    assert not policy.packs
+    assert policy.layout == "padded"
     assert policy.model.config._attn_implementation != packing.NAME
     _, stats, _, _ = step(policy, MIXED, ADVANTAGES)
     assert np.isfinite(stats.loss)
@@ -104,7 +104,7 @@ def test_a_model_that_computes_otherwise_is_padded(monkeypatch):
     plain = packing._plain_attention
     monkeypatch.setattr(packing, "_plain_attention", lambda *arguments: 1.01 * plain(*arguments))
     policy = tiny_policy()
-    assert not policy.packs
+    assert policy.layout == "padded"
     assert policy.model.config._attn_implementation == "sdpa"
 
 
@@ -149,7 +149,7 @@ def test_adapters_and_their_reference():
 def test_a_frozen_copy_is_packed_too(policy):
     reference = policy.frozen()
     shaken(policy)
-    assert reference.packs
+    assert reference.layout == "packed"
     options = {"objective": Objective(kl=0.1), "reference": reference}
     assert_same(policy, MIXED, ADVANTAGES, **options)
 
@@ -163,7 +163,7 @@ def test_layers_that_are_computed_again_give_the_same_gradient(policy):
 
 def test_dropout_drops_in_training_only():
     policy = built("llama", attention_dropout=0.5)
-    assert policy.packs
+    assert policy.layout == "packed"
     policy.model.eval()
     whole = policy.logprobs(MIXED).detach()
     policy.model.train()
@@ -172,10 +172,10 @@ def test_dropout_drops_in_training_only():
     assert not torch.allclose(whole, dropped, atol=1e-2)
 
 
-@pytest.mark.parametrize("packs", [True, False])
-def test_bfloat16_over_float32_weights_is_close_and_its_gradient_is_float32(policy, packs):
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_bfloat16_over_float32_weights_is_close_and_its_gradient_is_float32(policy, layout):
     """What a GPU does by default, on a CPU."""
-    policy.packs = packs
+    policy.layout = layout
     gradient, _, logprobs, _ = step(policy, MIXED, ADVANTAGES)
     policy.autocast = True
     rounded, _, near, _ = step(policy, MIXED, ADVANTAGES)
@@ -188,12 +188,25 @@ def test_bfloat16_over_float32_weights_is_close_and_its_gradient_is_float32(poli
 def test_micro_batches_of_packed_rows_count_a_prompt_once_for_its_group():
     """Prompts of 3 and 5 tokens: 3 + 9 + 30 + 5 and 5 + 1 + 2 are within 47."""
     rows = np.array([0, 1, 2, 4, 5])
-    batches = [batch.tolist() for batch in micro_batches(MIXED, rows, 47, packed=True)]
+    batches = [batch.tolist() for batch in micro_batches(MIXED, rows, 47, layout="packed")]
     assert batches == [[0, 2, 5], [1, 4]]
-    split = [batch.tolist() for batch in micro_batches(MIXED, rows, 42, packed=True)]
+    split = [batch.tolist() for batch in micro_batches(MIXED, rows, 42, layout="packed")]
     assert split == [[0, 2], [5, 1, 4]]
-    alone = [batch.tolist() for batch in micro_batches(MIXED, rows, 1, packed=True)]
+    alone = [batch.tolist() for batch in micro_batches(MIXED, rows, 1, layout="packed")]
     assert alone == [[0], [2], [5], [1], [4]]
+
+
+def test_micro_batches_of_rows_end_to_end_count_tokens_and_no_padding():
+    """Rows of 12, 6, 33, 7 and 8 tokens: the first three have 51, and padded they would have 99."""
+    rows = np.array([0, 1, 2, 4, 5])
+    sizes = (MIXED.prompt.lengths + MIXED.lengths)[rows]
+    assert sizes.tolist() == [12, 6, 33, 7, 8]
+    batches = [batch.tolist() for batch in micro_batches(MIXED, rows, 51, layout="joined")]
+    assert batches == [[0, 1, 2], [4, 5]]
+    tighter = [batch.tolist() for batch in micro_batches(MIXED, rows, 50, layout="joined")]
+    assert tighter == [[0, 1], [2, 4, 5]]
+    padded = [batch.tolist() for batch in micro_batches(MIXED, rows, 51)]
+    assert padded == [[1, 4, 5, 0], [2]]
 
 
 def test_rows_without_advantage_are_not_computed(policy):

@@ -16,10 +16,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from conftest import go, same_record, same_weights, small_lab, tiny_policy
+from conftest import Gradients, go, hand_made, same_record, same_weights, small_lab, tiny_policy
 from contract import LORA, PROMPTS, SAMPLING, shaken
 
 import workbench as wb
+from workbench.grpo import grpo_step
 from workbench.labs import shipped
 from workbench.policies import Sampling, checks
 from workbench.problems import arithmetic
@@ -340,7 +341,7 @@ def test_after_sampling_by_unsloth_nothing_runs_in_training_mode(unsloth):
     assert not policy.model.training
     gap = np.abs(rescored.old_logprobs.values - drawn.old_logprobs.values)
     assert gap.max() < 1e-4
-    assert not policy.packs
+    assert policy.layout == "padded"
 
 
 def attend_within_rows(policy, keeps_apart=True):
@@ -375,13 +376,13 @@ def test_rows_end_to_end_give_unsloth_what_padded_rows_give(unsloth):
             MODEL, lora_rank=4, device="cpu", max_length=128, fast_inference=False
         )
     )
-    assert not policy.joins  # its CPU backend has other kernels
+    assert policy.layout == "padded"  # its CPU backend has other kernels
     rollouts = policy.generate(PROMPTS, [1, 3, 2, 1, 0, 2], SAMPLING, 0)
     attend_within_rows(policy)
     assert policy._joins_alike()
     results = []
-    for joins in (False, True):
-        policy.joins = joins
+    for layout in ("padded", "joined"):
+        policy.layout = layout
         policy.model.zero_grad()
         logprobs = policy.logprobs(rollouts)
         logprobs.sum().backward()
@@ -390,6 +391,40 @@ def test_rows_end_to_end_give_unsloth_what_padded_rows_give(unsloth):
     padded, joined = results
     assert torch.allclose(joined[0], padded[0], atol=1e-4)
     assert torch.allclose(joined[1], padded[1], atol=1e-4 * padded[1].abs().max().item())
+
+
+def test_micro_batches_of_rows_end_to_end_are_filled_with_tokens_and_no_padding(unsloth):
+    """Within the same limit fewer passes than padded rows need, and the same gradient."""
+    policy = shaken(
+        unsloth.from_pretrained(
+            MODEL, lora_rank=4, device="cpu", max_length=128, fast_inference=False
+        )
+    )
+    # With the prompts of 5 tokens: 6, 7, 9, 13, 17, 25, 35 and 45, together 157.
+    rollouts = hand_made([1, 0] * 4, ["a"] * 8, lengths=[1, 2, 4, 8, 12, 20, 30, 40])
+    advantages = np.array([1.0, -1.0] * 4)
+    attend_within_rows(policy)
+    states = policy._states
+    sizes = []
+
+    def counted(ids, **rows):
+        sizes.append(ids.numel())
+        return states(ids, **rows)
+
+    policy._states = counted
+    gradients = []
+    passes = {}
+    for layout in ("padded", "joined"):
+        policy.layout = layout
+        keeper = Gradients(policy)
+        sizes.clear()
+        grpo_step(policy, keeper, rollouts, advantages, micro_tokens=80, max_grad_norm=1e9)
+        assert max(sizes) <= 80
+        passes[layout] = len(sizes)
+        gradients.append(keeper.seen)
+    padded, joined = gradients
+    assert passes == {"padded": 4, "joined": 2}
+    assert (joined - padded).norm() < 1e-4 * padded.norm()
 
 
 def test_kernels_that_mix_rows_up_are_found_out(unsloth):

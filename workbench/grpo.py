@@ -116,9 +116,8 @@ def grpo_step(
     temperature : float
         That of the sampling.
     micro_tokens : int
-        Tokens of one micro-batch: with `policy.packs` those of the responses and, once for all
-        rollouts of a problem, of the prompt; otherwise padded rows. It bounds memory; the loss does
-        not depend on it.
+        Tokens of one micro-batch, counted as `policy.layout` lays them out, see `micro_batches`. It
+        bounds memory; the loss does not depend on it.
     max_grad_norm : float
         The gradient is scaled down to this norm.
     length : int, optional
@@ -161,7 +160,7 @@ def grpo_step(
             policy, rollouts, advantages, objective, temperature, micro_tokens, on_policy
         )
     step = _Step(rollouts, advantages, loss_weights, on_policy, sampler_logprobs, chosen, objective)
-    batches = micro_batches(rollouts, computed, micro_tokens, policy.packs)
+    batches = micro_batches(rollouts, computed, micro_tokens, policy.layout)
     per_rollout, totals = _backward(policy, step, batches, temperature, reference)
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
     if not np.isfinite(norm):
@@ -241,7 +240,7 @@ def _backward(
 
 
 def micro_batches(
-    rollouts: Rollouts, rows: np.ndarray, tokens: int, packed: bool = False
+    rollouts: Rollouts, rows: np.ndarray, tokens: int, layout: str = "padded"
 ) -> Iterator[np.ndarray]:
     """Split rows into arrays whose size stays within `tokens`. Each has at least one row.
 
@@ -250,25 +249,29 @@ def micro_batches(
     rollouts : Rollouts
     rows : (K,) int64
     tokens : int
-    packed : bool
-        False: rows of similar length together, and the size is that of the padded rows. True: rows
-        of a problem together, and the size is that of their responses and of one prompt for each
+    layout : {"padded", "joined", "packed"}
+        "padded": rows of similar length together, and the size is that of the padded rows.
+        "joined": rows in the order given, and the size is that of their tokens. "packed": rows of a
+        problem together, and the size is that of their responses and of one prompt for each
         problem.
     """
     prompts = rollouts.prompt.lengths[rows]
     responses = rollouts.lengths[rows]
-    # Rows that share a cost are put side by side: a prompt when packed, the padding otherwise.
-    if packed:
+    # Rows that share a cost are put side by side: a prompt when packed, the padding when padded.
+    order: np.ndarray = np.arange(len(rows))
+    if layout == "packed":
         _, problem = rollouts.take(rows).problems()
         order = np.argsort(problem, kind="stable")
-    else:
+    elif layout == "padded":
         order = np.argsort(prompts + responses, kind="stable")
     batch: list[int] = []
     size = 0
     for i in order:
-        if packed:
+        if layout == "packed":
             shares_prompt = bool(batch) and problem[batch[-1]] == problem[i]
             larger = size + responses[i] + (0 if shares_prompt else prompts[i])
+        elif layout == "joined":
+            larger = size + prompts[i] + responses[i]
         else:
             # In this order row i is the longest of the batch, so all are padded to its length.
             larger = (len(batch) + 1) * (prompts[i] + responses[i])
@@ -481,7 +484,7 @@ def _tokens_by_covariance(
     """
     mask = torch.as_tensor(rollouts.response.mask())
     logprobs = torch.zeros(mask.shape)
-    for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens, policy.packs):
+    for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens, policy.layout):
         with torch.no_grad():
             part = policy.logprobs(rollouts.take(index), temperature).float().cpu()
         # A micro-batch is only as wide as its own longest response.

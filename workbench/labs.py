@@ -25,7 +25,7 @@ from workbench.policies.checks import (
 from workbench.problems import Pool, Stream
 from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
-from workbench.utils.names import BASES_WITH_MISTAKES, SIZES
+from workbench.utils.names import BASES_WITH_MISTAKES, OPTIMIZER_BITS, SIZES
 from workbench.utils.names import REGIMES as REGIMES
 from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
@@ -40,7 +40,6 @@ from workbench.utils.validation import (
 from workbench.verifiers import Math, Verifier
 
 TINY_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
-OPTIMIZER_BITS = (32, 8)
 # The options of `peft.LoraConfig` that a manifest may set.
 LORA_OPTIONS = (
     "r",

@@ -146,7 +146,7 @@ class Work:
         rollouts = self.kept(self.rollouts(seed, distinct=name == "update, packed rows"))
         advantages = np.where(np.arange(len(rollouts)) % 2 == 0, 1.0, -1.0)
         if not self.is_before:
-            self.policy.packs = "packed" in name
+            self.policy.layout = "packed" if "packed" in name else "padded"
         # Micro-batches of 2,048 tokens, so that padded rows are put beside rows of like length.
         return lambda: grpo_step(
             self.policy, self.optimizer, rollouts, advantages, micro_tokens=2048

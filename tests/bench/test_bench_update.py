@@ -79,7 +79,7 @@ def stepper(step, policy, rounds):
 
 def padded_step(policy, optimizer, rollouts, advantages):
     """Our step with padded rows, as models have it that cannot be packed."""
-    policy.packs = False
+    policy.layout = "padded"
     grpo_step(policy, optimizer, rollouts, advantages, micro_tokens=2048)
 
 
@@ -90,7 +90,7 @@ def packed_step(policy, optimizer, rollouts, advantages):
 
 def test_an_update(material):
     size, policy, rounds = material
-    assert policy.packs
+    assert policy.layout == "packed"
     computed = [rollouts.take(advantages != 0) for rollouts, advantages in rounds]
     limit = limits.Limits(policy)
     turn = iter([computed[0], *computed])

@@ -18,6 +18,7 @@ from workbench.utils.names import (
     BASES_WITH_MISTAKES,
     LABS,
     MORE_PAPERS,
+    OPTIMIZER_BITS,
     PAPERS,
     REGIMES,
     SIZES,
@@ -483,7 +484,7 @@ def base_model(**options: Any) -> None:
     "--optimizer-bits",
     default="32",
     show_default=True,
-    type=click.Choice(["32", "8"]),
+    type=click.Choice([str(bits) for bits in OPTIMIZER_BITS]),
     help="Of the moments of AdamW.",
 )
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the weights.")

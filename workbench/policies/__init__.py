@@ -63,8 +63,9 @@ class Policy(Protocol):
     parameter_count : int
         Weights that a forward pass multiplies with, for counting FLOPs.
     model : torch.nn.Module
-    packs : bool
-        Whether training computes each problem's prompt once for all its rollouts.
+    layout : {"padded", "joined", "packed"}
+        How training lays out the rows of a micro-batch: padded to one length; end to end, each with
+        its prompt; or end to end, with each problem's prompt once for all its rollouts.
     samples_apart : bool
         Whether another program than the trainer samples, so that the log-probabilities of
         `generate` are not quite those of the trainer.
@@ -73,7 +74,7 @@ class Policy(Protocol):
     name: str
     parameter_count: int
     model: Any
-    packs: bool
+    layout: str
     samples_apart: bool
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.utils.names import OPTIMIZER_BITS
 from workbench.utils.validation import one_of, positive_number, whole_number
 
 GB = 1e9  # bytes
@@ -272,7 +273,7 @@ def estimate(
     _check(lora_rank, load_in_4bit, dtype, max_length, rollouts, micro_tokens)
     if sampler_bytes is not None:
         positive_number("sampler_bytes", sampler_bytes)
-    one_of("optimizer_bits", optimizer_bits, (32, 8))
+    one_of("optimizer_bits", optimizer_bits, OPTIMIZER_BITS)
     whole_number("rows", rows, 1)
     each = BYTES[dtype]
     # A micro-batch has one row at least, and a row may have max_length tokens.

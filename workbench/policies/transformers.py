@@ -73,8 +73,8 @@ class TransformersPolicy:
 
     Attributes
     ----------
-    packs : bool
-        Whether the trainer computes rows end to end, each prompt once.
+    layout : {"padded", "joined", "packed"}
+        How the trainer lays out rows, see `Policy`. "packed" where the model allows it.
     autocast : bool
         Whether the model computes in bfloat16 over float32 weights: on a GPU.
     """
@@ -120,7 +120,7 @@ class TransformersPolicy:
         # the same numbers.
         self._check_logits()
         self.merges = engine is None and self._can_merge()
-        self.packs = self._can_pack(core)
+        self.layout = self._tried_layout(core)
 
     @classmethod
     def from_pretrained(
@@ -378,7 +378,7 @@ class TransformersPolicy:
         logprobs = np.zeros(rollouts.response.mask().shape, dtype=np.float32)
         entropies = np.zeros_like(logprobs)
         everything = np.arange(len(rollouts))
-        for rows in micro_batches(rollouts, everything, RESCORED, self.packs):
+        for rows in micro_batches(rollouts, everything, RESCORED, self.layout):
             of_rows, entropy = self.logprobs(rollouts.take(rows), temperature, entropy=True)
             logprobs[rows, : of_rows.shape[1]] = of_rows.float().cpu().numpy()
             entropies[rows, : entropy.shape[1]] = entropy.float().cpu().numpy()
@@ -435,7 +435,9 @@ class TransformersPolicy:
         return self._states_of_rows(rollouts)
 
     def _states_of_rows(self, rollouts: Rollouts) -> torch.Tensor:
-        return self._packed_states(rollouts) if self.packs else self._padded_states(rollouts)
+        if self.layout == "packed":
+            return self._packed_states(rollouts)
+        return self._padded_states(rollouts)
 
     def _packed_states(self, rollouts: Rollouts) -> torch.Tensor:
         """As `_response_states`, of rows end to end."""
@@ -598,6 +600,10 @@ class TransformersPolicy:
         merged.spread(np.arange(2))
         expected = plain.advance(newest)
         return torch.allclose(merged.advance(newest), expected, atol=1e-4, rtol=1e-4)
+
+    def _tried_layout(self, core: Any) -> str:
+        """The fastest layout of rows in which the model computes the same as with padding."""
+        return "packed" if self._can_pack(core) else "padded"
 
     @torch.no_grad()
     def _can_pack(self, core: Any) -> bool:

@@ -11,7 +11,7 @@ attention where no build of xformers fits the torch that is installed, as at our
 
 On a GPU the trainer computes rows end to end: Unsloth's attention takes the lengths of the rows
 (`packed_seq_lengths`), as Unsloth's own GRPO passes them. The policy tries it when it is made.
-Prompts are not shared: see `UnslothPolicy.joins`.
+Prompts are not shared: see `UnslothPolicy.layout`.
 """
 
 from __future__ import annotations
@@ -76,18 +76,16 @@ class UnslothPolicy(TransformersPolicy):
 
     Attributes
     ----------
-    joins : bool
-        Whether the trainer computes rows end to end, without padding, each with its prompt. `packs`
-        is False all the same, since no prompt is shared: Unsloth's attention for shared prompts is
-        under the AGPL-3.0, and Unsloth itself switches it off where vLLM samples. Micro-batches are
-        made as for padded rows, whose size is never exceeded.
+    layout : {"padded", "joined"}
+        "joined" where the trainer computes rows end to end, without padding, each with its prompt.
+        No prompt is shared: Unsloth's attention for shared prompts is under the AGPL-3.0, and
+        Unsloth itself switches it off where vLLM samples.
     """
 
     samples_apart = True
 
     def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
-        self.joins = self._can_join()
         # A model's own settings, such as a repetition penalty, would bend the distribution.
         plain = GenerationConfig(eos_token_id=self.end_ids, pad_token_id=self._pad_id)
         model.generation_config = plain
@@ -235,7 +233,9 @@ class UnslothPolicy(TransformersPolicy):
         return drawn
 
     def _states_of_rows(self, rollouts: Rollouts) -> torch.Tensor:
-        return self._joined_states(rollouts) if self.joins else self._padded_states(rollouts)
+        if self.layout == "joined":
+            return self._joined_states(rollouts)
+        return self._padded_states(rollouts)
 
     def _joined_states(self, rollouts: Rollouts) -> torch.Tensor:
         """As `_response_states`, of whole rows end to end."""
@@ -273,8 +273,8 @@ class UnslothPolicy(TransformersPolicy):
     def _can_merge(self) -> bool:
         return False
 
-    def _can_pack(self, core: Any) -> bool:
-        return False
+    def _tried_layout(self, core: Any) -> str:
+        return "joined" if self._can_join() else "padded"
 
     def _can_join(self) -> bool:
         """Whether Unsloth keeps rows that stand end to end apart, tried on three short rollouts.

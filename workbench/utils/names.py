@@ -1,4 +1,4 @@
-"""Names that several folders use, in one place that costs nothing to import.
+"""Names and choices that several folders use, in one place that costs nothing to import.
 
 The command line completes and explains them without loading numpy or torch. Tests hold them against
 the functions and classes that they name.
@@ -40,6 +40,9 @@ MORE_PAPERS = (
 
 # The functions of `workbench.labs`.
 LABS = ("tiny", "transformers", "unsloth")
+
+# Bits of each moment that AdamW keeps: 32 by torch, 8 by bitsandbytes.
+OPTIMIZER_BITS = (32, 8)
 
 # The shipped base models of the tiny lab, see `workbench.base_model.training.RECIPES`.
 BASE_MODELS = ("early-small", "early-large", "late-small", "late-large", "clean-large")
