@@ -110,6 +110,26 @@ class TestMetrics:
         assert never.censored == 2
         assert never.high == np.inf
 
+    def test_a_target_is_one_that_the_shorter_run_could_have_reached(self, tmp_path):
+        """The arm ends after 2 rounds. GRPO is at .4 by then, so that .8 of the way is .36, and at
+        .8 two rounds later.
+        """
+        curve(tmp_path, "grpo", 0, [0.2, 0.3, 0.4, 0.6, 0.8])
+        curve(tmp_path, "arm", 0, [0.2, 0.36, 0.5])
+        measured = measure(claim("to_target"), load_all(tmp_path)).measured
+        assert measured.values.tolist() == pytest.approx([100 * (1 / 1.6 - 1)])
+        assert measured.censored == 0
+
+    def test_last_visits_are_those_of_the_rounds_that_both_have(self, tmp_path):
+        """GRPO solves the problem in a third round, which the arm does not have."""
+        for label, outcomes in (("grpo", "001"), ("arm", "00")):
+            rows = []
+            for i, letter in enumerate(outcomes):
+                rows.append({"problem": ["a"], "round": [i + 1], "correct": [letter == "1"]})
+            write(tmp_path, label, rollouts=[1] * len(rows), rows=rows)
+        measured = measure(claim("unsolved_at_last_visit"), load_all(tmp_path)).measured
+        assert measured.values.tolist() == [0]
+
     def test_unsolved_problems_are_read_at_equal_numbers(self, tmp_path):
         """Of GRPO's four rollouts of b the last is right; the arm sampled two of it."""
         rows = {

@@ -121,6 +121,20 @@ class TestWhereProblemsEnd:
         equal = difficulty.final(FRAMES, equal=True)
         assert equal.loc[("even", 1), "extremely-easy"] == 0.5
 
+    def test_a_longer_run_is_cut_where_the_shorter_one_ends(self):
+        """In round 3 of the longer run both problems are solved; the shorter one has two rounds."""
+        longer = pd.concat([EVEN, frame(("a", 3, "1111"), ("b", 3, "1111"))])
+        frames = {"longer": {0: longer, 1: longer}, "shorter": {1: EVEN}}
+        cut = difficulty.common_rounds(frames)
+        assert cut["longer"][1]["round"].max() == 2
+        assert cut["longer"][0]["round"].max() == 3, "no other arm has seed 0"
+        table = difficulty.final(frames)
+        assert table.loc[("longer", 1)].to_dict() == table.loc[("shorter", 1)].to_dict()
+        matrices = difficulty.transitions(frames)
+        assert matrices["longer"].equals(matrices["shorter"])
+        solved = difficulty.solved_at_least_once(frames, unsolved_at="last")
+        assert solved.loc[("longer", 1), "unsolved"] == 0
+
     def test_transitions_are_shares_of_a_row(self):
         table = difficulty.transitions(FRAMES)["saving"]
         assert table.loc["medium", "extremely-easy"] == 1
@@ -142,6 +156,25 @@ class TestWhereProblemsEnd:
         assert table.loc[("grpo", 0)].to_dict() == {"unsolved": 2, "solved": 1, "share": 0.5}
         none = difficulty.solved_at_least_once({"grpo": {0: frame(("a", 1, "1"), ("a", 2, "1"))}})
         assert np.isnan(none.loc[("grpo", 0), "share"])
+
+    def test_unsolved_at_the_end_and_solved_before(self):
+        """The paper counts problems that are extremely hard at the end of training."""
+        rollouts = frame(
+            ("solved once", 1, "00"),
+            ("solved once", 2, "01"),
+            ("solved once", 3, "00"),
+            ("never", 1, "00"),
+            ("never", 2, "00"),
+            ("drawn once", 1, "00"),
+            ("lost", 1, "11"),
+            ("lost", 2, "00"),
+            ("learnt", 1, "00"),
+            ("learnt", 2, "11"),
+        )
+        table = difficulty.solved_at_least_once({"grpo": {0: rollouts}}, unsolved_at="last")
+        assert table.loc[("grpo", 0)].to_dict() == {"unsolved": 3, "solved": 2, "share": 2 / 3}
+        with pytest.raises(ValueError, match="unsolved_at='end'"):
+            difficulty.solved_at_least_once({"grpo": {0: rollouts}}, unsolved_at="end")
 
 
 class TestReplay:
@@ -197,6 +230,20 @@ class TestKnapsack:
         )
         assert knapsack.spending(rollouts).loc["medium", "mixed"] == pytest.approx(1 / 3)
 
+    def test_spending_by_visit_and_class(self):
+        """Known before the second visit: p at 1/2, q and r at 0; before the third, q at 1/4."""
+        rollouts = frame(
+            *(("p", 1, "10"), ("p", 2, "111111")),
+            *(("q", 1, "00"), ("q", 2, "01"), ("q", 3, "0000000")),
+            *(("r", 1, "00"), ("r", 2, "0000")),
+        )
+        table = knapsack.spending_by_visit(rollouts)
+        assert table.index.tolist() == [1, 2]
+        assert table.columns.tolist() == list(CLASSES)
+        assert table.loc[1, ["extremely-hard", "medium"]].tolist() == [3, 6]
+        assert table.loc[2, "medium"] == 7
+        assert table.loc[2].notna().sum() == 1
+
     def test_the_past_is_a_window_of_the_last_outcomes(self):
         rollouts = frame(("p", 1, "1100"), ("p", 2, "01"), ("p", 3, "1"))
         known = list(knapsack.past_and_present(rollouts, window=3))
@@ -218,6 +265,16 @@ class TestKnapsack:
         assert np.mean(errors) == pytest.approx(0.3, abs=0.06)
         still = TWO_VISITS.assign(correct=True)
         assert knapsack.estimation_error(still, rng=rng).to_dict() == {1: 0.0}
+
+    @given(st.lists(st.integers(0, 40), min_size=4, max_size=12), st.integers(1, 4))
+    def test_single_rollouts_are_dealt_out_most_evenly(self, counts, workers):
+        """Their loads differ by one rollout at most, which no other way can undercut."""
+        counts = np.array([*counts, 1])
+        loads = knapsack.largest_loads(counts, workers, np.random.default_rng(0))
+        assert list(loads) == ["blocks", "problems", "rollouts"]
+        even = -(-counts.sum() // workers)
+        assert loads["rollouts"] == pytest.approx(even * workers / counts.sum())
+        assert min(loads.values()) == loads["rollouts"]
 
 
 class TestAr3po:

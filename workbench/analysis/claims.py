@@ -23,14 +23,14 @@ batch size.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis import cost, difficulty
-from workbench.analysis.courses import Unit, common_budget, read
+from workbench.analysis.courses import Course, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import by_seed, one_setting, rounds_per_epoch
 from workbench.analysis.targets import common_target, crossing
@@ -202,10 +202,12 @@ def _to_target(
     arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
 ) -> BySeed:
     """By how many percent the cost to a target lies above the baseline's."""
-    groups = {"arm": arm_runs, "baseline": baseline_runs}
-    # The target comes from the baseline alone, so that the arm that is measured does not move it.
-    target = common_target({"baseline": baseline_runs}, share=float(settings.get("target") or 0.8))
-    courses = read(groups)
+    courses = read({"arm": arm_runs, "baseline": baseline_runs})
+    # The target comes from the baseline alone, so that the arm that is measured does not move it,
+    # and from the rounds that both have: what only a longer run reaches, the shorter one cannot.
+    last = min(int(course.rounds[-1]) for course in each(courses))
+    until = {seed: _until(course, last) for seed, course in courses["baseline"].items()}
+    target = common_target({"baseline": until}, share=float(settings.get("target") or 0.8))
     unit = _unit(settings)
     ratios = BySeed({}, "percent")
     for seed in _common(courses["arm"], courses["baseline"]):
@@ -380,6 +382,12 @@ def _rounds(record: Record, settings: Mapping[str, str]) -> tuple[int, int]:
     if length is None:
         raise ValueError(f"{record.path}: its lab has no pool, so it has no epoch {epoch}")
     return (epoch - 1) * length + 1, LAST_ROUND
+
+
+def _until(course: Course, last: int) -> Course:
+    """A course without the evaluations after a round."""
+    keep = course.rounds <= last
+    return replace(course, rounds=course.rounds[keep], scores=course.scores[keep])
 
 
 def _common(arm: Mapping[int, Any], baseline: Mapping[int, Any]) -> list[int]:

@@ -12,6 +12,9 @@ record's rollouts with the columns problem, round and correct, as `outcomes` rea
 A rate that is measured on few rollouts is 0 or 1 more often. Arms that spend different numbers of
 rollouts on a problem must therefore be compared at equal numbers (`equal=True`). The paper reads
 its figure 6 as allocated (`equal=False`).
+
+What is said of last visits holds for the rounds that all arms have: a longer run is cut where the
+shortest of the same seed ends, see `common_rounds`.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from workbench.utils.validation import one_of
 __all__ = [
     "CLASSES",
     "classify",
+    "common_rounds",
     "final",
     "fresh_rollouts",
     "last_rates",
@@ -211,8 +215,36 @@ def visit_rates(frame: pd.DataFrame, visit: int, most: pd.Series | None = None) 
     return part.groupby("problem")["correct"].mean().rename("rate")
 
 
+def common_rounds(frames: Frames) -> dict[str, dict[int, pd.DataFrame]]:
+    """The rounds that every label has, seed by seed.
+
+    Arms differ in their number of rounds. The last visit of a problem comes later in a longer run,
+    after more training, so that last visits say something only at equal rounds.
+
+    Parameters
+    ----------
+    frames : dict from label to a dict from seed to rollouts
+        A seed that some labels lack is cut to the shortest of those that have it.
+
+    Returns
+    -------
+    dict from label to a dict from seed to rollouts
+    """
+    ends: dict[int, int] = {}
+    for by_seed in frames.values():
+        for seed, frame in by_seed.items():
+            end = int(frame["round"].max())
+            ends[seed] = min(end, ends.get(seed, end))
+    cut: dict[str, dict[int, pd.DataFrame]] = {}
+    for label, by_seed in frames.items():
+        cut[label] = {}
+        for seed, frame in by_seed.items():
+            cut[label][seed] = frame[frame["round"] <= ends[seed]]
+    return cut
+
+
 def last_rates(frames: Frames, equal: bool = False) -> dict[str, dict[int, pd.Series]]:
-    """Success rates at the last visit, for the seeds that all labels have.
+    """Success rates at the last visit in the rounds that all labels have, for their common seeds.
 
     Parameters
     ----------
@@ -227,6 +259,7 @@ def last_rates(frames: Frames, equal: bool = False) -> dict[str, dict[int, pd.Se
     """
     # Labels are compared seed by seed, so a seed that one of them lacks is left out for all.
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in frames.values())))
+    frames = common_rounds(frames)
     rates: dict[str, dict[int, pd.Series]] = {label: {} for label in frames}
     for seed in seeds:
         most = _fewest([by_seed[seed] for by_seed in frames.values()]) if equal else None
@@ -287,36 +320,43 @@ def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
     return matrices
 
 
-def solved_at_least_once(frames: Frames) -> pd.DataFrame:
-    """Of the problems without a right rollout at their first visit, those solved at a later one.
+def solved_at_least_once(frames: Frames, unsolved_at: str = "first") -> pd.DataFrame:
+    """Of the problems without a right rollout at one visit, those solved at another one.
 
     Parameters
     ----------
     frames : dict from label to a dict from seed to rollouts
+        Runs of a seed are cut to the rounds that all labels have.
+    unsolved_at : {"first", "last"}
+        "first": problems without a right rollout at their first visit, and how many of them were
+        solved later. "last": those without one at their last visit, and how many of them had been
+        solved before, which is the count of the paper.
 
     Returns
     -------
     DataFrame, a row a label and seed
-        unsolved (problems without a right rollout at the first visit that were drawn again),
-        solved (those of them with a right one later) and share.
+        unsolved (problems without a right rollout at that visit that were drawn more than once),
+        solved (those of them with a right one at another visit) and share.
 
     References
     ----------
-    Knapsack RL (arXiv 2509.25849), section 5.2, which reports the count.
+    Knapsack RL (arXiv 2509.25849), section 5.2: 577 of 3,596 prompts.
     """
+    one_of("unsolved_at", unsolved_at, ("first", "last"))
     rows = {}
-    for label, by_seed in frames.items():
+    for label, by_seed in common_rounds(frames).items():
         for seed, frame in by_seed.items():
             table = visits(frame).reset_index()
+            last = table.groupby("problem")["visit"].transform("max")
             # A problem that was drawn only once had no second chance, and does not count as
             # unsolved.
-            again = table.groupby("problem")["visit"].transform("max") > 0
-            table = table[again]
-            unsolved = table.loc[(table["visit"] == 0) & (table["correct"] == 0), "problem"]
-            # None of these had a right rollout at the first visit, so any right one is of a later
-            # visit.
-            later = table[table["problem"].isin(unsolved)]
-            solved = int((later.groupby("problem")["correct"].sum() > 0).sum())
+            again = last > 0
+            asked = table["visit"] == (0 if unsolved_at == "first" else last)
+            unsolved = table.loc[again & asked & (table["correct"] == 0), "problem"]
+            # None of these had a right rollout at the visit in question, so any right one is of
+            # another visit.
+            others = table[table["problem"].isin(unsolved)]
+            solved = int((others.groupby("problem")["correct"].sum() > 0).sum())
             rows[label, seed] = {
                 "unsolved": len(unsolved),
                 "solved": solved,

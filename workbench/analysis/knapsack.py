@@ -1,5 +1,5 @@
-"""Knapsack RL (arXiv 2509.25849): what its allocation spends rollouts on, and how well it knows
-where.
+"""Knapsack RL (arXiv 2509.25849): what its allocation spends rollouts on, how well it knows where,
+and how evenly the rollouts can be dealt out to workers.
 
 A frame is a record's rollouts with the columns problem, round and correct; a visit is one problem
 in one round, see `workbench.analysis.difficulty`.
@@ -8,13 +8,21 @@ in one round, see `workbench.analysis.difficulty`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.difficulty import CLASSES, classify
+from workbench.budgets import balance, jobs
 
-__all__ = ["estimation_error", "past_and_present", "spending"]
+__all__ = [
+    "estimation_error",
+    "largest_loads",
+    "past_and_present",
+    "spending",
+    "spending_by_visit",
+]
 
 
 def past_and_present(
@@ -104,14 +112,77 @@ def spending(frame: pd.DataFrame, window: int = 16) -> pd.DataFrame:
     ----------
     Knapsack RL (arXiv 2509.25849), figure 16.
     """
-    rows = []
-    for _, past, present in past_and_present(frame, window):
-        rows.append((past.mean(), len(present), 0 < present.mean() < 1))
-    table = pd.DataFrame(rows, columns=["rate", "rollouts", "mixed"])
-    # The class is that of the past, which is all that an allocator can go by; the present only
-    # says what came of it.
-    by_class = table.groupby(classify(table["rate"]))
+    table = _known_visits(frame, window)
+    by_class = table.groupby("class")
     summary = by_class[["rollouts", "mixed"]].mean()
     summary.insert(0, "visits", by_class.size() / len(table))
     summary.insert(2, "spent", by_class["rollouts"].sum() / table["rollouts"].sum())
     return summary.reindex(list(CLASSES))
+
+
+def spending_by_visit(frame: pd.DataFrame, window: int = 16) -> pd.DataFrame:
+    """Rollouts that problems get at each visit, by what was known of them before it.
+
+    Parameters
+    ----------
+    frame, window
+        As for `spending`.
+
+    Returns
+    -------
+    DataFrame (visits from 1 on x `difficulty.CLASSES`)
+        Mean rollouts of a visit; NaN where no problem of a class was visited.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), figure 16.
+    """
+    table = _known_visits(frame, window)
+    by_visit = table.pivot_table(index="visit", columns="class", values="rollouts")
+    return by_visit.reindex(columns=list(CLASSES)).rename_axis(columns=None)
+
+
+def largest_loads(counts: Any, workers: int, rng: np.random.Generator) -> dict[str, float]:
+    """How uneven the rollouts of a round are over workers, by how they are dealt out.
+
+    Parameters
+    ----------
+    counts : (P,) rollouts of each problem
+    workers : int
+    rng : numpy.random.Generator
+        Shuffles the rollouts.
+
+    Returns
+    -------
+    dict from name to the largest load of a worker over the mean load
+        "blocks": equally many problems, in their order, as uniform budgets allow. "problems":
+        whole problems by Karmarkar and Karp's method. "rollouts": single rollouts, shuffled.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), appendix C.
+
+    Examples
+    --------
+    >>> largest_loads([6, 1, 1, 4], 2, np.random.default_rng(0))
+    {'blocks': 1.1666666666666667, 'problems': 1.0, 'rollouts': 1.0}
+    """
+    counts = np.asarray(counts)
+    ways = {
+        "blocks": np.array_split(np.arange(len(counts)), workers),
+        "problems": balance(counts, workers),
+    }
+    loads = {name: [counts[part].sum() for part in parts] for name, parts in ways.items()}
+    loads["rollouts"] = [len(part) for part in jobs(counts, workers, rng=rng)]
+    return {name: float(np.max(load) / np.mean(load)) for name, load in loads.items()}
+
+
+def _known_visits(frame: pd.DataFrame, window: int) -> pd.DataFrame:
+    """All visits but first ones: visit, rollouts, mixed, and the class that the problem had."""
+    rows = []
+    for visit, past, present in past_and_present(frame, window):
+        rows.append((visit, past.mean(), len(present), 0 < present.mean() < 1))
+    table = pd.DataFrame(rows, columns=["visit", "rate", "rollouts", "mixed"])
+    # The class is that of the past, which is all that an allocator can go by; the present only
+    # says what came of it.
+    return table.assign(**{"class": classify(table["rate"])})
