@@ -6,9 +6,11 @@ package: versions come from the installed metadata, GPUs from nvidia-smi.
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +61,9 @@ def report(
     Returns
     -------
     dict
-        machine, packages, lab, obstacles, can_run and, with a model, model. `can_run` is also
-        False where the lab would load the model and it takes more than `memory.SHARE` of the room.
+        machine, packages, lab, obstacles, notes, can_run and, with a model, model. `can_run` is
+        also False where the lab would load the model and it takes more than `memory.SHARE` of the
+        room.
     """
     one_of("engine", engine, ("transformers", "vllm"))
     in_8_bits = options.get("optimizer_bits", 32) == 8
@@ -71,6 +74,7 @@ def report(
         "packages": packages(),
         "lab": lab,
         "obstacles": problems,
+        "notes": notes(lab),
     }
     if model is not None:
         largest = max((gpu["bytes"] for gpu in here["gpus"]), default=0)
@@ -146,10 +150,41 @@ def obstacles(
     return [line for line in lines if line]
 
 
+def notes(lab: str) -> list[str]:
+    """What is good to know of a lab here and keeps it from nothing, one line each."""
+    built_for = _cuda_of_xformers()
+    needed_for = _cuda_of_torch()
+    if lab != "unsloth" or built_for in (None, needed_for):
+        return []
+    version = installed_version("xformers")
+    return [
+        f"xformers {version} is built for CUDA {built_for} and torch for CUDA {needed_for}: "
+        "Unsloth cannot load it and takes PyTorch's attention; nothing has to be done"
+    ]
+
+
+def _cuda_of_xformers() -> int | None:
+    """The major version of CUDA that xformers was compiled for; None where it does not say."""
+    found = find_spec("xformers")
+    if found is None or found.origin is None:
+        return None
+    try:
+        # Its wheels carry what they were built with. 1208 is CUDA 12.8.
+        built = json.loads((Path(found.origin).parent / "cpp_lib.json").read_text())
+        return int(built["version"]["cuda"]) // 100
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _cuda_of_torch() -> int:
+    """The major version of CUDA of torch. A build for CUDA 13, as of our pins, does not name it."""
+    return 12 if "+cu12" in (installed_version("torch") or "") else 13
+
+
 def _old_driver() -> str | None:
     """What is wrong with the NVIDIA driver; None where nothing is, or none can be seen."""
     # A build of torch for CUDA 12 is content with an older driver.
-    if "+cu12" in (installed_version("torch") or ""):
+    if _cuda_of_torch() == 12:
         return None
     for gpu in machine.gpus():
         major = gpu["driver"].partition(".")[0]
@@ -267,6 +302,7 @@ def text(told: dict[str, Any]) -> str:
     verdict = "can run here" if told["can_run"] else "cannot run here"
     lines += ["", f"lab {told['lab']}: {verdict}"]
     lines += [f"  {line}" for line in told["obstacles"]]
+    lines += [f"  note: {line}" for line in told["notes"]]
     return "\n".join(lines)
 
 
