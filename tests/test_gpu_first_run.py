@@ -1,16 +1,20 @@
 """The first GPU run, on the CPU with a model that is made in seconds: parts, pieces and report."""
 
 import json
+from pathlib import Path
 
+import nbformat
+import numpy as np
 import pandas as pd
 import pytest
+from IPython.display import SVG, Markdown
 
 pytest.importorskip("trl", reason="trl is not installed (pip install -e '.[trl]')")
 pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
 
 import workbench as wb
 from examples.gpu_first_run import __main__ as first_run
-from examples.gpu_first_run import subject
+from examples.gpu_first_run import report, subject
 from examples.gpu_first_run.settings import MORE_TO_DO, PARTS
 from workbench.policies import memory
 
@@ -19,6 +23,52 @@ TINY = [
     *("--problems-per-round", "2", "--sampled", "4", "--kept", "2"),
     *("--new-tokens", "8", "--lora-rank", "2"),
 ]
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def notebook(folder):
+    """What the cells of 09_gpu that read a first run define and show, for the files in a folder."""
+    shown = []
+    names = {"display": lambda *values: shown.extend(values)}
+    for cell in nbformat.read(ROOT / "notebooks/09_gpu.ipynb", as_version=4).cells:
+        if "labs.unsloth(" in cell.source:
+            break
+        if cell.cell_type == "code":
+            exec(compile(cell.source, "09_gpu", "exec"), names)
+        if "folder" in names and "place" not in names:
+            names["folder"] = str(folder)
+    return names, shown
+
+
+def notebook_shows(out, table):
+    """The notebook has every number of the table, and says that none of them is of a GPU."""
+    names, shown = notebook(out)
+    assert names["missing"] == {} and names["lines"] == []
+    assert "made without a GPU" in names["state"]
+    titles = [value.data for value in shown if isinstance(value, Markdown)]
+    assert [title.strip("*") for title in titles[: len(names["GROUPS"])]] == list(names["GROUPS"])
+    frames = pd.concat([value for value in shown if isinstance(value, pd.DataFrame)])
+    assert frames.columns.tolist() == ["grpo", "pods", "trl"]
+    left_out = {"a rollout sampled [s]", "a rollout trained [s]", "sampling's share"}
+    assert set(frames.index) == set(table.columns[table.notna().any()]) - left_out
+    assert frames.loc["response tokens/s", "trl"] == f"{table.loc['trl', 'response tokens/s']:.4g}"
+    assert "The price of sampling" in titles[-1]
+    assert isinstance(shown[-1], SVG)
+
+
+def test_the_notebook_says_what_is_missing(out, capsys):
+    (out / "logs").mkdir(parents=True)
+    (out / "logs" / "grpo.failed").write_text("loading\nRuntimeError: out of memory\n")
+    (out / "doctor.json").write_text("{}")
+    names, shown = notebook(out)
+    assert shown == []
+    assert "No GPU record is there yet" in names["state"]
+    assert list(names["missing"]) == [name for name in names["LEFT"] if name != "doctor.json"]
+    assert "- The part `grpo` has failed: `RuntimeError: out of memory`" in names["lines"]
+    said = capsys.readouterr().out
+    assert "no first run" in said and "no report" in said and "no figure" in said
 
 
 @pytest.fixture
@@ -32,7 +82,8 @@ def test_a_first_run_in_pieces_ends_with_records_and_a_report(out, capsys, monke
     monkeypatch.setattr(first_run, "SHORTEST", 600)
     assert first_run.main([*tiny, "--seconds", "-1"]) == MORE_TO_DO
     assert "Nothing has been run yet" in (out / "report.md").read_text()
-    assert first_run.main([*tiny, "--seconds", "600"]) == 0
+    # Far more than it takes, so that a busy machine changes nothing.
+    assert first_run.main([*tiny, "--seconds", "6000"]) == 0
     for part in PARTS:
         assert (out / "logs" / f"{part}.done").is_file(), part
     for name in ("grpo", "pods"):
@@ -42,14 +93,20 @@ def test_a_first_run_in_pieces_ends_with_records_and_a_report(out, capsys, monke
     assert table.index.tolist() == ["grpo", "pods", "trl"]
     assert (table["rounds"] == 2).all()
     assert (table["seconds a round"] > 0).all()
-    assert (table.loc[["grpo", "pods"], "sampled tokens/s"] > 0).all()
-    report = (out / "report.md").read_text()
-    assert "none: this ran on a CPU" in report
-    assert "made here: qwen2" in report
+    ours = table.loc[["grpo", "pods"]]
+    assert (ours["sampled tokens/s"] > 0).all()
+    assert (table["response tokens/s"] > 0).all()
+    assert (ours["response tokens/s"] < ours["sampled tokens/s"]).all()
+    price = ours["trained tokens/s"] / ours["sampled tokens/s"]
+    assert np.allclose(ours["price of sampling"], price.where(price > 0), equal_nan=True)
+    page = (out / "report.md").read_text()
+    assert "none: this ran on a CPU" in page
+    assert "made here: qwen2" in page
     assert (out / "phases.svg").stat().st_size > 1000
+    notebook_shows(out, table)
     # What is done is not done again.
     before = (out / "trl.json").stat().st_mtime_ns
-    assert first_run.main([*tiny, "--seconds", "600"]) == 0
+    assert first_run.main([*tiny, "--seconds", "6000"]) == 0
     assert (out / "trl.json").stat().st_mtime_ns == before
 
 
@@ -71,6 +128,16 @@ def test_a_part_that_fails_is_named_in_the_report_and_the_others_run(out, monkey
     assert asked == list(PARTS)
     assert "**grpo has failed:** `RuntimeError: out of memory`" in (out / "report.md").read_text()
     assert not (out / "logs" / "grpo.done").exists()
+
+
+def test_a_run_that_trained_on_nothing_has_no_price_of_sampling():
+    names = ["a rollout sampled [s]", "a rollout trained [s]"]
+    table = pd.DataFrame([[0.5, float("nan")]], ["pods"], names)
+    assert "none, since PODS had no rollout with a gradient" in report.price(table)
+    table.loc["pods", "a rollout trained [s]"] = 2.0
+    told = report.price(table)
+    assert "0.5 s on a rollout that it samples and 2 s on one that it trains on" in told
+    assert told.endswith("a ratio of 0.25.")
 
 
 @pytest.mark.parametrize("size, parameters", [("qwen2", 111_000_000), ("smollm2", 134_515_008)])

@@ -5,6 +5,7 @@ Everything on it is read from the records and from what the other parts have wri
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 import pandas as pd
@@ -42,17 +43,25 @@ def summary(settings: Settings, name: str, record: Any) -> dict[str, Any]:
     late = rounds.iloc[WARM_UP:] if len(rounds) > WARM_UP else rounds
     peaks = read(settings.file(f"memory-{name}")) or {}
     accuracy = record.accuracy()["accuracy"]
+    sampled_a_second = late["tokens_sampled"].sum() / late["seconds_generate"].sum()
+    trained_a_second = late["tokens_trained"].sum() / late["seconds_update"].sum()
     numbers = {
         "rounds": len(rounds),
         "seconds a round": late["seconds"].mean(),
-        "sampled tokens/s": late["tokens_sampled"].sum() / late["seconds_generate"].sum(),
-        "trained tokens/s": late["tokens_trained"].sum() / late["seconds_update"].sum(),
+        # Of whole rounds, which is all that TRL tells, to be compared with it.
+        "response tokens/s": (late["rollouts"] * late["length"]).sum() / late["seconds"].sum(),
+        "sampled tokens/s": sampled_a_second,
+        "trained tokens/s": trained_a_second,
+        # A sampled token over a trained one, in seconds, as `analysis.cost` has it. Where all
+        # advantages were 0 nothing was trained, and there is no price.
+        "price of sampling": trained_a_second / sampled_a_second or nan,
         **{f"{phase} [s]": late[f"seconds_{phase}"].mean() for phase in PHASES if has(late, phase)},
         "a rollout sampled [s]": late["seconds_generate"].sum() / late["rollouts"].sum(),
+        "a rollout trained [s]": late["seconds_update"].sum() / (late["trained"].sum() or nan),
         "sampling's share": late["seconds_generate"].sum() / late["seconds"].sum(),
         "reward": late["reward"].mean(),
-        "accuracy first": accuracy.iloc[0] if len(accuracy) else float("nan"),
-        "accuracy last": accuracy.iloc[-1] if len(accuracy) else float("nan"),
+        "accuracy first": accuracy.iloc[0] if len(accuracy) else nan,
+        "accuracy last": accuracy.iloc[-1] if len(accuracy) else nan,
         **in_gb(peaks),
     }
     if "sampler_gap" in late:
@@ -63,7 +72,7 @@ def summary(settings: Settings, name: str, record: Any) -> dict[str, Any]:
 def summary_of_trl(settings: Settings, beside: dict[str, Any]) -> dict[str, Any]:
     """The numbers of TRL's trainer, means over its steps after the first.
 
-    It tells no seconds of sampling alone, so its tokens a second are those of whole steps.
+    It tells no seconds of sampling alone, and its tokens a second are those of whole steps.
     """
     steps = pd.DataFrame(beside["steps"])
     late = steps.iloc[WARM_UP:] if len(steps) > WARM_UP else steps
@@ -71,7 +80,7 @@ def summary_of_trl(settings: Settings, beside: dict[str, Any]) -> dict[str, Any]
     return {
         "rounds": len(steps),
         "seconds a round": late["seconds"].mean(),
-        "tokens of a step/s": rows * late["length"].sum() / late["seconds"].sum(),
+        "response tokens/s": rows * late["length"].sum() / late["seconds"].sum(),
         "reward": late["reward"].mean(),
         **in_gb(beside["memory"]),
     }
@@ -147,15 +156,16 @@ def page(settings: Settings, table: pd.DataFrame) -> str:
     for part, text in failures(settings).items():
         lines += ["", f"**{part} has failed:** `{text}`"]
     if "grpo" in table.index and "pods" in table.index:
-        lines += ["", price(settings, table)]
+        lines += ["", price(table)]
     return "\n".join(lines) + "\n"
 
 
-def price(settings: Settings, table: pd.DataFrame) -> str:
+def price(table: pd.DataFrame) -> str:
     """One sentence on what sampling costs in comparison with training."""
     sampling = table.loc["pods", "a rollout sampled [s]"]
-    trained = settings.kept * settings.problems_per_round
-    update = table.loc["pods", "update [s]"] / trained
+    update = table.loc["pods", "a rollout trained [s]"]
+    if pd.isna(update):
+        return "The price of sampling: none, since PODS had no rollout with a gradient to train on."
     return (
         f"The price of sampling: PODS spends {sampling:.4g} s on a rollout that it samples and "
         f"{update:.4g} s on one that it trains on, a ratio of {sampling / update:.3g}."
