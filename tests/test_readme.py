@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
+from workbench.analysis import verdicts
 from workbench.utils.names import MORE_PAPERS, PAPERS
 
 ROOT = Path(__file__).parent.parent
@@ -92,6 +93,13 @@ def test_the_table_of_methods_is_that_of_the_papers():
     assert [cells[0].strip("`") for cells in rows("The methods")[: len(PAPERS)]] == list(PAPERS)
     assert "More than twenty further methods" in README
     assert len(MORE_PAPERS) > 20
+
+
+def test_the_table_of_claims_is_that_of_the_verdicts():
+    found = verdicts.read(ROOT / "data" / "verdicts.csv")
+    assert verdicts.markdown(found) in part("What came out"), (
+        "print the table anew, as CONTRIBUTING.md says"
+    )
 
 
 def test_every_notebook_is_listed():
