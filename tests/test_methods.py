@@ -192,10 +192,13 @@ class TestCorrectResponses:
     """On hand-made groups of one problem, one of eight rows replaced."""
 
     @staticmethod
-    def joined(mode, policy):
-        slot = CorrectResponses(mode)
+    def sampled(policy):
         sampling = wb.policies.Sampling(max_new_tokens=12)
-        sampled = policy.generate(["1+2="] * 2, [1, 8], sampling, seed=3)
+        return policy.generate(["1+2="] * 2, [1, 8], sampling, seed=3)
+
+    def joined(self, mode, policy, sampled=None):
+        slot = CorrectResponses(mode)
+        sampled = self.sampled(policy) if sampled is None else sampled
         sampled = sampled.assign(problem=np.array(["p"] * 9), gradient=np.ones(9, bool))
         solved = sampled.take([0]).assign(correct=[True], reward=[1.0], round=[1])
         slot.feedback(solved, Context(round=1))
@@ -233,15 +236,18 @@ class TestCorrectResponses:
     def test_probabilities_are_of_the_right_policy(self, policy):
         import torch
 
-        direct, _ = self.joined("direct", policy)
-        sampled_with = direct.old_logprobs[8]
+        # The same responses both times, so that nothing but the policy differs.
+        sampled = self.sampled(policy)
+        direct, _ = self.joined("direct", policy, sampled)
+        length = int(direct.lengths[8])
+        sampled_with = direct.old_logprobs[8][:length]
         with torch.no_grad():
             for p in policy.parameters():
                 p.add_(0.05 * torch.randn_like(p))
-        rollouts, _ = self.joined("recompute", policy)
+        rollouts, _ = self.joined("recompute", policy, sampled)
         with torch.no_grad():
-            now = policy.logprobs(rollouts.take([8])).numpy()[0]
-        assert rollouts.old_logprobs[8] == pytest.approx(now, abs=1e-5)
+            now = policy.logprobs(rollouts.take([8])).numpy()[0][:length]
+        assert rollouts.old_logprobs[8][:length] == pytest.approx(now, abs=1e-5)
         assert np.abs(sampled_with - now).max() > 1e-3
 
     def test_capacity_drops_the_oldest_and_state_comes_back(self):
