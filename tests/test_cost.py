@@ -95,6 +95,8 @@ class TestOwnPrice:
             OwnPrice().per_round(self.table().assign(tokens_trained=0))
         with pytest.raises(ValueError, match="bill='all'"):
             OwnPrice(bill="all")
+        with pytest.raises(ValueError, match="200 tokens sampled in 0 seconds"):
+            cost.update_time(self.table().assign(seconds_generate=0))
 
 
 class TestBreakEven:

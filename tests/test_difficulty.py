@@ -123,7 +123,9 @@ class TestWhereProblemsEnd:
 
     def test_a_longer_run_is_cut_where_the_shorter_one_ends(self):
         """In round 3 of the longer run both problems are solved; the shorter one has two rounds."""
-        longer = pd.concat([EVEN, frame(("a", 3, "1111"), ("b", 3, "1111"))])
+        # A third problem is drawn only then, and has neither a first nor a last visit before.
+        third = frame(("a", 3, "1111"), ("b", 3, "1111"), ("c", 3, "1111"))
+        longer = pd.concat([EVEN, third])
         frames = {"longer": {0: longer, 1: longer}, "shorter": {1: EVEN}}
         cut = difficulty.common_rounds(frames)
         assert cut["longer"][1]["round"].max() == 2

@@ -121,7 +121,10 @@ class OwnPrice:
         return "time of sampling and training, in trained tokens"
 
     def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
-        """What each row of a record's rounds table cost, (rounds,) float64."""
+        """What each row of a record's rounds table cost, (rounds,) float64.
+
+        The table has to be that of the whole run, over which the price is measured.
+        """
         price = _price(rounds, "seconds", self.bill)
         return CostModel(price, self.bill).per_round(rounds)
 
@@ -200,14 +203,25 @@ def update_time(rounds: pd.DataFrame) -> np.ndarray:
     -------
     (rounds,) float64
 
+    Raises
+    ------
+    ValueError
+        For a run that sampled nothing, or in no time.
+
     Examples
     --------
     >>> columns = {"tokens_sampled": [50, 50], "seconds_generate": [1, 1], "seconds_update": [2, 4]}
     >>> update_time(pd.DataFrame(columns))
     array([100., 200.])
     """
-    speed = rounds["tokens_sampled"].sum() / rounds["seconds_generate"].sum()
-    return rounds["seconds_update"].to_numpy(dtype=float) * speed
+    sampled = rounds["tokens_sampled"].sum()
+    generating = rounds["seconds_generate"].sum()
+    if not min(sampled, generating) > 0:
+        raise ValueError(
+            f"{sampled:g} tokens sampled in {generating:g} seconds; both must be above 0 to have a "
+            "speed of sampling"
+        )
+    return rounds["seconds_update"].to_numpy(dtype=float) * (sampled / generating)
 
 
 # Pure functions: tokens in, prices out

@@ -283,6 +283,8 @@ def final(frames: Frames, equal: bool = False) -> pd.DataFrame:
         the share that is so at the last.
     """
     rows = {}
+    # First and last visits are of the same rounds.
+    frames = common_rounds(frames)
     for label, by_seed in last_rates(frames, equal).items():
         for seed, last in by_seed.items():
             first = visit_rates(frames[label][seed], 0)
@@ -311,6 +313,8 @@ def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
         Means over seeds.
     """
     matrices = {}
+    # First and last visits are of the same rounds.
+    frames = common_rounds(frames)
     for label, by_seed in last_rates(frames, equal).items():
         tables = []
         for seed, last in by_seed.items():

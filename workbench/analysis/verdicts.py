@@ -268,7 +268,13 @@ def write(frame: pd.DataFrame, path: Any) -> None:
 
 
 def read(path: Any) -> pd.DataFrame:
-    """The table that `write` has written, such as "data/verdicts.csv"."""
+    """The table of `judge` that `write` has written.
+
+    Parameters
+    ----------
+    path : path
+        Such as "data/verdicts.csv".
+    """
     texts = ["paper", "claim", "place", "published", "verdict", "verdict_holm"]
     # Cells that are texts stay as they were written: "+2" is not the number 2, and an empty cell
     # is an empty text.
@@ -283,7 +289,7 @@ def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     Parameters
     ----------
     frame : DataFrame
-        Of `judge`, or of `read`.
+        Of `judge` or `read`.
     digits : int
         Decimals of `here`.
     """
