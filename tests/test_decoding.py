@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbench.policies import Sampling, decoding, merged
+from workbench.policies import transformers as transformers_policy
 from workbench.policies.decoding import draw_tokens, inverse_cdf, restrict
 from workbench.policies.transformers import TransformersPolicy
+from workbench.rollouts import Ragged
 
 
 def built(family, attn_implementation="sdpa", **settings):
@@ -112,6 +114,82 @@ def test_merged_weights_and_the_cache_of_transformers_draw_the_same():
     assert responses(fast) == responses(slow)
     assert np.allclose(fast.old_logprobs.values, slow.old_logprobs.values, atol=1e-4)
     assert np.allclose(fast.token_entropy.values, slow.token_entropy.values, atol=1e-4)
+
+
+class Counting(merged.MergedDecoder):
+    """A decoder that counts the rows of all steps."""
+
+    steps = 0
+
+    def advance(self, tokens):
+        Counting.steps += len(tokens)
+        return super().advance(tokens)
+
+
+@pytest.mark.parametrize("kind", ["the tiny model", *MERGED])
+def test_sharing_prefixes_draws_the_same_with_fewer_rows(kind, monkeypatch):
+    monkeypatch.setattr(transformers_policy, "MergedDecoder", Counting)
+    if kind == "the tiny model":
+        policy = shaken(tiny_policy())
+    else:
+        family, settings = MERGED[kind]
+        policy = built(family, **settings)
+    counts = [12, 0, 30, 1, 7, 20]
+    # Some tokens are drawn by several responses and some by one alone.
+    sampling = Sampling(temperature=0.7, max_new_tokens=90)
+    drawn = {}
+    for policy.share_prefixes in (False, True):
+        Counting.steps = 0
+        rollouts = policy.generate(PROMPTS, counts, sampling, seed=4)
+        drawn[policy.share_prefixes] = rollouts, Counting.steps
+    (apart, rows_apart), (shared, rows_shared) = drawn[False], drawn[True]
+    assert responses(apart) == responses(shared)
+    assert np.array_equal(apart.truncated, shared.truncated)
+    assert np.allclose(apart.old_logprobs.values, shared.old_logprobs.values, atol=1e-5)
+    assert np.allclose(apart.token_entropy.values, shared.token_entropy.values, atol=1e-5)
+    # One row a distinct prefix is computed: of every response the prompt with its first token, with
+    # its first two tokens and so on up to the last but one.
+    prefixes = {
+        (problem, tuple(response[:length]))
+        for problem, response in zip(shared.problem, responses(shared))
+        for length in range(1, len(response))
+    }
+    assert rows_shared == len(prefixes) < rows_apart
+
+
+def test_without_merged_weights_prefixes_are_not_shared():
+    policy = shaken(tiny_policy())
+    policy.merges = False
+    apart = policy.generate(PROMPTS, [5] * 6, SAMPLING, seed=4)
+    policy.share_prefixes = True
+    assert responses(policy.generate(PROMPTS, [5] * 6, SAMPLING, seed=4)) == responses(apart)
+
+
+@given(st.data())
+def test_branching_copies_what_was_asked_for(data):
+    """Rows hold their own number, so that a copy says which row it came from."""
+    policy = tiny_policy()
+    with torch.inference_mode():
+        decoder, _ = policy._prefill(Ragged.of([[1], [1, 1], [1, 1, 1]], np.int32), merged=True)
+        decoder.spread(np.arange(3))
+        for part in (decoder.keys, decoder.values):
+            part.copy_(torch.arange(3.0)[:, None, None, None].expand(part.shape[1:]))
+        decoder.positions[:] = torch.arange(3)
+        names = np.arange(3)
+        for _ in range(data.draw(st.integers(1, 4))):
+            size = len(names)
+            children = np.array(
+                data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+            )
+            if not children.any():
+                children[0] = 1
+            order = decoder.branch(children)
+            assert sorted(order) == np.repeat(np.arange(size), children).tolist()
+            names = names[order]
+            for part in decoder._used():
+                held = part.numpy().transpose(1, 0, 2, 3, 4).reshape(len(order), -1)
+                assert (held == names[:, None]).all()
+            assert decoder.positions[: decoder.rows].tolist() == names.tolist()
 
 
 def test_a_model_in_another_precision_is_not_merged():

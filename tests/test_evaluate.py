@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from workbench.evaluation import evaluate
+from workbench.policies import Sampling
 from workbench.problems import arithmetic
 from workbench.verifiers import Math
 
@@ -29,6 +30,22 @@ def test_draws_do_not_depend_on_the_other_problems(policy):
         whole = evaluate(policy, PROBLEMS, verifier, k=4)
         part = evaluate(policy, list(PROBLEMS)[5:], verifier, k=4)
     assert np.array_equal(whole["correct"][5:], part["correct"])
+
+
+def test_an_evaluation_shares_prefixes_and_a_round_does_not(policy, monkeypatch):
+    """Seconds of rounds are compared, so they are of responses that are computed one by one."""
+    seen = []
+    generate = type(policy).generate
+
+    def watched(self, *arguments):
+        seen.append(self.share_prefixes)
+        return generate(self, *arguments)
+
+    monkeypatch.setattr(type(policy), "generate", watched)
+    with Math(boxed=True) as verifier:
+        evaluate(policy, PROBLEMS, verifier, k=4)
+    policy.generate(list(PROBLEMS), [1] * len(PROBLEMS), Sampling(), 0)
+    assert seen == [True, True, False]
 
 
 @pytest.mark.parametrize(

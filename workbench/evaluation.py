@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,24 @@ def _answers(
     # The seed depends on the problem and not on its place in the list, so a problem meets the same
     # draws in any set of problems.
     seeds = [derive(seed, "evaluate", problem.id) for problem in problems]
-    rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
+    with _sharing_prefixes(policy):
+        rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
     scores = checked_scores(verifier, list(rollouts.text), list(rollouts.answer))
     return rollouts, scores.correct
+
+
+@contextmanager
+def _sharing_prefixes(policy: Any) -> Iterator[None]:
+    """Let a policy compute equal beginnings of responses once, if it is one that can.
+
+    What an evaluation costs is no part of any comparison, so only its result counts here.
+    """
+    if not hasattr(policy, "share_prefixes"):
+        yield
+        return
+    before = policy.share_prefixes
+    policy.share_prefixes = True
+    try:
+        yield
+    finally:
+        policy.share_prefixes = before

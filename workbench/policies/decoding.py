@@ -82,9 +82,11 @@ class Decoder(Protocol):
         """Logits (R, V) after one more token (R,) in every row."""
         ...
 
-    def keep(self, going: np.ndarray) -> np.ndarray:
-        """Drop the rows that are not `going` (R,) bool; returns which of the old rows are left, in
-        their new order.
+    def branch(self, children: np.ndarray) -> np.ndarray:
+        """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
+
+        Returns which of the old rows each new row is a copy of, (R',). Their order is the
+        decoder's choice.
         """
         ...
 
@@ -122,68 +124,94 @@ class CachedDecoder:
         self.positions = self.positions + 1
         return self.policy.head(states[:, -1])
 
-    def keep(self, going: np.ndarray) -> np.ndarray:
+    def branch(self, children: np.ndarray) -> np.ndarray:
         """See `Decoder`."""
-        left = np.flatnonzero(going)
-        self.spread(left)
-        return left
+        order = np.repeat(np.arange(len(children)), children)
+        self.spread(order)
+        return order
 
 
 def sample(
     decoder: Decoder,
     logits: torch.Tensor,
+    owner: np.ndarray,
     uniforms: np.ndarray,
     sampling: Sampling,
     ends: Callable[[np.ndarray, np.ndarray, int], np.ndarray],
+    share_prefixes: bool = False,
 ) -> Drawn:
-    """Draw one response in each row of a decoder that holds the prompts.
+    """Draw N responses with a decoder that holds their prompts.
 
     Parameters
     ----------
     decoder : Decoder
+        Its R rows hold prompts.
     logits : (R, V) tensor
-        Of each row's first token.
-    uniforms : (R, T)
-        One number from [0, 1) for each token that a row may draw. A row's tokens depend on its own
-        numbers only, whatever else is in the batch.
+        Of the first token after each row.
+    owner : (N,)
+        The row that each response goes on from.
+    uniforms : (N, T)
+        One number from [0, 1) for each token that a response may draw. The tokens of a response
+        depend on its own numbers only, whatever else is in the batch.
     sampling : Sampling
     ends : function
-        ends(tokens, rows, step) says which of the rows (r,) of all tokens (R, T) end with the token
-        of that step, (r,) bool.
+        ends(tokens, responses, step) says which of the responses (n,) of all tokens (N, T) end with
+        the token of that step, (n,) bool.
+    share_prefixes : bool
+        Keep one row for all responses that have drawn the same tokens so far. Each response has a
+        row of its own otherwise, and `owner` must name each row once.
     """
     size, width = uniforms.shape
     drawn = Drawn.empty(size, width)
-    rows = np.arange(size)  # which response stands in each row of the batch
-    going = np.ones(size, dtype=bool)  # which rows of the batch have not ended
-    # Each pass draws a token in every row of the batch, notes those of the rows that go on, and
-    # drops rows that have ended where that pays.
+    going = np.arange(size)  # the responses that have not ended
+    row_of = owner  # the decoder's row of each of them
+    # Each pass draws a token for every response that goes on, and then tells the decoder which rows
+    # are still needed, and what comes next in each of them.
     for step in range(width):
-        of_step = torch.as_tensor(uniforms[rows, step], device=logits.device)
-        tokens, logprobs, entropies = draw_tokens(logits.float(), of_step, sampling)
-        # An ended row that is still in the batch keeps drawing, and what it draws is thrown away.
-        alive = rows[going]
-        drawn.tokens[alive, step] = tokens.cpu().numpy()[going]
-        drawn.logprobs[alive, step] = logprobs.cpu().numpy()[going]
-        drawn.entropies[alive, step] = entropies.cpu().numpy()[going]
-        drawn.lengths[alive] += 1
+        of_step = torch.as_tensor(uniforms[going, step], device=logits.device)
+        of_response = logits[torch.as_tensor(row_of, device=logits.device)].float()
+        tokens, logprobs, entropies = draw_tokens(of_response, of_step, sampling)
+        chosen = tokens.cpu().numpy()
+        drawn.tokens[going, step] = chosen
+        drawn.logprobs[going, step] = logprobs.cpu().numpy()
+        drawn.entropies[going, step] = entropies.cpu().numpy()
+        drawn.lengths[going] += 1
 
-        ended = ends(drawn.tokens, alive, step)
-        drawn.truncated[alive[ended]] = False
-        going[going] = ~ended
-        left = np.count_nonzero(going)
-        if not left or step + 1 == width:
+        ended = ends(drawn.tokens, going, step)
+        drawn.truncated[going[ended]] = False
+        going, row_of, chosen = going[~ended], row_of[~ended], chosen[~ended]
+        if not len(going) or step + 1 == width:
             break
-        # A decoder that copies its whole cache waits until enough rows have ended.
-        worth_it = decoder.compacts_at_once or left < WORTH_COPYING * len(going)
-        if worth_it and left < len(going):
-            # The decoder may change the order of the rows, so everything that goes by row follows
-            # it.
-            kept = decoder.keep(going)
-            rows = rows[kept]
-            going = going[kept]
-            tokens = tokens[torch.as_tensor(kept, device=tokens.device)]
-        logits = decoder.advance(tokens)
+        row_of, rows = _next_rows(decoder, row_of, chosen, len(logits), share_prefixes)
+        # A row that has ended and is still there goes on with any token: nobody reads what follows.
+        newest = np.zeros(rows, dtype=np.int64)
+        newest[row_of] = chosen
+        logits = decoder.advance(torch.as_tensor(newest, device=logits.device))
     return drawn
+
+
+def _next_rows(
+    decoder: Decoder, row_of: np.ndarray, tokens: np.ndarray, rows: int, share_prefixes: bool
+) -> tuple[np.ndarray, int]:
+    """Let a decoder of R rows drop those that nobody needs and copy those whose responses part.
+
+    row_of (n,) is the row of each response that goes on, tokens (n,) what each of them has drawn.
+    Returns the rows (n,) after that, and how many there are.
+    """
+    if share_prefixes:
+        # Responses of one row that have drawn the same token stay together.
+        branches = row_of * (tokens.max() + 1) + tokens
+    else:
+        branches = row_of
+        # A decoder that copies its whole cache waits until enough rows have ended.
+        waits = not decoder.compacts_at_once and len(row_of) >= WORTH_COPYING * rows
+        if waits or len(row_of) == rows:
+            return row_of, rows
+    _, first, branch_of = np.unique(branches, return_index=True, return_inverse=True)
+    # The branches are sorted by the row that they come from, so sorting the decoder's order by the
+    # same brings each branch to its new row.
+    order = decoder.branch(np.bincount(row_of[first], minlength=rows))
+    return np.argsort(order, kind="stable")[branch_of], len(order)
 
 
 def draw_tokens(

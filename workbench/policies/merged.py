@@ -7,7 +7,7 @@ launching small operations and on copying the cache. This decoder therefore
 - folds the weights of the norms into the products that follow them,
 - rotates queries and keys by one complex multiplication,
 - writes keys and values into a cache that is allocated once, and
-- moves the last rows of the batch to the places of rows that have ended, so that the cache is never
+- moves the last rows of the batch to the places of rows that have ended, so that the cache is not
   copied as a whole.
 
 It covers the family of Llama, Mistral, Qwen2 and Qwen3 in float32 on a CPU, with or without a LoRA
@@ -84,12 +84,13 @@ class MergedDecoder:
         # The prompts' keys come from the model's own forward pass, so their dimensions are put into
         # the order of the merged weights. Values are never rotated and keep theirs.
         order = _pairs(self.head)
-        # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped.
+        # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped. There
+        # may be room for more rows than are in use, and for more places.
         self.keys = torch.stack([layer.keys[..., order] for layer in cache.layers])
         if self.by_dimension:
             self.keys = self.keys.mT.contiguous()
         self.values = torch.stack([layer.values for layer in cache.layers])
-        self.filled = mask.shape[1]  # places of the cache that are in use
+        self.rows, self.filled = mask.shape  # rows and places of the cache that are in use
         # What is added to the scores of each place: (rows, places).
         self.bias = torch.where(mask.bool(), 0.0, -torch.inf)
         self.positions = mask.sum(1)  # of the next token of each row
@@ -100,18 +101,18 @@ class MergedDecoder:
         rows = torch.as_tensor(rows)
         # From P prompts to R rows: each row gets a copy of its prompt's keys and values, with room
         # for the first tokens. Later the room doubles, so copying costs little in all.
-        self._make_room(self.filled + FIRST_PLACES, rows)
-        self.positions = self.positions[rows]
+        self._make_room(len(rows), self.filled + FIRST_PLACES, rows)
 
     def advance(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (R, V) after one more token in every row."""
         if self.filled == self.values.shape[3]:
-            self._make_room(2 * self.filled, torch.arange(len(tokens)))
+            self._make_room(self.rows, 2 * self.filled, torch.arange(self.rows))
         # The place of the new token counts as filled before the layers run, since a token also
         # attends to itself. Each layer writes its keys and values there before it reads.
         self.filled += 1
-        angles = self.angles.index_select(0, self.positions)[:, None]
-        bias = self.bias[:, None, None, : self.filled]
+        positions = self.positions[: self.rows]
+        angles = self.angles.index_select(0, positions)[:, None]
+        bias = self.bias[: self.rows, None, None, : self.filled]
         # The layers treat (row, kv head) as one batch dimension.
         keys, values = self._used()
         keys = (keys if self.by_dimension else keys.mT).flatten(1, 2)
@@ -119,53 +120,66 @@ class MergedDecoder:
         states = embedding(tokens, self.embedding)
         for layer, its_keys, its_values in zip(self.layers, keys.unbind(), values.unbind()):
             states = layer.forward(states, its_keys, its_values, angles, bias)
-        self.positions = self.positions + 1
+        positions += 1
         return torch.mm(self.norm(states), self.output)
 
-    def keep(self, going: np.ndarray) -> np.ndarray:
-        """Drop the rows that are not `going` (R,) bool; returns which of the old rows are left, in
-        their new order.
+    def branch(self, children: np.ndarray) -> np.ndarray:
+        """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
+
+        Returns which of the old rows each new row is a copy of, (R',).
         """
-        # The rows that go on are to fill the first `size` places. Those that stand there already
-        # stay. Each place of an ended row gets one of the rows that go on from further behind.
-        size = int(going.sum())
+        size = int(children.sum())
         order = np.arange(size)
-        places = np.flatnonzero(~going[:size])
-        order[places] = size + np.flatnonzero(going[size:])
+        # Of each row that goes on, one copy stays where it is if there is such a place afterwards.
+        # The other copies fill the places that are free.
+        stays = children[:size] > 0
+        further = children.copy()
+        further[:size] -= stays
+        free = np.ones(size, dtype=bool)
+        free[: len(stays)] = ~stays
+        places = np.flatnonzero(free)
+        sources = np.repeat(np.arange(len(children)), further)
+        order[places] = sources
+
+        if size > len(self.positions):
+            # With room for twice as many rows, all copies of the whole cache together cost as much
+            # as a few of the last one.
+            self._make_room(2 * size, self.values.shape[3], torch.as_tensor(order))
+            return order
         if len(places):
-            movers = order[places]
+            self.rows = max(size, len(children))
             # NumPy copies a few rows of a large array several times as fast as torch does.
             for part in self._used():
-                part.numpy()[:, places] = part.numpy()[:, movers]
+                part.numpy()[:, places] = part.numpy()[:, sources]
             for column in (self.bias.numpy(), self.positions.numpy()):
-                column[places] = column[movers]
-        self.keys = self.keys[:, :size]
-        self.values = self.values[:, :size]
-        self.bias = self.bias[:size]
-        self.positions = self.positions[:size]
+                column[places] = column[sources]
+        self.rows = size
         return order
 
     def _used(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values at the places in use."""
-        keys = (
-            self.keys[..., : self.filled] if self.by_dimension else self.keys[..., : self.filled, :]
-        )
-        return keys, self.values[..., : self.filled, :]
+        """Keys and values of the rows and places in use."""
+        keys = self.keys[:, : self.rows]
+        keys = keys[..., : self.filled] if self.by_dimension else keys[..., : self.filled, :]
+        return keys, self.values[:, : self.rows, :, : self.filled]
 
-    def _make_room(self, places: int, rows: torch.Tensor) -> None:
-        """A cache of so many places that holds the given rows of the present one."""
+    def _make_room(self, rows: int, places: int, order: torch.Tensor) -> None:
+        """A cache for so many rows and places; it begins with the given rows of the present one."""
         layers, _, heads, _, size = self.values.shape
         present = self._used()
         last = (size, places) if self.by_dimension else (places, size)
-        self.keys = self._empty("keys", layers, len(rows), heads, *last)
-        self.values = self._empty("values", layers, len(rows), heads, places, size)
+        self.keys = self._empty("keys", layers, rows, heads, *last)
+        self.values = self._empty("values", layers, rows, heads, places, size)
+        self.rows = len(order)
         # The old cache may lie in the very memory that `_empty` has handed out again.
         # `index_select` takes a copy of it before anything is written there.
         for part, old in zip(self._used(), present):
-            part.copy_(old.index_select(1, rows))
-        bias = torch.zeros(len(rows), places)
-        bias[:, : self.filled] = self.bias[rows, : self.filled]
+            part.copy_(old.index_select(1, order))
+        bias = torch.zeros(rows, places)
+        bias[: self.rows, : self.filled] = self.bias[order, : self.filled]
         self.bias = bias
+        positions = torch.zeros(rows, dtype=self.positions.dtype)
+        positions[: self.rows] = self.positions[order]
+        self.positions = positions
         # The tables repeat each angle for both halves of a head, so the first half has them all. As
         # complex numbers they turn a pair of dimensions by one multiplication.
         cosine, sine = self.rotary(self.embedding, torch.arange(places)[None])

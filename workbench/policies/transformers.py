@@ -82,6 +82,15 @@ class TransformersPolicy:
     samples_apart = False
     """Whether another program than the trainer samples; an engine does."""
 
+    share_prefixes = False
+    """Whether responses to one prompt are sampled as one row until they draw different tokens.
+
+    Draws and scores are the same up to float rounding. How much it saves depends on how alike the
+    responses are. Of 24 responses of the tiny model to one problem a quarter of the work is left,
+    while a large model's responses part after a few tokens. So evaluation shares prefixes, and the
+    rounds of a run do not: their seconds say what a sampled token costs.
+    """
+
     def __init__(
         self,
         model: Any,
@@ -263,9 +272,16 @@ class TransformersPolicy:
             # Each distinct prompt is computed once for all its responses.
             distinct, prompt_of_row = np.unique(owner, return_inverse=True)
             decoder, logits = self._prefill(prompts.take(distinct), self.merges)
-            decoder.spread(prompt_of_row)
-            logits = logits[torch.as_tensor(prompt_of_row, device=logits.device)]
-            return sample(decoder, logits, uniforms, sampling, ends)
+            # Where a decoder copies its whole cache for every new row, sharing rows does not pay.
+            share_prefixes = self.share_prefixes and decoder.compacts_at_once
+            if share_prefixes:
+                decoder.spread(np.arange(len(distinct)))
+                owner_row = prompt_of_row
+            else:
+                decoder.spread(prompt_of_row)
+                logits = logits[torch.as_tensor(prompt_of_row, device=logits.device)]
+                owner_row = np.arange(len(owner))
+            return sample(decoder, logits, owner_row, uniforms, sampling, ends, share_prefixes)
 
     def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Decoder, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
