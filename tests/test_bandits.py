@@ -85,6 +85,34 @@ class TestRegret:
     def test_a_bandit_without_signal_has_no_regret(self):
         assert not regret(Bandit(reward="none"), "random", 50).any()
 
+    def test_all_arms_together_have_no_regret(self):
+        for policy in ("cbs", "greedy", "random", "oracle"):
+            assert not regret(Bandit(arms=3), policy, 20, choices=3, warmup=5).any(), policy
+
+    def test_several_choices_are_compared_with_as_many_best_arms(self):
+        """Leaving out one arm of three costs the best arm minus the one left out."""
+        bandit = Bandit(arms=3, seed=1)
+        _, truth, _ = bandit.rounds(50)
+        curve = regret(bandit, "random", 50, choices=2)
+        steps = np.diff(curve, prepend=0)
+        left_out = np.sort(truth, axis=1)
+        allowed = left_out - left_out[:, :1]
+        assert (np.abs(steps[:, None] - allowed).min(axis=1) < 1e-12).all()
+        assert curve[-1] > 0
+        assert not regret(bandit, "oracle", 50, choices=2).any()
+
+    def test_k_choices_cost_less_than_k_times_one(self):
+        one, four = (
+            sum(regret(Bandit(seed=seed), "greedy", 200, choices=k)[-1] for seed in range(3))
+            for k in (1, 4)
+        )
+        assert one < four < 4 * one
+
+    @pytest.mark.parametrize("choices", [0, 11, 1.5])
+    def test_bad_choices(self, choices):
+        with pytest.raises(ValueError, match=f"choices={choices}"):
+            regret(Bandit(arms=10), "random", 3, choices=choices)
+
     def test_exponent_by_hand(self):
         rounds = np.arange(1, 401)
         rng = np.random.default_rng(0)

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 from conftest import go, hand_made, same_record, same_weights, small_lab
+from scipy import stats
+from written_records import write
 
 import workbench as wb
 from workbench.advantages import LeaveOneOut, group_normalized
+from workbench.analysis.intervals import holm
+from workbench.analysis.runs import load_all
 from workbench.grpo import mini_batches
 from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Ragged, Rollouts
@@ -278,6 +282,63 @@ class TestScoreCorrelations:
             wb.analysis.cbs.score_correlations(pd.DataFrame({"score": [1.0]}))
         with pytest.raises(ValueError, match="windows=0"):
             wb.analysis.cbs.score_correlations(pd.DataFrame(FRAME), 0)
+
+
+class TestCorrelationSpread:
+    """Records of four scored rollouts a round; a score of the reward itself correlates by 1."""
+
+    @staticmethod
+    def written(path, label, seeds):
+        """seeds: a list with the scores of each seed."""
+        for seed, scores in enumerate(seeds):
+            rows = {
+                "problem": ["p"] * 4,
+                "round": [1] * 4,
+                "age": [0] * 4,
+                "score": scores,
+                "feature_reward": [0.0, 0.0, 1.0, 1.0],
+                "feature_length": [0.0, 1.0, 0.0, 1.0],
+                "feature_age": [0.0] * 4,
+            }
+            write(path, label, seed, rollouts=[4], rows=[rows])
+        return load_all(path)
+
+    def test_settings_that_differ_stand_out_against_their_seeds(self, tmp_path):
+        up = [[0, 0.1, 1, 1.1], [0, 0.2, 1, 1.0], [0.1, 0, 1.2, 1]]
+        down = [[-score for score in scores] for scores in up]
+        self.written(tmp_path, "a", up)
+        groups = self.written(tmp_path, "b", down)
+        mean, deviation, spread = wb.analysis.cbs.correlation_spread(groups)
+        assert mean.loc["a", "reward"] == pytest.approx(-mean.loc["b", "reward"])
+        assert spread.loc["reward", "ratio"] > 10
+        assert spread.loc["reward", "p_holm"] < 0.001
+        assert spread.loc["age"].isna().all(), "it never varies"
+        assert deviation.loc["a", "reward"] == pytest.approx(deviation.loc["b", "reward"])
+
+    def test_it_is_an_analysis_of_variance(self, tmp_path):
+        rng = np.random.default_rng(0)
+        self.written(tmp_path, "a", rng.random((4, 4)).tolist())
+        self.written(tmp_path, "b", rng.random((4, 4)).tolist())
+        groups = self.written(tmp_path, "c", rng.random((4, 4)).tolist())
+        _, _, spread = wb.analysis.cbs.correlation_spread(groups)
+        by_seed = [
+            [wb.analysis.cbs.score_correlations(record.rollouts(), 1) for record in records]
+            for records in groups.values()
+        ]
+        p_values = []
+        for name in ("reward", "length"):
+            values = [[float(table[name].iloc[0]) for table in tables] for tables in by_seed]
+            expected = stats.f_oneway(*values)
+            assert spread.loc[name, "ratio"] ** 2 == pytest.approx(expected.statistic)
+            p_values.append(expected.pvalue)
+        assert spread.loc[["reward", "length"], "p_holm"].tolist() == pytest.approx(holm(p_values))
+
+    def test_one_setting_or_one_seed_has_no_spread(self, tmp_path):
+        one = self.written(tmp_path / "one", "a", [[0, 1, 2, 3], [0, 2, 1, 3]])
+        assert wb.analysis.cbs.correlation_spread(one)[2]["p_holm"].isna().all()
+        self.written(tmp_path / "two", "a", [[0, 1, 2, 3]])
+        two = self.written(tmp_path / "two", "b", [[3, 1, 2, 3]])
+        assert wb.analysis.cbs.correlation_spread(two)[2]["ratio"].isna().all()
 
 
 def test_kept_and_dropped_side_by_side():

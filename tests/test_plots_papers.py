@@ -217,6 +217,8 @@ class TestDistributions:
         assert "n = 5 seeds" in axes[0].get_title("left")
         assert [text.get_text() for text in axes[2].texts] == ["1.0", "3.0"]
         assert len(papers.correlation_maps(mean, mean.abs())) == 2
+        several = papers.correlation_maps(mean, mean.abs(), spread={"CBS": spread, "CBS*": spread})
+        assert [text.get_text() for text in several[2].texts] == ["1.0", "3.0"] * 2
 
 
 SPENT = pd.DataFrame(

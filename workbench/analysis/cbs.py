@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
+from workbench.analysis.intervals import holm
 from workbench.analysis.runs import arms, one_setting
 from workbench.utils.validation import whole_number
 
@@ -106,9 +108,10 @@ def correlation_spread(
     mean, deviation, spread : DataFrame
         mean and deviation over seeds, (labels x features), at the last stretch. spread (features):
         between (deviation of the labels' means), within (root mean square of the seeds'
-        deviations), noise (what seeds alone would put between the means, within / sqrt(seeds)) and
-        ratio, between / noise: about 1 where nothing but the seed decides. Deviations are sample
-        ones.
+        deviations), noise (what seeds alone would put between the means, within / sqrt(seeds)),
+        ratio, between / noise: about 1 where nothing but the seed decides, and p_holm, the chance
+        of such a ratio if the settings did not differ (F test), corrected for the number of
+        features. Deviations are sample ones.
 
     References
     ----------
@@ -134,8 +137,19 @@ def correlation_spread(
     # need not be the same for all labels.
     noise = np.sqrt((deviation.pow(2).div(counts, axis=0)).mean(skipna=False))
     between = mean.std(ddof=1, skipna=False)
+    ratio = between / noise
+    # With equally many seeds the square of the ratio is the F statistic of an analysis of variance.
+    # One setting, or one seed, leaves a degree of freedom of 0 and hence NaN.
+    degrees = (len(means) - 1, sum(counts) - len(means))
+    p = stats.f.sf(ratio**2, *degrees)
     spread = pd.DataFrame(
-        {"between": between, "within": within, "noise": noise, "ratio": between / noise}
+        {
+            "between": between,
+            "within": within,
+            "noise": noise,
+            "ratio": ratio,
+            "p_holm": holm(p),
+        }
     )
     return mean, deviation, spread
 

@@ -704,7 +704,7 @@ def correlation_maps(
     mean: pd.DataFrame,
     deviation: pd.DataFrame,
     *,
-    spread: pd.DataFrame | None = None,
+    spread: pd.DataFrame | Mapping[str, pd.DataFrame] | None = None,
     title: str | None = None,
     ylabel: str | None = None,
     counts: Sequence[int] = (),
@@ -716,9 +716,9 @@ def correlation_maps(
     ----------
     mean, deviation : DataFrame (settings or windows x features)
         As `cbs.correlation_spread` or `cbs.correlations` gives them.
-    spread : DataFrame (features), optional
+    spread : DataFrame (features), or dict from name to such, optional
         Of `cbs.correlation_spread`: the ratio of the spread between settings to what seeds alone
-        explain stands below, as a row of its own; about 1 is nothing but the seed.
+        explain stands below, a row for each; about 1 is nothing but the seed.
     title, ylabel : str, optional
         The finding, and what the rows are.
     counts : list of int
@@ -735,7 +735,10 @@ def correlation_maps(
     """
     n = f", {seeds(counts)} seeds" if len(counts) else ""
     # Panels are as high as their numbers of rows, so that all cells have the same size.
-    heights = [len(mean), len(deviation)] + ([1] if spread is not None else [])
+    heights = [len(mean), len(deviation)]
+    if spread is not None:
+        spreads = spread if isinstance(spread, Mapping) else {"ratio": spread}
+        heights.append(len(spreads))
     with style():
         if figure is None:
             height = 2.2 + 0.3 * sum(heights) + 0.35 * len(heights)
@@ -758,10 +761,10 @@ def correlation_maps(
             ax=axes[1],
         )
         if spread is not None:
-            # As a single row under the other two, feature below feature.
-            row = spread[["ratio"]].T
+            # As rows under the other two, feature below feature.
+            ratios = pd.DataFrame({name: table["ratio"] for name, table in spreads.items()}).T
             heatmap(
-                row,
+                ratios[mean.columns],
                 largest=4.0,
                 digits=1,
                 title="between settings over what seeds explain (1: nothing else)",

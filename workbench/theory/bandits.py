@@ -94,6 +94,7 @@ def regret(
     policy: str,
     rounds: int,
     *,
+    choices: int = 1,
     seed: int = 0,
     warmup: int = 50,
     start: float = 1.0,
@@ -115,6 +116,9 @@ def regret(
         it takes the newest arm, which here, as all are new, is any arm. "greedy" is the same
         without exploration, as in the analysis; "random" chooses blindly; "oracle" knows the truth.
     rounds : int
+    choices : int
+        Different arms chosen in each round, K. The reward of each is seen, and the regret is that
+        to the K best arms.
     seed : int
         Of the policy.
     warmup, start, decay, floor
@@ -122,8 +126,9 @@ def regret(
     learning_rate, width, depth, optimizer
         As in `scheduler.Learner`.
     batch : int
-        After each round one squared-error step is taken, on this round and `batch` - 1 earlier ones
-        drawn at random: with one arm a round, one pair alone would be a very small batch.
+        After each round one squared-error step is taken, on the chosen arms of this round and of
+        `batch` - 1 earlier ones drawn at random: with one arm a round, one pair alone would be a
+        very small batch.
 
     Returns
     -------
@@ -132,17 +137,18 @@ def regret(
 
     References
     ----------
-    CBS (arXiv 2602.08499), equation 13.
+    CBS (arXiv 2602.08499), equation 13; appendix C for more than one choice.
     """
     one_of("policy", policy, POLICIES)
+    whole_number("choices", choices, 1, bandit.arms)
     features, truth, seen = bandit.rounds(rounds)
     rng = generator(seed, "bandit policy", policy)
     # Policies that learn nothing choose all rounds at once; only a learner must go round by
     # round.
     if policy == "oracle":
-        chosen = truth.argmax(axis=1)
+        chosen = _best(truth, choices)
     elif policy == "random":
-        chosen = rng.integers(bandit.arms, size=rounds)
+        chosen = _blind(rng, truth.shape, choices)
     else:
         # The greedy policy is the same learner with no chance of exploring.
         chances = np.zeros(rounds)
@@ -153,9 +159,13 @@ def regret(
             int(rng.integers(2**63)), width, depth, learning_rate, optimizer, bandit.dimension
         )
         # The coins of all rounds are thrown beforehand: they do not depend on what is learnt.
-        chosen = _learnt(learner, features, seen, rng.random(rounds) < chances, rng, batch)
+        explore = rng.random((rounds, choices)) < chances[:, None]
+        chosen = _learnt(learner, features, seen, explore, rng, batch)
     # Regret is counted in true rewards, which the policy never sees, and not in the noisy ones.
-    return np.cumsum(truth.max(axis=1) - truth[np.arange(rounds), chosen])
+    # Both are added up in the order of their size, so that equal sets have exactly equal sums.
+    best = np.sort(np.take_along_axis(truth, _best(truth, choices), axis=1), axis=1)
+    taken = np.sort(np.take_along_axis(truth, chosen, axis=1), axis=1)
+    return np.cumsum(best.sum(axis=1) - taken.sum(axis=1))
 
 
 def growth_exponent(
@@ -373,6 +383,26 @@ def _reached(
     return reached
 
 
+def _best(values: np.ndarray, choices: int) -> np.ndarray:
+    """The arms of the highest values in each round, the best first, (T, K)."""
+    # Stable, so that of equal values the first one counts as the best.
+    return np.argsort(-values, axis=1, kind="stable")[:, :choices]
+
+
+def _blind(rng: np.random.Generator, shape: tuple[int, int], choices: int) -> np.ndarray:
+    """Different arms drawn at random for each round, (T, K)."""
+    rounds, arms = shape
+    every_round = np.arange(rounds)
+    order = np.tile(np.arange(arms), (rounds, 1))
+    # The first steps of a shuffle: each place takes one of the arms that no earlier place took.
+    for place in range(choices):
+        drawn = place + rng.integers(arms - place, size=rounds)
+        taken = order[every_round, drawn]
+        order[every_round, drawn] = order[:, place]
+        order[:, place] = taken
+    return order[:, :choices]
+
+
 def _learnt(
     learner: Learner,
     features: np.ndarray,
@@ -381,20 +411,36 @@ def _learnt(
     rng: np.random.Generator,
     batch: int,
 ) -> np.ndarray:
-    """Arms chosen by a learner, (T,)."""
-    rounds, arms = seen.shape
-    chosen = np.empty(rounds, dtype=np.int64)
+    """Arms chosen by a learner, (T, K), where `explore` (T, K) has a coin for each pick."""
+    rounds, choices = explore.shape
+    chosen = np.empty((rounds, choices), dtype=np.int64)
     for t in range(rounds):
-        if explore[t]:
-            chosen[t] = rng.integers(arms)
-        else:
-            chosen[t] = learner.scores(features[t]).argmax()
+        # Scores are needed only where a pick follows them.
+        scores = None if explore[t].all() else learner.scores(features[t])
+        chosen[t] = _picks(scores, explore[t], seen.shape[1], rng)
         # Earlier rounds are drawn with replacement; the first round has none.
         earlier = rng.integers(t, size=min(t, batch - 1)) if t else np.empty(0, np.int64)
         rows = np.append(earlier, t).astype(np.int64)
-        # Only the reward of the chosen arm was seen, so nothing is learnt of the others.
-        learner.update(features[rows, chosen[rows]], seen[rows, chosen[rows]])
+        # Only the rewards of the chosen arms were seen, so nothing is learnt of the others.
+        places = (rows[:, None], chosen[rows])
+        learner.update(features[places].reshape(-1, features.shape[2]), seen[places].ravel())
     return chosen
+
+
+def _picks(
+    scores: np.ndarray | None, explore: np.ndarray, arms: int, rng: np.random.Generator
+) -> list[int]:
+    """Different arms, each the best of those left or any of them (CBS, equation 8)."""
+    left = list(range(arms))
+    picked = []
+    for exploring in explore:
+        if exploring:
+            place = int(rng.integers(len(left)))
+        else:
+            assert scores is not None
+            place = int(scores[left].argmax())
+        picked.append(left.pop(place))
+    return picked
 
 
 def _slope(x: np.ndarray, regret: np.ndarray) -> float:
