@@ -158,7 +158,29 @@ def test_the_figure_has_the_ratios_of_the_table(groups):
         shown = drawn.loc[label, ["ratio", "low", "high", "pairs"]].tolist()
         assert shown == pytest.approx(expected)
     [ax] = wb.plots.leaderboard(drawn, baseline="grpo")
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["fast (n = 3)", "slow (n = 3)"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["fast", "slow"]
+    assert ax.figure.get_supxlabel().endswith("n = 3 seeds")
+
+
+def test_the_table_in_markdown(groups):
+    """What cannot be said stays empty, and an interval without an end says so."""
+    text = analysis.markdown(analysis.table(groups, target=0.5), {"fast": "allocator"})
+    head, _, grpo, fast, slow = text.split("\n")
+    assert head.startswith("| method | changes | rollouts | FLOPs |")
+    assert grpo == "| `grpo` |  | 1 | 1 | the baseline |  |  |"
+    ratio = "1.02 [0.97, 1.07]"
+    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | no difference found | 0.45 | 7 |"
+    assert ", open] | no difference found | 1 |  |" in slow
+
+
+def test_what_a_method_changes_follows_from_its_record():
+    records = load_all(ROOT / "data" / "runs" / "head-to-head")
+    changed = analysis.changed_slots(records)
+    assert changed["grpo"] == ""
+    assert changed["knapsack"] == "allocator, advantage"
+    assert changed["ar3po"] == "allocator, replay"
+    with pytest.raises(ValueError, match="baseline='mine'"):
+        analysis.changed_slots(records, baseline="mine")
 
 
 def test_a_missing_baseline_is_named(groups):

@@ -129,9 +129,20 @@ class TestLeaderboard:
 
     def test_the_cheapest_stands_above(self):
         [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
-        assert rows(ax) == ["pods (n = 5)", "cbs (n = 5)"]
+        assert rows(ax) == ["pods", "cbs"]
+        assert ax.figure.get_supxlabel().endswith("; n = 5 seeds")
         assert [dot.get_xdata()[0] for dot in dots(ax)] == [0.5, 1.2]
         assert hollow(ax) == [False, True]
+
+    def test_unequal_numbers_of_seeds_stand_at_the_names(self):
+        [ax] = papers.leaderboard(self.ROWS.assign(pairs=[np.nan, 5, 3]), baseline="grpo")
+        assert rows(ax) == ["pods (n = 5)", "cbs (n = 3)"]
+        assert "seeds" not in ax.figure.get_supxlabel()
+
+    def test_a_note_stands_behind_its_row(self):
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})
+        [note] = [text for text in ax.texts if text.get_text()]
+        assert note.get_text() == "selector" and note.xy == (1, 0)
 
     def test_an_open_end_is_an_arrow(self):
         [ax] = papers.leaderboard(self.ROWS, baseline="grpo")

@@ -11,7 +11,7 @@ its seeds could have shown: "no difference found" is a result only together with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,11 @@ from workbench.analysis.intervals import LEVEL, Measurement, holm
 from workbench.analysis.resolution import paired_resolution
 from workbench.analysis.targets import common_seeds_ratio, common_target, crossings
 from workbench.analysis.verdicts import AGREES, DISAGREES, verdict
+from workbench.records import Record
+from workbench.utils.names import SLOTS
 from workbench.utils.validation import one_of
 
-__all__ = ["SHARE", "UNITS", "ratios", "table", "target_of", "winners"]
+__all__ = ["SHARE", "UNITS", "changed_slots", "markdown", "ratios", "table", "target_of", "winners"]
 
 UNITS = ("rollouts", "flops", "seconds", "round")
 # The target lies so far on the baseline's way from its start to its end. At the end itself, a
@@ -51,6 +53,30 @@ def target_of(groups: Any, baseline: str = "grpo", share: float = SHARE) -> floa
     courses = read(groups)
     one_of("baseline", baseline, courses)
     return common_target({baseline: courses[baseline]}, share=share)
+
+
+def changed_slots(groups: Mapping[str, Sequence[Record]], baseline: str = "grpo") -> dict[str, str]:
+    """What each method decides otherwise than the baseline.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    baseline : str
+        A label.
+
+    Returns
+    -------
+    dict from label to str
+        The slots, in the order of a round, such as "allocator, selector"; empty for the baseline.
+    """
+    one_of("baseline", baseline, groups)
+    usual = groups[baseline][0].manifest["method"]
+    changed = {}
+    for label, records in groups.items():
+        method = records[0].manifest["method"]
+        slots = [slot for slot in SLOTS if method.get(slot) != usual.get(slot)]
+        changed[label] = ", ".join(slots)
+    return changed
 
 
 def table(
@@ -236,6 +262,46 @@ def winners(
             }
         )
     return pd.DataFrame(rows)
+
+
+def markdown(table: pd.DataFrame, changes: Mapping[str, str]) -> str:
+    """The table in Markdown, as the page of the leaderboard shows it.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `table` gives it.
+    changes : dict from label to str
+        As `changed_slots` gives it.
+
+    Returns
+    -------
+    str
+        A line a method: its label, what it changes, the ratios of rollouts and of FLOPs to the
+        target with their intervals, the verdict, p after Holm's correction, and the change that its
+        seeds would have shown.
+    """
+    head = ["method", "changes", "rollouts", "FLOPs", "verdict", "p (Holm)", "resolves, %"]
+    lines = [head, ["---"] * len(head)]
+    for method, row in table.iterrows():
+        shown = [_ratio_text(row, unit) for unit in ("rollouts", "flops")]
+        p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
+        resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""
+        outcome = row["verdict"] if isinstance(row["verdict"], str) else "the baseline"
+        changed = changes.get(str(method)) or ""
+        lines.append([f"`{method}`", changed, *shown, outcome, p, resolves])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _ratio_text(row: pd.Series, unit: str) -> str:
+    """A ratio with its interval, such as "0.82 [0.75, 0.90]"; "1" for the baseline."""
+    value, low, high = (row[name] for name in (unit, f"{unit}_low", f"{unit}_high"))
+    if not np.isfinite(low) and not np.isfinite(high):
+        return f"{value:.3g}"
+    # Runs that did not reach the target leave one end open.
+    upper = "open" if np.isinf(high) else f"{high:.2f}"
+    lower = "open" if low == 0 else f"{low:.2f}"
+    return f"{value:.2f} [{lower}, {upper}]"
 
 
 def _ratio_columns(unit: str, measured: Measurement) -> dict[str, Any]:

@@ -175,6 +175,7 @@ def leaderboard(
     baseline: str,
     title: str | None = None,
     label: str = "cost to the target, baseline = 1 (left is better; hollow: the interval holds 1)",
+    notes: Mapping[str, str] | None = None,
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Methods by what they need to a target, as ratios to a baseline with intervals.
@@ -188,7 +189,10 @@ def leaderboard(
     baseline : str
         The row that all are compared with.
     title, label : str, optional
-        The finding, and the x axis.
+        The finding, and the x axis. The x axis also says how many pairs of runs each ratio is of;
+        where the methods differ in that, each name does.
+    notes : dict from method to str, optional
+        A few words that stand behind the row of a method.
     axes : list of Axes, optional
 
     Returns
@@ -212,14 +216,31 @@ def leaderboard(
                 _ratio(ax, place, row["ratio"], row["low"], row["high"], styles[method].colour)
             ax.set_title(plain(name))
         # Ticks and limits are settled when all panels are drawn, since they share them.
-        _ratio_axes(list(axes), {name: table.loc[order] for name, table in tables.items()})
+        # Two panels are wide enough for more ticks.
+        most = MOST_RATIO_TICKS + 2 * (len(axes) <= 2)
+        _ratio_axes(list(axes), {name: table.loc[order] for name, table in tables.items()}, most)
         for ax in axes:
             ax.set_yticks(places, [""] * len(order))
             ax.set_ylim(-0.7, len(order) - 0.3)
             ax.grid(visible=False, axis="y")
         # Names stand once, at the left; the other panels keep their ticks without text.
-        names = _with_seeds(order, first.loc[order].get("pairs"))
-        axes[0].set_yticks(places, names)
+        pairs = first.loc[order].get("pairs")
+        if pairs is not None and pairs.nunique(dropna=False) == 1 and len(order) > 1:
+            label = f"{label}; {seeds(pairs)} seeds"
+            pairs = None
+        axes[0].set_yticks(places, _with_seeds(order, pairs))
+        for place, method in zip(places, order):
+            note = plain((notes or {}).get(method, ""))
+            axes[-1].annotate(
+                note,
+                (1, place),
+                (6, 0),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                va="center",
+                color=SOFT,
+                size=8,
+            )
         figure = axes[0].figure
         figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
         if title:
@@ -1049,8 +1070,10 @@ def _ratio(ax: Axes, place: float, ratio: float, low: float, high: float, colour
             )
 
 
-def _ratio_axes(axes: list[Axes], tables: Mapping[str, pd.DataFrame]) -> None:
-    """A logarithmic x axis, the same for all panels, with plain numbers at its ticks."""
+def _ratio_axes(
+    axes: list[Axes], tables: Mapping[str, pd.DataFrame], most: int = MOST_RATIO_TICKS
+) -> None:
+    """A logarithmic x axis, the same for all panels, with plain numbers at `most` ticks at most."""
     values = np.concatenate(
         [table[["ratio", "low", "high"]].to_numpy(float).ravel() for table in tables.values()]
     )
@@ -1063,7 +1086,7 @@ def _ratio_axes(axes: list[Axes], tables: Mapping[str, pd.DataFrame]) -> None:
         high = max(high, 1.8 * max(table["ratio"].max() for table in tables.values()))
     for candidates in RATIO_TICKS:
         ticks = [tick for tick in candidates if low <= tick <= high]
-        if len(ticks) <= MOST_RATIO_TICKS:
+        if len(ticks) <= most:
             break
     for ax in axes:
         ax.set_xscale("log")
