@@ -139,6 +139,13 @@ class TestLeaderboard:
         assert rows(ax) == ["pods (n = 5)", "cbs (n = 3)"]
         assert "seeds" not in ax.figure.get_supxlabel()
 
+    def test_colours_may_be_those_of_the_outcome(self):
+        table = self.ROWS.assign(low=[np.nan, 0.4, 1.1])
+        [ax] = papers.leaderboard(table, baseline="grpo", by_outcome=True)
+        assert [dot.get_color() for dot in dots(ax)] == [NAMED["needs less"], NAMED["needs more"]]
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo", by_outcome=True)
+        assert dots(ax)[1].get_color() == NAMED["no difference found"]
+
     def test_a_note_stands_behind_its_row(self):
         [ax] = papers.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})
         [note] = [text for text in ax.texts if text.get_text()]

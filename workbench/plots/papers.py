@@ -67,9 +67,9 @@ SHARES = {1.0: "all", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
 # Ticks of an axis of ratios, from narrow ranges to wide ones. The first of these that has few
 # enough in the range is taken, since panels stand side by side.
 RATIO_TICKS = (
-    (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2),
-    (0.5, 0.6, 0.8, 1, 1.2, 1.5, 2),
-    (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4),
+    (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 2.5, 3),
+    (0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 2.5, 3, 4),
+    (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8),
     (0.125, 0.25, 0.5, 1, 2, 4, 8, 16),
     (0.0625, 0.25, 1, 4, 16),
 )
@@ -176,6 +176,7 @@ def leaderboard(
     title: str | None = None,
     label: str = "cost to the target, baseline = 1 (left is better; hollow: the interval holds 1)",
     notes: Mapping[str, str] | None = None,
+    by_outcome: bool = False,
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Methods by what they need to a target, as ratios to a baseline with intervals.
@@ -193,6 +194,9 @@ def leaderboard(
         where the methods differ in that, each name does.
     notes : dict from method to str, optional
         A few words that stand behind the row of a method.
+    by_outcome : bool
+        Colour the rows by what was found: less, more, or no difference. Of many methods the colours
+        that belong to each of them cannot be told apart.
     axes : list of Axes, optional
 
     Returns
@@ -207,13 +211,16 @@ def leaderboard(
     places = np.arange(len(order))[::-1]
     with style():
         if axes is None:
-            axes = panels(len(tables), height=1.3 + 0.3 * len(order))
+            # A long list is set more tightly, so that it can be seen as a whole.
+            row_height = 0.3 if len(order) <= 25 else 0.21
+            axes = panels(len(tables), height=1.3 + row_height * len(order))
         styles = looks([baseline, *order])
         for ax, (name, table) in zip(axes, tables.items()):
             ax.axvline(1, color=styles[baseline].colour, lw=1.5)
             for place, method in zip(places, order):
                 row = table.loc[method]
-                _ratio(ax, place, row["ratio"], row["low"], row["high"], styles[method].colour)
+                colour = _outcome_colour(row) if by_outcome else styles[method].colour
+                _ratio(ax, place, row["ratio"], row["low"], row["high"], colour)
             ax.set_title(plain(name))
         # Ticks and limits are settled when all panels are drawn, since they share them.
         # Two panels are wide enough for more ticks.
@@ -1068,6 +1075,13 @@ def _ratio(ax: Axes, place: float, ratio: float, low: float, high: float, colour
                 (ratio, place),
                 arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.5},
             )
+
+
+def _outcome_colour(row: pd.Series) -> str:
+    """The colour of what the interval of a ratio says."""
+    if row["high"] < 1:
+        return NAMED["needs less"]
+    return NAMED["needs more"] if row["low"] > 1 else NAMED["no difference found"]
 
 
 def _ratio_axes(

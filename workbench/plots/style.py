@@ -107,6 +107,9 @@ NAMED = {
     "none seen": "#f2c48d",
     "disagrees": "#d55e00",
     "cannot tell": "#d0d0d0",
+    "needs less": "#029e73",
+    "needs more": "#d55e00",
+    "no difference found": "#949494",
 }
 
 # Later settings of one method share its colour and differ in their dashes.

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table, complete or not at all."""
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        # The tables are small, so a third of a file would be statistics of its columns, which
+        # nothing here asks for, and Arrow's own copy of the schema.
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            write_page_checksum=True,
+            write_statistics=False,
+            store_schema=False,
+        )
 
 
 def read_table(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -57,8 +57,9 @@ KEEP = 3
 # Seeds of the leaderboard begin at 0. Those of the rungs and of the final are others.
 FIRST_SEED = 100
 FINAL_SEED = 200
-# On the rungs an evaluation may be coarser: what decides there is decided again in the final.
-RUNG_LAB = {"samples": 8}
+# On the rungs an evaluation may be coarser: what decides there is decided again in the final. Bills
+# are counted in tokens, so rounds may share prefixes, although their seconds then mean little.
+RUNG_LAB = {"samples": 8, "share_prefixes": True}
 RUNG_EVALUATIONS = 20
 
 
