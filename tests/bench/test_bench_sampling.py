@@ -79,3 +79,26 @@ def test_greedy_is_token_for_token_that_of_generate(material):
         for row, length, other in zip(ours, rollouts.lengths, np.repeat(theirs, 8, axis=0))
     ]
     assert all(same)
+
+
+def test_sharing_prefixes(material):
+    """As in an evaluation: 24 responses to each of 100 problems."""
+    size, lab, policy = material
+    problems = lab.problems.draw(100, 0, 1)[0]
+    counts = [24] * len(problems)
+    texts = {}
+
+    def sample(share_prefixes):
+        policy.share_prefixes = share_prefixes
+        rollouts = policy.generate(problems, counts, lab.sampling, 0)
+        texts[share_prefixes] = rollouts.text.tolist()
+
+    spent = ratios.ratio(
+        lambda: sample(True), lambda: sample(False), repeats=5, clock=ratios.OF_THE_PROCESS
+    )
+    policy.share_prefixes = False
+    shared = ratios.note(
+        f"sampling 100 x 24, {size}: prefixes shared / each response alone", spent, "<= 0.8"
+    )
+    assert texts[True] == texts[False]
+    assert shared < 1
