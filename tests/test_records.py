@@ -24,6 +24,7 @@ from conftest import small_lab
 import workbench as wb
 from workbench.records import FORMAT, RecordError, RecordWarning, Writer, checkpoints
 from workbench.records.locks import RecordLock
+from workbench.records.parts import EVALS, ROUNDS
 from workbench.replay import CorrectResponses
 from workbench.rollouts import Context, Rollouts
 
@@ -538,11 +539,16 @@ def test_a_record_of_another_format_says_so_in_one_line(content, message, tmp_pa
 def test_a_thinned_record_is_read_as_before_and_never_resumed(lab, tmp_path):
     options = SMALL | {"checkpoint_every": 10}
     go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **options), 6)
-    whole = read_all(tmp_path)[1]
+    whole_rounds, whole, whole_evals = read_all(tmp_path)
+    sizes = [(tmp_path / part).stat().st_size for part in (ROUNDS, EVALS)]
     wb.records.thin(tmp_path, ("problem", "round", "correct", "score"), rounds=(1, 3))
     before = snapshot(tmp_path)
 
     rounds, rollouts, evals = read_all(tmp_path)
+    pd.testing.assert_frame_equal(rounds, whole_rounds)
+    pd.testing.assert_frame_equal(evals, whole_evals)
+    for part, size in zip((ROUNDS, EVALS), sizes):
+        assert (tmp_path / part).stat().st_size < 0.8 * size
     kept = whole.loc[whole["round"].isin([1, 3]), ["problem", "round", "correct"]]
     pd.testing.assert_frame_equal(rollouts, kept.reset_index(drop=True))
     assert len(rounds) == 6

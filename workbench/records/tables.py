@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table, complete or not at all."""
+def write_table(path: Path, table: pa.Table, compact: bool = False) -> None:
+    """Write a table, complete or not at all.
+
+    Of a small table a third of the file is statistics of its columns, which nothing here asks for,
+    and Arrow's own copy of the schema. A compact file leaves both out; a table that grows needs the
+    second, so that its parts keep their types.
+    """
     with replacing(path) as temporary:
-        # The tables are small, so a third of a file would be statistics of its columns, which
-        # nothing here asks for, and Arrow's own copy of the schema.
         pq.write_table(
             table,
             temporary,
             compression="zstd",
             write_page_checksum=True,
-            write_statistics=False,
-            store_schema=False,
+            write_statistics=not compact,
+            store_schema=not compact,
         )
 
 

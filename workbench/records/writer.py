@@ -286,7 +286,8 @@ def thin(
 
     It can be read as before, but not resumed: the checkpoint goes, and of the rollouts everything
     but the columns and rounds that are named. What is kept of them goes into one file, which takes
-    about a tenth of the space of a file a round. The manifest says so under `thinned`.
+    about a tenth of the space of a file a round, and the other tables are written without
+    statistics of their columns. The manifest says so under `thinned`.
 
     Parameters
     ----------
@@ -318,7 +319,8 @@ def thin(
         tables = _kept_tables(directory, kept_columns, kept_rounds)
         if tables:
             # A column that a part lacks is empty in its rows.
-            write_table(directory / MERGED, pa.concat_tables(tables, promote_options="default"))
+            merged = pa.concat_tables(tables, promote_options="default")
+            write_table(directory / MERGED, merged, compact=True)
         else:
             (directory / MERGED).unlink(missing_ok=True)
         # The one file is on the disk before the first part goes.
@@ -326,6 +328,9 @@ def thin(
             part.unlink()
         with contextlib.suppress(OSError):  # there is none, or somebody else's files lie in it
             (directory / ROLLOUTS).rmdir()
+        for part in (ROUNDS, EVALS):
+            if (directory / part).exists():
+                write_table(directory / part, read_table(directory / part, part), compact=True)
         sync_directory(directory)
 
 
