@@ -188,6 +188,14 @@ def test_a_missing_baseline_is_named(groups):
         analysis.table(groups, baseline="grppo")
 
 
+def test_the_page_shows_the_table_of_the_notebook():
+    table = pd.read_csv(ROOT / "data" / "leaderboard.csv", index_col="method")
+    page = (ROOT / "docs" / "leaderboard.md").read_text()
+    assert analysis.markdown(table, table["changes"].fillna("").to_dict()) in page, (
+        "print the table anew, as CONTRIBUTING.md says"
+    )
+
+
 # The grid
 
 
