@@ -329,7 +329,8 @@ def thin(
         with contextlib.suppress(OSError):  # there is none, or somebody else's files lie in it
             (directory / ROLLOUTS).rmdir()
         for part in (ROUNDS, EVALS):
-            if (directory / part).exists():
+            # Once is enough: a record that is thinned again keeps these files as they are.
+            if "thinned" not in manifest and (directory / part).exists():
                 write_table(directory / part, read_table(directory / part, part), compact=True)
         sync_directory(directory)
 
