@@ -157,12 +157,22 @@ def test_sharing_prefixes_draws_the_same_with_fewer_rows(kind, monkeypatch):
     assert rows_shared == len(prefixes) < rows_apart
 
 
-def test_without_merged_weights_prefixes_are_not_shared():
+def test_without_merged_weights_prefixes_are_not_shared(monkeypatch):
+    started = []
+    spread = decoding.CachedDecoder.spread
+
+    def watched(self, rows):
+        started.append(len(rows))
+        spread(self, rows)
+
+    monkeypatch.setattr(decoding.CachedDecoder, "spread", watched)
     policy = shaken(tiny_policy())
     policy.merges = False
     apart = policy.generate(PROMPTS, [5] * 6, SAMPLING, seed=4)
     policy.share_prefixes = True
+    first = len(started)
     assert responses(policy.generate(PROMPTS, [5] * 6, SAMPLING, seed=4)) == responses(apart)
+    assert started[0] == started[first] == 30, "a row for each response from the start"
 
 
 @given(st.data())

@@ -32,8 +32,8 @@ def test_draws_do_not_depend_on_the_other_problems(policy):
     assert np.array_equal(whole["correct"][5:], part["correct"])
 
 
-def test_an_evaluation_shares_prefixes_and_a_round_does_not(policy, monkeypatch):
-    """Seconds of rounds are compared, so they are of responses that are computed one by one."""
+def test_an_evaluation_shares_prefixes_and_leaves_the_policy_as_it_was(policy, monkeypatch):
+    """Seconds of rounds are compared, so rounds compute each response by itself."""
     seen = []
     generate = type(policy).generate
 

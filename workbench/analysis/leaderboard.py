@@ -23,7 +23,7 @@ from workbench.analysis.courses import Course, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement, holm
 from workbench.analysis.resolution import paired_resolution
 from workbench.analysis.targets import common_seeds_ratio, common_target, crossings
-from workbench.analysis.verdicts import AGREES, DISAGREES, verdict
+from workbench.analysis.verdicts import AGREES, DISAGREES, markdown_table, verdict
 from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.validation import one_of
@@ -264,15 +264,13 @@ def winners(
     return pd.DataFrame(rows)
 
 
-def markdown(table: pd.DataFrame, changes: Mapping[str, str]) -> str:
+def markdown(table: pd.DataFrame) -> str:
     """The table in Markdown, as the page of the leaderboard shows it.
 
     Parameters
     ----------
     table : DataFrame
-        As `table` gives it.
-    changes : dict from label to str
-        As `changed_slots` gives it.
+        As `table` gives it, with a column `changes` of what `changed_slots` gives.
 
     Returns
     -------
@@ -282,15 +280,14 @@ def markdown(table: pd.DataFrame, changes: Mapping[str, str]) -> str:
         seeds would have shown.
     """
     head = ["method", "changes", "rollouts", "FLOPs", "verdict", "p (Holm)", "resolves, %"]
-    lines = [head, ["---"] * len(head)]
-    for method, row in table.iterrows():
+    rows = []
+    for method, row in table.fillna({"changes": ""}).iterrows():
         shown = [_ratio_text(row, unit) for unit in ("rollouts", "flops")]
         p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
         resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""
         outcome = row["verdict"] if isinstance(row["verdict"], str) else "the baseline"
-        changed = changes.get(str(method)) or ""
-        lines.append([f"`{method}`", changed, *shown, outcome, p, resolves])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        rows.append([f"`{method}`", row["changes"], *shown, outcome, p, resolves])
+    return markdown_table(head, rows)
 
 
 def _ratio_text(row: pd.Series, unit: str) -> str:

@@ -236,18 +236,9 @@ def leaderboard(
             label = f"{label}; {seeds(pairs)} seeds"
             pairs = None
         axes[0].set_yticks(places, _with_seeds(order, pairs))
-        for place, method in zip(places, order):
-            note = plain((notes or {}).get(method, ""))
-            axes[-1].annotate(
-                note,
-                (1, place),
-                (6, 0),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                va="center",
-                color=SOFT,
-                size=8,
-            )
+        if notes:
+            for place, method in zip(places, order):
+                _behind(axes[-1], place, notes.get(method, ""))
         figure = axes[0].figure
         figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
         if title:
@@ -1112,6 +1103,20 @@ def _ratio_axes(
 
 def _beside(ax: Axes, x: float, y: float, text: str) -> None:
     ax.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", size=8)
+
+
+def _behind(ax: Axes, place: float, text: str) -> None:
+    """A small text behind a row, right of the axes."""
+    ax.annotate(
+        plain(text),
+        (1, place),
+        (6, 0),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        va="center",
+        color=SOFT,
+        size=8,
+    )
 
 
 def _with_seeds(names: Sequence[Any], numbers: Any) -> list[str]:

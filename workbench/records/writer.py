@@ -328,10 +328,11 @@ def thin(
             part.unlink()
         with contextlib.suppress(OSError):  # there is none, or somebody else's files lie in it
             (directory / ROLLOUTS).rmdir()
-        for part in (ROUNDS, EVALS):
-            # Once is enough: a record that is thinned again keeps these files as they are.
-            if "thinned" not in manifest and (directory / part).exists():
-                write_table(directory / part, read_table(directory / part, part), compact=True)
+        # Once is enough: a record that is thinned again keeps these files as they are.
+        if "thinned" not in manifest:
+            for part in (ROUNDS, EVALS):
+                if (directory / part).exists():
+                    write_table(directory / part, read_table(directory / part, part), compact=True)
         sync_directory(directory)
 
 
