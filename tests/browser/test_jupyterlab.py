@@ -62,7 +62,7 @@ for row in run.rounds({INTERRUPTED}):
     pass
 print("rounds in the record:", len(run.record.rounds))
 """
-PATIENCE = 300  # seconds for what may take long on a busy machine
+PATIENCE = 900  # seconds for what may take long on a busy machine
 SETTINGS = "/lab/api/settings/@jupyterlab/apputils-extension:"
 FINGERPRINT = """cell =>
     [...cell.querySelectorAll('.jp-OutputArea-output img')].map(image => image.src).join('|')"""
