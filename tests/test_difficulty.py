@@ -96,15 +96,30 @@ class TestVisits:
         assert as_allocated["saving"][1].to_dict() == {"a": 1.0, "b": 0.0}
         assert equal["saving"][1].to_dict() == {"a": 1.0, "b": 0.0}
 
-    def test_unsolved_shares_read_equal_numbers(self):
-        """In round 2, b has one right rollout among the first 4 of one run, none in the other."""
+    def test_unsolved_shares_read_as_many_rollouts_of_every_visit(self):
+        """SAVING has two rollouts of a in round 2, so two are read everywhere."""
         even, saving = difficulty.unsolved_shares([EVEN, SAVING])
-        assert even == 0.25, "b in round 1"
-        assert saving == 0.5, "b in both rounds"
-        # Two rollouts of a and four of b are read in round 2: the right one of b is the fourth.
+        assert even == saving == 0.5, "b in both rounds: its right rollout is the fourth"
         late = frame(("b", 2, "0001"))
         short = frame(("b", 2, "000"))
         assert difficulty.unsolved_shares([late, short]) == [1, 1]
+
+    def test_sampling_until_the_first_success_does_not_look_like_solving_more(self):
+        """Every rollout of both runs is right with the same chance; one run stops at a success."""
+        rng = np.random.default_rng(0)
+        texts = {"stopped": [], "further": []}
+        for number in range(4000):
+            draws = {name: rng.random(16) < 0.1 for name in texts}
+            for name, row in draws.items():
+                text = "".join("1" if right else "0" for right in row)
+                if name == "stopped":
+                    # Eight for all, then two at a time until one is right.
+                    end = next((n for n in (8, 10, 12, 14) if "1" in text[:n]), 16)
+                    text = text[:end]
+                texts[name].append((f"p{number}", 1, text))
+        shares = difficulty.unsolved_shares([frame(*rows) for rows in texts.values()])
+        # Each is .9 ** 8 = .43 with a standard error of .008.
+        assert shares == pytest.approx([0.9**8, 0.9**8], abs=0.03)
 
     def test_runs_without_a_common_visit_are_refused(self):
         with pytest.raises(ValueError, match="no visit in common"):

@@ -244,8 +244,8 @@ def _unsolved_at_last_visit(
 def _unsolved_at_equal_numbers(
     arm_runs: list[Record], baseline_runs: list[Record], settings: Mapping[str, str]
 ) -> BySeed:
-    """By how many percent more visits than the baseline's have no right rollout, where of both as
-    many rollouts are read as the smaller one has.
+    """By how many percent more visits than the baseline's have no right rollout, where equally many
+    rollouts are read of every visit.
     """
     frames = difficulty.outcomes({"arm": arm_runs, "baseline": baseline_runs})
     arm = by_seed(arm_runs)

@@ -372,11 +372,15 @@ def solved_at_least_once(frames: Frames, unsolved_at: str = "first") -> pd.DataF
 def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
     """Share of visits without a right rollout, of several runs at equal numbers of rollouts.
 
+    As many rollouts are read of every visit as the shortest visit of any run has. With a number of
+    its own for each visit, a run that samples until the first success would seem to solve more: its
+    short visits are those that ended with one.
+
     Parameters
     ----------
     frames : list of DataFrame
         Rollouts of runs that share their problem order. Visits (problem and round) that all have
-        are read; of each, as many rollouts as the run that sampled fewest has.
+        are read.
 
     Returns
     -------
@@ -384,14 +388,15 @@ def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
     """
     keys = ["problem", "round"]
     sizes = [frame.groupby(keys).size() for frame in frames]
-    # Only visits of all runs; of each, the number of rollouts that every run has.
-    fewest = pd.concat(sizes, axis=1, join="inner").min(axis=1).rename("fewest")
-    if fewest.empty:
+    common = pd.concat(sizes, axis=1, join="inner")
+    if common.empty:
         raise ValueError("the runs have no visit in common: they drew other problems")
+    fewest = common.min(axis=None)
     shares = []
     for frame in frames:
-        part = frame.join(fewest, on=keys, how="inner")
-        part = part[part.groupby(keys).cumcount() < part["fewest"]]
+        there = frame.set_index(keys).index.isin(common.index)
+        part = frame[there]
+        part = part[part.groupby(keys).cumcount() < fewest]
         shares.append(float((~part.groupby(keys)["correct"].any()).mean()))
     return shares
 
