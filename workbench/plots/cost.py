@@ -142,7 +142,12 @@ def _plain_ticks(ax: Axes) -> None:
         # Decades alone would leave a narrow axis with one tick, and many ticks would crowd a wide
         # one.
         decades = [0.01, 0.1, 1, 10, 100]
-        between = [0.25, 0.5, 2, 4, 8] if high / low < 100 else [0.03, 0.3, 3, 30]
+        if high / low < 4:
+            between = [0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.4, 1.7, 2, 2.5, 3]
+        elif high / low < 100:
+            between = [0.25, 0.5, 2, 4, 8]
+        else:
+            between = [0.03, 0.3, 3, 30]
         ticks = sorted(tick for tick in decades + between if low <= tick <= high)
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_ticks([], minor=True)
