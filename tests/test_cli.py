@@ -29,7 +29,7 @@ from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
 from workbench.verifiers.pool import Pool
 
 SEEDS = str(shipped("runs/tiny-grpo"))
-CBS = str(shipped("runs/first-lab/cbs"))
+CBS = str(shipped("runs/cbs"))
 # The lab of a test that only needs some lab.
 SMALL = ["--lab", "base=clean", "--lab", "pool=16", "--lab", "held_out=0"]
 
@@ -201,7 +201,7 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["show", CBS, "--out", "x.svg"], "--out shows one method"),
         (["compare", SEEDS], "all are runs of tiny-grpo; at least two"),
         (["compare", CBS, "--baseline", "ppo"], "baseline='ppo'"),
-        (["compare", CBS, "--x", "round", "--budget", "1000"], "was last evaluated at 100 round"),
+        (["compare", CBS, "--x", "round", "--budget", "1000"], "was last evaluated at 240 round"),
         (["resume", "nowhere", "--rounds", "3"], "nowhere: no record here"),
         (["resume", f"{SEEDS}/seed-0", "--rounds", "300"], "can be read but not resumed"),
         (["base-model", "early-smal"], "did you mean 'early-small'?"),
@@ -279,28 +279,28 @@ def test_options_of_a_lab_may_be_arguments_of_an_argument():
 
 
 def test_compare_prints_a_table_or_json_and_draws(tmp_path):
-    paths = [f"{CBS}/grpo-full", f"{CBS}/grpo-group"]
+    paths = [f"{CBS}/grpo-full", f"{CBS}/grpo-round"]
     arguments = ["compare", *paths, "--x", "rollouts"]
     figure = tmp_path / "deep" / "fig.svg"
     result = invoke(*arguments, "--out", figure)
     assert result.exit_code == 0, result.output
 
     told = json.loads(invoke(*arguments, "--json").stdout)
-    assert told["budget"] == 12800
+    assert told["budget"] == 240 * 128
     assert told["baseline"] == "grpo-full"
-    assert list(told["labels"]) == ["grpo-full", "grpo-group"]
+    assert list(told["labels"]) == ["grpo-full", "grpo-round"]
     assert told["labels"]["grpo-full"]["difference"] is None
 
-    group = told["labels"]["grpo-group"]
+    group = told["labels"]["grpo-round"]
     expected = comparisons.at_budget(comparisons.find(paths), "rollouts", baseline="grpo-full")
-    assert group == expected.loc["grpo-group"].to_dict()
+    assert group == expected.loc["grpo-round"].to_dict()
     assert f"{group['mean']:.3f} ± {group['half']:.3f}" in result.output
     assert f"{group['difference']:+.3f}" in result.output
-    assert "grpo-group (n = 3)" in figure.read_text()
+    assert "grpo-round (n = 8)" in figure.read_text()
 
-    other = invoke(*arguments, "--baseline", "grpo-group", "--y", "greedy", "--budget", "6400")
+    other = invoke(*arguments, "--baseline", "grpo-round", "--y", "greedy", "--budget", "6400")
     assert other.exit_code == 0
-    assert "minus grpo-group" in other.output
+    assert "minus grpo-round" in other.output
     assert "at 6,400 rollouts" in other.output
 
 
