@@ -291,11 +291,11 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert list(told["labels"]) == ["grpo-full", "grpo-round"]
     assert told["labels"]["grpo-full"]["difference"] is None
 
-    group = told["labels"]["grpo-round"]
+    chosen = told["labels"]["grpo-round"]
     expected = comparisons.at_budget(comparisons.find(paths), "rollouts", baseline="grpo-full")
-    assert group == expected.loc["grpo-round"].to_dict()
-    assert f"{group['mean']:.3f} ± {group['half']:.3f}" in result.output
-    assert f"{group['difference']:+.3f}" in result.output
+    assert chosen == expected.loc["grpo-round"].to_dict()
+    assert f"{chosen['mean']:.3f} ± {chosen['half']:.3f}" in result.output
+    assert f"{chosen['difference']:+.3f}" in result.output
     assert "grpo-round (n = 8)" in figure.read_text()
 
     other = invoke(*arguments, "--baseline", "grpo-round", "--y", "greedy", "--budget", "6400")
