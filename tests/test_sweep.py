@@ -1,5 +1,6 @@
 """Sweeps: real runs in processes and through papermill, and what is refused before any run."""
 
+import itertools
 import json
 import os
 import random
@@ -12,6 +13,7 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import sweep_processes as under_test
 import yaml
@@ -25,6 +27,7 @@ from sweep_processes import PARAMETERS, wait_for, write_grid
 import workbench as wb
 from workbench import named
 from workbench.__main__ import main
+from workbench.records.tables import write_table
 from workbench.sweeps import grids, runner, sweep
 from workbench.sweeps.cases import Case, execute, prepare, printed_results
 from workbench.sweeps.runner import expected_seconds, makespan
@@ -297,6 +300,44 @@ def test_a_record_that_was_stopped_before_its_first_round_tells_nothing(tmp_path
     pd.DataFrame({"seconds": np.empty(0)}).to_parquet(tmp_path / "b/seed-0/rounds.parquet")
     assert expected_seconds(cases) == {"a/seed-0": 30.0, "b/seed-0": 30.0}
     assert expected_seconds(cases[1:]) == {}
+
+
+def test_a_record_that_is_being_written_tells_its_time(tmp_path):
+    """A run replaces its table after every round, also while another one of the sweep ends."""
+    case = made("a/seed-0", {"rounds": 10}, tmp_path)
+    path = case.record / "rounds.parquet"
+    path.parent.mkdir(parents=True)
+    tables = []
+    for rows in (1, 60):
+        columns = {f"column {number}": np.arange(rows) for number in range(30)}
+        tables.append(
+            pa.table({"round": np.arange(rows), **columns, "seconds": np.full(rows, 2.0)})
+        )
+    write_table(path, tables[0])
+    ended = threading.Event()
+
+    def keep_writing():
+        for table in itertools.cycle(tables):
+            if ended.is_set():
+                return
+            write_table(path, table)
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    try:
+        # Of 500 readings by two openings of the file, 91 failed.
+        for _ in range(200):
+            assert expected_seconds([case]) == {"a/seed-0": 20.0}
+    finally:
+        ended.set()
+        writer.join()
+
+
+def test_a_damaged_table_tells_no_time(tmp_path):
+    cases = [made("a/seed-0", {"rounds": 10}, tmp_path)]
+    cases[0].record.mkdir(parents=True)
+    (cases[0].record / "rounds.parquet").write_bytes(b"PAR1, and then something else")
+    assert expected_seconds(cases) == {}
 
 
 def test_the_longest_run_comes_first(tmp_path):

@@ -330,9 +330,10 @@ def thin(
             (directory / ROLLOUTS).rmdir()
         # Once is enough: a record that is thinned again keeps these files as they are.
         if "thinned" not in manifest:
-            for part in (ROUNDS, EVALS):
-                if (directory / part).exists():
-                    write_table(directory / part, read_table(directory / part, part), compact=True)
+            for kind in (ROUNDS, EVALS):
+                path = directory / kind
+                if path.exists():
+                    write_table(path, read_table(path, kind), compact=True)
         sync_directory(directory)
 
 

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.records.errors import RecordError
+from workbench.records.parts import ROUNDS
 from workbench.sweeps.cases import PARAMETERS, Case, prepare
 from workbench.sweeps.grids import read
 from workbench.sweeps.workers import NOTEBOOK_MODULES, RUN_MODULES, Cluster, Processes
@@ -311,12 +313,18 @@ def _seconds_a_round(case: Case) -> float | None:
     # tells the time of its rounds only.
     if case.outcome.get("status") == "done" and _rounds(case):
         return case.outcome["seconds"] / _rounds(case)
-    table = case.record / "rounds.parquet"
+    table = case.record / ROUNDS
     if not table.exists():
         return None
-    import pyarrow.parquet as pq
+    from workbench.records.tables import read_table
 
-    seconds = pq.read_table(table, columns=["seconds"])["seconds"].to_numpy()
+    # A run that is going on replaces its table after every round. `read_table` opens it once, where
+    # Arrow's own opens it twice and may meet two tables.
+    try:
+        seconds = read_table(table, ROUNDS, ["seconds"])["seconds"].to_numpy()
+    except RecordError:
+        # The run itself says what is wrong with its record. How long it takes is not known.
+        return None
     # A run that was stopped before its first round has a table without rows.
     return float(seconds.mean()) if len(seconds) else None
 
