@@ -25,6 +25,7 @@ import workbench as wb
 from workbench.records import FORMAT, RecordError, RecordWarning, Writer, checkpoints
 from workbench.records.locks import RecordLock
 from workbench.records.parts import EVALS, ROUNDS
+from workbench.records.tables import read_table, write_table
 from workbench.replay import CorrectResponses
 from workbench.rollouts import Context, Rollouts
 
@@ -239,6 +240,55 @@ def test_rounds_that_do_not_count_from_one_are_named(tmp_path):
     pd.read_parquet(path).iloc[1:].to_parquet(path)
     with pytest.warns(RecordWarning, match="its rounds are not 1, 2, 3 and so on"):
         assert len(wb.load(tmp_path / "run").rounds) == 0
+
+
+def test_a_table_is_read_again_only_when_its_file_has_changed(tmp_path, monkeypatch):
+    write(tmp_path)
+    record = wb.load(tmp_path)
+    assert len(record.rounds) == 4
+    assert len(record.evals)
+
+    def never(*arguments):
+        raise AssertionError("a file that has not changed was read again")
+
+    with monkeypatch.context() as unchanged:
+        unchanged.setattr("workbench.records.record.read_frame", never)
+        unchanged.setattr("workbench.records.record.read_manifest", never)
+        assert len(record.rounds) == 4
+        assert len(record.evals)
+        assert record.manifest["seed"] == 0
+    table = read_table(tmp_path / ROUNDS, ROUNDS)
+    write_table(tmp_path / ROUNDS, table.slice(0, 3))
+    assert len(record.rounds) == 3
+
+
+def test_what_a_reader_changes_is_his_own(tmp_path):
+    write(tmp_path)
+    record = wb.load(tmp_path)
+    before = record.rounds["reward"].tolist()
+    for _ in range(2):  # the first time it comes from the disk
+        mine = record.rounds
+        mine["reward"] = 7.0
+        mine.loc[0, "round"] = 70
+        mine.drop(columns="seconds", inplace=True)
+        assert record.rounds["reward"].tolist() == before
+        assert record.rounds["round"].tolist() == [1, 2, 3, 4]
+        assert "seconds" in record.rounds
+    record.manifest["seed"] = 7
+    assert record.manifest["seed"] == 0
+
+
+@pytest.mark.parametrize("how", ["gone", "garbage"])
+def test_a_table_that_is_damaged_later_is_noticed(how, tmp_path):
+    write(tmp_path)
+    record = wb.load(tmp_path, strict=True)
+    assert len(record.rounds) == 4
+    if how == "gone":
+        (tmp_path / "rounds.parquet").unlink()
+    else:
+        (tmp_path / "rounds.parquet").write_bytes(b"PAR1")
+    with pytest.raises(wb.records.RecordError):
+        record.rounds  # noqa: B018
 
 
 @pytest.mark.parametrize("how", ["empty", "half", "no end", "text"])

@@ -225,7 +225,7 @@ def comparable(groups: Any) -> None:
     known: set[str] | None = None
     for records in arms(groups).values():
         for record in records:
-            problems = set(_evaluations(record)["problem"])
+            problems = set(_evaluations(record)["problem"].unique())
             # The first run's problems are those that all others must have.
             known = known or problems
             if problems != known:

@@ -14,6 +14,7 @@ A record can be read while its run goes on and after a crash. `workbench.records
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from workbench.records.errors import RecordError, RecordWarning
 from workbench.records.manifest import read_manifest
 from workbench.records.parts import (
     EVALS,
+    MANIFEST,
     MERGED,
     ROLLOUTS,
     ROUNDS,
@@ -37,10 +39,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPENT = ("seconds", "rollouts", "flops")
+# Time of the last change, size, and number on the disk; None where there is no file.
+Stamp = tuple[int, int, int] | None
 
 
 class Record:
-    """A run's record. Its tables are read from the disk at each access.
+    """A run's record, as it is on the disk at each access.
+
+    The manifest and the tables of rounds and evaluations are read again only when their files have
+    changed. Whoever asks gets a copy, and may change it.
 
     A part that is damaged or missing is left out with a `RecordWarning` that names it, and the rest
     stays readable. Files with names that no part has are not looked at.
@@ -62,6 +69,10 @@ class Record:
     def __init__(self, path: Any, strict: bool = False) -> None:
         self.path = Path(path)
         self.strict = strict
+        # What was read, beside what the file looked like before. Tables of rollouts are not kept,
+        # since they are large.
+        self._known_manifest: tuple[Stamp, str] | None = None
+        self._known_tables: dict[tuple[str, tuple[str, ...]], tuple[Stamp, pd.DataFrame]] = {}
         # One that cannot be read says so now, and its format never changes.
         self._format = self.manifest["format"]
 
@@ -88,7 +99,10 @@ class Record:
     @property
     def manifest(self) -> dict[str, Any]:
         """The manifest, checked; see `workbench.records.manifest`."""
-        return read_manifest(self.path)
+        stamp = _stamp(self.path / MANIFEST)
+        if self._known_manifest is None or self._known_manifest[0] != stamp:
+            self._known_manifest = (stamp, json.dumps(read_manifest(self.path)))
+        return json.loads(self._known_manifest[1])
 
     @property
     def label(self) -> str:
@@ -347,8 +361,8 @@ class Record:
         frame, problems = self._read(path, MERGED, names)
         if frame is None:
             return None, problems
-        by_part = frame.groupby("part")
-        return {int(number): rows.drop(columns="part") for number, rows in by_part}, problems
+        part = frame.pop("part")
+        return {int(number): rows for number, rows in frame.groupby(part)}, problems
 
     def _missing(self, numbers: Sequence[int], merged: bool) -> str:
         """What is said of parts that are not there."""
@@ -381,12 +395,22 @@ class Record:
 
         A file that was there a moment ago and is gone was removed by a run that resumed.
         """
+        key = (path.name, tuple(columns or ()))
+        # Looked at before the file is read: one that changes meanwhile is read again next time.
+        stamp = _stamp(path)
+        known = self._known_tables.get(key)
+        if known is not None and known[0] == stamp:
+            return known[1].copy(deep=False), []
         try:
-            return read_frame(path, kind, self._format, columns), []
+            frame = read_frame(path, kind, self._format, columns)
         except FileNotFoundError:
             return None, []
         except RecordError as error:
             return None, [str(error)]
+        if kind in (ROUNDS, EVALS):
+            # pandas copies what is shared as soon as one of its owners writes.
+            self._known_tables[key] = (stamp, frame.copy(deep=False))
+        return frame, []
 
 
 def load(path: Any, strict: bool = False) -> Record:
@@ -410,6 +434,15 @@ def load(path: Any, strict: bool = False) -> Record:
         When there is no record, or none that this version can read.
     """
     return Record(path, strict)
+
+
+def _stamp(path: Path) -> Stamp:
+    """What tells that a file was written anew, since every part is replaced as a whole."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _wrong_round(frame: pd.DataFrame, number: int, size: int | None) -> str | None:
