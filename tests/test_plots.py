@@ -1,5 +1,6 @@
 """Figures of runs and of costs: what is drawn is what the records say, in one house style."""
 
+import re
 import warnings
 
 import matplotlib
@@ -21,7 +22,7 @@ from workbench.analysis.cost import CostModel
 from workbench.analysis.intervals import Interval
 from workbench.analysis.runs import load_all
 from workbench.plots import papers, theory
-from workbench.plots.style import METHODS, looks, spread
+from workbench.plots.style import DARK, METHODS, looks, panels, spread
 from workbench.plots.text import plain
 
 RECORDS = [wb.load(path) for path in sorted(wb.labs.shipped("runs/tiny-grpo").glob("seed-*"))[:3]]
@@ -216,6 +217,15 @@ class TestCosts:
         found = texts(drawn(ax))
         assert {"this CPU", "FLOPs", "cheaper than grpo"} <= set(found)
 
+    def test_a_narrow_axis_has_more_than_one_tick(self):
+        """All ratios between .9 and 1.3: the usual ticks would leave 1 alone."""
+        ratios = pd.DataFrame({"ratio": [1.0, 1.1, 1.2], "low": 0.95, "high": [1.1, 1.2, 1.3]})
+        table = pd.DataFrame({"label": "pods", "price": [0.1, 1.0, 10.0], "n": 5}).join(ratios)
+        ax = plots.prices(table, baseline="grpo")
+        low, high = ax.get_ylim()
+        shown = [tick for tick in ax.get_yticks() if low <= tick <= high]
+        assert len(shown) >= 3
+
     def test_an_interval_that_is_open_is_not_drawn_to_infinity(self):
         table = PRICES.assign(high=np.inf)
         ax = plots.prices(table, baseline="grpo")
@@ -252,11 +262,52 @@ class TestStyle:
             assert plt.rcParams["axes.grid"]
         assert (plt.rcParams["font.size"], plt.rcParams["axes.grid"]) == before
 
+    def test_panels_share_a_title_and_a_legend(self):
+        left, _ = panels(2)
+        left.plot([0, 1], [0, 1], label="GRPO")
+        figure = plots.heading(left, "PODS is ahead", legend=2)
+        assert figure is left.figure
+        assert figure.get_suptitle() == "PODS is ahead"
+        [legend] = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["GRPO"]
+
+    def test_a_legend_needs_a_panel_whose_labels_it_has(self):
+        [ax] = panels(1)
+        with pytest.raises(ValueError, match="legend=2: whose labels"):
+            plots.heading(ax.figure, legend=2)
+        assert plots.heading(ax.figure).get_suptitle() == ""
+
     def test_saved_figures_follow_the_reader_s_setting(self, tmp_path):
         plots.save({"curve": plots.learning_curve(RECORDS)}, tmp_path)
         text = (tmp_path / "curve.svg").read_text()
         assert "prefers-color-scheme: dark" in text
         assert "<dc:date>" not in text
+
+    def test_what_was_drawn_outside_the_style_follows_a_dark_page_too(self, tmp_path):
+        """Matplotlib writes no colour for black text, so it would stay black on a dark page."""
+        figure, ax = plt.subplots()
+        ax.plot([0, 1], [0, 1], color="black", label="a black line")
+        ax.set_title("set by hand")
+        ax.legend()
+        plots.save({"by-hand": ax}, tmp_path)
+        text = (tmp_path / "by-hand.svg").read_text()
+        [title] = re.findall(r'<text style="([^"]*)"[^>]*>set by hand<', text)
+        [label] = re.findall(r'<text style="([^"]*)"[^>]*>a black line<', text)
+        assert "fill: #262626" in title
+        assert "fill: #262626" in label
+        # Clipping paths and glyphs aside, nothing is drawn in black.
+        assert "stroke: #000000" not in text
+        plt.close(figure)
+
+    def test_numbers_in_cells_keep_their_colour_on_a_dark_page(self, tmp_path):
+        """The cells do, so that ink on a light one must not become white."""
+        table = pd.DataFrame({"a": [0.0, 1.0]}, index=["light", "dark"])
+        plots.save({"map": papers.heatmap(table)}, tmp_path)
+        text = (tmp_path / "map.svg").read_text()
+        styles = re.findall(r'<text style="([^"]*)"[^>]*>[01]\.00<', text)
+        assert len(styles) == 2
+        for colour in DARK:
+            assert not any(f"fill: {colour}" in style for style in styles)
 
     def test_figures_are_700_pixels_wide(self):
         figures = [plots.learning_curve(RECORDS).figure, plots.overview(RECORDS[0])]

@@ -12,9 +12,7 @@ from tests.bench import ratios
 
 def pytest_addoption(parser):
     parser.addoption("--table", help="CSV file that the table of measurements is written to")
-    parser.addoption(
-        "--figure", help="SVG or PNG file that the growth of time and memory is drawn to"
-    )
+    parser.addoption("--figure", help="SVG file that the growth of time and memory is drawn to")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -134,7 +134,7 @@ def draw(measured, path):
         for ax, title in zip(axes, ("time (s)", "peak memory above the start (MiB)")):
             ax.set(xscale="log", yscale="log", xlabel="rollouts", title=title)
             ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    figure.savefig(path, metadata={"Date": None} if Path(path).suffix == ".svg" else None)
+    wb.plots.save({Path(path).stem: figure}, Path(path).parent)
     plt.close(figure)
 
 

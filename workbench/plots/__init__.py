@@ -17,13 +17,14 @@ from workbench.plots.curves import (
     zero_gradient,
 )
 from workbench.plots.papers import leaderboard, verdicts
-from workbench.plots.style import save, style
+from workbench.plots.style import heading, save, style
 from workbench.utils.typos import explain_typos
 
 __all__ = [
     "accuracy_by_level",
     "by_level",
     "course_grid",
+    "heading",
     "leaderboard",
     "learning_curve",
     "overview",

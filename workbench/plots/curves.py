@@ -25,6 +25,7 @@ from workbench.plots.style import (
     WIDTH,
     Look,
     finish,
+    heading,
     looks,
     new_axes,
     save,
@@ -211,8 +212,7 @@ def course_grid(
         text = f"grey: {plain(baseline)} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
         figure.supxlabel(f"{AXIS_LABELS.get(name, name)}\n{text}", size="medium")
         figure.supylabel(axis_label(y, groups[baseline]), size="medium")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        heading(figure, title)
     return axes.ravel()[: len(others)]
 
 
@@ -494,7 +494,7 @@ def summary(records: Any, *, title: str | None = None, figure: Figure | None = N
         accuracy, shares = figure.subplots(1, 2)
         sampled_and_greedy(group, ax=accuracy, title="Held-out problems", legend="above")
         zero_gradient(group, ax=shares, title="Only mixed groups have a gradient")
-        figure.suptitle(title or who(group), x=0.01, ha="left", weight="bold")
+        heading(figure, title or who(group))
     return figure
 
 
@@ -524,7 +524,7 @@ def overview(record: Record, *, figure: Figure | None = None) -> Figure:
             ylabel="mean reward",
             legend="above" if len(rounds) else None,
         )
-        figure.suptitle(who([record]), x=0.01, ha="left", weight="bold")
+        heading(figure, who([record]))
     return figure
 
 

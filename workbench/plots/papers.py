@@ -30,6 +30,8 @@ from workbench.plots.style import (
     SOFT,
     WIDTH,
     finish,
+    heading,
+    keep_colours,
     looks,
     named_colours,
     new_axes,
@@ -241,8 +243,7 @@ def leaderboard(
                 _behind(axes[-1], place, notes.get(method, ""))
         figure = axes[0].figure
         figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        heading(figure, title)
     return list(axes)
 
 
@@ -512,11 +513,7 @@ def trajectory_grid(
         axes[1, 0].set(ylabel="rollouts", ylim=(0, 1.08 * largest))
         for ax in axes.flat:
             ax.label_outer()
-        figure.legend(
-            *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(visits)
-        )
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        heading(axes[0, 0], title, legend=len(visits))
     return axes
 
 
@@ -658,6 +655,7 @@ def heatmap(
             cbar_kws={"label": label or ""} if bar else None,
             **scale,
         )
+        keep_colours(ax.texts)
         ax.tick_params(length=0)
         plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
         plt.setp(ax.get_yticklabels(), rotation=0)
@@ -714,8 +712,7 @@ def transitions(
         )
         figure.supylabel("at the first visit", size="medium")
         figure.supxlabel("at the last visit", size="medium")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        heading(figure, title)
     return used
 
 
@@ -792,8 +789,7 @@ def correlation_maps(
             )
         for ax in axes[:-1]:
             ax.tick_params(labelbottom=False)
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        heading(figure, title)
     return np.asarray(axes)
 
 
@@ -922,8 +918,7 @@ def gains(
         numbers = [n for table in tables.values() for n in table.get("n", ())]
         named = f" ({seeds(numbers)} seeds)" if numbers else ""
         axes[0].figure.supxlabel(label + named, size="medium")
-        if title:
-            axes[0].figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        heading(axes[0].figure, title)
     return list(axes)
 
 
@@ -959,9 +954,8 @@ def spent_and_gained(
         lower = list(below.subplots(1, len(tables), sharex=True, squeeze=False)[0])
     sampled_and_trained(table, title=titles[0], ax=upper)
     gains(tables, label=label, axes=lower)
-    if titles[1]:
-        # The title of the lower half alone; the upper one has its own.
-        below.suptitle(titles[1], x=0.01, ha="left", weight="bold")
+    # The title of the lower half alone; the upper one has its own.
+    heading(below, titles[1])
     return [upper, *lower]
 
 

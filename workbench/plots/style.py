@@ -23,7 +23,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.colors import same_color, to_hex
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 WIDTH = 7.0  # inches
@@ -45,6 +49,9 @@ DARK = {
     PAPER: "#16191d",
     BASELINE: "#d0d0d0",
 }
+
+# Ink and paper that a dark page leaves as they are, for text on a part that keeps its colour.
+FIXED = {INK: "#272727", PAPER: "#fefefe"}
 
 # The order decides which colours a figure with few lines gets.
 PALETTE = (
@@ -301,6 +308,52 @@ def finish(
     return ax
 
 
+def heading(
+    part: Axes | Figure | SubFigure, title: str | None = None, legend: int = 0
+) -> Figure | SubFigure:
+    """What the panels of a figure share: the finding above them, and one legend below.
+
+    Parameters
+    ----------
+    part : Axes, Figure or SubFigure
+        One of the panels, whose labels are those of all of them, or the figure.
+    title : str, optional
+        None leaves it out.
+    legend : int
+        Columns of the legend, which stands below all panels; 0 for none. It needs an Axes.
+
+    Returns
+    -------
+    Figure or SubFigure
+        That of the panels.
+
+    Raises
+    ------
+    ValueError
+        For a legend of a figure, which has no labels of its own.
+    """
+    if isinstance(part, Axes):
+        figure = part.figure
+        if legend:
+            handles, labels = part.get_legend_handles_labels()
+            place = "outside lower center"
+            figure.legend(handles, labels, loc=place, ncols=legend, frameon=False)
+    elif legend:
+        raise ValueError(f"legend={legend}: whose labels? Pass one of the panels, not the figure")
+    else:
+        figure = part
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    return figure
+
+
+def keep_colours(texts: Iterable[Text]) -> None:
+    """Let texts keep their colour on a dark page, as the cells that they stand in do."""
+    for text in texts:
+        colour = to_hex(text.get_color())
+        text.set_color(FIXED.get(colour, colour))
+
+
 def label_ends(ax: Axes, gap: float = 0.075) -> None:
     """Write each line's label beside its right end, in its colour, apart from one another.
 
@@ -422,6 +475,7 @@ def save(figures: Mapping[str, Any], folder: Any) -> None:
 
 def svg(figure: Figure) -> str:
     """A figure as SVG text, with the colours of paper and ink for dark pages."""
+    _black_to_ink(figure)
     buffer = io.StringIO()
     with style():
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -445,6 +499,22 @@ def seeds(counts: Iterable[int]) -> str:
     'n = 5 or 8'
     """
     return "n = " + " or ".join(str(count) for count in sorted({int(count) for count in counts}))
+
+
+def _black_to_ink(figure: Figure) -> None:
+    """Give what was drawn outside `style` its ink: on a dark page black would not be seen."""
+    drawn: list[Any] = figure.findobj()
+    for artist in drawn:
+        if isinstance(artist, Text | Line2D) and _is_black(artist.get_color()):
+            artist.set_color(INK)
+        if isinstance(artist, Line2D) and _is_black(artist.get_markeredgecolor()):
+            artist.set_markeredgecolor(INK)
+        if isinstance(artist, Patch) and _is_black(artist.get_edgecolor()):
+            artist.set_edgecolor(INK)
+
+
+def _is_black(colour: Any) -> bool:
+    return same_color(colour, "black")
 
 
 def _method_colour(label: str) -> str | None:

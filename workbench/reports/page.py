@@ -43,7 +43,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 # A report asks for the same tables many times, and a run that goes on while it is written would
 # give each section another state.
 class Snapshot(Record):
-    """A record whose tables are read once. Those of a `Record` are read at each access."""
+    """A record whose tables are read once, whatever its run does meanwhile."""
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
