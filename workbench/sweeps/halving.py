@@ -4,7 +4,7 @@ A combination takes one value for each slot from `CHOICES`. On the first rung ev
 one seed. The best third goes on to the next rung, where each has twice as many seeds, and so on.
 The few that are left meet the baseline and the best single paper in a final.
 
-The best of a hundred is partly the luckiest of a hundred, so its own runs say too much in its
+The best of seventy is partly the luckiest of seventy, so its own runs say too much in its
 favour. The final therefore has seeds that no rung has seen, and its intervals are those of a
 comparison that was settled beforehand.
 
@@ -31,25 +31,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Slot -> name -> settings of that slot, in the words of a grid; empty settings are those of GRPO.
-# Of values that decide alike, such as the many curricula that prefer mixed groups, a few stand for
-# all.
+# What saves something alone, on the leaderboard, stands here for what decides alike: MoPPS for the
+# curricula that prefer mixed groups, PKPO and unbiased pruning for training on less.
 CHOICES: dict[str, dict[str, dict[str, Any]]] = {
-    "curriculum": {
-        "epochs": {},
-        "mopps": {"curriculum": "Mopps"},
-        "mapp": {"curriculum": "Mapp"},
-    },
+    "curriculum": {"epochs": {}, "mopps": {"curriculum": "Mopps"}},
     "allocator": {
         "uniform": {},
         "staged": {"allocator": "Staged"},
-        "knapsack": {"allocator": "Knapsack"},
     },
     "replay": {"fresh": {}, "reuse": {"replay": "CorrectResponses"}},
-    "selector": {"all": {}, "maxvar": {"selector": "MaxVariance", "selector.m": 4}},
+    "selector": {
+        "all": {},
+        "maxvar": {"selector": "MaxVariance", "selector.m": 4},
+        "pruned": {"selector": "Pruned"},
+    },
     "advantage": {
         "group": {},
-        "rloo": {"advantage": "LeaveOneOut"},
         "beta": {"advantage": "DiscountedBeta"},
+        "pkpo": {"advantage": "Pkpo"},
     },
 }
 # One combination in three goes on to the next rung.
@@ -57,10 +56,13 @@ KEEP = 3
 # Seeds of the leaderboard begin at 0. Those of the rungs and of the final are others.
 FIRST_SEED = 100
 FINAL_SEED = 200
-# On the rungs an evaluation may be coarser: what decides there is decided again in the final. Bills
-# are counted in tokens, so rounds may share prefixes, although their seconds then mean little.
+# On the rungs a run is shorter and its evaluations are coarser: what decides there is decided again
+# in the final. A run has this share of the final's budget, and the target is what the baseline
+# reaches within it. Bills are counted in tokens, so rounds may share prefixes, although their
+# seconds then mean little.
+RUNG_BUDGET = 2 / 3
 RUNG_LAB = {"samples": 8, "share_prefixes": True}
-RUNG_EVALUATIONS = 20
+RUNG_EVALUATIONS = 10
 
 
 # Which combinations there are, and which go on: pure functions
@@ -89,15 +91,12 @@ def combinations(
     ['rloo', 'reuse', 'reuse+rloo']
     """
     made = {}
-    for names in itertools.product(*choices.values()):
+    for names, label in _labels(choices).items():
         settings: dict[str, Any] = {}
-        changed = []
         for slot, name in zip(choices, names):
             settings |= choices[slot][name]
-            if choices[slot][name]:
-                changed.append(name)
-        if changed:
-            made["+".join(changed)] = settings
+        if settings:
+            made[label] = settings
     return made
 
 
@@ -114,8 +113,8 @@ def rung_sizes(candidates: int, finalists: int, keep: int = KEEP) -> list[int]:
 
     Examples
     --------
-    >>> rung_sizes(107, 3)
-    [107, 35, 11]
+    >>> rung_sizes(71, 3)
+    [71, 23, 7]
     >>> rung_sizes(2, 3)
     [2]
     """
@@ -231,10 +230,7 @@ def search(
         cases = [_case(plan, baseline)]
         cases += [_combination(label, candidates[label]) for label in left]
         report(f"rung {rung + 1} of {len(sizes)}: {size} combinations, {len(of_rung)} seeds each")
-        grid = _grid(plan, cases, of_rung)
-        parameters = grid["parameters"]
-        parameters["lab"] = {**parameters["lab"], **RUNG_LAB}
-        parameters["evaluate_every"] = RUNG_EVALUATIONS
+        grid = _rung_grid(plan, cases, of_rung)
         groups = _made(grid, baseline, _beside(plan.out) / "rungs", jobs, ray, report)
         whole = {label: of for label, of in groups.items() if len(of) == len(of_rung)}
         # A combination whose training failed has not arrived either.
@@ -290,6 +286,74 @@ def bill_scores(groups: Any, baseline: str, price: float | None = None) -> dict[
     return scores
 
 
+def effects(
+    rungs: pd.DataFrame,
+    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = CHOICES,
+) -> pd.DataFrame:
+    """What each value of a slot changes, on average over everything that the other slots do.
+
+    The first rung has all combinations, so for each value there are pairs of combinations that
+    differ in this slot alone, one with the value and one with what GRPO has there.
+
+    Parameters
+    ----------
+    rungs : DataFrame
+        As `search` returns it. Only its first rung is read.
+    choices
+        Those of the search. The first value of each slot is the one that the others are compared
+        with, as that of GRPO is in `CHOICES`.
+
+    Returns
+    -------
+    DataFrame
+        A row a slot and value, the first ones left out: ratio, the geometric mean over pairs of the
+        bill with the value over the bill without; low and high, the 95 % Student interval over
+        pairs; pairs; unfinished, pairs that are left out since one of the two did not arrive.
+        Pairs have their seed and the rest of their slots in common with other pairs, so the
+        interval says whether the change is the same whatever the other slots do, and not how it
+        would differ with another seed.
+
+    Raises
+    ------
+    ValueError
+        If the first rung lacks a combination.
+    """
+    import pandas as pd
+
+    from workbench.analysis.intervals import mean_interval
+
+    first = rungs[rungs["rung"] == 1]
+    scores = dict(zip(first["label"], first["score"].astype(float)))
+    missing = sorted(set(combinations(choices)) - set(scores))
+    if missing:
+        raise ValueError(f"the first rung lacks {missing[0]}, so not every value has its pairs")
+    # The bill of GRPO is what all others are divided by.
+    scores[""] = 0.0
+    of_names = {names: scores[label] for names, label in _labels(choices).items()}
+    rows = {}
+    for place, (slot, values) in enumerate(choices.items()):
+        usual, *others = values
+        for value in others:
+            differences = []
+            for names, score in of_names.items():
+                if names[place] == value:
+                    partner = (*names[:place], usual, *names[place + 1 :])
+                    differences.append(score - of_names[partner])
+            # Of two runs that did not arrive the difference is not a number.
+            arrived = [difference for difference in differences if math.isfinite(difference)]
+            mean, half = mean_interval(arrived) if arrived else (math.nan, math.nan)
+            rows[slot, value] = {
+                "ratio": math.exp(mean),
+                "low": math.exp(mean - half),
+                "high": math.exp(mean + half),
+                "pairs": len(arrived),
+                "unfinished": len(differences) - len(arrived),
+            }
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame.index = pd.MultiIndex.from_tuples(rows, names=["slot", "value"])
+    return frame
+
+
 def best_single(plan: Plan, baseline: str = "grpo", price: float | None = None) -> str:
     """The label of the method with the lowest bill among the complete runs of a leaderboard.
 
@@ -321,6 +385,17 @@ def best_single(plan: Plan, baseline: str = "grpo", price: float | None = None) 
     return label
 
 
+def _labels(
+    choices: Mapping[str, Mapping[str, Mapping[str, Any]]],
+) -> dict[tuple[str, ...], str]:
+    """The names of the values of every combination, and its label; GRPO's is empty."""
+    made = {}
+    for names in itertools.product(*choices.values()):
+        changed = [name for slot, name in zip(choices, names) if choices[slot][name]]
+        made[names] = "+".join(changed)
+    return made
+
+
 def _combination(label: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"label": label, "method": "grpo", "settings": dict(settings)}
 
@@ -336,6 +411,18 @@ def _case(plan: Plan, label: str) -> dict[str, Any]:
 def _grid(plan: Plan, cases: Iterable[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
     parameters = dict(plan.grid["parameters"])
     return {"parameters": parameters, "cases": list(cases), "seeds": list(seeds)}
+
+
+def _rung_grid(plan: Plan, cases: Iterable[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+    """The same runs, shorter and with coarser evaluations."""
+    grid = _grid(plan, cases, seeds)
+    parameters = grid["parameters"]
+    for budget in ("rounds", "rollouts"):
+        if parameters.get(budget):
+            parameters[budget] = math.ceil(RUNG_BUDGET * parameters[budget])
+    parameters["lab"] = {**parameters["lab"], **RUNG_LAB}
+    parameters["evaluate_every"] = RUNG_EVALUATIONS
+    return grid
 
 
 def _beside(path: Path) -> Path:
