@@ -226,5 +226,23 @@ def test_a_search_goes_on_where_it_was_stopped_and_ends_the_same(plan, monkeypat
     assert (folder / "beta" / "seed-200" / "manifest.json").exists()
 
 
+def test_a_single_paper_that_is_also_a_combination_takes_part_once(plan, monkeypatch):
+    """PKPO's advantage alone is the method pkpo, and may win every rung."""
+    plan.grid["cases"].append({"label": "pkpo", "method": "pkpo"})
+    monkeypatch.setattr(
+        halving, "bill_scores", lambda groups, baseline, price: {"pkpo": 0.0, "beta": 1.0}
+    )
+    asked = []
+
+    def made(grid, *others):
+        asked.append([case["label"] for case in grid["cases"]])
+        return {label: [None] * len(grid["seeds"]) for label in asked[-1]}
+
+    monkeypatch.setattr(halving, "_made", made)
+    choices = {"advantage": halving.CHOICES["advantage"]}
+    halving.search(plan, "pkpo", choices=choices, finalists=1, seeds=2, report=[].append)
+    assert asked[-1] == ["grpo", "pkpo", "beta"]
+
+
 def interrupt(n):
     raise KeyboardInterrupt

@@ -952,9 +952,10 @@ def spent_and_gained(
         above, below = parts
         upper = above.subplots()
         lower = list(below.subplots(1, len(tables), sharex=True, squeeze=False)[0])
-    sampled_and_trained(table, title=titles[0], ax=upper)
+    sampled_and_trained(table, ax=upper)
     gains(tables, label=label, axes=lower)
-    # The title of the lower half alone; the upper one has its own.
+    # Each half has a title of its own.
+    heading(above, titles[0])
     heading(below, titles[1])
     return [upper, *lower]
 

@@ -242,7 +242,8 @@ def search(
         # In the order of their scores, so that the next rung takes as many as it has room for.
         left = survivors({label: scores[label] for label in left}, len(left))
 
-    best = left[:finalists]
+    # The single paper takes part anyway, also where it was one of the combinations.
+    best = [label for label in left if label != single][:finalists]
     report(f"final on fresh seeds: {', '.join(best)}, against {baseline} and {single}")
     cases = [_case(plan, baseline), _case(plan, single)]
     cases += [_combination(label, candidates[label]) for label in best]
