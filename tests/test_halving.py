@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from sweep_processes import PARAMETERS
 from written_records import curve
 
+import workbench as wb
 from workbench import named
 from workbench.analysis.runs import load_all
 from workbench.sweeps import halving, leaderboard
 from workbench.sweeps.halving import (
     bill_scores,
     combinations,
+    distinct,
     final_seeds,
     rung_seeds,
     rung_sizes,
@@ -134,6 +136,31 @@ def test_the_best_single_paper_has_to_be_recorded_first(plan):
 def test_a_single_paper_that_does_not_exist_is_named(plan):
     with pytest.raises(ValueError, match="podz: the leaderboard has no method of this label"):
         halving._case(plan, "podz")
+
+
+def test_combinations_that_came_out_alike_do_not_meet_in_the_final():
+    scores = {"a": -0.5, "b": -0.5, "c": math.inf, "d": math.inf}
+    assert distinct(["a", "b", "c", "d"], scores) == ["a", "c", "d"]
+
+
+def test_reuse_changes_next_to_nothing_beside_pkpo():
+    """What is trained on is the same, also in rounds in which old responses are reused."""
+    made = {}
+    for label in ("pkpo", "reuse+pkpo"):
+        method = named.method("grpo", settings=combinations()[label])
+        lab = wb.labs.tiny(pool=8, held_out=0)
+        run = wb.Run(lab, method, seed=0, problems_per_round=8, evaluate_every=0)
+        for _ in run.rounds(3, progress=False):
+            pass
+        made[label] = run.record.rounds
+    # Problems that no rollout of the round solved count as solved where an old one was borrowed.
+    borrowed = made["reuse+pkpo"]["all_negative"] - made["reuse+pkpo"]["unsolved"]
+    assert borrowed.sum() > 0
+    columns = ["rollouts", "trained", "tokens_trained", "reward"]
+    assert made["pkpo"][columns].equals(made["reuse+pkpo"][columns])
+    # The mean is over the tokens of old responses too, so the step is a little shorter or longer.
+    norms = [made[label]["gradient_norm"].to_numpy() for label in made]
+    np.testing.assert_allclose(*norms, rtol=0.05)
 
 
 TWO_SLOTS = {
