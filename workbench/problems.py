@@ -29,6 +29,7 @@ HELD_OUT_SHARE = 0.2  # of all generated problems, by a hash of their text
 MOST_MISSES = (
     3000  # draws in a row without a new problem, after which a generator counts as exhausted
 )
+IN_DIGEST = 64  # problems of a stream that its digest is of
 MOST_PROBLEMS = 100_000  # that are generated at once, so that no configuration runs for hours first
 
 
@@ -104,9 +105,7 @@ class Pool(Sequence):
     @cached_property
     def digest(self) -> str:
         """A digest of all problems in their order, which a run's manifest records and compares."""
-        # As JSON the fields stay apart, whatever characters they hold.
-        content = [(each.id, each.prompt, each.answer, each.level) for each in self.problems]
-        return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+        return _digest(self.problems)
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -193,6 +192,17 @@ class Stream:
     ) -> None:
         self.make = make
         self.config = dict(config or {})
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the first problems at one seed, by which a run knows another stream."""
+        first: list[Problem] = []
+        cursor = 0
+        # One at a time, so that a stream of few different problems has a digest as well.
+        while len(first) < IN_DIGEST:
+            drawn, cursor = self.draw(1, cursor)
+            first += drawn
+        return _digest(first)
 
     def draw(
         self, n: int, cursor: int = 0, seed: int = 0, exclude: AbstractSet[str] = frozenset()
@@ -577,6 +587,13 @@ def environment(
         Pool(problem for problem, _ in evaluation) if evaluation else None,
         verifier,
     )
+
+
+def _digest(problems: Iterable[Problem]) -> str:
+    """A digest of all fields of problems, in their order."""
+    # As JSON the fields stay apart, whatever characters they hold.
+    content = [(each.id, each.prompt, each.answer, each.level) for each in problems]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
 
 def _name_of(verifier: Any) -> str:

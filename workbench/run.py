@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import labs
 from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.problems import MOST_PROBLEMS
+from workbench.problems import MOST_PROBLEMS, Stream
 from workbench.records import FORMAT, Record, RecordWarning, refuse_other_files
 from workbench.records.environment import changes
 from workbench.records.health import TrainingWarning
@@ -357,6 +357,9 @@ class Run:
         if recorded["data"] is None:
             # A record of an earlier version says nothing of the data.
             recorded["data"] = asked_for["data"]
+        elif isinstance(self.lab.problems, Stream) and recorded["data"].get("problems") is None:
+            # Neither does one that was made before streams had digests.
+            recorded["data"] = {**recorded["data"], "problems": asked_for["data"]["problems"]}
         if self.lab.config is None and recorded["lab"] == {"lab": self.lab.name}:
             # Earlier versions recorded of an own lab its name alone.
             recorded["lab"] = asked_for["lab"]
