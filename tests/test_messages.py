@@ -38,6 +38,10 @@ class Says:
             lambda n: Scores(np.full(n, 0.5), np.full(n, "right")),
             "Says.score returned the status 'right'; there are ok, wrong, unparsed",
         ),
+        (
+            lambda n: Scores(np.full(n, "x"), np.full(n, "ok")),
+            r"Says\.score returned the rewards \[.*'x'.*; numbers are needed",
+        ),
     ],
 )
 @pytest.mark.parametrize("held_out", [0, 4])
