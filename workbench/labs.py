@@ -250,16 +250,16 @@ class Lab:
             raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
 
     def check_answers(self) -> None:
-        """Raise ValueError for an answer in an own pool that the verifier cannot use.
+        """Raise ValueError for an answer in a pool that the verifier cannot use.
 
-        Pools of the package are made of answers that can be read, or say which rows they left out.
+        It would end the run when its problem is drawn.
         """
+        name = type(self.verifier).__name__
         for pool in (self.problems, self.held_out):
-            if not isinstance(pool, Pool) or pool.config:
-                continue
-            # `from_rows` has looked at every answer with the verifier that it names.
-            if pool.checked_for != type(self.verifier).__name__:
+            if isinstance(pool, Pool) and pool.checked_for != name:
                 check_answers(pool, self.verifier)
+                # The next run in this process need not read them again.
+                pool.checked_for = name
 
     def check_optimizer(self) -> None:
         """Raise ValueError unless AdamW takes the arguments in `optimizer`."""

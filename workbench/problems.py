@@ -69,8 +69,8 @@ class Pool(Sequence):
         How to make the pool again, for the manifest of a run: "family" is the function of this
         module, the rest are its arguments. Empty for a pool of one's own.
     checked_for : str, optional
-        Name of the verifier's class that is known to be able to use every answer. A run looks
-        through the answers of a pool of one's own where it is another one or none.
+        Name of the verifier's class that is known to be able to use every answer. Where it is
+        another one or none, a run looks through the answers before its first round.
     """
 
     def __init__(
@@ -394,7 +394,8 @@ def hub(
         revision=revision,
         verifier=verifier,
     )
-    return Pool([Problem(**row) for row in found], config)
+    checked_for = None if verifier is None else _name_of(verifier)
+    return Pool([Problem(**row) for row in found], config, checked_for)
 
 
 def from_rows(
