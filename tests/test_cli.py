@@ -184,6 +184,7 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["run", "cbs", "--set", "flor=0.1"], "flor: no argument of cbs"),
         (["run", "cbs", "--set", "flor=0.1"], "did you mean 'floor'?"),
         (["run", "grpo", "--set", "kll=0.1"], "kll: no argument of grpo"),
+        (["run", "pods", "--set", "selektor=All"], "objective; did you mean 'selector'?"),
         (["run", "grpo", "--set", "kll=0.1"], "did you mean 'kl'?"),
         (["run", "grpo", "--set", "alocator.n=4"], "alocator: a method has no such slot"),
         (["run", "grpo", "--set", "alocator.n=4"], "did you mean 'allocator'?"),

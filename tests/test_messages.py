@@ -222,6 +222,12 @@ def test_a_name_that_is_nothing_like_any_other_has_no_suggestion():
         (lambda: wb.methods.pods(k=4), "k: no argument of pods; there are n, m, rule, baseline"),
         (lambda: wb.methods.pods(bseline="group"), "no argument of pods; .*mean 'baseline'"),
         (lambda: wb.methods.grpo(loss_agregation="token"), "mean 'loss_aggregation'"),
+        (
+            lambda: wb.methods.grpo(k=4),
+            r"k: no argument of grpo; there are n, clip, .*temper[^;]*$",
+        ),
+        (lambda: wb.methods.clip_cov(shar=0.1), "no argument of clip_cov; .*mean 'share'"),
+        (lambda: wb.methods.cbs(scop="group"), "no argument of cbs; .*mean 'scope'"),
         (lambda: wb.methods.vip(budjet=1), "no argument of "),
         (lambda: wb.Method("mine", selektor=wb.selectors.All()), "mean 'selector'"),
         (lambda: wb.labs.tiny(pol=64), "no argument of tiny; .*mean 'pool'"),
