@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -183,6 +184,7 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["run", "cbs", "--set", "flor=0.1"], "flor: no argument of cbs"),
         (["run", "cbs", "--set", "flor=0.1"], "did you mean 'floor'?"),
         (["run", "grpo", "--set", "kll=0.1"], "kll: no argument of grpo"),
+        (["run", "pods", "--set", "selektor=All"], "objective; did you mean 'selector'?"),
         (["run", "grpo", "--set", "kll=0.1"], "did you mean 'kl'?"),
         (["run", "grpo", "--set", "alocator.n=4"], "alocator: a method has no such slot"),
         (["run", "grpo", "--set", "alocator.n=4"], "did you mean 'allocator'?"),
@@ -302,6 +304,37 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert other.exit_code == 0
     assert "minus grpo-round" in other.output
     assert "at 6,400 rollouts" in other.output
+
+
+def test_compare_says_the_samples_of_an_accuracy():
+    result = invoke("compare", f"{CBS}/grpo-full", f"{CBS}/grpo-round", "--x", "round")
+    [first, *_] = result.output.splitlines()
+    assert re.fullmatch(r"held-out accuracy \(avg@24\) at \d+ rounds", first)
+
+
+def test_compare_with_one_seed_an_arm_has_no_interval(tmp_path):
+    for label in ("grpo-full", "grpo-round"):
+        shutil.copytree(f"{CBS}/{label}/seed-0", tmp_path / label / "seed-0")
+    result = invoke("compare", tmp_path, "--baseline", "grpo-full")
+    assert "nan" not in result.output
+    [line] = [line for line in result.output.splitlines() if line.startswith("grpo-round")]
+    assert re.search(r"[+-]0\.\d{3}   needs two seeds +\d+%$", line)
+
+
+def test_a_run_that_stopped_before_its_next_evaluation_is_shown_once(tmp_path):
+    lab = labs.tiny(pool=16, base="clean", held_out=4, samples=2)
+    for name in ("grpo", "gspo"):
+        going = wb.Run(
+            lab, getattr(methods, name)(4), problems_per_round=4, out=tmp_path / name
+        ).rounds(4, progress=False)
+        next(going)
+        going.close()
+    shown = invoke("show", tmp_path / "grpo").output
+    [heads] = [line for line in shown.splitlines() if line.startswith("held-out accuracy")]
+    assert heads.split() == ["held-out", "accuracy", "round", "0"]
+    [greedy] = [line for line in shown.splitlines() if line.startswith("  greedy")]
+    assert len(greedy.split()) == 2
+    assert "it has only the evaluation before training" in only_line(invoke("compare", tmp_path))
 
 
 def test_seeds_that_differ_have_no_difference(tmp_path):

@@ -84,6 +84,13 @@ class TestOneGrid:
         with pytest.raises(ValueError, match="fewer than two of its evaluations"):
             courses.read(load_all(tmp_path))
 
+    def test_runs_that_stopped_before_their_first_evaluation_say_so(self, tmp_path):
+        """Their grids are the same, and the rounds that they have in common are not the cause."""
+        for label in ("a", "b"):
+            write(tmp_path, label, scores=((0, 0.25),), rollouts=[10] * 3)
+        with pytest.raises(ValueError, match=r"a/.*it has only the evaluation before training"):
+            courses.read(load_all(tmp_path))
+
     @given(
         st.lists(st.floats(0.001, 1), min_size=9, max_size=9),
         st.sampled_from([2, 4, 8]),

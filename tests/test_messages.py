@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,10 @@ class Says:
         (
             lambda n: Scores(np.full(n, 0.5), np.full(n, "right")),
             "Says.score returned the status 'right'; there are ok, wrong, unparsed",
+        ),
+        (
+            lambda n: Scores(np.full(n, "x"), np.full(n, "ok")),
+            r"Says\.score returned the rewards \[.*'x'.*; numbers are needed",
         ),
     ],
 )
@@ -74,6 +79,41 @@ def test_an_answer_that_the_verifier_cannot_read_is_refused_before_the_run():
     held_out = replace(small_lab(), held_out=Pool(problems))
     with pytest.raises(ValueError, match="of problem 'odd-one'"):
         wb.Run(held_out, wb.methods.grpo(2), problems_per_round=2)
+
+
+def test_answers_of_a_file_are_read_by_the_verifier_of_the_lab(tmp_path):
+    """The file was checked for another one."""
+    path = tmp_path / "sums.jsonl"
+    path.write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "A or B?", "answer": "3"}\n')
+    pool = wb.problems.from_file(path)
+    lab = replace(small_lab(held_out=0), problems=pool, verifier=wb.verifiers.Choice())
+    with pytest.raises(ValueError, match=f"Choice cannot use 2 .* of problem '{pool[0].id}'"):
+        wb.Run(lab, wb.methods.grpo(2), problems_per_round=1)
+    shipped = replace(small_lab(held_out=0), verifier=wb.verifiers.Choice())
+    with pytest.raises(ValueError, match=f"of problem '{re.escape(shipped.problems[0].id)}'"):
+        wb.Run(shipped, wb.methods.grpo(2), problems_per_round=1)
+
+
+def test_answers_of_a_public_data_set_are_read_before_the_run():
+    problems = [Problem(f"set/{i}", f"{i}+1=", str(i + 1)) for i in range(4)]
+    problems[3] = Problem("set/odd", "2+1=", "three, as everybody knows?")
+    lab = replace(small_lab(held_out=0), problems=Pool(problems, {"family": "hub"}))
+    message = r"1 of the 4 answers, .*of problem 'set/odd'; .*hub\(\.\.\., verifier=\.\.\.\)"
+    with pytest.raises(ValueError, match=message):
+        wb.Run(lab, wb.methods.grpo(2), problems_per_round=2)
+
+
+def test_answers_that_are_known_to_be_readable_are_not_read_again(monkeypatch):
+    asked = []
+    monkeypatch.setattr(wb.labs, "check_answers", lambda pool, verifier: asked.append(pool))
+    for options in ({}, {"base": "early"}, {"pool": None}):
+        wb.Run(small_lab(**options), wb.methods.grpo(2), problems_per_round=2)
+    assert asked == []
+    mine = Pool([Problem("a", "1+1=", "2")])
+    for _ in range(2):
+        lab = replace(small_lab(held_out=0), problems=mine)
+        wb.Run(lab, wb.methods.grpo(2), problems_per_round=1)
+    assert asked == [mine]
 
 
 def test_a_verifier_of_ones_own_decides_itself_what_it_reads():
@@ -182,6 +222,12 @@ def test_a_name_that_is_nothing_like_any_other_has_no_suggestion():
         (lambda: wb.methods.pods(k=4), "k: no argument of pods; there are n, m, rule, baseline"),
         (lambda: wb.methods.pods(bseline="group"), "no argument of pods; .*mean 'baseline'"),
         (lambda: wb.methods.grpo(loss_agregation="token"), "mean 'loss_aggregation'"),
+        (
+            lambda: wb.methods.grpo(k=4),
+            r"k: no argument of grpo; there are n, clip, .*temper[^;]*$",
+        ),
+        (lambda: wb.methods.clip_cov(shar=0.1), "no argument of clip_cov; .*mean 'share'"),
+        (lambda: wb.methods.cbs(scop="group"), "no argument of cbs; .*mean 'scope'"),
         (lambda: wb.methods.vip(budjet=1), "no argument of "),
         (lambda: wb.Method("mine", selektor=wb.selectors.All()), "mean 'selector'"),
         (lambda: wb.labs.tiny(pol=64), "no argument of tiny; .*mean 'pool'"),

@@ -249,6 +249,19 @@ def test_an_interval_of_one_seed_is_no_number(runs, tmp_path):
     assert not [cell for cell in cells if "nan" in str(cell)]
 
 
+def test_runs_without_a_later_evaluation_are_not_compared(tmp_path):
+    for label in ("a", "b"):
+        written_records.write(tmp_path, label, scores=((0, 0.25),), rollouts=[10] * 3)
+    table, notes = comparison(find([tmp_path]))
+    assert table is None
+    assert "only the evaluation before training" in notes[0]
+
+
+def test_the_axes_say_how_many_samples_an_accuracy_is_the_mean_of(page):
+    assert any("held-out accuracy (avg@2)" in own.get("aria-label", "") for _, own in page.elements)
+    assert "avg@k" not in " ".join(page.texts)
+
+
 def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
     groups = find([runs])
     rows = responses(groups, 60)["rows"]

@@ -64,6 +64,19 @@ def test_a_part_that_returns_another_number_of_rewards_is_named(shape):
         total(table(["x"] * 3, [1.0] * 3, [3] * 3), (Correct(), Mine()), Sampling())
 
 
+@pytest.mark.parametrize("returned", [["a", "b"], np.array(["a", "b"]), [[1], [1, 2]], [{}, {}]])
+def test_a_part_that_returns_no_numbers_is_named(returned):
+    class Mine:
+        name = "mine"
+        weight = 1.0
+
+        def __call__(self, rollouts, sampling):
+            return returned
+
+    with pytest.raises(ValueError, match=r"reward: part 'mine' returned .*; a number for each"):
+        total(table(["x"] * 2, [1.0] * 2, [3] * 2), (Correct(), Mine()), Sampling())
+
+
 @pytest.mark.parametrize("parts", [(), (Correct(), Correct(0.5))])
 def test_bad_parts(parts):
     with pytest.raises(ValueError, match="no two of the same name"):

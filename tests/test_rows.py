@@ -165,6 +165,44 @@ def test_a_run_does_not_go_on_with_other_problems(tmp_path):
     assert len(go(resumed, 2)) == 1
 
 
-def test_a_stream_and_no_problems_at_all_have_no_digest():
-    lab = replace(small_lab(held_out=0), problems=Stream(lambda rng: None))
+def sums(step, start=0):
+    """A stream of one's own: n + step for all n."""
+
+    def make(rng):
+        n = start + int(rng.integers(1000))
+        return Problem(f"{n}+{step}", f"{n}+{step}=", str(n + step))
+
+    return Stream(make)
+
+
+def test_the_digest_of_a_stream_is_of_the_problems_that_it_draws():
+    assert sums(1).digest == sums(1).digest
+    assert len({sums(1).digest, sums(2).digest, sums(1, start=1).digest}) == 3
+    # A draw that does not count, and problems that come again, have their place in every stream.
+    assert Stream(lambda rng: Problem("a", "1+1=", "2") if rng.random() < 0.1 else None).digest
+
+
+def test_what_a_lab_can_make_again_and_no_problems_at_all_have_no_digest():
+    lab = small_lab(pool=None, held_out=0)
     assert lab.digests() == {"problems": None, "held_out": None}
+    # With another verifier the manifest no longer says how to make the lab, nor its stream.
+    changed = replace(lab, verifier=Choice())
+    assert changed.digests() == {"problems": lab.problems.digest, "held_out": None}
+
+
+def test_a_run_does_not_go_on_with_another_stream(tmp_path):
+    lab = replace(small_lab(held_out=0), problems=sums(1))
+    method = wb.methods.grpo(2)
+    go(wb.Run(lab, method, out=tmp_path, problems_per_round=4), 1)
+    with pytest.raises(ValueError, match=r"another run .*data\.problems"):
+        wb.Run.resume(tmp_path, lab=replace(lab, problems=sums(2)))
+    assert len(go(wb.Run.resume(tmp_path, lab=replace(lab, problems=sums(1))), 2)) == 1
+
+
+def test_a_record_from_before_streams_had_digests_goes_on(tmp_path, monkeypatch):
+    lab = replace(small_lab(held_out=0), problems=sums(1))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Stream, "digest", None)
+        go(wb.Run(lab, wb.methods.grpo(2), out=tmp_path, problems_per_round=4), 1)
+    assert wb.load(tmp_path).manifest["data"]["problems"] is None
+    assert len(go(wb.Run.resume(tmp_path, lab=lab), 2)) == 1

@@ -15,7 +15,16 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import go, same_record, same_weights, small_lab, started, timeless, tiny_policy
+from conftest import (
+    go,
+    same_record,
+    same_weights,
+    small_lab,
+    started,
+    timeless,
+    tiny_policy,
+    weights,
+)
 
 import workbench as wb
 from workbench.allocators import More, Uniform
@@ -136,6 +145,29 @@ def test_an_interrupted_round_leaves_no_trace(lab, tmp_path):
     assert [row["round"] for row in go(run, 5)] == [3, 4, 5]
     same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "stopped"))
     assert same_weights(tmp_path / "whole", tmp_path / "stopped")
+
+
+OPEN_AT_THE_END = """
+import sys
+import workbench as wb
+lab = wb.labs.tiny(pool=8, base="clean", levels=(1,), held_out=0)
+run = wb.Run(lab, wb.methods.grpo(2), out=sys.argv[1], problems_per_round=2)
+loop = run.rounds(5, progress=False)
+next(loop)
+# A record that goes with the process goes after its loop.
+aside = wb.Run(lab, wb.methods.grpo(2), problems_per_round=2).rounds(5, progress=False)
+next(aside)
+"""
+
+
+def test_a_loop_that_is_open_when_python_ends_leaves_a_checkpoint(tmp_path):
+    out = tmp_path / "run"
+    ended = subprocess.run(
+        [sys.executable, "-c", OPEN_AT_THE_END, str(out)], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert weights(out), "nothing has to be made again"
+    assert [row["round"] for row in go(wb.Run.resume(out), 2)] == [2]
 
 
 class TestEvaluationOffTheGrid:

@@ -749,8 +749,22 @@ def test_what_does_not_fit_the_notebook_is_said(content, message, tmp_path):
 
 def test_an_unknown_notebook_names_the_nearest(tmp_path):
     write_notebook(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no such notebook; did you mean 'work.ipynb'"):
+    with pytest.raises(FileNotFoundError, match=r"no such notebook, .*; did you mean 'work.ipynb'"):
         read({"notebook": str(tmp_path / "wrok.ipynb")})
+
+
+def test_the_path_of_a_notebook_starts_at_the_folder_of_the_grid(tmp_path, monkeypatch):
+    """A notebook in the working directory is not there for a grid in a folder below."""
+    monkeypatch.chdir(tmp_path)
+    write_notebook(tmp_path)
+    (tmp_path / "grids").mkdir()
+    grid = tmp_path / "grids" / "grid.yaml"
+    grid.write_text("notebook: work.ipynb")
+    place = re.escape(str(tmp_path / "grids" / "work.ipynb"))
+    with pytest.raises(FileNotFoundError, match=f"no such notebook, looked for at '{place}'$"):
+        read("grids/grid.yaml")
+    grid.write_text("notebook: ../work.ipynb")
+    assert read("grids/grid.yaml")
 
 
 @pytest.mark.parametrize(

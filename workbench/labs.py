@@ -226,12 +226,20 @@ class Lab:
     def digests(self) -> dict[str, str | None]:
         """Digests of the problems, by which a run finds out that it would go on with other data.
 
-        None where there are no such problems, and for a stream, which has no end.
+        That of a stream is of the first problems that it draws. None where there are no such
+        problems, and for a stream that the lab's own config describes.
         """
-        return {
-            name: pool.digest if isinstance(pool, Pool) else None
-            for name, pool in (("problems", self.problems), ("held_out", self.held_out))
-        }
+        return {"problems": self._digest(self.problems), "held_out": self._digest(self.held_out)}
+
+    def _digest(self, problems: Pool | Stream | None) -> str | None:
+        if problems is None:
+            return None
+        if isinstance(problems, Stream):
+            # The manifest says how to make it again, which says more than a digest.
+            named = problems.config.get("family") in problem_makers.FAMILIES
+            if named and self.config is not None:
+                return None
+        return problems.digest
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
@@ -242,16 +250,16 @@ class Lab:
             raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
 
     def check_answers(self) -> None:
-        """Raise ValueError for an answer in an own pool that the verifier cannot use.
+        """Raise ValueError for an answer in a pool that the verifier cannot use.
 
-        Pools of the package are made of answers that can be read, or say which rows they left out.
+        It would end the run when its problem is drawn.
         """
+        name = type(self.verifier).__name__
         for pool in (self.problems, self.held_out):
-            if not isinstance(pool, Pool) or pool.config:
-                continue
-            # `from_rows` has looked at every answer with the verifier that it names.
-            if pool.checked_for != type(self.verifier).__name__:
+            if isinstance(pool, Pool) and pool.checked_for != name:
                 check_answers(pool, self.verifier)
+                # The next run in this process need not read them again.
+                pool.checked_for = name
 
     def check_optimizer(self) -> None:
         """Raise ValueError unless AdamW takes the arguments in `optimizer`."""

@@ -29,6 +29,7 @@ HELD_OUT_SHARE = 0.2  # of all generated problems, by a hash of their text
 MOST_MISSES = (
     3000  # draws in a row without a new problem, after which a generator counts as exhausted
 )
+IN_DIGEST = 64  # problems of a stream that its digest is of
 MOST_PROBLEMS = 100_000  # that are generated at once, so that no configuration runs for hours first
 
 
@@ -68,8 +69,8 @@ class Pool(Sequence):
         How to make the pool again, for the manifest of a run: "family" is the function of this
         module, the rest are its arguments. Empty for a pool of one's own.
     checked_for : str, optional
-        Name of the verifier's class that is known to be able to use every answer. A run looks
-        through the answers of a pool of one's own where it is another one or none.
+        Name of the verifier's class that is known to be able to use every answer. Where it is
+        another one or none, a run looks through the answers before its first round.
     """
 
     def __init__(
@@ -104,9 +105,7 @@ class Pool(Sequence):
     @cached_property
     def digest(self) -> str:
         """A digest of all problems in their order, which a run's manifest records and compares."""
-        # As JSON the fields stay apart, whatever characters they hold.
-        content = [(each.id, each.prompt, each.answer, each.level) for each in self.problems]
-        return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+        return _digest(self.problems)
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -193,6 +192,17 @@ class Stream:
     ) -> None:
         self.make = make
         self.config = dict(config or {})
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the first problems at one seed, by which a run knows another stream."""
+        first: list[Problem] = []
+        cursor = 0
+        # One at a time, so that a stream of few different problems has a digest as well.
+        while len(first) < IN_DIGEST:
+            drawn, cursor = self.draw(1, cursor)
+            first += drawn
+        return _digest(first)
 
     def draw(
         self, n: int, cursor: int = 0, seed: int = 0, exclude: AbstractSet[str] = frozenset()
@@ -384,7 +394,8 @@ def hub(
         revision=revision,
         verifier=verifier,
     )
-    return Pool([Problem(**row) for row in found], config)
+    checked_for = None if verifier is None else _name_of(verifier)
+    return Pool([Problem(**row) for row in found], config, checked_for)
 
 
 def from_rows(
@@ -577,6 +588,13 @@ def environment(
         Pool(problem for problem, _ in evaluation) if evaluation else None,
         verifier,
     )
+
+
+def _digest(problems: Iterable[Problem]) -> str:
+    """A digest of all fields of problems, in their order."""
+    # As JSON the fields stay apart, whatever characters they hold.
+    content = [(each.id, each.prompt, each.answer, each.level) for each in problems]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
 
 def _name_of(verifier: Any) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from workbench.utils.typos import explain_typos
-from workbench.utils.validation import positive_number, share
+from workbench.utils.validation import positive_number, share, shown
 
 if TYPE_CHECKING:
     from workbench.policies import Sampling
@@ -134,7 +134,14 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
     """
     values = {}
     for part in parts:
-        value = np.asarray(part(rollouts, sampling), dtype=np.float64)
+        returned = part(rollouts, sampling)
+        try:
+            value = np.asarray(returned, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"reward: part {part.name!r} returned {shown(returned)}; a number for each rollout "
+                "is needed"
+            ) from None
         if value.shape != (len(rollouts),):
             raise ValueError(
                 f"reward: part {part.name!r} returned an array of shape {value.shape} for "

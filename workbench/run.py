@@ -8,6 +8,7 @@ objective is minimised in mini-batches, the round is recorded, and the slots lea
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 import warnings
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import labs
 from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.problems import MOST_PROBLEMS
+from workbench.problems import MOST_PROBLEMS, Stream
 from workbench.records import FORMAT, Record, RecordWarning, refuse_other_files
 from workbench.records.environment import changes
 from workbench.records.health import TrainingWarning
@@ -219,7 +220,8 @@ class Run:
         """Train until the run has n rounds in all.
 
         Starts where the run stopped. Leaving the loop early keeps everything: a checkpoint is
-        written. A loop of an earlier call that was left before its end is ended by this call.
+        written, also when Python ends. A loop of an earlier call that was left before its end is
+        ended by this call.
 
         Parameters
         ----------
@@ -244,6 +246,8 @@ class Run:
         loop = self._rounds(n, progress)
         # A strong reference would keep an abandoned loop alive, and with it the lock on the record.
         self._loop = weakref.ref(loop)
+        # Python would close it only after it has taken down what writes the checkpoint.
+        weakref.finalize(loop, _close_at_exit, self._loop, os.getpid())
         return loop
 
     def _rounds(self, n: int, progress: bool) -> Generator[dict[str, Any], None, None]:
@@ -357,6 +361,9 @@ class Run:
         if recorded["data"] is None:
             # A record of an earlier version says nothing of the data.
             recorded["data"] = asked_for["data"]
+        elif isinstance(self.lab.problems, Stream) and recorded["data"].get("problems") is None:
+            # Neither does one that was made before streams had digests.
+            recorded["data"] = {**recorded["data"], "problems": asked_for["data"]["problems"]}
         if self.lab.config is None and recorded["lab"] == {"lab": self.lab.name}:
             # Earlier versions recorded of an own lab its name alone.
             recorded["lab"] = asked_for["lab"]
@@ -366,6 +373,17 @@ class Run:
                 f"out={str(path)!r} holds another run (asked for, recorded): "
                 f"{'; '.join(different[:3])}; name another directory"
             )
+
+
+def _close_at_exit(loop: weakref.ref[Generator], process: int) -> None:
+    """End a loop that is still open when Python ends; nothing where it has gone before."""
+    still_open = loop()
+    # A forked process has a copy of the loop, and the record is not its own.
+    if still_open is None or os.getpid() != process:
+        return
+    # One that is at work in another thread cannot be closed from here.
+    if inspect.getgeneratorstate(still_open) != inspect.GEN_RUNNING:
+        still_open.close()
 
 
 def _warn(texts: str, bar: Any) -> None:

@@ -312,6 +312,13 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
             f"would favour the finer grid (not in all runs: {_first(left_out)}); run them "
             'with the same evaluate_every, or pass grid="common"'
         )
+    # With the one evaluation before training there is nothing to compare, whatever the grid.
+    untrained = next((course for course in everyone if len(course.rounds) == 1), None)
+    if untrained is not None and len(everyone) > 1 and untrained.rounds[0] == 0:
+        raise ValueError(
+            f"{untrained.path}: it has only the evaluation before training, so there is nothing to "
+            "compare; let the run go on to its next evaluation"
+        )
     # A curve needs two points. A run that is read alone loses none, and may have a single
     # evaluation.
     short = next((course for course in each(kept) if len(course.rounds) < 2), None)

@@ -284,7 +284,7 @@ def read(path: Any) -> pd.DataFrame:
 
 
 def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
-    """A table of `judge` for reading: paper, claim, published, here, n and verdict, as texts.
+    """A table of `judge` for reading: paper, claim, published, here, seeds and verdict.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     ]
     texts = frame[["paper", "claim", "published"]].assign(here=here)
     # A claim without a measurement has 0 seeds; its cell is left empty.
-    texts["n"] = [str(int(n)) if n else "" for n in frame["n"]]
+    texts["seeds"] = [str(int(n)) if n else "" for n in frame["n"]]
     return texts.assign(verdict=frame["verdict"].to_numpy())
 
 

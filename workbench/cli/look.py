@@ -99,17 +99,18 @@ def compare(
         compared = {"x": x, "y": y, "budget": budget, "baseline": baseline, "figure": figure}
         say(as_json({**compared, "labels": labels}))
         return
-    say(_text(table, x, y, budget, baseline))
+    everyone = [record for group in groups.values() for record in group]
+    say(_text(table, plots.axis_label(y, everyone), x, budget, baseline))
     if figure is not None:
         say(f"\nfigure    {figure}")
 
 
-def _text(table: pd.DataFrame, x: str, y: str, budget: float, baseline: str) -> str:
-    """The comparison as lines to read."""
+def _text(table: pd.DataFrame, score: str, x: str, budget: float, baseline: str) -> str:
+    """The comparison as lines to read; `score` says what is compared."""
     width = max(len(label) for label in table.index) + 2
     difference = f"minus {baseline}"
     lines = [
-        f"{plots.AXIS_LABELS[y]} at {_amount(budget)} {UNITS[x]}",
+        f"{score} at {_amount(budget)} {UNITS[x]}",
         "",
         f"{'':<{width}}{'runs':>4}{'mean':>8}{'':8}{difference:>16}   95 % interval      better",
     ]
@@ -119,8 +120,10 @@ def _text(table: pd.DataFrame, x: str, y: str, budget: float, baseline: str) -> 
         line = f"{label:<{width}}{row['n']:>4.0f}{row['mean']:>8.3f}{half:<8}"
         # The baseline is not compared with itself, and pairs need a seed that both have.
         if math.isfinite(row.get("difference", math.nan)):
-            interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
-            line += f"{row['difference']:>+16.3f}   {interval}{row['better']:>9.0%}"
+            interval = "needs two seeds"
+            if math.isfinite(row["low"]):
+                interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
+            line += f"{row['difference']:>+16.3f}   {interval:<16}{row['better']:>9.0%}"
         elif label != baseline:
             line += f"{'no seed in common':>20}"
         lines.append(line.rstrip())

@@ -56,18 +56,18 @@ def text(summarized: dict[str, Any]) -> str:
 
 
 def _held_out_lines(k: int, first: dict[str, Any], last: dict[str, Any]) -> list[str]:
+    # After a single evaluation both are the same one.
+    ends = [first] if first["round"] == last["round"] else [first, last]
     rows = [
-        (f"avg@{k}", f"{first['accuracy']:.3f}", f"{last['accuracy']:.3f}"),
-        ("greedy", f"{first['greedy']:.3f}", f"{last['greedy']:.3f}"),
+        ("held-out accuracy", [f"round {end['round']}" for end in ends]),
+        (f"  avg@{k}", [f"{end['accuracy']:.3f}" for end in ends]),
+        ("  greedy", [f"{end['greedy']:.3f}" for end in ends]),
     ]
     # Levels have two decimals: each is the mean of fewer problems.
-    for level, before in first["levels"].items():
-        after = last["levels"][level]
-        rows.append((f"level {level}, avg@{k}", f"{before:.2f}", f"{after:.2f}"))
-    columns = [f"round {end['round']}" for end in (first, last)]
-    lines = ["", f"{'held-out accuracy':<28}{columns[0]:>12}{columns[1]:>12}"]
-    lines += [f"  {name:<26}{before:>12}{after:>12}" for name, before, after in rows]
-    return lines
+    for level in first["levels"]:
+        rows.append((f"  level {level}, avg@{k}", [f"{end['levels'][level]:.2f}" for end in ends]))
+    lines = [f"{name:<28}" + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows]
+    return ["", *lines]
 
 
 def _held_out(record: Record) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli import summaries
 from workbench.cli.terminal import as_json, say
 from workbench.utils.names import BASE_MODELS
+from workbench.utils.typos import UnknownArgument, unknown_argument
 from workbench.utils.validation import one_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,14 @@ def run(
     for slot in named.SLOTS:
         if slot in arguments:
             dotted[slot] = arguments.pop(slot)
-    made = named.method(method, arguments, dotted)
+    try:
+        made = named.method(method, arguments, dotted)
+    except UnknownArgument as error:
+        if error.name not in arguments:
+            raise
+        # A plain name may have been meant for a slot.
+        known = [*error.known, *named.SLOTS]
+        raise unknown_argument(error.name, method, known) from None
 
     # The lab: --model and the files become arguments of it, like those that --lab gives.
     name, options = lab_options(lab)

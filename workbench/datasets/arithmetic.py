@@ -56,7 +56,8 @@ def problems(
 
         return Stream(_of_split(fresh, split), config)
     whole_number("n", n, 1, MOST_PROBLEMS)
-    return Pool(_distinct_chains(n, levels, seed, split), config)
+    # Every answer is a whole number.
+    return Pool(_distinct_chains(n, levels, seed, split), config, checked_for="Math")
 
 
 def solution(prompt: str) -> str:

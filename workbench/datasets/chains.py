@@ -234,7 +234,9 @@ def problems(
 
         return Stream(fresh, config)
     whole_number("n", n, 1, MOST_PROBLEMS)
-    return Pool(_distinct(n, levels, split, accepted, generator(seed, "chains", split)), config)
+    found = _distinct(n, levels, split, accepted, generator(seed, "chains", split))
+    # Every answer is a whole number.
+    return Pool(found, config, checked_for="Math")
 
 
 def solution(prompt: str) -> str:

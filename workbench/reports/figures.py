@@ -198,7 +198,7 @@ def _has_numbers(record: Record, column: str) -> bool:
 def _curve(
     groups: Groups, x: str, y: str, caption: str, order: Sequence[str], smooth: int = 1
 ) -> dict[str, Any]:
-    name = plots.AXIS_LABELS.get(y, f"rollouts {y} in a round")
+    name = plots.axis_label(y, [record for group in groups.values() for record in group])
     # The text for those who cannot see the figure says where each curve begins and ends.
     ends = []
     for label, group in groups.items():

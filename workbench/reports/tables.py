@@ -118,6 +118,7 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
     # Runs that cannot be compared are no reason to have no report: the page says why instead.
     try:
         comparisons.comparable(groups)
+        comparisons.common_budget(groups, "round")
     except ValueError as error:
         return None, [f"No comparison at an equal budget: {error}."]
     baseline = default_baseline(groups)

@@ -229,7 +229,8 @@ def _notebook(base: Path, value: str) -> Path:
     if path.suffix != ".ipynb" or not path.is_file():
         nearby = [other.name for other in path.parent.glob("*.ipynb")]
         raise FileNotFoundError(
-            f"notebook={value!r}: there is no such notebook{did_you_mean(path.name, nearby)}"
+            f"notebook={value!r}: there is no such notebook, looked for at {str(path)!r}"
+            f"{did_you_mean(path.name, nearby)}"
         )
     return path
 

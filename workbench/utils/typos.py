@@ -20,7 +20,16 @@ class UnknownArgument(TypeError, ValueError):
     """An argument that a function or a class does not have.
 
     A TypeError as Python's own, and a ValueError as every wrong argument of this package.
+
+    Attributes
+    ----------
+    name : str
+    known : tuple of str
+        The arguments that there are.
     """
+
+    name: str = ""
+    known: tuple[str, ...] = ()
 
 
 def explain_typos(module_name: str, functions: bool = False) -> None:
@@ -63,11 +72,13 @@ def unknown_argument(name: str, what: str, known: Iterable[str], path: str = "")
     >>> print(unknown_argument("n", "All", []))
     n: no argument of All; it takes none
     """
-    known = list(known)
-    if not known:
-        return UnknownArgument(f"{path}{name}: no argument of {what}; it takes none")
-    there = f"there are {', '.join(known)}{did_you_mean(name, known)}"
-    return UnknownArgument(f"{path}{name}: no argument of {what}; {there}")
+    # A name that comes twice, as an argument and as one that is passed on, is said once.
+    known = list(dict.fromkeys(known))
+    there = f"there are {', '.join(known)}{did_you_mean(name, known)}" if known else "it takes none"
+    error = UnknownArgument(f"{path}{name}: no argument of {what}; {there}")
+    error.name = f"{path}{name}"
+    error.known = tuple(known)
+    return error
 
 
 def _missing(module: ModuleType, name: str) -> Any:
@@ -84,10 +95,21 @@ def _missing(module: ModuleType, name: str) -> Any:
 def _explained(function: Callable[..., Any], what: str) -> Callable[..., Any]:
     """The same function, which names its arguments when it is called with another."""
     parameters = inspect.signature(function).parameters.values()
-    # A function that takes any argument passes it on to something that answers for it.
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return function
-    known = [each.name for each in parameters if each.name != "self"]
+    named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+    known = [each.name for each in named if each.name != "self"]
+
+    @functools.wraps(function)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except UnknownArgument as error:
+            if error.name not in kwargs:
+                raise
+            # What it was passed on to knows nothing of this function's own arguments.
+            raise unknown_argument(error.name, what, [*known, *error.known]) from None
+
+    if len(named) < len(parameters):
+        return passing
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:

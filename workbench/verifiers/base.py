@@ -80,6 +80,14 @@ def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[st
                 f"verifier: {name}.score returned a {column} of shape {np.shape(values)} for "
                 f"{len(responses)} responses"
             )
+    # The table of rollouts converts them too, and could not say whose they are.
+    try:
+        np.asarray(scores.reward, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"verifier: {name}.score returned the rewards {shown(list(scores.reward))}; numbers "
+            "are needed"
+        ) from None
     unknown = set(np.unique(scores.status).tolist()) - set(STATUSES)
     if unknown:
         raise ValueError(
