@@ -275,7 +275,9 @@ class TestSpentAndGained:
         tables = {"equal time": GAINED, "equal FLOPs": GAINED}
         axes = papers.spent_and_gained(SPENT, tables, titles=("spent", "gained"), label="points")
         assert len({ax.get_figure(root=True) for ax in axes}) == 1
-        assert axes[0].get_title("left") == "spent"
+        # Both halves have a title of their own, in one style.
+        upper, lower = (axes[place].get_figure(root=False) for place in (0, 1))
+        assert [upper.get_suptitle(), lower.get_suptitle()] == ["spent", "gained"]
         assert [ax.get_title("left") for ax in axes[1:]] == ["equal time", "equal FLOPs"]
 
 

@@ -992,9 +992,11 @@ def verdicts(
     with style():
         ax = ax or plt.subplots(figsize=(WIDTH, 0.5 + 0.24 * (heights.sum() + 1.2)))[1]
         # Left ends of the columns, as shares of the width.
-        columns = {"claim": 0.0, "published": 0.44, "here": 0.59, "n": 0.765, "verdict": 0.79}
+        columns = {"claim": 0.0, "published": 0.44, "here": 0.59, "seeds": 0.776, "verdict": 0.79}
+        # The column of seeds is narrower than its name, which ends where the numbers end.
+        sides = dict.fromkeys(columns, "left") | {"seeds": "right"}
         for name, x in columns.items():
-            ax.text(x + 0.006, -0.5, name, weight="bold", size=8, va="center")
+            ax.text(x + 0.006, -0.5, name, weight="bold", size=8, va="center", ha=sides[name])
         before = None
         for number, row in shown.iterrows():
             y = middles[number]
@@ -1008,11 +1010,11 @@ def verdicts(
             ax.add_patch(box)
             texts = {"claim": claims[number], "published": plain(row["published"])}
             texts["here"] = row["here"]
-            texts |= {"n": row["n"], "verdict": verdict}
+            texts |= {"seeds": row["seeds"], "verdict": verdict}
             for name, x in columns.items():
                 # The boxes are light or strong in both settings, so their text stays dark.
                 ink = "#111111" if name == "verdict" else INK
-                ax.text(x + 0.006, y, texts[name], size=7.2, va="center", color=ink)
+                ax.text(x + 0.006, y, texts[name], size=7.2, va="center", ha=sides[name], color=ink)
             if row["paper"] != before:
                 ax.text(
                     -0.012,
