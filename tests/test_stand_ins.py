@@ -243,6 +243,21 @@ def test_the_gap_of_a_sampler_and_the_share_above_the_cap_are_recorded(vllm, tmp
 # Unsloth
 
 
+class Packed(torch.nn.Linear):
+    """Stands in for a layer in 4 bits: a tensor of half the entries, which knows its true shape."""
+
+    def __init__(self, layer):
+        super().__init__(layer.in_features, layer.out_features, bias=False)
+        self.register_buffer("unpacked", layer.weight.detach(), persistent=False)
+        shape = layer.weight.shape
+        halved = torch.zeros(shape.numel() // 2, 1, dtype=torch.uint8)
+        self.weight = torch.nn.Parameter(halved, requires_grad=False)
+        self.weight.quant_state = SimpleNamespace(shape=shape)
+
+    def forward(self, states):
+        return torch.nn.functional.linear(states, self.unpacked)
+
+
 class RecordedUnsloth:
     """Stands in for unsloth.FastLanguageModel, on plain transformers and peft."""
 
@@ -257,6 +272,9 @@ class RecordedUnsloth:
         if options.get("fast_inference"):
             length = options["max_seq_length"] // 2
             model.vllm_engine = RecordedLLM(path, max_model_len=length)
+        if options["load_in_4bit"]:
+            for layer in model.model.layers:
+                layer.mlp.down_proj = Packed(layer.mlp.down_proj)
         return model, AutoTokenizer.from_pretrained(path)
 
     @staticmethod
@@ -433,6 +451,18 @@ def test_kernels_that_mix_rows_up_are_found_out(unsloth):
     )
     attend_within_rows(policy, keeps_apart=False)
     assert not policy._joins_alike()
+
+
+def test_weights_in_4_bits_count_by_the_shape_that_they_stand_for(unsloth, monkeypatch):
+    """Two to a byte, in a model that does not say so, as Unsloth makes it from vLLM's tensors."""
+    ours = sys.modules["workbench.policies.unsloth"]
+    monkeypatch.setattr(ours, "check_quantised", lambda *_: None)  # asks for bitsandbytes
+    options = {"lora_rank": 4, "device": "cpu", "max_length": 128}
+    plain = unsloth.from_pretrained(MODEL, **options)
+    assert plain.parameter_count == plain.model.get_base_model().num_parameters()
+    packed = unsloth.from_pretrained(MODEL, load_in_4bit=True, **options)
+    assert packed.parameter_count == plain.parameter_count
+    assert packed.model.get_base_model().num_parameters() < plain.parameter_count
 
 
 def test_standby_is_refused(unsloth, monkeypatch):
