@@ -471,10 +471,43 @@ def test_standby_is_refused(unsloth, monkeypatch):
         unsloth.from_pretrained(MODEL, device="cpu")
 
 
-def test_a_head_in_float32_is_asked_for(unsloth, monkeypatch):
+def test_a_head_in_float32_is_asked_for_and_taken_back(unsloth, monkeypatch):
     monkeypatch.setenv("UNSLOTH_VLLM_FP32_LM_HEAD", "0")
-    unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=96, float32_head=True)
+    options = {"lora_rank": 4, "device": "cpu", "max_length": 96}
+    unsloth.from_pretrained(MODEL, float32_head=True, **options)
     assert os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] == "1"
+    unsloth.from_pretrained(MODEL, float32_head=False, **options)
+    assert os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] == "0"
+
+
+@pytest.mark.parametrize("chunk", [2**24, 66 * 4])  # the second computes logits again
+@pytest.mark.parametrize("float32_head", [False, True])
+def test_the_trainer_computes_its_logits_in_the_precision_that_is_asked_for(
+    unsloth, monkeypatch, float32_head, chunk
+):
+    """Under autocast, as on a GPU: states and head in bfloat16, and logits in float32 on demand."""
+    policy = unsloth.from_pretrained(
+        MODEL,
+        lora_rank=4,
+        device="cpu",
+        max_length=96,
+        fast_inference=False,
+        float32_head=float32_head,
+    )
+    monkeypatch.setattr("workbench.policies.transformers.LOGIT_CHUNK", chunk)
+    monkeypatch.setattr(policy, "_precision", lambda: torch.autocast("cpu", torch.bfloat16))
+    policy.head.to(torch.bfloat16)
+    width = policy.head.in_features
+    rollouts = hand_made([1, 0], ["a", "a"], lengths=[5, 9])
+    states = torch.randn(14, width, generator=torch.manual_seed(0)).bfloat16().requires_grad_()
+    monkeypatch.setattr(policy, "_response_states", lambda rollouts: states)
+    own = policy.logprobs(rollouts)[torch.as_tensor(rollouts.response.mask())]
+    own.sum().backward()
+    exact = (states.detach().double() @ policy.head.weight.detach().double().mT).log_softmax(-1)
+    targets = torch.as_tensor(rollouts.response.values).long()
+    error = (own.detach() - exact.gather(1, targets[:, None])[:, 0]).abs().max()
+    assert states.grad.abs().max() > 0
+    assert (error < 1e-5) == float32_head
 
 
 def test_unsloths_own_error_for_a_missing_model_says_what_to_do():

@@ -510,13 +510,17 @@ class TransformersPolicy:
         """
 
         def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            logprobs = torch.log_softmax(self.head(states).float() * scale, dim=-1)
+            logprobs = torch.log_softmax(self._logits(states) * scale, dim=-1)
             # Without a gradient the entropy is only measured, and autograd keeps nothing for it.
             with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
                 entropies = -(logprobs.exp() * logprobs).sum(-1)
             return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
         return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
+
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits (N, V) in float32 of final hidden states (N, H), in the precision of the head."""
+        return self.head(states).float()
 
     @torch.no_grad()
     def prompt_states(self, prompts: Iterable[str]) -> np.ndarray:
