@@ -465,10 +465,16 @@ def test_weights_in_4_bits_count_by_the_shape_that_they_stand_for(unsloth, monke
     assert packed.model.get_base_model().num_parameters() < plain.parameter_count
 
 
-def test_standby_is_refused(unsloth, monkeypatch):
-    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
-    with pytest.raises(ValueError, match=r"UNSLOTH_VLLM_STANDBY=1: .* unset it"):
+@pytest.mark.parametrize("value", ["1", "2", "true", ""])
+def test_standby_is_refused(unsloth, monkeypatch, value):
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", value)
+    with pytest.raises(ValueError, match=rf"UNSLOTH_VLLM_STANDBY={value}: .* unset it"):
         unsloth.from_pretrained(MODEL, device="cpu")
+
+
+def test_standby_that_is_off_is_no_obstacle(unsloth, monkeypatch):
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "0")
+    unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=96, fast_inference=False)
 
 
 def test_a_head_in_float32_is_asked_for_and_taken_back(unsloth, monkeypatch):

@@ -363,9 +363,11 @@ class _Ends(StoppingCriteria):
 
 def _check_standby() -> None:
     """Raise ValueError where Unsloth would take nearly all of the GPU for vLLM."""
-    if os.environ.get("UNSLOTH_VLLM_STANDBY", "0") == "1":
+    standby = os.environ.get("UNSLOTH_VLLM_STANDBY", "0")
+    # Unsloth takes every other value for on, also the empty one.
+    if standby != "0":
         raise ValueError(
-            "UNSLOTH_VLLM_STANDBY=1: Unsloth then gives .88 of the GPU to vLLM whatever "
+            f"UNSLOTH_VLLM_STANDBY={standby}: Unsloth then gives .88 of the GPU to vLLM whatever "
             "gpu_memory_utilization says, and the trainer runs out of memory; unset it"
         )
 
