@@ -387,8 +387,8 @@ def _load(
     """The model with its adapter, and the tokenizer."""
     served: dict[str, Any] = {}
     if fast_inference:
-        # Set in either case, since a model before may have set it to the other. Unsloth, which reads
-        # it for its own trainer when it is imported, then says that the trainer's head stays in 16
+        # Set in either case, since a model before may have set it to the other. Unsloth reads it
+        # for its own trainer when it is imported, and says now that the trainer's head stays in 16
         # bits. That holds for its own trainer and not for `UnslothPolicy`.
         os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1" if settings["float32_head"] else "0"
         served = {
