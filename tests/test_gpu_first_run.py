@@ -14,8 +14,9 @@ pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
 
 import workbench as wb
 from examples.gpu_first_run import __main__ as first_run
-from examples.gpu_first_run import report, subject
-from examples.gpu_first_run.settings import MORE_TO_DO, PARTS
+from examples.gpu_first_run import report, runs, subject
+from examples.gpu_first_run.settings import MORE_TO_DO, PARTS, Settings, parser
+from workbench.cli import doctor
 from workbench.policies import memory
 
 TINY = [
@@ -108,6 +109,23 @@ def test_a_first_run_in_pieces_ends_with_records_and_a_report(out, capsys, monke
     before = (out / "trl.json").stat().st_mtime_ns
     assert first_run.main([*tiny, "--seconds", "6000"]) == 0
     assert (out / "trl.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("has_vllm", [False, True])
+@pytest.mark.parametrize("lab", ["transformers", "unsloth"])
+def test_doctor_is_asked_for_the_sampler_of_the_run(out, monkeypatch, lab, has_vllm):
+    """With 80 GB, vLLM's share is a part of the estimate where it samples."""
+    gpus = [{"name": "a card", "bytes": 80e9, "free": 80e9, "driver": "580.65"}]
+    here = {**doctor.this_machine(), "gpus": gpus}
+    monkeypatch.setattr(doctor, "this_machine", lambda: here)
+    monkeypatch.setattr(runs, "engine", lambda device: (lab, has_vllm))
+    out.mkdir()
+    given = vars(parser().parse_args(["--out", str(out), "--model", "SmolLM2-135M"]))
+    del given["part"]
+    assert runs.doctor(Settings(**given))
+    told = json.loads((out / "doctor.json").read_text())["model"]
+    share = doctor.SHARES[lab] * 80e9
+    assert told.get("sampler_bytes") == (share if has_vllm else None)
 
 
 def test_a_part_that_fails_is_named_in_the_report_and_the_others_run(out, monkeypatch):

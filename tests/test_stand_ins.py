@@ -243,6 +243,21 @@ def test_the_gap_of_a_sampler_and_the_share_above_the_cap_are_recorded(vllm, tmp
 # Unsloth
 
 
+class Packed(torch.nn.Linear):
+    """Stands in for a layer in 4 bits: a tensor of half the entries, which knows its true shape."""
+
+    def __init__(self, layer):
+        super().__init__(layer.in_features, layer.out_features, bias=False)
+        self.register_buffer("unpacked", layer.weight.detach(), persistent=False)
+        shape = layer.weight.shape
+        halved = torch.zeros(shape.numel() // 2, 1, dtype=torch.uint8)
+        self.weight = torch.nn.Parameter(halved, requires_grad=False)
+        self.weight.quant_state = SimpleNamespace(shape=shape)
+
+    def forward(self, states):
+        return torch.nn.functional.linear(states, self.unpacked)
+
+
 class RecordedUnsloth:
     """Stands in for unsloth.FastLanguageModel, on plain transformers and peft."""
 
@@ -257,6 +272,9 @@ class RecordedUnsloth:
         if options.get("fast_inference"):
             length = options["max_seq_length"] // 2
             model.vllm_engine = RecordedLLM(path, max_model_len=length)
+        if options["load_in_4bit"]:
+            for layer in model.model.layers:
+                layer.mlp.down_proj = Packed(layer.mlp.down_proj)
         return model, AutoTokenizer.from_pretrained(path)
 
     @staticmethod
@@ -435,16 +453,67 @@ def test_kernels_that_mix_rows_up_are_found_out(unsloth):
     assert not policy._joins_alike()
 
 
-def test_standby_is_refused(unsloth, monkeypatch):
-    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
-    with pytest.raises(ValueError, match=r"UNSLOTH_VLLM_STANDBY=1: .* unset it"):
+def test_weights_in_4_bits_count_by_the_shape_that_they_stand_for(unsloth, monkeypatch):
+    """Two to a byte, in a model that does not say so, as Unsloth makes it from vLLM's tensors."""
+    ours = sys.modules["workbench.policies.unsloth"]
+    monkeypatch.setattr(ours, "check_quantised", lambda *_: None)  # asks for bitsandbytes
+    options = {"lora_rank": 4, "device": "cpu", "max_length": 128}
+    plain = unsloth.from_pretrained(MODEL, **options)
+    assert plain.parameter_count == plain.model.get_base_model().num_parameters()
+    packed = unsloth.from_pretrained(MODEL, load_in_4bit=True, **options)
+    assert packed.parameter_count == plain.parameter_count
+    assert packed.model.get_base_model().num_parameters() < plain.parameter_count
+
+
+@pytest.mark.parametrize("value", ["1", "2", "true", ""])
+def test_standby_is_refused(unsloth, monkeypatch, value):
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", value)
+    with pytest.raises(ValueError, match=rf"UNSLOTH_VLLM_STANDBY={value}: .* unset it"):
         unsloth.from_pretrained(MODEL, device="cpu")
 
 
-def test_a_head_in_float32_is_asked_for(unsloth, monkeypatch):
+def test_standby_that_is_off_is_no_obstacle(unsloth, monkeypatch):
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "0")
+    unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=96, fast_inference=False)
+
+
+def test_a_head_in_float32_is_asked_for_and_taken_back(unsloth, monkeypatch):
     monkeypatch.setenv("UNSLOTH_VLLM_FP32_LM_HEAD", "0")
-    unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=96, float32_head=True)
+    options = {"lora_rank": 4, "device": "cpu", "max_length": 96}
+    unsloth.from_pretrained(MODEL, float32_head=True, **options)
     assert os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] == "1"
+    unsloth.from_pretrained(MODEL, float32_head=False, **options)
+    assert os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] == "0"
+
+
+@pytest.mark.parametrize("chunk", [2**24, 66 * 4])  # the second computes logits again
+@pytest.mark.parametrize("float32_head", [False, True])
+def test_the_trainer_computes_its_logits_in_the_precision_that_is_asked_for(
+    unsloth, monkeypatch, float32_head, chunk
+):
+    """Under autocast, as on a GPU: states and head in bfloat16, and logits in float32 on demand."""
+    policy = unsloth.from_pretrained(
+        MODEL,
+        lora_rank=4,
+        device="cpu",
+        max_length=96,
+        fast_inference=False,
+        float32_head=float32_head,
+    )
+    monkeypatch.setattr("workbench.policies.transformers.LOGIT_CHUNK", chunk)
+    monkeypatch.setattr(policy, "_precision", lambda: torch.autocast("cpu", torch.bfloat16))
+    policy.head.to(torch.bfloat16)
+    width = policy.head.in_features
+    rollouts = hand_made([1, 0], ["a", "a"], lengths=[5, 9])
+    states = torch.randn(14, width, generator=torch.manual_seed(0)).bfloat16().requires_grad_()
+    monkeypatch.setattr(policy, "_response_states", lambda rollouts: states)
+    own = policy.logprobs(rollouts)[torch.as_tensor(rollouts.response.mask())]
+    own.sum().backward()
+    exact = (states.detach().double() @ policy.head.weight.detach().double().mT).log_softmax(-1)
+    targets = torch.as_tensor(rollouts.response.values).long()
+    error = (own.detach() - exact.gather(1, targets[:, None])[:, 0]).abs().max()
+    assert states.grad.abs().max() > 0
+    assert (error < 1e-5) == float32_head
 
 
 def test_unsloths_own_error_for_a_missing_model_says_what_to_do():

@@ -545,7 +545,7 @@ class UnslothConfig:
     gpu_memory_utilization : float
         Share of the GPU's memory for the shared weights and vLLM's cache; the trainer has the rest.
     float32_head : bool
-        vLLM computes its logits in float32, nearer to the trainer's and slower.
+        vLLM and the trainer compute their logits in float32, nearer to each other and slower.
     device : str, optional
         "cpu" for Unsloth's CPU backend, which has no vLLM.
     template : str

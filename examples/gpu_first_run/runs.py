@@ -8,6 +8,9 @@ from typing import Any
 
 from examples.gpu_first_run.settings import Settings, engine, problem_sets, read, template_of, write
 
+# What samples in the lab "transformers", by whether vLLM is there.
+ENGINES = {False: "transformers", True: "vllm"}
+
 
 def doctor(settings: Settings) -> bool:
     """Write what `python -m workbench doctor` says of this machine and the model."""
@@ -16,7 +19,13 @@ def doctor(settings: Settings) -> bool:
     lab, has_vllm = engine(settings.device)
     sizes = {"max_length": settings.max_length, "lora_rank": settings.lora_rank}
     # A model that is made later has no configuration yet, and is small.
-    told = checks.report(lab, settings.model or None, fast_inference=has_vllm, **sizes)
+    told = checks.report(
+        lab,
+        settings.model or None,
+        fast_inference=has_vllm,
+        engine=ENGINES[has_vllm],
+        **sizes,
+    )
     write(settings.file("doctor"), told)
     print(checks.text(told))
     return True
@@ -53,7 +62,7 @@ def make_lab(settings: Settings) -> Any:
         lora={"r": rank, "lora_alpha": rank, "target_modules": "all-linear"},
         dtype="float32" if settings.device == "cpu" else "bfloat16",
         device=settings.device,
-        engine="vllm" if has_vllm else "transformers",
+        engine=ENGINES[has_vllm],
         max_length=settings.max_length if has_vllm else None,
         **shared,
     )

@@ -372,7 +372,7 @@ def _package_lines(entries: list[dict[str, Any]]) -> list[str]:
         lines += ["", "what brings the rest"]
     # A command for each extra, since hardly anybody wants all of them.
     for extra, names in lacking.items():
-        lines.append(f"  {extra or 'always':<12}{install_command(names)}")
+        lines.append(f"  {extra or 'always':<14}{install_command(names)}")
     return lines
 
 

@@ -13,6 +13,7 @@ and, for large vocabularies, in recomputed chunks, so that no (R, T, V) tensor i
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -119,7 +120,7 @@ class TransformersPolicy:
         core = model if isinstance(model, PreTrainedModel) else model.get_base_model()
         self.decoder = core.get_decoder()
         self.head = core.get_output_embeddings()
-        self.parameter_count = core.num_parameters()
+        self.parameter_count = count_parameters(core)
         self.end_ids = _end_ids(tokenizer, model.generation_config)
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         in_float32 = self.head.weight.dtype == torch.float32
@@ -509,13 +510,17 @@ class TransformersPolicy:
         """
 
         def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            logprobs = torch.log_softmax(self.head(states).float() * scale, dim=-1)
+            logprobs = torch.log_softmax(self._logits(states) * scale, dim=-1)
             # Without a gradient the entropy is only measured, and autograd keeps nothing for it.
             with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
                 entropies = -(logprobs.exp() * logprobs).sum(-1)
             return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
         return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
+
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits (N, V) in float32 of final hidden states (N, H), in the precision of the head."""
+        return self.head(states).float()
 
     @torch.no_grad()
     def prompt_states(self, prompts: Iterable[str]) -> np.ndarray:
@@ -684,6 +689,19 @@ def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Weights of a model, each tied one once, and those in 4 bits by the shape that they stand for.
+
+    bitsandbytes packs several of them into each entry of a tensor. transformers knows this of the
+    models that it has loaded itself alone.
+    """
+    total = 0
+    for parameter in model.parameters():
+        packed = getattr(parameter, "quant_state", None)
+        total += parameter.numel() if packed is None else math.prod(packed.shape)
+    return total
 
 
 def logits_at_once(device: torch.device) -> int:

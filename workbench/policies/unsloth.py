@@ -39,6 +39,7 @@ from unsloth import FastLanguageModel  # noqa: E402
 # isort: split
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from torch.nn.functional import linear  # noqa: E402
 from transformers import (  # noqa: E402
     GenerationConfig,
     LogitsProcessor,
@@ -71,6 +72,9 @@ class UnslothPolicy(TransformersPolicy):
     model : peft.PeftModel
         Made by Unsloth.
     tokenizer : transformers.PreTrainedTokenizerBase
+    float32_head : bool
+        The trainer computes its logits in float32. The sampler's head is set where the model is
+        loaded.
     options
         Further arguments of `TransformersPolicy`.
 
@@ -84,8 +88,11 @@ class UnslothPolicy(TransformersPolicy):
 
     samples_apart = True
 
-    def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, float32_head: bool = False, **options: Any
+    ) -> None:
         super().__init__(model, tokenizer, **options)
+        self.float32_head = float32_head
         # A model's own settings, such as a repetition penalty, would bend the distribution.
         plain = GenerationConfig(eos_token_id=self.end_ids, pad_token_id=self._pad_id)
         model.generation_config = plain
@@ -128,8 +135,9 @@ class UnslothPolicy(TransformersPolicy):
             Share of the GPU's memory for the weights and for vLLM's cache. The rest is the
             trainer's.
         float32_head : bool
-            vLLM computes the logits in float32, which brings its probabilities nearer to the
-            trainer's and costs some of its speed.
+            vLLM and the trainer both compute the logits in float32, which brings the probabilities
+            of the two nearer to each other. It costs some speed, and the trainer a copy of the
+            head's weights for as long as it computes logits. Unsloth's `generate` stays as it is.
         device : str, optional
             "cpu" for Unsloth's CPU backend.
         revision : str, optional
@@ -169,6 +177,7 @@ class UnslothPolicy(TransformersPolicy):
             model,
             tokenizer,
             name=str(path),
+            float32_head=float32_head,
             engine=engine,
             max_length=max_length,
             rows=rows,
@@ -268,6 +277,14 @@ class UnslothPolicy(TransformersPolicy):
             return nullcontext()
         return torch.autocast("cuda", torch.bfloat16)
 
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        if not self.float32_head:
+            return super()._logits(states)
+        # No adapter is on the head, so its weights are all that it computes with.
+        bias = None if self.head.bias is None else self.head.bias.float()
+        with torch.autocast(self.device.type, enabled=False):
+            return linear(states.float(), self.head.weight.float(), bias)
+
     # Unsloth has replaced the attention of the model by its own.
 
     def _can_merge(self) -> bool:
@@ -346,9 +363,11 @@ class _Ends(StoppingCriteria):
 
 def _check_standby() -> None:
     """Raise ValueError where Unsloth would take nearly all of the GPU for vLLM."""
-    if os.environ.get("UNSLOTH_VLLM_STANDBY", "0") == "1":
+    standby = os.environ.get("UNSLOTH_VLLM_STANDBY", "0")
+    # Unsloth takes every other value for on, also the empty one.
+    if standby != "0":
         raise ValueError(
-            "UNSLOTH_VLLM_STANDBY=1: Unsloth then gives .88 of the GPU to vLLM whatever "
+            f"UNSLOTH_VLLM_STANDBY={standby}: Unsloth then gives .88 of the GPU to vLLM whatever "
             "gpu_memory_utilization says, and the trainer runs out of memory; unset it"
         )
 
@@ -368,8 +387,10 @@ def _load(
     """The model with its adapter, and the tokenizer."""
     served: dict[str, Any] = {}
     if fast_inference:
-        if settings["float32_head"]:
-            os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1"
+        # Set in either case, since a model before may have set it to the other. Unsloth reads it
+        # for its own trainer when it is imported, and says now that the trainer's head stays in 16
+        # bits. That holds for its own trainer and not for `UnslothPolicy`.
+        os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1" if settings["float32_head"] else "0"
         served = {
             "fast_inference": True,
             "max_lora_rank": settings["lora_rank"],
