@@ -25,12 +25,14 @@ if find_spec("unsloth"):
     import unsloth  # noqa: F401  before transformers
 
 # isort: split
-from conftest import go
+from conftest import go, weights
 from contract import LORA, Contract, shaken
 
 import workbench as wb
 from workbench.labs import shipped
+from workbench.policies import memory
 from workbench.problems import arithmetic
+from workbench.records.round_stats import flops
 
 pytestmark = pytest.mark.gpu
 MODEL = str(shipped("models/tiny"))
@@ -260,6 +262,47 @@ def test_every_method_trains(method, tmp_path):
     assert manifest["hardware"]["gpu_bytes"] > 0
     assert "unsloth" in manifest["versions"]
     assert len(go(wb.Run.resume(tmp_path), 3)) == 1
+
+
+@needs["unsloth"]
+@needs["vllm"]
+@needs["bitsandbytes"]
+@needs["vllm_bnb_plugin"]
+def test_the_setting_of_pods_trains_and_resumes(tmp_path):
+    """4 bits by vLLM, moments of 8 bits and a warm-up, in two rounds and in one that goes on."""
+    lab = wb.labs.pods_setting_a(
+        arithmetic(16, levels=(1, 2)),
+        arithmetic(4, split="heldout"),
+        model=MODEL,
+        rounds=400,  # so that the learning rate rises over four steps
+        samples=1,
+        max_length=128,
+        gpu_memory_utilization=0.15,
+        template="{prompt}",
+        sampling=wb.policies.Sampling(temperature=0.9, max_new_tokens=32),
+    )
+    run = wb.Run(lab, wb.methods.pods(16, 4), out=tmp_path, problems_per_round=4)
+    rows = go(run, 2)
+    assert set(moments(tmp_path)) == {torch.uint8}
+    rows += go(wb.Run.resume(tmp_path), 3)
+    assert len(rows) == 3
+    assert all(row["steps"] == 1 for row in rows)
+    assert [row["learning_rate"] for row in rows] == pytest.approx([1.25e-6, 2.5e-6, 3.75e-6])
+    # The weights in 4 bits are counted as what they stand for; vLLM may pad the vocabulary.
+    shape = memory.shape(MODEL)
+    expected = shape.parameters + shape.lora_parameters(64)
+    for row in rows:
+        counted = row["flops_generate"] / flops(1, sampled_tokens=row["tokens_sampled"])
+        assert counted == pytest.approx(expected, rel=0.05)
+
+
+def moments(path):
+    """The types of the first moments in a record's checkpoint.
+
+    Of an adapter of rank 64 on the tiny model even the smallest matrix has more than the 4,096
+    entries below which bitsandbytes keeps 32 bits.
+    """
+    return [tensor.dtype for name, tensor in weights(path).items() if name.endswith(".state1")]
 
 
 # Where Unsloth moves activations to the machine's memory: from 512 tokens on
