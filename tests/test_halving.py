@@ -18,7 +18,6 @@ from workbench.sweeps import halving, leaderboard
 from workbench.sweeps.halving import (
     bill_scores,
     combinations,
-    distinct,
     final_seeds,
     rung_seeds,
     rung_sizes,
@@ -136,11 +135,6 @@ def test_the_best_single_paper_has_to_be_recorded_first(plan):
 def test_a_single_paper_that_does_not_exist_is_named(plan):
     with pytest.raises(ValueError, match="podz: the leaderboard has no method of this label"):
         halving._case(plan, "podz")
-
-
-def test_combinations_that_came_out_alike_do_not_meet_in_the_final():
-    scores = {"a": -0.5, "b": -0.5, "c": math.inf, "d": math.inf}
-    assert distinct(["a", "b", "c", "d"], scores) == ["a", "c", "d"]
 
 
 def test_reuse_changes_next_to_nothing_beside_pkpo():

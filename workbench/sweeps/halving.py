@@ -173,34 +173,6 @@ def survivors(scores: Mapping[str, float], n: int) -> list[str]:
     return sorted(scores, key=lambda label: scores[label])[:n]
 
 
-def distinct(labels: Sequence[str], scores: Mapping[str, float]) -> list[str]:
-    """Labels without those that came out exactly as one before them.
-
-    Two combinations whose scores are equal to the last digit have sampled and trained on the same
-    on their way to the target, because a value may change next to nothing beside another one.
-    PKPO, for example, gives an advantage to right responses alone, and a reused one has no
-    gradient, so that of reuse nothing is left but the length of an old response in the mean over
-    tokens. In a final such a pair would be one combination with two names.
-
-    Parameters
-    ----------
-    labels : list of str
-    scores : dict from label to number
-        Infinite scores say nothing of the runs, so their labels stay.
-
-    Examples
-    --------
-    >>> distinct(["a", "b", "c"], {"a": -0.5, "b": -0.5, "c": -0.2})
-    ['a', 'c']
-    """
-    kept: list[str] = []
-    for label in labels:
-        known = {scores[other] for other in kept}
-        if math.isinf(scores[label]) or scores[label] not in known:
-            kept.append(label)
-    return kept
-
-
 # The search itself
 
 
@@ -271,7 +243,7 @@ def search(
         left = survivors({label: scores[label] for label in left}, len(left))
 
     # The single paper takes part anyway, also where it was one of the combinations.
-    best = distinct([label for label in left if label != single], scores)[:finalists]
+    best = [label for label in left if label != single][:finalists]
     report(f"final on fresh seeds: {', '.join(best)}, against {baseline} and {single}")
     cases = [_case(plan, baseline), _case(plan, single)]
     cases += [_combination(label, candidates[label]) for label in best]
