@@ -82,7 +82,7 @@ def did_you_mean(value: Any, allowed: Iterable[Any]) -> str:
     """The end of an error message that suggests the closest allowed text, or nothing."""
     texts = [option for option in allowed if isinstance(option, str)]
     # A single letter is close to every text of two letters that has it.
-    is_word = isinstance(value, str) and len(value) > 1
+    is_word = isinstance(value, str) and (len(value) > 1 or value in texts)
     close = difflib.get_close_matches(value, texts, n=1) if is_word else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
