@@ -36,8 +36,9 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# A hundred rounds redraw the figure five times.
-PARAMETERS = {"rounds": 100, "evaluate_every": 50, "held_out": 16, "samples": 2}
+# A hundred rounds redraw the figure five times. The notebook asserts that both methods learn, which
+# an evaluation of fewer problems is too noisy to show every time.
+PARAMETERS = {"rounds": 100, "evaluate_every": 50, "held_out": 64, "samples": 4}
 # A run that takes long enough to be interrupted. The pause is in the middle of a round, so that is
 # where the interrupt comes.
 INTERRUPTED = 30
@@ -66,8 +67,6 @@ PATIENCE = 900  # seconds for what may take long on a busy machine
 SETTINGS = "/lab/api/settings/@jupyterlab/apputils-extension:"
 FINGERPRINT = """cell =>
     [...cell.querySelectorAll('.jp-OutputArea-output img')].map(image => image.src).join('|')"""
-PROMPTS = """() =>
-    [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(box => box.textContent)"""
 
 
 def chromium():
@@ -180,8 +179,7 @@ def test_the_quickstart_runs_and_its_figure_is_alive(jupyterlab, browser):
         "the figure appears and is redrawn twice while the cell runs"
     )
 
-    page.wait_for_function(f"({PROMPTS})().every(text => /\\[\\d+\\]/.test(text))")
-    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    _wait_until_all_cells_ran(page, jupyterlab[2] / "00_quickstart.ipynb")
     live.scroll_into_view_if_needed()
     page.screenshot(path=SHOTS / "jupyterlab-light.png")
     assert "light" in _theme(page).lower()
@@ -257,6 +255,24 @@ def _choose(page, menu, entry):
     page.get_by_role("menuitem", name=menu, exact=True).click()
     # By its label, since the name of an entry may end with its keyboard shortcut.
     page.locator(".lm-Menu-itemLabel").get_by_text(entry, exact=True).click()
+
+
+def _wait_until_all_cells_ran(page, path):
+    """Save the open notebook until its file shows that every code cell has run without an error.
+
+    The page itself does not show it: JupyterLab empties the cells that are out of sight.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        page.keyboard.press("Control+s")
+        page.wait_for_timeout(2000)
+        cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+        errors = [o for cell in cells for o in cell.outputs if o.output_type == "error"]
+        assert not errors, "a cell failed:\n" + "\n".join(errors[0].traceback)
+        if all(cell.execution_count for cell in cells):
+            return
+        ran = sum(bool(cell.execution_count) for cell in cells)
+        assert time.monotonic() < deadline, f"after {PATIENCE} s, {ran} of {len(cells)} had run"
 
 
 def _rounds_in(path):
