@@ -104,6 +104,15 @@ def test_draws_on_the_axes_given(draw):
     assert draw(None) is not ax, "without one it makes its own"
 
 
+@pytest.mark.parametrize(
+    "draw", [plots.sampled_and_greedy, plots.accuracy_by_level, plots.zero_gradient]
+)
+def test_a_mean_over_seeds_says_of_how_many(draw):
+    several = draw(RECORDS, title="A title that does not say it")
+    assert several.get_xlabel().endswith(" (n = 3 seeds)")
+    assert "seed" not in draw(RECORDS[0], title="One run").get_xlabel()
+
+
 class TestLearningCurves:
     def test_the_number_of_seeds_is_shown(self):
         ax = plots.learning_curve(RECORDS)

@@ -325,9 +325,9 @@ def tiny(
         .35, and training crosses the range from there steadily. "clean" learnt from a corpus
         without mistakes and was stopped early; on it training saturates soon.
     size : {"small", "large"}
-        0.10 or 0.34 million parameters; "clean" is always the large one. The large ones of "early"
-        and "late" do not come with the package: `python -m workbench base-model early-large` makes
-        one in `data/models`, where it is found.
+        0.10 or 0.34 million parameters; "clean" is always the large one. The large one of "late"
+        does not come with the package: `python -m workbench base-model late-large` makes it in
+        `data/models`, where it is found.
     regime : {"spread", "knapsack", "ar3po", "mixed"}
         How hard the training problems are for the base model, see `problems.chains`.
     levels : numbers from 1 to 8

@@ -249,7 +249,7 @@ def sampled_and_greedy(
         finish(
             ax,
             title=who(group) if title is None else title,
-            xlabel="round",
+            xlabel=_of_seeds("round", group),
             ylabel="held-out accuracy",
             legend=legend,
         )
@@ -289,7 +289,9 @@ def accuracy_by_level(
     table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
     # The name of the columns would become the title of a legend whose entries say it already.
     table.columns.name = None
-    return by_level(table, title=who(group) if title is None else title, legend=legend, ax=ax)
+    ax = by_level(table, title=who(group) if title is None else title, legend=legend, ax=ax)
+    ax.set_xlabel(_of_seeds(ax.get_xlabel(), group))
+    return ax
 
 
 def zero_gradient(
@@ -336,7 +338,7 @@ def zero_gradient(
         finish(
             ax,
             title=who(group) if title is None else title,
-            xlabel="round",
+            xlabel=_of_seeds("round", group),
             ylabel="share of problems",
             legend=None,
         )
@@ -638,6 +640,11 @@ def who(records: Sequence[Record]) -> str:
     if len(records) == 1:
         return f"{known}, seed {manifests[0]['seed']}"
     return f"{known}, {seeds([len(records)])} seeds"
+
+
+def _of_seeds(label: str, records: Sequence[Record]) -> str:
+    """The label of an axis with the number of seeds, which a title of the caller's may not name."""
+    return label if len(records) == 1 else f"{label} ({seeds([len(records)])} seeds)"
 
 
 def _curves(
