@@ -320,6 +320,17 @@ def test_unsloth_loads_the_very_model_that_is_named(unsloth):
     assert policy.max_length == 60  # what the engine was lowered to
 
 
+def test_where_unsloth_goes_on_without_vllm_the_way_out_is_named(unsloth, monkeypatch):
+    plain = RecordedUnsloth.from_pretrained
+
+    def without_vllm(path, **options):
+        return plain(path, **{**options, "fast_inference": False})
+
+    monkeypatch.setattr(RecordedUnsloth, "from_pretrained", staticmethod(without_vllm))
+    with pytest.raises(RuntimeError, match=r"loaded the model without vLLM.*fast_inference=False"):
+        unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=120)
+
+
 def test_unsloth_loads_a_revision_from_its_snapshot(unsloth, monkeypatch):
     import huggingface_hub
 

@@ -172,7 +172,7 @@ class UnslothPolicy(TransformersPolicy):
                 _check_room(config, load_in_4bit, fast_inference, gpu_memory_utilization)
             model, tokenizer = _load(source, settings, fast_inference, on_cpu)
             if fast_inference:
-                engine = Engine(model.vllm_engine)
+                engine = Engine(_started(model))
         policy = cls(
             model,
             tokenizer,
@@ -379,6 +379,24 @@ def _check_room(config: Any, load_in_4bit: bool, fast_inference: bool, share: fl
         check_memory(config, trainer=0, sampler=weight, share=share)
     else:
         check_memory(config, trainer=weight)
+
+
+def _started(model: Any) -> Any:
+    """The vLLM that Unsloth has started beside a model.
+
+    Raises
+    ------
+    RuntimeError
+        Where there is none. Unsloth prints that it goes on without vLLM, and returns the model.
+    """
+    engine = getattr(model, "vllm_engine", None)
+    if engine is None:
+        raise RuntimeError(
+            "fast_inference=True: Unsloth has loaded the model without vLLM, as it does on GPUs of "
+            "compute capability below 7 and on some others; its own lines above say why. "
+            "fast_inference=False lets Unsloth sample"
+        )
+    return engine
 
 
 def _load(
