@@ -1,5 +1,6 @@
 """How tokens are drawn, and sampling with merged weights against the model's own computation."""
 
+import functools
 from importlib.util import find_spec
 
 import numpy as np
@@ -175,10 +176,16 @@ def test_without_merged_weights_prefixes_are_not_shared(monkeypatch):
     assert started[0] == started[first] == 30, "a row for each response from the start"
 
 
+@functools.cache
+def loaded_once():
+    """The tiny policy for all examples of a property, none of which changes its weights."""
+    return tiny_policy()
+
+
 @given(st.data())
 def test_branching_copies_what_was_asked_for(data):
     """Rows hold their own number, so that a copy says which row it came from."""
-    policy = tiny_policy()
+    policy = loaded_once()
     with torch.inference_mode():
         decoder, _ = policy._prefill(Ragged.of([[1], [1, 1], [1, 1, 1]], np.int32), merged=True)
         decoder.spread(np.arange(3))
