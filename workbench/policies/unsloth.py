@@ -172,7 +172,7 @@ class UnslothPolicy(TransformersPolicy):
                 _check_room(config, load_in_4bit, fast_inference, gpu_memory_utilization)
             model, tokenizer = _load(source, settings, fast_inference, on_cpu)
             if fast_inference:
-                engine = Engine(_started(model))
+                engine = Engine(_started_vllm(model))
         policy = cls(
             model,
             tokenizer,
@@ -381,7 +381,7 @@ def _check_room(config: Any, load_in_4bit: bool, fast_inference: bool, share: fl
         check_memory(config, trainer=weight)
 
 
-def _started(model: Any) -> Any:
+def _started_vllm(model: Any) -> Any:
     """The vLLM that Unsloth has started beside a model.
 
     Raises
@@ -393,8 +393,8 @@ def _started(model: Any) -> Any:
     if engine is None:
         raise RuntimeError(
             "fast_inference=True: Unsloth has loaded the model without vLLM, as it does on GPUs of "
-            "compute capability below 7 and on some others; its own lines above say why. "
-            "fast_inference=False lets Unsloth sample"
+            "compute capability below 7 and on some others; what it has printed says why. With "
+            "fast_inference=False Unsloth samples instead"
         )
     return engine
 
