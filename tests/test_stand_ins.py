@@ -517,7 +517,7 @@ def test_the_trainer_computes_its_logits_in_the_precision_that_is_asked_for(
     width = policy.head.in_features
     rollouts = hand_made([1, 0], ["a", "a"], lengths=[5, 9])
     states = torch.randn(14, width, generator=torch.manual_seed(0)).bfloat16().requires_grad_()
-    monkeypatch.setattr(policy, "_response_states", lambda rollouts: states)
+    monkeypatch.setattr(policy, "_response_states", lambda rollouts: (states, torch.arange(14)))
     own = policy.logprobs(rollouts)[torch.as_tensor(rollouts.response.mask())]
     own.sum().backward()
     exact = (states.detach().double() @ policy.head.weight.detach().double().mT).log_softmax(-1)

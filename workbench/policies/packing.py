@@ -57,7 +57,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Packing:
-    """N tokens end to end: first each distinct prompt, then each response.
+    """N tokens end to end: first each distinct prompt, then what is computed for each response.
 
     Attributes
     ----------
@@ -68,14 +68,17 @@ class Packing:
         The prompts, then the responses, those of like length together.
     outputs : (N,) int64
         Where each token stands among the queries of all rows, end to end.
+    predictors : (K,) int64
+        The packed tokens that predict a response token, each once.
     predicts : (M,) int64
-        For each response token of all rows, end to end, the packed token that predicts it.
+        For each response token of all rows, end to end, which of the predictors predicts it.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     rows: list[Rows]
     outputs: torch.Tensor
+    predictors: torch.Tensor
     predicts: torch.Tensor
 
 
@@ -114,27 +117,39 @@ def supports(model: Any) -> bool:
     return config._attn_implementation in ("sdpa", NAME)
 
 
-def pack(rollouts: Rollouts, device: Any) -> Packing:
-    """The packing of some rollouts with a prompt each, for a model on `device`."""
+def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packing:
+    """The packing of some rollouts with a prompt each, for a model on `device`.
+
+    With `share_prefixes`, the tokens that several responses to a prompt begin with are computed
+    once for all of them, as the prompt itself always is.
+    """
     prompts, prompt_of_row = distinct_prompts(rollouts)
-    responses = _without_last(rollouts.response)
+    tokens = _without_last(rollouts.response).padded(fill=-1)
     start = len(prompts.values)  # of the responses among all tokens
-    widths = prompts.lengths[prompt_of_row]
+    # Which tokens are computed for a row itself, and where all tokens of a row stand.
+    order, own = np.arange(len(tokens)), tokens >= 0
+    if share_prefixes:
+        order, own = _without_beginnings(tokens, prompt_of_row)
+    paths = _paths(tokens, order, own, start)
+
+    ids = np.empty(start + np.count_nonzero(own), dtype=np.int64)
+    positions = np.empty_like(ids)
+    ids[:start] = prompts.values
+    positions[:start] = _within(prompts)
     # A response goes on with the positions where its prompt ends, as in a row of its own.
-    positions = np.concatenate(
-        [_within(prompts), _within(responses) + np.repeat(widths, responses.lengths)]
-    )
+    widths = prompts.lengths[prompt_of_row]
+    ids[paths[own]] = tokens[own]
+    positions[paths[own]] = (widths[:, None] + np.arange(tokens.shape[1]))[own]
 
     # Each row of queries with the row of keys that it may look at, -1 for padding.
-    prompt_places = _places(prompts, 0)
-    response_places = _places(responses, start)
+    prompt_places = _padded(np.arange(start), prompts.lengths)
+    own_places = _padded(paths[own], own.sum(1))
     # All prompts are one set of rows. Responses come in sets of like length, since the attention of
     # a set is padded to its longest row. A response looks at its prompt and at itself.
     pairs = [(prompt_places, prompt_places)]
-    for part in _of_like_length(responses.lengths):
-        queries = _trimmed(response_places[part])
-        before = _trimmed(prompt_places[prompt_of_row[part]])
-        pairs.append((queries, np.concatenate([before, queries], axis=1)))
+    for part in _of_like_length(own.sum(1)):
+        keys = [_trimmed(prompt_places[prompt_of_row[part]]), _trimmed(paths[part])]
+        pairs.append((_trimmed(own_places[part]), np.concatenate(keys, axis=1)))
 
     # The inverse of gathering: every packed token is a query exactly once, and this finds it among
     # the padded queries of all sets.
@@ -155,14 +170,19 @@ def pack(rollouts: Rollouts, device: Any) -> Packing:
         # Padding reads token 0. As a key it is masked by the bias, and as a query it is never read.
         index = tensor(queries.clip(min=0)), tensor(keys.clip(min=0))
         rows.append(Rows(*index, bias[:, None]))
+
+    # The prompt's last token predicts the first one of a response, and each token the next.
+    last_of_prompt = prompts.offsets[1:][prompt_of_row] - 1
+    is_token = rollouts.response.mask()
+    before = np.concatenate([last_of_prompt[:, None], paths], axis=1)[:, : is_token.shape[1]]
+    predictors, predicts = np.unique(before[is_token], return_inverse=True)
     return Packing(
-        ids=tensor(np.concatenate([prompts.values, responses.values])).long(),
+        ids=tensor(ids),
         positions=tensor(positions),
         rows=rows,
         outputs=tensor(outputs),
-        predicts=tensor(
-            _predicts(rollouts.response, prompts.offsets[1:][prompt_of_row] - 1, start)
-        ),
+        predictors=tensor(predictors),
+        predicts=tensor(predicts),
     )
 
 
@@ -287,9 +307,49 @@ def _within(rows: Ragged) -> np.ndarray:
     return np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
 
 
-def _places(rows: Ragged, start: int) -> np.ndarray:
-    """Places of the values of each row when the first one is at `start`, (R, T), -1 for padding."""
-    return Ragged(start + np.arange(len(rows.values)), rows.offsets).padded(fill=-1)
+def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rows of the given lengths from values end to end, (R, T), -1 for padding."""
+    return Ragged(values, np.concatenate([[0], np.cumsum(lengths)])).padded(fill=-1)
+
+
+def _without_beginnings(
+    tokens: np.ndarray, prompt_of_row: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """An order of the rows (R,), and which tokens of each row no row before it in that order has.
+
+    tokens (R, T) of responses, -1 for padding; the second result is (R, T) bool, False for padding.
+
+    >>> order, own = _without_beginnings(np.array([[4, 5], [6, -1], [4, 7]]), np.array([0, 0, 0]))
+    >>> order, own[order]
+    (array([0, 2, 1]), array([[ True,  True],
+           [False,  True],
+           [ True, False]]))
+    """
+    # In a sorted order a response has the longest beginning in common with its neighbour. Any order
+    # of the tokens will do, so that of their bytes is taken.
+    order = np.array(
+        sorted(range(len(tokens)), key=lambda i: (prompt_of_row[i], tokens[i].tobytes())),
+        dtype=np.int64,
+    )
+    alike = tokens[order][1:] == tokens[order][:-1]
+    alike &= (prompt_of_row[order][1:] == prompt_of_row[order][:-1])[:, None]
+    own = tokens >= 0
+    own[order[1:]] &= ~np.logical_and.accumulate(alike, axis=1)
+    return order, own
+
+
+def _paths(tokens: np.ndarray, order: np.ndarray, own: np.ndarray, start: int) -> np.ndarray:
+    """Where each token of a row stands among the packed ones, (R, T), -1 for padding.
+
+    Rows are packed in the given order from the place `start` on, each with its own tokens (R, T)
+    alone. The others stand where the nearest row before has them.
+    """
+    places = np.where(own[order], start - 1 + np.cumsum(own[order]).reshape(own.shape), -1)
+    # Places grow from row to row, so that of the nearest row is the largest one so far.
+    places = np.maximum.accumulate(places, axis=0)
+    paths = np.empty_like(places)
+    paths[order] = np.where(tokens[order] >= 0, places, -1)
+    return paths
 
 
 def _trimmed(places: np.ndarray) -> np.ndarray:
@@ -307,21 +367,6 @@ def _of_like_length(lengths: np.ndarray) -> list[np.ndarray]:
         parts.append(order[alike])
         order = order[~alike]
     return parts
-
-
-def _predicts(responses: Ragged, last_of_prompt: np.ndarray, start: int) -> np.ndarray:
-    """The packed token that predicts each response token: the prompt's last one (R,) the first, and
-    each response token the next.
-    """
-    has_tokens = responses.lengths > 0
-    predicts = np.empty(len(responses.values), dtype=np.int64)
-    is_first = np.zeros(len(predicts), dtype=bool)
-    # First tokens are predicted by their prompts. All others are predicted by the packed response
-    # tokens in order, since exactly the last one of each response was left out.
-    is_first[responses.offsets[:-1][has_tokens]] = True
-    predicts[is_first] = last_of_prompt[has_tokens]
-    predicts[~is_first] = start + np.arange(np.count_nonzero(~is_first))
-    return predicts
 
 
 # Registered once, at import. A model uses it only after `set_attn_implementation(NAME)`. Its masks

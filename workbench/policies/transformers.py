@@ -420,45 +420,51 @@ class TransformersPolicy:
         # Greedy sampling reports the plain distribution, so temperature 0 scales nothing.
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
-            states = self._response_states(rollouts)
-            # One chunk at least, so that a table without tokens gives empty tensors.
-            pieces = [
-                self._token_logprobs(
-                    states[i : i + chunk],
-                    targets[i : i + chunk],
+            states, predicts = self._response_states(rollouts)
+            # The states of a chunk with the tokens that they predict. One chunk at least, so that a
+            # table without tokens gives empty tensors.
+            tokens = []
+            pieces = []
+            for start in range(0, max(len(states), 1), chunk):
+                of_chunk = (predicts >= start) & (predicts < start + chunk)
+                tokens.append(of_chunk.nonzero()[:, 0])
+                piece = self._token_logprobs(
+                    states[start : start + chunk],
+                    predicts[tokens[-1]] - start,
+                    targets[tokens[-1]],
                     scale,
-                    recompute=len(targets) > chunk,
+                    recompute=len(states) > chunk,
                     entropy_gradient=entropy_gradient,
                 )
-                for i in range(0, max(len(targets), 1), chunk)
-            ]
+                pieces.append(piece)
+        rank = torch.cat(tokens).argsort()  # of each token among those of all chunks
 
         # The mask is True at response tokens in the order of the rows, so scattering the flat
         # values puts each at its place (R, T), with 0 beyond the ends.
         def padded(values: Sequence[torch.Tensor]) -> torch.Tensor:
             empty = torch.zeros(mask.shape, device=self.device)
-            return empty.masked_scatter(mask, torch.cat(values))
+            return empty.masked_scatter(mask, torch.cat(values)[rank])
 
         logprobs, entropies = zip(*pieces)
         return (padded(logprobs), padded(entropies)) if entropy else padded(logprobs)
 
-    def _response_states(self, rollouts: Rollouts) -> torch.Tensor:
-        """Final hidden states at the positions that predict response tokens, (N, H), rows end to
-        end.
+    def _response_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+        """Final hidden states at positions that predict response tokens, (K, H), and for each
+        response token of all rows, end to end, which of the states predicts it, (M,).
         """
         # The token before predicts a token, so the first one of a response needs a prompt.
         if (rollouts.prompt.lengths == 0).any():
             raise ValueError("rollouts: a prompt has no tokens; every prompt needs at least one")
         return self._states_of_rows(rollouts)
 
-    def _states_of_rows(self, rollouts: Rollouts) -> torch.Tensor:
+    def _states_of_rows(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         if self.layout == "packed":
             return self._packed_states(rollouts)
         return self._padded_states(rollouts)
 
-    def _packed_states(self, rollouts: Rollouts) -> torch.Tensor:
+    def _packed_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """As `_response_states`, of rows end to end."""
-        packed = packing.pack(rollouts, self.device)
+        packed = packing.pack(rollouts, self.device, self.share_prefixes)
         states = self.decoder(
             input_ids=packed.ids[None],
             position_ids=packed.positions[None],
@@ -467,9 +473,9 @@ class TransformersPolicy:
             use_cache=False,
             packing=packed,
         ).last_hidden_state[0]
-        return states.index_select(0, packed.predicts)
+        return states.index_select(0, packed.predictors), packed.predicts
 
-    def _padded_states(self, rollouts: Rollouts) -> torch.Tensor:
+    def _padded_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """As `_response_states`, of rows padded to one length."""
         prompts = rollouts.prompt.lengths
         ends = prompts + rollouts.lengths
@@ -483,7 +489,8 @@ class TransformersPolicy:
         # Place t predicts the token at t + 1: from the prompt's last token to the one before the
         # end.
         predicts = (place >= prompts[:, None] - 1) & (place < ends[:, None] - 1)
-        return states[torch.as_tensor(predicts, device=self.device)]
+        found = states[torch.as_tensor(predicts, device=self.device)]
+        return found, torch.arange(len(found), device=self.device)
 
     def _states(self, ids: torch.Tensor) -> torch.Tensor:
         """Final hidden states (R, T, H) of token ids (R, T)."""
@@ -498,6 +505,7 @@ class TransformersPolicy:
     def _token_logprobs(
         self,
         states: torch.Tensor,
+        predicts: torch.Tensor,
         targets: torch.Tensor,
         scale: float,
         *,
@@ -506,7 +514,8 @@ class TransformersPolicy:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies of a chunk of tokens, (N,) each.
 
-        With `recompute` the logits are computed again in the backward pass.
+        `predicts` (N,) says which of the states (K, H) predicts each of the targets (N,). With
+        `recompute` the logits are computed again in the backward pass.
         """
 
         def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -514,7 +523,7 @@ class TransformersPolicy:
             # Without a gradient the entropy is only measured, and autograd keeps nothing for it.
             with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
                 entropies = -(logprobs.exp() * logprobs).sum(-1)
-            return logprobs.gather(1, targets[:, None])[:, 0], entropies
+            return logprobs[predicts, targets], entropies[predicts]
 
         return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
 
@@ -638,9 +647,9 @@ class TransformersPolicy:
         rollouts = trial(self.end_ids[0])
         self.model.eval()
         with self._precision():
-            padded = self._padded_states(rollouts).float()
+            padded = of_each_token(*self._padded_states(rollouts))
             core.set_attn_implementation(packing.NAME)
-            packed = self._packed_states(rollouts).float()
+            packed = of_each_token(*self._packed_states(rollouts))
         exact = self.head.weight.dtype == torch.float32 and not self.autocast
         # Relative to the largest state: single entries near 0 say nothing about the precision.
         tolerance = (1e-4 if exact else 0.05) * padded.abs().max().item()
@@ -707,6 +716,11 @@ def count_parameters(model: torch.nn.Module) -> int:
 def logits_at_once(device: torch.device) -> int:
     """Logits that a training step holds at once."""
     return LOGIT_CHUNK_ON_CUDA if device.type == "cuda" else LOGIT_CHUNK
+
+
+def of_each_token(states: torch.Tensor, predicts: torch.Tensor) -> torch.Tensor:
+    """The state that predicts each token, (M, H) float32, of states (K, H) and an index (M,)."""
+    return states[predicts].float()
 
 
 def trial(end: int) -> Rollouts:

@@ -50,7 +50,7 @@ from transformers import (  # noqa: E402
 
 from workbench.policies import Sampling, packing  # noqa: E402
 from workbench.policies.decoding import Drawn, draw_tokens  # noqa: E402
-from workbench.policies.transformers import TransformersPolicy, trial  # noqa: E402
+from workbench.policies.transformers import TransformersPolicy, of_each_token, trial  # noqa: E402
 from workbench.policies.vllm import SEQUENCES, Engine  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
 
@@ -241,12 +241,12 @@ class UnslothPolicy(TransformersPolicy):
         drawn.truncated[:] = ends.at == 0
         return drawn
 
-    def _states_of_rows(self, rollouts: Rollouts) -> torch.Tensor:
+    def _states_of_rows(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         if self.layout == "joined":
             return self._joined_states(rollouts)
         return self._padded_states(rollouts)
 
-    def _joined_states(self, rollouts: Rollouts) -> torch.Tensor:
+    def _joined_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """As `_response_states`, of whole rows end to end."""
         joined = packing.join(rollouts, self.device)
         states = self._states(
@@ -254,7 +254,8 @@ class UnslothPolicy(TransformersPolicy):
             position_ids=joined.positions[None],
             packed_seq_lengths=joined.lengths,
         )
-        return states[0].index_select(0, joined.predicts)
+        found = states[0].index_select(0, joined.predicts)
+        return found, torch.arange(len(found), device=found.device)
 
     def _states(self, ids: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """Final hidden states (R, T, H) of token ids (R, T).
@@ -308,8 +309,8 @@ class UnslothPolicy(TransformersPolicy):
         rollouts = trial(self.end_ids[0])
         self.model.eval()
         with self._precision():
-            padded = self._padded_states(rollouts).float()
-            joined = self._joined_states(rollouts).float()
+            padded = of_each_token(*self._padded_states(rollouts))
+            joined = of_each_token(*self._joined_states(rollouts))
         # The mean over all entries: a row that sees another one changes most of its entries, while
         # bfloat16 changes them by about a hundredth.
         return bool((joined - padded).abs().mean() < 0.05 * padded.abs().mean())
