@@ -248,7 +248,8 @@ def test_the_drawn_token_is_that_of_the_whole_running_sum(weights, uniform, bloc
     before, decoding.BLOCK = decoding.BLOCK, block
     try:
         row = torch.tensor([weights], dtype=torch.float32)
-        token = inverse_cdf(row, torch.tensor([uniform], dtype=torch.float64)).item()
+        uniforms = torch.tensor([uniform], dtype=torch.float64)
+        token = inverse_cdf(row, uniforms, torch.tensor([0])).item()
     finally:
         decoding.BLOCK = before
     sums = np.cumsum(weights, dtype=np.float64)
@@ -256,12 +257,30 @@ def test_the_drawn_token_is_that_of_the_whole_running_sum(weights, uniform, bloc
     assert weights[token] > 0
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.8, "top_k": 5}]
+)
+@pytest.mark.parametrize("block", [4, 1024])
+def test_tokens_that_share_a_row_of_logits_are_drawn_as_from_rows_of_their_own(
+    options, block, monkeypatch
+):
+    monkeypatch.setattr(decoding, "BLOCK", block)
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(4, 10)
+    rows = torch.tensor([0, 0, 3, 1, 0, 3])
+    uniforms = torch.rand(6, dtype=torch.float64)
+    shared = draw_tokens(logits, uniforms, Sampling(**options), rows)
+    apart = draw_tokens(logits[rows], uniforms, Sampling(**options))
+    for one, other in zip(shared, apart):
+        assert torch.equal(one, other)
+
+
 def test_rare_tokens_of_a_large_vocabulary_keep_their_chance():
     """150,000 tokens of equal probability: a float32 sum would end at another total."""
     size = 150_000
-    row = torch.full((1000, size), 1 / size)
+    row = torch.full((1, size), 1 / size)
     uniforms = torch.linspace(0, 1, 1001, dtype=torch.float64)[:1000]
-    tokens = inverse_cdf(row, uniforms)
+    tokens = inverse_cdf(row, uniforms, torch.zeros(1000, dtype=torch.int64))
     assert (tokens - (uniforms * size).long()).abs().max() <= 1
 
 

@@ -105,16 +105,19 @@ def test_a_type_of_weights_that_does_not_exist_is_named():
         wb.labs.transformers(str(shipped("models/tiny")), arithmetic(4), dtype="bf16")
 
 
-def test_rounds_share_prefixes_only_where_they_are_asked_to():
-    """A record of a version without the option is of the same lab as one that leaves it out."""
-    lab = wb.labs.tiny(pool=8, held_out=8)
-    assert "share_prefixes" not in lab.config and not lab.policy().share_prefixes
-    sharing = wb.labs.tiny(pool=8, held_out=8, share_prefixes=True)
-    assert from_config(sharing.config).policy().share_prefixes
-    counts = [6] * 4
-    apart = lab.policy().generate(lab.problems[:4], counts, lab.sampling, 0)
-    shared = sharing.policy().generate(lab.problems[:4], counts, lab.sampling, 0)
-    assert apart.text.tolist() == shared.text.tolist()
+def test_rounds_share_prefixes_unless_they_are_asked_not_to():
+    """A record of a version without the option is of the lab that shares nothing."""
+    sharing = wb.labs.tiny(pool=8, held_out=8)
+    apart = wb.labs.tiny(pool=8, held_out=8, share_prefixes=False)
+    assert sharing.config["share_prefixes"] is True
+    assert "share_prefixes" not in apart.config
+    drawn = []
+    for lab, shares in ((sharing, True), (apart, False)):
+        assert from_config(lab.config).config == lab.config
+        policy = from_config(lab.config).policy()
+        assert policy.share_prefixes is shares
+        drawn.append(policy.generate(lab.problems[:4], [6] * 4, lab.sampling, 0))
+    assert drawn[0].text.tolist() == drawn[1].text.tolist()
 
 
 def test_a_config_that_is_passed_along_is_taken_as_it_is(lab):

@@ -7,11 +7,14 @@ import pytest
 import torch
 from conftest import Gradients, tiny_policy
 from contract import LORA, shaken
+from hypothesis import given
+from hypothesis import strategies as st
 from test_decoding import built
 
 from workbench.grpo import grpo_step, micro_batches
 from workbench.objectives import Objective
 from workbench.policies import packing
+from workbench.policies import transformers as transformers_policy
 from workbench.rollouts import Ragged, Rollouts
 
 PACKED = {
@@ -121,6 +124,88 @@ def test_a_model_that_computes_otherwise_is_padded(monkeypatch):
 )
 def test_small_tables(policy, rollouts):
     assert_same(policy, rollouts, np.linspace(1, 2, len(rollouts)))
+
+
+# Responses to two prompts that begin alike: none, one, several or all of their tokens are those of
+# another one, which may be longer. The same tokens behind another prompt are not the same.
+ALIKE = replace(
+    rollouts_of([0, 0, 1, 0, 0, 1, 0, 0], [4, 4, 4, 6, 2, 4, 1, 0]),
+    response=Ragged.of(
+        [
+            [5, 6, 7, 8],
+            [5, 6, 9, 8],
+            [5, 6, 7, 8],
+            [5, 6, 7, 8, 4, 4],
+            [5, 6],
+            [9, 6, 7, 8],
+            [7],
+            [],
+        ],
+        np.int32,
+    ),
+)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("rollouts", [ALIKE, MIXED], ids=["alike", "not alike"])
+def test_tokens_that_responses_begin_with_can_be_computed_once(kind, rollouts):
+    family, settings = PACKED[kind]
+    policy = built(family, **settings)
+    policy.share_prefixes = True
+    assert_same(policy, rollouts, ADVANTAGES)
+    assert_same(policy, rollouts, ADVANTAGES, micro_tokens=12)
+
+
+def test_logits_in_several_chunks_give_the_same(policy, monkeypatch):
+    """Tokens that one state predicts are in one chunk, and several chunks are recomputed."""
+    policy.share_prefixes = True
+    vocabulary = policy.head.weight.shape[0]
+    whole = step(policy, ALIKE, ADVANTAGES)
+    for states in (1, 3):
+        monkeypatch.setattr(transformers_policy, "LOGIT_CHUNK", states * vocabulary)
+        gradient, _, logprobs, entropies = step(policy, ALIKE, ADVANTAGES)
+        assert (gradient - whole[0]).norm() <= 1e-5 * whole[0].norm()
+        assert torch.allclose(logprobs, whole[2], atol=1e-5)
+        assert torch.allclose(entropies, whole[3], atol=1e-5)
+
+
+@given(st.data())
+def test_each_distinct_prefix_is_one_packed_token(data):
+    """Every token is predicted from its own text, and none is computed twice."""
+    tokens = st.integers(1, 3)
+    size = data.draw(st.integers(1, 6))
+    prompts = [[1], [1, 2], [2, 1, 1]]
+    chosen = data.draw(st.lists(st.sampled_from(prompts), min_size=size, max_size=size))
+    responses = data.draw(st.lists(st.lists(tokens, max_size=6), min_size=size, max_size=size))
+    rollouts = Rollouts(
+        problem=[f"p{len(prompt)}" for prompt in chosen],
+        prompt=Ragged.of(chosen, np.int32),
+        response=Ragged.of(responses, np.int32),
+    )
+    packed = packing.pack(rollouts, "cpu", share_prefixes=True)
+    # What each packed token can see, itself included, in the order of the texts: its own text.
+    texts = {}
+    for rows in packed.rows:
+        seen = rows.bias[:, 0] == 0
+        for row in range(len(rows.queries)):
+            for place, query in enumerate(rows.queries[row].tolist()):
+                visible = rows.keys[row][seen[row, place]]
+                visible = visible[packed.positions[visible].argsort()]
+                texts.setdefault(query, tuple(packed.ids[visible].tolist()))
+    before = [
+        tuple(prompt + response[:length])
+        for prompt, response in zip(chosen, responses)
+        for length in range(len(response))
+    ]
+    predictors = packed.predictors[packed.predicts].tolist()
+    assert [texts[place] for place in predictors] == before
+    needed = {
+        (tuple(prompt), tuple(text[: length + 1]))
+        for prompt, response in zip(chosen, responses)
+        for text in [prompt + response[:-1]]
+        for length in range(len(text))
+    }
+    assert len(packed.ids) == len(needed)
 
 
 def test_large_attention_goes_through_torch(policy, monkeypatch):

@@ -311,7 +311,7 @@ def tiny(
     seed: int = 0,
     model: Any = None,
     threads: int = 1,
-    share_prefixes: bool = False,
+    share_prefixes: bool = True,
 ) -> Lab:
     """The embedded lab: arithmetic by a small model that comes with the package, on one CPU thread.
 
@@ -345,11 +345,11 @@ def tiny(
     threads : int
         Of torch, set when the policy is made. More than one slows a model this small.
     share_prefixes : bool
-        Whether rounds sample responses to one problem as one row until they differ, as evaluations
-        always do. Draws are the same; sampling 8 responses to a problem takes three quarters of the
-        time, and 32 less than half. The seconds of a round then say nothing about a large model,
-        whose responses differ soon: leave it off where seconds or the price of sampling are
-        compared.
+        Whether a round computes what several responses to a problem begin with once for all of
+        them, in sampling and in the update, as evaluations always do. Draws and gradients are the
+        same up to rounding, and a round takes two thirds of the time. Responses of a large model
+        differ after a few tokens, so that it gains nothing there: switch it off where the seconds
+        of a round or the price of sampling are to stand for those of a large model.
     """
     _check_tiny(base, size, regime, model)
     _check_levels(levels)
@@ -371,7 +371,7 @@ def tiny(
         "model": None if model is None else str(model),
         "threads": threads,
     }
-    # Records of versions without this option stay those of the same lab.
+    # Records of versions without this option shared nothing, and stay those of the same lab.
     if share_prefixes:
         config["share_prefixes"] = True
     name = "tiny" if base == "clean" else f"{base}-{size}"
@@ -845,7 +845,7 @@ def from_config(config: Mapping[str, Any]) -> Lab:
     options = {option: value for option, value in config.items() if option != "lab"}
     if name == "tiny":
         _check_arguments("lab", tiny, options)
-        return tiny(**options)
+        return tiny(**{"share_prefixes": False, **options})
     # Checked as a whole first: making the problems may already read files or call other packages.
     _check_described_lab(TransformersConfig if name == "transformers" else UnslothConfig, options)
     options["problems"] = problem_makers.from_config(options["problems"])

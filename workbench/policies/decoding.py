@@ -169,8 +169,8 @@ def sample(
     # are still needed, and what comes next in each of them.
     for step in range(width):
         of_step = torch.as_tensor(uniforms[going, step], device=logits.device)
-        of_response = logits[torch.as_tensor(row_of, device=logits.device)].float()
-        tokens, logprobs, entropies = draw_tokens(of_response, of_step, sampling)
+        sources = torch.as_tensor(row_of, device=logits.device)
+        tokens, logprobs, entropies = draw_tokens(logits.float(), of_step, sampling, sources)
         chosen = tokens.cpu().numpy()
         drawn.tokens[going, step] = chosen
         drawn.logprobs[going, step] = logprobs.cpu().numpy()
@@ -215,13 +215,26 @@ def _next_rows(
 
 
 def draw_tokens(
-    logits: torch.Tensor, uniforms: torch.Tensor, sampling: Sampling
+    logits: torch.Tensor,
+    uniforms: torch.Tensor,
+    sampling: Sampling,
+    rows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One token a row: tokens (R,), their log-probabilities (R,) and the entropies (R,) in nats.
+    """A token from each of N distributions, its log-probability and the entropy in nats, (N,) each.
 
-    logits (R, V) float32, uniforms (R,) float64 from [0, 1).
+    Parameters
+    ----------
+    logits : (R, V) float32
+    uniforms : (N,) float64
+        From [0, 1).
+    sampling : Sampling
+    rows : (N,) int64, optional
+        The row of the logits that each token is drawn from. Default: each row once.
     """
+    if rows is None:
+        rows = torch.arange(len(logits), device=logits.device)
     greedy = sampling.temperature == 0
+    # What depends on the distribution alone is computed once for all tokens that are drawn from it.
     # Log-probabilities and entropy are those of the whole tempered distribution, before `restrict`
     # cuts it: the trainer computes the same from its logits.
     if not greedy and sampling.temperature != 1:
@@ -231,36 +244,38 @@ def draw_tokens(
     # An impossible token has 0 times -inf, which counts as 0.
     entropies = -(probabilities * logprobs).nan_to_num_(nan=0.0).sum(-1)
     if greedy:
-        tokens = logits.argmax(-1)
+        tokens = logits.argmax(-1)[rows]
     else:
-        tokens = inverse_cdf(restrict(probabilities, sampling), uniforms)
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0], entropies
+        tokens = inverse_cdf(restrict(probabilities, sampling), uniforms, rows)
+    return tokens, logprobs[rows, tokens], entropies[rows]
 
 
-def inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The first token (R,) whose running sum exceeds the given share of its row's total.
+def inverse_cdf(
+    probabilities: torch.Tensor, uniforms: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """The first token (N,) whose running sum exceeds the given share of its row's total.
 
-    probabilities (R, V) need not sum to 1; uniforms (R,) float64 from [0, 1). Sums are in float64,
-    so that rare tokens of a large vocabulary keep their chance, but only those of one block of the
-    vocabulary are held for each token.
+    probabilities (R, V) need not sum to 1; uniforms (N,) float64 from [0, 1) and rows (N,) int64
+    belong together. Sums are in float64, so that rare tokens of a large vocabulary keep their
+    chance, but only those of one block of the vocabulary are held for each token.
 
-    >>> inverse_cdf(torch.tensor([[0.5, 0.0, 0.25]]).repeat(3, 1), torch.tensor([0.0, 0.66, 0.67]))
+    >>> of_one_row = torch.tensor([[0.5, 0.0, 0.25]])
+    >>> inverse_cdf(of_one_row, torch.tensor([0.0, 0.66, 0.67]), torch.tensor([0, 0, 0]))
     tensor([0, 0, 2])
     """
     size = probabilities.shape[1]
     if size <= BLOCK:
-        sums = probabilities.cumsum(-1, dtype=torch.float64)
+        sums = probabilities.cumsum(-1, dtype=torch.float64)[rows]
         return _first_above(sums, uniforms * sums[:, -1])
     # Two steps in place of one running sum over the whole vocabulary: first the block in which the
     # target lies, then the token within that block. Zeros fill up the last block.
     padded = torch.nn.functional.pad(probabilities, (0, -size % BLOCK))
     blocks = padded.view(len(padded), -1, BLOCK)
     sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    target = uniforms * sums[:, -1]
-    block = _first_above(sums, target)
-    row = torch.arange(len(block), device=block.device)
-    before = torch.nn.functional.pad(sums, (1, 0))[row, block]
-    inside = blocks[row, block].cumsum(-1, dtype=torch.float64)
+    target = uniforms * sums[rows, -1]
+    block = _first_above(sums[rows], target)
+    before = torch.nn.functional.pad(sums, (1, 0))[rows, block]
+    inside = blocks[rows, block].cumsum(-1, dtype=torch.float64)
     token = block * BLOCK + _first_above(inside, target - before)
     # Rounding may leave the target beyond the last sum, and then the place may be one of the zeros.
     return token.clamp(max=size - 1)

@@ -84,12 +84,13 @@ class TransformersPolicy:
     """Whether another program than the trainer samples; an engine does."""
 
     share_prefixes = False
-    """Whether responses to one prompt are sampled as one row until they draw different tokens.
+    """Whether what several responses to a prompt begin with is computed once for all of them.
 
-    Draws and scores are the same up to float rounding. How much it saves depends on how alike the
-    responses are. Of 24 responses of the tiny model to one problem a quarter of the work is left,
-    while a large model's responses part after a few tokens. So evaluation shares prefixes, and the
-    rounds of a run do not: their seconds say what a sampled token costs.
+    They are sampled as one row until they draw different tokens, and the tokens that they have in
+    common are one path in the forward pass of an update. Draws, scores and gradients are the same
+    up to float rounding. How much it saves depends on how alike the responses are. Of 24 responses
+    of the tiny model to one problem a quarter of the work is left, while a large model's responses
+    part after a few tokens. So seconds of runs that share prefixes say nothing about a large model.
     """
 
     def __init__(
