@@ -1,7 +1,7 @@
 """Tokens a second: our sampling against `generate` of transformers, and against the limit.
 
 Prompts, rows and lengths are the same, and all run in turns on one thread. What the limit is says
-`limits.py`.
+`limits.py`. Each response is sampled alone, except where sharing prefixes is what is measured.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def by_generate(policy, prompts, n, **options):
 
 @pytest.fixture(scope="module", params=limits.SIZES)
 def material(request):
-    lab = limits.lab(request.param)
+    lab = limits.lab(request.param, share_prefixes=False)
     return request.param, lab, lab.policy()
 
 
@@ -51,7 +51,7 @@ def test_sampling(material, problems, n, repeats):
     ours_seconds, theirs_seconds, least_seconds = ratios.turns(
         ours,
         theirs,
-        lambda: limit.generation(ours_drawn[-1]),
+        lambda: limit.generation(limit.work(ours_drawn[-1])),
         repeats=repeats,
         warmup=int(n == 8),
         clock=ratios.OF_THE_PROCESS,

@@ -59,7 +59,7 @@ def full_rows(rollouts):
 
 @pytest.fixture(scope="module", params=limits.SIZES)
 def material(request):
-    lab = limits.lab(request.param)
+    lab = limits.lab(request.param, share_prefixes=False)
     policy = lab.policy()
     with lab.verifier:
         rounds = [scored(lab, policy, seed) for seed in range(REPEATS)]
@@ -88,21 +88,31 @@ def packed_step(policy, optimizer, rollouts, advantages):
     grpo_step(policy, optimizer, rollouts, advantages, micro_tokens=8192)
 
 
+def sharing_step(policy, optimizer, rollouts, advantages):
+    """The same, and what responses begin with alike is computed once."""
+    policy.share_prefixes = True
+    packed_step(policy, optimizer, rollouts, advantages)
+
+
+STEPS = (packed_step, sharing_step, padded_step, plain_step)
+
+
 def test_an_update(material):
     size, policy, rounds = material
     assert policy.layout == "packed"
     computed = [rollouts.take(advantages != 0) for rollouts, advantages in rounds]
     limit = limits.Limits(policy)
     turn = iter([computed[0], *computed])
-    jobs = [stepper(step, policy, rounds) for step in (packed_step, padded_step, plain_step)]
-    jobs.append(lambda: limit.update(next(turn)))
+    jobs = [stepper(step, policy, rounds) for step in STEPS]
+    jobs.append(lambda: limit.update(limit.work(next(turn))))
     spent = ratios.turns(*jobs, repeats=REPEATS, clock=ratios.OF_THE_PROCESS)
-    ours, padded, plain, least = (np.array(seconds) for seconds in spent)
+    ours, sharing, padded, plain, least = (np.array(seconds) for seconds in spent)
     name = f"update of 32 x 8, {size}"
     median = ratios.note(
         f"{name}: ours / plain (all rows, one batch, full logits)", ours / plain, "<= 0.5"
     )
     ratios.note(f"{name}: packed rows / padded rows", ours / padded, "<= 0.9")
+    ratios.note(f"{name}: prefixes shared / each response alone", sharing / ours, "<= 0.8")
     ratios.note(f"{name}: x of the limit", ours / least)
     shares = [
         (part.lengths.sum() + limits.prompt_tokens(part)) / full_rows(rollouts)[0].numel()
