@@ -52,7 +52,8 @@ class StepStats:
     kl : float
         Mean k3 estimate over tokens, in nats; NaN without a reference policy.
     tokens : int
-        Response tokens that were computed.
+        Response tokens of the rollouts that were computed. What several responses begin with counts
+        for each of them, also where the policy computes it once.
     rollouts : int
         Rollouts that were computed.
     clip_ratio : (R,)
@@ -253,7 +254,7 @@ def micro_batches(
         "padded": rows of similar length together, and the size is that of the padded rows.
         "joined": rows in the order given, and the size is that of their tokens. "packed": rows of a
         problem together, and the size is that of their responses and of one prompt for each
-        problem.
+        problem. Where the policy shares prefixes, fewer tokens are computed.
     """
     prompts = rollouts.prompt.lengths[rows]
     responses = rollouts.lengths[rows]

@@ -17,6 +17,11 @@ The time that verifying and scheduling take is in neither bill.
 Seconds of two runs can only be compared where the machine was as busy beside one as beside the
 other. Seconds within one run always can. `OwnPrice` and `update_time` therefore count time in
 tokens of the run itself.
+
+Where the tiny lab shares prefixes, as it does by default, further responses to a problem cost less
+than the first one. The price of sampling in seconds is then smaller for larger groups, and says
+nothing about a model whose responses differ sooner. In runs of `labs.tiny(share_prefixes=False)`
+every response has its full price. The grids whose seconds are compared make such runs.
 """
 
 from __future__ import annotations

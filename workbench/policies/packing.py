@@ -1,4 +1,4 @@
-"""Training without padding: tokens of all rows end to end, and a group's prompt computed once.
+"""Training without padding: tokens of all rows end to end, and what rows have in common once.
 
 A model of transformers computes everything but the attention token by token, so it can be given all
 tokens of a micro-batch as a single row. Only the attention has to know which tokens belong
@@ -7,7 +7,9 @@ together. `attention` is registered with transformers as an attention function o
 Without one it is the usual `sdpa` function.
 
 A prompt is computed once for all its responses, since causal attention never lets it see them. The
-last token of a response predicts nothing and is left out.
+same holds for the tokens that several responses to a prompt begin with: where prefixes are shared,
+prompt and responses are a tree, and each of its tokens is computed once. The last token of a
+response predicts nothing and is left out.
 
 `join` is for another kind of model: one whose own attention takes the lengths of rows that stand
 end to end, and computes each of them with its prompt.

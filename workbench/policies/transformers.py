@@ -5,9 +5,10 @@ have ended leave the batch. Models of the usual architectures are sampled with m
 (`merged.py`), all others through the public cache of transformers (`decoding.py`). With an engine
 (`vllm.py`) that engine samples.
 
-Training computes rows end to end, with a group's prompt only once (`packing.py`), where the model
-allows that, and padded rows otherwise. Log-probabilities are computed at response positions only
-and, for large vocabularies, in recomputed chunks, so that no (R, T, V) tensor is ever held.
+Training computes rows end to end, with what a group has in common only once (`packing.py`), where
+the model allows that, and padded rows otherwise. Log-probabilities are computed at response
+positions only and, for large vocabularies, in recomputed chunks, so that no (R, T, V) tensor is
+ever held.
 """
 
 from __future__ import annotations
