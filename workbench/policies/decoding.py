@@ -265,7 +265,7 @@ def inverse_cdf(
     """
     size = probabilities.shape[1]
     if size <= BLOCK:
-        sums = probabilities.cumsum(-1, dtype=torch.float64)[rows]
+        sums = probabilities.cumsum(-1, dtype=torch.float64).index_select(0, rows)
         return _first_above(sums, uniforms * sums[:, -1])
     # Two steps in place of one running sum over the whole vocabulary: first the block in which the
     # target lies, then the token within that block. Zeros fill up the last block.
