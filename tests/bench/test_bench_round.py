@@ -36,7 +36,7 @@ PART_OF_TRL = {
 TIMES_THE_LIMIT = {
     ("0.10 M", True): "<= 8",
     ("0.10 M", False): "<= 6",
-    ("0.34 M", True): "<= 5",
+    ("0.34 M", True): "<= 6",
     ("0.34 M", False): "<= 4",
 }
 PHASES = ("generate", "verify", "schedule", "update")

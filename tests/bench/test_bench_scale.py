@@ -249,7 +249,9 @@ def test_ten_times_as_much_takes_ten_times_as_long(value, pools, stored, a_round
     spent = [measure(value, pools[size], stored[size], 1, warmup) for size in SIZES]
     name = f"a million, {name_of(value)}"
     ratios.note(f"{name}: its seconds / those of a round", spent[-1] / a_round)
-    exponent = ratios.note(f"{name}: exponent of time", ratios.exponents(SIZES, spent), "<= 1.5")
+    # A million no longer fit the caches, which costs some processors more than others. Work that
+    # grew with the square of the size would have an exponent of 2.
+    exponent = ratios.note(f"{name}: exponent of time", ratios.exponents(SIZES, spent), "<= 1.7")
     assert exponent < 1.8
 
 

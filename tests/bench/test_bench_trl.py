@@ -138,7 +138,7 @@ def divided(ours, theirs):
 @pytest.mark.parametrize("model", MODELS)
 def test_grpo_through_our_trainer_against_trl_alone(model, benchmark, tmp_path):
     arms = [(model, different, 8, methods.grpo(8)), (model, different, 8)]
-    ours, theirs = benchmark.pedantic(step_seconds, args=(tmp_path, 16, *arms), rounds=1)
+    ours, theirs = benchmark.pedantic(step_seconds, args=(tmp_path, 24, *arms), rounds=1)
     name = f"step in TRL on the {model} model: grpo(8) through ours / TRL alone"
     overhead = ratios.note(name, divided(ours, theirs), "<= 1.05")
     benchmark.extra_info |= {"ratio": overhead}
