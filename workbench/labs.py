@@ -347,9 +347,10 @@ def tiny(
     share_prefixes : bool
         Whether a round computes what several responses to a problem begin with once for all of
         them, in sampling and in the update, as evaluations always do. Draws and gradients are the
-        same up to rounding, and a round takes two thirds of the time. Responses of a large model
-        differ after a few tokens, so that it gains nothing there: switch it off where the seconds
-        of a round or the price of sampling are to stand for those of a large model.
+        same up to rounding, and a round of the default model takes about two thirds of the time.
+        Responses of a large model differ after a few tokens, so that it would gain nothing. Switch
+        it off where the seconds of a round or the price of sampling are to stand for those of a
+        large model.
     """
     _check_tiny(base, size, regime, model)
     _check_levels(levels)
