@@ -93,11 +93,16 @@ class Ragged:
         return cls(values, _offsets(lengths))
 
     @classmethod
+    def of_lengths(cls, values: np.ndarray, lengths: np.ndarray) -> Ragged:
+        """Make one from values (N,) of R rows end to end and the lengths (R,) of the rows."""
+        return cls(values, _offsets(lengths))
+
+    @classmethod
     def of_padded(cls, padded: np.ndarray, lengths: np.ndarray) -> Ragged:
         """Make one from right-padded values (R, T) and the lengths (R,) of the rows."""
         lengths = np.asarray(lengths, dtype=np.int64)
         inside = np.arange(padded.shape[1]) < lengths[:, None]
-        return cls(padded[inside], _offsets(lengths))
+        return cls.of_lengths(padded[inside], lengths)
 
     @classmethod
     def concat(cls, parts: Sequence[Ragged]) -> Ragged:

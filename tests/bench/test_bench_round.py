@@ -162,20 +162,20 @@ def plain_trl(lab, out, after_step, spent):
     )
 
 
-@pytest.mark.parametrize("shares", ARMS)
-def test_a_round_against_trl_and_the_limit(alternating, shares):
+@pytest.mark.parametrize("sharing", ARMS)
+def test_a_round_against_trl_and_the_limit(alternating, sharing):
     size, arms, theirs = alternating
-    ours = arms[shares]
+    ours = arms[sharing]
     seconds = np.array(ours.seconds[2:])
     table = ours.run.record.rounds.iloc[2:]
     least = {phase: np.array(spent[2:]) for phase, spent in ours.least.items()}
-    name = f"GRPO round of 32 x 8, {size}{ARMS[shares]}"
+    name = f"GRPO round of 32 x 8, {size}{ARMS[sharing]}"
 
     against_trl = ratios.note(
-        f"{name}: ours / a step of TRL's trainer", seconds / theirs, PART_OF_TRL[size, shares]
+        f"{name}: ours / a step of TRL's trainer", seconds / theirs, PART_OF_TRL[size, sharing]
     )
     both = least["generate"] + least["update"]
-    ratios.note(f"{name}: x of the limit", seconds / both, TIMES_THE_LIMIT[size, shares])
+    ratios.note(f"{name}: x of the limit", seconds / both, TIMES_THE_LIMIT[size, sharing])
     # Phases are timed by the clock on the wall: their shares are those of the seconds above.
     wall = sum(table[f"seconds_{phase}"] for phase in PHASES)
     share = {phase: table[f"seconds_{phase}"] / wall for phase in PHASES}

@@ -1,4 +1,4 @@
-"""Training without padding: tokens of all rows end to end, and what rows have in common once.
+"""Training without padding: all rows end to end, and what they have in common computed once.
 
 A model of transformers computes everything but the attention token by token, so it can be given all
 tokens of a micro-batch as a single row. Only the attention has to know which tokens belong
@@ -128,10 +128,13 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     prompts, prompt_of_row = distinct_prompts(rollouts)
     tokens = _without_last(rollouts.response).padded(fill=-1)
     start = len(prompts.values)  # of the responses among all tokens
-    # Which tokens are computed for a row itself, and where all tokens of a row stand.
-    order, own = np.arange(len(tokens)), tokens >= 0
+    # The order in which rows are packed, which of its tokens each row computes itself, and where
+    # all of them stand.
     if share_prefixes:
         order, own = _without_beginnings(tokens, prompt_of_row)
+    else:
+        order = np.arange(len(tokens))
+        own = tokens >= 0
     paths = _paths(tokens, order, own, start)
 
     ids = np.empty(start + np.count_nonzero(own), dtype=np.int64)
@@ -144,8 +147,8 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     positions[paths[own]] = (widths[:, None] + np.arange(tokens.shape[1]))[own]
 
     # Each row of queries with the row of keys that it may look at, -1 for padding.
-    prompt_places = _padded(np.arange(start), prompts.lengths)
-    own_places = _padded(paths[own], own.sum(1))
+    prompt_places = Ragged(np.arange(start), prompts.offsets).padded(fill=-1)
+    own_places = Ragged.of_lengths(paths[own], own.sum(1)).padded(fill=-1)
     # All prompts are one set of rows. Responses come in sets of like length, since the attention of
     # a set is padded to its longest row. A response looks at its prompt and at itself.
     pairs = [(prompt_places, prompt_places)]
@@ -301,17 +304,12 @@ def _without_last(responses: Ragged) -> Ragged:
     # An empty response has no last token, and its offset would name that of the row before.
     kept[responses.offsets[1:][responses.lengths > 0] - 1] = False
     lengths = np.maximum(responses.lengths - 1, 0)
-    return Ragged(responses.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
+    return Ragged.of_lengths(responses.values[kept], lengths)
 
 
 def _within(rows: Ragged) -> np.ndarray:
     """Place of each value in its row, rows end to end."""
     return np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
-
-
-def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rows of the given lengths from values end to end, (R, T), -1 for padding."""
-    return Ragged(values, np.concatenate([[0], np.cumsum(lengths)])).padded(fill=-1)
 
 
 def _without_beginnings(
