@@ -51,7 +51,7 @@ INTERNAL = (
     "policies.packing",
     "policies.unsloth",  # cannot be imported without Unsloth
     "reports.",
-    "sweeps.",
+    "trials.",
     "trl.",
     "utils.",
     "verifiers.inside",

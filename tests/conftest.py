@@ -18,7 +18,7 @@ from hypothesis import settings
 import workbench as wb
 from workbench.labs import shipped
 from workbench.rollouts import Ragged, Rollouts
-from workbench.sweeps.workers import RUN_MODULES
+from workbench.trials.workers import RUN_MODULES
 
 # No deadlines: a busy machine is not a wrong result.
 settings.register_profile("any", deadline=None)

@@ -18,7 +18,7 @@ ROOMS = (
     "workbench.plots",
     "workbench.theory",
     "workbench.verifiers",
-    "workbench.sweeps",
+    "workbench.trials",
     "workbench.cli",
 )
 FEWEST_EXAMPLES = 30  # in all modules together, so that they cannot be lost without notice

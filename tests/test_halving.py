@@ -14,8 +14,8 @@ from written_records import curve
 import workbench as wb
 from workbench import named
 from workbench.analysis.runs import load_all
-from workbench.sweeps import halving, leaderboard
-from workbench.sweeps.halving import (
+from workbench.trials import halving, leaderboard
+from workbench.trials.halving import (
     bill_scores,
     combinations,
     final_seeds,
@@ -35,7 +35,7 @@ def test_every_combination_is_a_method_of_its_own():
 
 
 def test_labels_are_names_of_directories():
-    from workbench.sweeps.grids import LABEL
+    from workbench.trials.grids import LABEL
 
     assert all(LABEL.fullmatch(label) for label in combinations())
 

@@ -18,8 +18,8 @@ from workbench.analysis.runs import load_all
 from workbench.analysis.targets import to_target
 from workbench.cli.leaderboard import own_methods
 from workbench.records import thin
-from workbench.sweeps import grids, leaderboard
-from workbench.sweeps.cases import Case, imported_method, lacks_rollouts, prepare
+from workbench.trials import grids, leaderboard
+from workbench.trials.cases import Case, imported_method, lacks_rollouts, prepare
 from workbench.utils.names import MORE_PAPERS, PAPERS
 
 ROOT = Path(__file__).parent.parent

@@ -10,8 +10,8 @@ import pytest
 
 import workbench as wb
 from workbench.labs import REGIMES, shipped
-from workbench.sweeps import grids, leaderboard
-from workbench.sweeps.cases import PARAMETERS, lacks_rollouts, prepare
+from workbench.trials import grids, leaderboard
+from workbench.trials.cases import PARAMETERS, lacks_rollouts, prepare
 from workbench.utils.descriptions import differences
 
 ROOT = Path(__file__).parent.parent

@@ -29,7 +29,7 @@ from workbench.problems import check_config, from_file
 from workbench.records import RecordError
 from workbench.reports import report
 from workbench.reports.configurations import configuration
-from workbench.sweeps import grids, runner
+from workbench.trials import grids, runner
 from workbench.utils.descriptions import describe, rebuild
 from workbench.utils.names import MORE_PAPERS
 from workbench.verifiers import Math

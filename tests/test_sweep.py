@@ -28,10 +28,10 @@ import workbench as wb
 from workbench import named
 from workbench.__main__ import main
 from workbench.records.tables import write_table
-from workbench.sweeps import grids, runner, sweep
-from workbench.sweeps.cases import Case, execute, prepare, printed_results
-from workbench.sweeps.runner import expected_seconds, makespan
-from workbench.sweeps.workers import NOTEBOOK_MODULES, Processes
+from workbench.trials import grids, runner, sweep
+from workbench.trials.cases import Case, execute, prepare, printed_results
+from workbench.trials.runner import expected_seconds, makespan
+from workbench.trials.workers import NOTEBOOK_MODULES, Processes
 
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
@@ -837,6 +837,6 @@ def test_the_command_line(tmp_path):
 
 def test_the_server_alone_ends_when_nobody_is_there(tmp_path):
     """Started by hand with a closed connection and the wrong parent, it leaves at once."""
-    command = ["python", "-m", "workbench.sweeps.server", "0", str(os.getpid() + 1)]
+    command = ["python", "-m", "workbench.trials.server", "0", str(os.getpid() + 1)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120)
     assert done.returncode != 0

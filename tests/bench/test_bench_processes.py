@@ -19,7 +19,7 @@ FORKED = """
 import importlib, os, sys, time
 import torch
 import workbench as wb
-from workbench.sweeps.workers import RUN_MODULES
+from workbench.trials.workers import RUN_MODULES
 for module in RUN_MODULES:
     importlib.import_module(module)
 torch.set_num_threads(1)

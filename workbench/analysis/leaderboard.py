@@ -226,7 +226,7 @@ def winners(
     Notes
     -----
     The winner is the best of many, so its ratio is a little too good: its luck is part of why it
-    won. A final with fresh seeds is free of that, see `workbench.sweeps.halving`.
+    won. A final with fresh seeds is free of that, see `workbench.trials.halving`.
     """
     tokens = cost.tokens_to_target(read(groups), target, bill)
     one_of("baseline", baseline, tokens)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.analysis import cost
 from workbench.analysis import leaderboard as analysis
 from workbench.cli.terminal import as_json, say
-from workbench.sweeps import halving, sweep
-from workbench.sweeps import leaderboard as runs
+from workbench.trials import halving, sweep
+from workbench.trials import leaderboard as runs
 
 if TYPE_CHECKING:
     import pandas as pd

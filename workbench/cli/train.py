@@ -138,7 +138,7 @@ def sweep(
     json: bool,
 ) -> None:
     """The runs of a grid, and their table; ValueError when some failed."""
-    from workbench.sweeps import sweep as make_runs
+    from workbench.trials import sweep as make_runs
 
     # With --json the lines about progress go to stderr, so that stdout holds the table alone.
     frame = make_runs(

@@ -1,5 +1,5 @@
 """Many runs: grids of them, and how they are worked through."""
 
-from workbench.sweeps.runner import sweep
+from workbench.trials.runner import sweep
 
 __all__ = ["sweep"]

@@ -39,7 +39,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from workbench.sweeps.cases import PARAMETERS, Case
+from workbench.trials.cases import PARAMETERS, Case
 from workbench.utils.validation import did_you_mean, is_number, shown, whole_number
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")

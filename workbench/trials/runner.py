@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.records.errors import RecordError
 from workbench.records.parts import ROUNDS
-from workbench.sweeps.cases import PARAMETERS, Case, prepare
-from workbench.sweeps.grids import read
-from workbench.sweeps.workers import NOTEBOOK_MODULES, RUN_MODULES, Cluster, Processes
+from workbench.trials.cases import PARAMETERS, Case, prepare
+from workbench.trials.grids import read
+from workbench.trials.workers import NOTEBOOK_MODULES, RUN_MODULES, Cluster, Processes
 from workbench.utils.machine import cores
 from workbench.utils.numbers import duration
 from workbench.utils.processes import signals_raise
@@ -50,7 +50,7 @@ def sweep(
     Parameters
     ----------
     grid : path or dict
-        A YAML file, or its content; see `workbench.sweeps.grids`.
+        A YAML file, or its content; see `workbench.trials.grids`.
     out : path, optional
         The output directory, runs/sweeps/NAME by default, NAME being the file's.
     jobs : int, optional

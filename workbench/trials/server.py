@@ -1,6 +1,6 @@
 """The process that runs are forked from: it has imported everything, so that each starts at once.
 
-    python -m workbench.sweeps.server FILE_DESCRIPTOR PARENT_PID MODULE...
+    python -m workbench.trials.server FILE_DESCRIPTOR PARENT_PID MODULE...
 
 It imports the modules, then forks a child for every case that it receives, and sends back the
 case's name and the exit code of the child when that has ended. Without this a run of a minute would
@@ -21,7 +21,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from workbench.sweeps.cases import Case, execute
+from workbench.trials.cases import Case, execute
 from workbench.utils.processes import die_with_parent
 
 POLL_SECONDS = 0.05

@@ -15,7 +15,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from workbench.sweeps.cases import Case, execute
+from workbench.trials.cases import Case, execute
 
 # What a run imports, in the order of size; the architecture is that of the tiny lab's models.
 RUN_MODULES = (
@@ -87,7 +87,7 @@ class Processes:
 
     def _launch(self) -> None:
         ours, theirs = Pipe()
-        command = [sys.executable, "-m", "workbench.sweeps.server"]
+        command = [sys.executable, "-m", "workbench.trials.server"]
         self.server = subprocess.Popen(
             [*command, str(theirs.fileno()), str(os.getpid()), *self.modules],
             env={**ENVIRONMENT, **os.environ, **ONE_THREAD},

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.sweeps.grids import read
-from workbench.sweeps.leaderboard import Plan, recorded
-from workbench.sweeps.runner import sweep
+from workbench.trials.grids import read
+from workbench.trials.leaderboard import Plan, recorded
+from workbench.trials.runner import sweep
 from workbench.utils.validation import whole_number
 
 if TYPE_CHECKING:

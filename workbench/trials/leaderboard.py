@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.records import Record, load
-from workbench.sweeps.cases import Case, is_complete
-from workbench.sweeps.grids import read, read_content
+from workbench.trials.cases import Case, is_complete
+from workbench.trials.grids import read, read_content
 from workbench.utils.validation import did_you_mean, whole_number
 
 GRID = "grids/leaderboard.yaml"
