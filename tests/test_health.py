@@ -11,13 +11,15 @@ from test_run import go
 
 import workbench as wb
 from workbench.records.health import (
+    History,
     TrainingWarning,
     entropy_collapse,
     nothing_learnt,
-    symptoms,
     verifier_failures,
 )
 from workbench.verifiers import Scores
+
+CHECKS = (nothing_learnt, entropy_collapse, verifier_failures)
 
 
 def rows(n, first=1, **columns):
@@ -26,6 +28,7 @@ def rows(n, first=1, **columns):
     columns: those that differ, each a number or one for each row.
     """
     healthy = dict(
+        steps=1,
         rollouts=64,
         selected=64,
         trained=20,
@@ -49,11 +52,12 @@ def rows(n, first=1, **columns):
 
 def told(history):
     """What is said round by round, as a run does it: (round, text)."""
-    seen = []
+    past = History()
     for row in history:
-        row["warnings"] = "\n".join(symptoms([*seen, row]))
-        seen.append(row)
-    return [(row["round"], line) for row in seen for line in row["warnings"].splitlines()]
+        row["warnings"] = "\n".join(past.symptoms(row))
+        past.add(row)
+    assert past.rounds == len(history)
+    return [(row["round"], line) for row in history for line in row["warnings"].splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +152,16 @@ def test_a_resumed_run_says_the_same(rounds, stop):
         for i, (t, e, c) in enumerate(rounds)
     ]
     whole = told([dict(row) for row in history])
+    # The checks themselves are given all rows: what is kept of them has to be enough.
     kept = [dict(row) for row in history[:stop]]
     told(kept)
     for row in [dict(row) for row in history[stop:]]:
-        row["warnings"] = "\n".join(symptoms([*kept, row]))
+        found = [(check([*kept, row]), check) for check in CHECKS]
+        before = "\n".join(earlier["warnings"] for earlier in kept)
+        names = [(text, check.__name__.replace("_", " ")) for text, check in found if text]
+        fresh = [f"{name}: {text}" for text, name in names if f"{name}: " not in before]
+        assert History(kept).symptoms(row) == fresh
+        row["warnings"] = "\n".join(fresh)
         kept.append(row)
     assert [(row["round"], line) for row in kept for line in row["warnings"].splitlines()] == whole
     causes = [text.split(":")[0] for _, text in whole]

@@ -24,7 +24,7 @@ from workbench.problems import Pool, Problem
 from workbench.records import FORMAT, RecordError, Writer
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.environment import commit, hardware, versions
-from workbench.records.health import symptoms
+from workbench.records.health import History
 from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, checked_problems, play
@@ -70,6 +70,7 @@ class Session:
         # Where the directory holds a record already, that one is opened and the manifest above is
         # not written; `Run` warns where versions or hardware differ.
         self.writer = Writer(run.path, self.manifest, run.lock)
+        self.history = History(self.writer.rows)
         self.checkpointed = 0  # the round of the checkpoint on disk
         self.context = Context(seed=run.seed)  # of the round at work
         self.seconds = dict.fromkeys(PHASES, 0.0)  # of the round at work, by phase
@@ -85,7 +86,7 @@ class Session:
     @property
     def round(self) -> int:
         """Rounds completed."""
-        return len(self.writer.rows)
+        return self.history.rounds
 
     # State
 
@@ -93,6 +94,7 @@ class Session:
         """Go back to the checkpoint; rounds recorded after it are made again."""
         self.checkpointed = self._load_checkpoint()
         self.writer.truncate(self.checkpointed)
+        self.history = History(self.writer.rows)
         if self.checkpointed == 0:
             # The evaluation before round 1 may have been interrupted, so it is made again as well.
             self.writer.truncate(-1)
@@ -276,8 +278,7 @@ class Session:
         if not self.lab.warm_up:
             return
         # Counted from the record, so that a run that resumes goes on where it was.
-        before = sum(int(row["steps"]) for row in self.writer.rows)
-        rate = self.lab.learning_rate_of(before + step, self.run.learning_rate)
+        rate = self.lab.learning_rate_of(self.history.steps + step, self.run.learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
@@ -349,7 +350,7 @@ class Session:
             row["flops"] += row["flops_rescore"]
         row |= self.method.metrics()
         # One text with a line for each warning: `Run` shows it, and the record keeps it.
-        row["warnings"] = "\n".join(symptoms([*self.writer.rows, row]))
+        row["warnings"] = "\n".join(self.history.symptoms(row))
         for phase in TRAINING_PHASES:
             row[f"seconds_{phase}"] = self.seconds[phase]
         # The cost of a round, without the time that recording and evaluating it take.
@@ -361,6 +362,7 @@ class Session:
     def _record(self, row: dict[str, Any], rollouts: Rollouts) -> None:
         columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
         self.writer.round(row, {**columns, "length": rollouts.lengths})
+        self.history.add(row)
         self.run.trackers.log(row, row["round"])
         # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
         if self.run.evaluate_every and row["round"] % self.run.evaluate_every == 0:

@@ -1,17 +1,18 @@
 """Warnings about training that has gone wrong.
 
-Each check is a pure function of the last rows of the table of rounds (a list of dicts, the oldest
-first). It returns a line of text with the numbers, or None when nothing is wrong. Because nothing
-else is read, a resumed run says the same at the same round as one that was never interrupted.
+Each check is a pure function of the first and the last rows of the table of rounds (a list of
+dicts, the oldest first). It returns a line of text with the numbers, or None when nothing is wrong.
+Because nothing else is read, a resumed run says the same at the same round as one that was never
+interrupted.
 
-`symptoms` runs all checks and reports each cause once in a run; what was reported stands in the
+`History` runs all checks and reports each cause once in a run; what was reported stands in the
 column `warnings` of the rows. Numbers that are not finite need no check here: a reward, loss or
 gradient that is not finite stops its round at once (see `grpo.NonFinite`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ Row = Mapping[str, Any]
 
 # The statuses of responses that no verifier judged.
 FAILURES = ("timeout", "crash")
+WINDOW = 10  # rounds that a check looks at, the first or the last ones of the run
 # Groups of one kind above this share are named as a cause of nothing being learnt.
 LARGE_SHARE = 0.25
 
@@ -28,32 +30,58 @@ class TrainingWarning(UserWarning):
     """A run goes on, but something about its training looks wrong."""
 
 
-def symptoms(rows: Sequence[Row]) -> list[str]:
-    """What is wrong as of the last row and was not reported in an earlier one.
+class History:
+    """As much of a run's rounds as the next one needs, so that no earlier row is read again.
 
     Parameters
     ----------
     rows : list of dict
         All rounds so far, the oldest first.
 
-    Returns
-    -------
-    list of str
-        "cause: numbers" for each cause.
+    Attributes
+    ----------
+    rounds : int
+        How many there are.
+    steps : int
+        Optimizer steps of all of them.
     """
-    # What was reported is read from the rows and not remembered, so a resumed run keeps silent
-    # about what the run before it has said.
-    reported = {cause for row in rows[:-1] for cause in _reported_causes(row)}
-    texts = []
-    for check in (nothing_learnt, entropy_collapse, verifier_failures):
-        cause = check.__name__.replace("_", " ")
-        text = None if cause in reported else check(rows)
-        if text is not None:
-            texts.append(f"{cause}: {text}")
-    return texts
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.rounds = 0
+        self.steps = 0
+        self._rows: list[Row] = []
+        self._reported: set[str] = set()
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Take note of a round, whose column `warnings` holds what was reported of it."""
+        self.rounds += 1
+        self.steps += int(row["steps"])
+        self._rows = _ends([*self._rows, row])
+        self._reported.update(_reported_causes(row))
+
+    def symptoms(self, row: Row) -> list[str]:
+        """What is wrong as of a new round and was not reported in an earlier one.
+
+        Returns
+        -------
+        list of str
+            "cause: numbers" for each cause.
+        """
+        rows = _ends([*self._rows, row])
+        texts = []
+        for check in (nothing_learnt, entropy_collapse, verifier_failures):
+            cause = check.__name__.replace("_", " ")
+            # What was reported is read from the rows, so a resumed run keeps silent about what the
+            # run before it has said.
+            text = None if cause in self._reported else check(rows)
+            if text is not None:
+                texts.append(f"{cause}: {text}")
+        return texts
 
 
-def nothing_learnt(rows: Sequence[Row], rounds: int = 10) -> str | None:
+def nothing_learnt(rows: Sequence[Row], rounds: int = WINDOW) -> str | None:
     """No rollout had an advantage other than zero in any of the last `rounds` rounds.
 
     The text says why. Bad luck looks different: suppose that only one problem in eight gets a group
@@ -81,7 +109,7 @@ def nothing_learnt(rows: Sequence[Row], rounds: int = 10) -> str | None:
 
 
 def entropy_collapse(
-    rows: Sequence[Row], window: int = 10, share: float = 0.1, least: float = 0.1
+    rows: Sequence[Row], window: int = WINDOW, share: float = 0.1, least: float = 0.1
 ) -> str | None:
     """The policy's entropy fell to a small part of its first value: it hardly explores any more.
 
@@ -120,7 +148,7 @@ def entropy_collapse(
 
 
 def verifier_failures(
-    rows: Sequence[Row], window: int = 10, share: float = 0.05, least: int = 5
+    rows: Sequence[Row], window: int = WINDOW, share: float = 0.05, least: int = 5
 ) -> str | None:
     """Too many of the last rollouts were never judged, because their check timed out or crashed.
 
@@ -176,6 +204,11 @@ def _likely_reason(last: Sequence[Row], all_right: float, all_wrong: float, mixe
     )
 
 
+def _ends(rows: list[Row]) -> list[Row]:
+    """The first and the last rows: as many of both as the checks look at."""
+    return rows if len(rows) <= 2 * WINDOW else [*rows[:WINDOW], *rows[-WINDOW:]]
+
+
 def _reported_causes(row: Row) -> list[str]:
-    """The causes in a row's column `warnings`, which records of early versions do not have."""
+    """The causes in a row's column `warnings`."""
     return [line.partition(":")[0] for line in (row.get("warnings") or "").splitlines()]
