@@ -8,7 +8,7 @@ import pytest
 from conftest import go, small_lab
 
 import workbench as wb
-from workbench import advantages, allocators, curricula, replay, selectors
+from workbench import advantages, allocators, curricula, methods, replay, selectors
 from workbench.advantages import leave_one_out
 from workbench.allocators import (
     DynamicSampling,
@@ -22,8 +22,8 @@ from workbench.posteriors import RemembersPosteriors
 from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
-from workbench.selectors import All
-from workbench.slots import NEEDS, More, Selection, Slot
+from workbench.selectors import All, MaxVariance
+from workbench.slots import NEEDS, More, PerProblem, Selection, Slot
 from workbench.utils.descriptions import compose, describe, rebuild
 
 # Every slot value of the package, with arguments other than its defaults.
@@ -364,3 +364,67 @@ def test_without_needs_nothing_has_to_be_provided():
 def test_a_request_for_problems_is_a_positive_number(n):
     with pytest.raises(ValueError, match=r"n=.*: a whole number of at least 1 is needed"):
         More(n)
+
+
+# What a value says of itself
+
+
+class Halves(MaxVariance):
+    """Does something else than the class it derives from, and says nothing of it."""
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(len(rollouts)))
+
+
+def test_a_class_that_overrides_what_another_does_does_not_inherit_what_it_says():
+    assert MaxVariance(4).trained(PerProblem(8)) == PerProblem(4)
+    assert not MaxVariance(4).reads_verdict
+    assert Halves(4).trained(PerProblem(8)) == PerProblem(8, "about")
+    assert Halves(4).reads_verdict
+
+
+@pytest.mark.parametrize(
+    "method, n, of",
+    [
+        (methods.grpo(16), 16, "each"),
+        (methods.pods(32, 8), 8, "each"),
+        (methods.grpo(4).but(selector=MaxVariance(8)), 4, "each"),
+        (methods.dapo(4), 4, "each"),
+        (methods.dapo(4, groups=3), 4, "about"),
+        (methods.knapsack(6), 6, "average"),
+        (methods.knapsack(6).but(selector=MaxVariance(4)), 4, "about"),
+        (methods.knapsack(6).but(allocator=DynamicSampling(within=Knapsack(6))), 6, "about"),
+        (methods.ar3po(2, 4), 4, "about"),
+        (methods.aero(explore=8), 8, "about"),
+        (methods.cbs(n=8), 2, "about"),
+        (methods.cbs(n=8, scope="group"), 2, "each"),
+        (methods.cbs(n=8, scope="buffer"), 8, "about"),
+        (methods.grpo(8).but(selector=Scheduler(keep=50, mini_batch=2)), 4, "about"),
+        (methods.cppo(16), 8, "each"),
+        (methods.cppo(16, drop=0.9375), 1, "each"),
+        (methods.cppo(16, scope="batch"), 8, "about"),
+        (methods.pruned(8), 8, "each"),
+        (methods.lilo(8), 8, "each"),
+        (methods.ragen(16), 16, "about"),
+        (methods.speed(4, 12), 16, "about"),
+        (methods.reinforce_ada(k=8, keep=4), 4, "about"),
+        (methods.reinforce_ada_est(6), 6, "average"),
+        (methods.cures(6), 6, "average"),
+        (methods.hora(6), 6, "average"),
+        (methods.vip(6), 6, "average"),
+    ],
+)
+def test_rollouts_trained_on_for_each_problem(method, n, of):
+    assert method.trained == PerProblem(n, of)
+
+
+def test_a_total_for_any_number_of_problems_says_nothing_of_one_problem():
+    assert methods.grpo().but(allocator=Knapsack(total=64)).trained is None
+
+
+def test_needs_are_those_of_all_slots_and_of_what_they_delegate_to():
+    for name in (*methods.PAPERS, *methods.MORE_PAPERS):
+        assert getattr(methods, name)().needs <= set(NEEDS)
+    inner = Knapsack(rates=SuccessRates("epoch"))
+    method = methods.grpo().but(allocator=DynamicSampling(within=inner))
+    assert method.needs == {"epochs", "more_problems", "resampling"}

@@ -389,10 +389,18 @@ class GroupNormalized(Slot):
     clip: float | None = None
     scale: bool = True
 
+    reads_verdict = False
+    compares_rollouts = True
+
     def __post_init__(self) -> None:
         _check_deviation(self.ddof, self.eps)
         _check_clip(self.clip)
         boolean("scale", self.scale)
+
+    @property
+    def divided_by(self) -> str:  # type: ignore[override]
+        """The deviation of the group, or none."""
+        return "group" if self.scale else "none"
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
@@ -411,6 +419,9 @@ class LeaveOneOut(Slot):
     """`leave_one_out` as a slot value: RLOO's advantage."""
 
     clip: float | None = None
+
+    reads_verdict = False
+    compares_rollouts = True
 
     def __post_init__(self) -> None:
         _check_clip(self.clip)
@@ -432,12 +443,19 @@ class Posterior(Slot):
     eps: float = 0.0
     clip: float | None = None
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         # An empty batch is enough for `posterior` to check its options.
         posterior([], [], **self._options())
 
     def _options(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def reward_range(self) -> tuple[float, float]:  # type: ignore[override]
+        """Its `bounds`."""
+        return self.bounds
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
@@ -453,10 +471,22 @@ class BatchNormalized(Slot):
     eps: float = 0.0
     clip: float | None = None
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         one_of("baseline", self.baseline, (None, "group"))
         _check_deviation(self.ddof, self.eps)
         _check_clip(self.clip)
+
+    @property
+    def compares_rollouts(self) -> bool:  # type: ignore[override]
+        """Where the group's mean is taken off first."""
+        return self.baseline == "group"
+
+    @property
+    def divided_by(self) -> str | None:  # type: ignore[override]
+        """The deviation of the batch, where the group's mean is taken off first."""
+        return "batch" if self.baseline == "group" else None
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
@@ -479,6 +509,9 @@ class Asymmetric(Slot):
 
     weighting: str = "linear"
 
+    reads_verdict = False
+    reward_range = (0.0, 1.0)
+
     def __post_init__(self) -> None:
         one_of("weighting", self.weighting, ("linear", "sqrt"))
 
@@ -492,6 +525,8 @@ class PassAtK(Slot):
     """`pass_at_k_normalized` as a slot value; a response counts as right by the verifier."""
 
     k: int = 4
+
+    compares_rollouts = True
 
     def __post_init__(self) -> None:
         whole_number("k", self.k, 1)
@@ -507,6 +542,8 @@ class Pkpo(Slot):
 
     k: int = 4
     baseline: str = "minus_one"
+
+    reads_verdict = False
 
     def __post_init__(self) -> None:
         whole_number("k", self.k, 1)
@@ -528,6 +565,9 @@ class InverseRootWeighted(Slot):
     """
 
     eps: float = 0.01
+
+    reads_verdict = False
+    compares_rollouts = True
 
     def __post_init__(self) -> None:
         positive_number("eps", self.eps)
@@ -702,6 +742,8 @@ class OfRewards(Slot):
     """Any function of rewards (R,) and groups (R,) as a slot value: `OfRewards(leave_one_out)`."""
 
     function: Callable[..., np.ndarray]
+
+    reads_verdict = False
 
     def __post_init__(self) -> None:
         needed = "a function of rewards and groups is needed, such as leave_one_out"

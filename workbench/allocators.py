@@ -10,7 +10,7 @@ The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs a
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from workbench.budgets import (
     value,
 )
 from workbench.posteriors import Posteriors, RemembersPosteriors
-from workbench.slots import More, Slot
+from workbench.slots import More, PerProblem, Slot
 from workbench.success_rates import GaussianProcess, SuccessRates, tally
 from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
@@ -83,8 +83,14 @@ class Uniform(Slot):
 
     n: int = 8
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         _group_size("n", self.n)
+
+    def sampled(self) -> PerProblem:
+        """n of every problem."""
+        return PerProblem(self.n)
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request: the same count for every problem."""
@@ -98,30 +104,14 @@ class _ByRates(Slot):
     rates: SuccessRates | GaussianProcess
 
     @property
-    def needs(self) -> set[str]:  # type: ignore[override]
-        """What its success rates need."""
-        return set(self.rates.needs)
+    def delegate(self) -> Slot:
+        """Its success rates: they learn and are stored."""
+        return self.rates
 
     @property
     def _least(self) -> int:
         """Rollouts that every problem gets."""
         return max(self.low, self.rates.spent)
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The success rates learn from the round."""
-        self.rates.feedback(rollouts, context)
-
-    def metrics(self) -> dict[str, float]:
-        """Error of the success rates, see `SuccessRates.metrics`."""
-        return self.rates.metrics()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the success rates remember."""
-        return self.rates.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what the success rates remember."""
-        self.rates.load_state_dict(state)
 
 
 @dataclass
@@ -179,6 +169,10 @@ class Knapsack(_ByRates):
                 "is needed"
             )
 
+    def sampled(self) -> PerProblem | None:
+        """n on average; unknown where a total is split among any number of problems."""
+        return PerProblem(self.n, "average") if self.total is None else None
+
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request; fresh rates make one for their probes before it, within the total."""
         # Before the probes, so that nothing is sampled for a total that cannot be split.
@@ -229,6 +223,10 @@ class Staged(Slot):
         _group_size("k", self.k)
         whole_number("right", self.right, 0)
         whole_number("wrong", self.wrong, 0)
+
+    def sampled(self) -> PerProblem:
+        """k in the first request; problems that go on get more."""
+        return PerProblem(self.k, "about")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request a stage, until every problem has what is wanted."""
@@ -281,6 +279,10 @@ class Rescue(Slot):
             raise ValueError(
                 f"threshold={self.threshold}: at most half of explore={self.explore} is allowed"
             )
+
+    def sampled(self) -> PerProblem:
+        """Those of stage I; problems that failed get more."""
+        return PerProblem(self.explore, "about")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request for stage I, then one for each iteration of stage II that is needed."""
@@ -344,6 +346,8 @@ class DynamicSampling(Slot):
     refill: float | None = None
     between: tuple[float, float] = (0.0, 1.0)
 
+    needs = frozenset({"more_problems", "resampling"})
+
     def __post_init__(self) -> None:
         _group_size("n", self.n)
         whole_number("max_draws", self.max_draws, 1)
@@ -368,9 +372,17 @@ class DynamicSampling(Slot):
             )
 
     @property
-    def needs(self) -> set[str]:  # type: ignore[override]
-        """Further problems, and what the allocator within needs."""
-        return {"more_problems", "resampling", *(self.within.needs if self.within else ())}
+    def delegate(self) -> Slot | None:
+        """The allocator within: it learns from the round and is stored."""
+        return self.within
+
+    def sampled(self) -> PerProblem | None:
+        """The rollouts of a draw, of which all those of a kept problem are trained on."""
+        if self.within is not None:
+            inner = self.within.sampled()
+            return None if inner is None else PerProblem(inner.n, "about")
+        # With a number of groups of its own, the rollouts of a round do not follow its problems.
+        return PerProblem(self.n, "each" if self.groups is None else "about")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """A draw's requests, and a request for problems between draws; keeps the mixed groups."""
@@ -428,24 +440,6 @@ class DynamicSampling(Slot):
             none_for_earlier_draws = np.zeros(drawn, dtype=np.int64)
             rollouts = yield np.concatenate([none_for_earlier_draws, counts])
 
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The allocator within learns from the round."""
-        if self.within is not None:
-            self.within.feedback(rollouts, context)
-
-    def metrics(self) -> dict[str, float]:
-        """What the allocator within measures."""
-        return {} if self.within is None else self.within.metrics()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the allocator within has learnt."""
-        return {} if self.within is None else self.within.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what the allocator within has learnt."""
-        if self.within is not None:
-            self.within.load_state_dict(state)
-
 
 def _group_size(name: str, n: Any) -> None:
     whole_number(name, n, 1)
@@ -502,6 +496,10 @@ class InverseRoot(RemembersPosteriors):
         # No prior in here: the numbers are the bare decayed counts, and `allocate` adds a and b.
         self.posteriors = Posteriors(0.0, 0.0, self.decay, towards="zero")
 
+    def sampled(self) -> PerProblem:
+        """n on average."""
+        return PerProblem(self.n, "average")
+
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request, in proportion to 1 / sqrt(p + eps)."""
         counts = self.posteriors.of([problem.id for problem in problems])
@@ -545,6 +543,10 @@ class ByDeviation(RemembersPosteriors):
         whole_number("n", self.n, self.low, self.up)
         if self.restart is not None:
             whole_number("restart", self.restart, 1)
+
+    def sampled(self) -> PerProblem:
+        """n on average."""
+        return PerProblem(self.n, "average")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request, in proportion to the deviations."""
@@ -598,6 +600,10 @@ class Screening(Slot):
         whole_number("max_draws", self.max_draws, 1)
         if self.groups is not None:
             whole_number("groups", self.groups, 1)
+
+    def sampled(self) -> PerProblem:
+        """Those of both phases, for each problem that is kept."""
+        return PerProblem(self.first + self.further, "about")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
@@ -654,6 +660,10 @@ class MostLearnable(Slot):
         _group_size("n", self.n)
         whole_number("factor", self.factor, 1)
 
+    def sampled(self) -> PerProblem:
+        """n of every problem that is kept."""
+        return PerProblem(self.n)
+
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """A request for problems and one for rollouts; returns the rows of the kept problems."""
         wanted = len(problems)
@@ -703,6 +713,10 @@ class HitUtility(Slot):
         whole_number("up", self.up, self.probe)
         whole_number("n", self.n, self.probe, self.up)
 
+    def sampled(self) -> PerProblem:
+        """n on average."""
+        return PerProblem(self.n, "average")
+
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """A request for the probes, and one for the rest."""
         ids = [problem.id for problem in problems]
@@ -751,6 +765,10 @@ class LeastVariance(_ByRates):
         instance_of("rates", self.rates, (SuccessRates, GaussianProcess), "SuccessRates('beta')")
         whole_number("up", self.up, self._least)
         whole_number("n", self.n, self._least, self.up)
+
+    def sampled(self) -> PerProblem:
+        """n on average."""
+        return PerProblem(self.n, "average")
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request, and one for probes before it where the rates are fresh.

@@ -47,6 +47,9 @@ class ShuffledEpochs(Slot):
     cursor: int = field(default=0, init=False, repr=False, compare=False)
     epoch: int = field(default=0, init=False, repr=False, compare=False)
 
+    reads_verdict = False
+    in_order = True
+
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems; none where the pool has fewer than n that are not in the round."""
         try:
@@ -463,7 +466,6 @@ class AdaRft(Slot):
     wanted: float = 0.5
     ties: str = "index"
 
-    needs = frozenset({"problem_choice"})
     # It makes no passes: problems may come back as long as the target stays.
     epoch = 0
 
@@ -486,6 +488,11 @@ class AdaRft(Slot):
             raise ValueError(f"start={self.start!r}: a difficulty from 0 to 100 is needed")
         one_of("ties", self.ties, ("index", "random"))
         self.target = self.start
+
+    @property
+    def needs(self) -> set[str]:  # type: ignore[override]
+        """A choice of problems, by their levels where no difficulties are given."""
+        return {"problem_choice", "levels"} if self.difficulties is None else {"problem_choice"}
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The n problems nearest to the target."""

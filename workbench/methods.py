@@ -42,7 +42,7 @@ from workbench.rewards import Correct, Overlong
 from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
 from workbench.selectors import All
-from workbench.slots import NEEDS, Slot
+from workbench.slots import NEEDS, PerProblem, Slot, needs_of
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
@@ -148,6 +148,27 @@ class Method:
         slots = self.slots()
         return {slot: slots[slot] for slot in LEARNING_SLOTS if slots[slot] is not None}
 
+    @property
+    def needs(self) -> set[str]:
+        """What its slots need of a trainer, together: names from `slots.NEEDS`."""
+        return {need for value in self.learning().values() for need in needs_of(value)}
+
+    @property
+    def trained(self) -> PerProblem | None:
+        """How many rollouts of a problem a round trains on; None where that is not known before.
+
+        Examples
+        --------
+        >>> pods(n=32, m=8).trained, aero().trained.of
+        (PerProblem(n=8, of='each'), 'about')
+        """
+        sampled = self.allocator.sampled()
+        if sampled is None:
+            return None
+        trained = self.selector.trained(sampled)
+        # How many old responses join a round is not known before.
+        return trained if self.replay is None else PerProblem(trained.n, "about")
+
     def clone(self) -> Method:
         """The same method with slots that have learnt nothing."""
         # Reward and objective learn nothing and need no clone.
@@ -200,7 +221,7 @@ class Method:
         provides = set(provides)
         for slot, value in self.learning().items():
             # One missing need is enough to refuse; the message names the first.
-            missing = sorted(set(value.needs) - provides)
+            missing = sorted(needs_of(value) - provides)
             if missing:
                 raise ValueError(
                     f"{slot}={compose(value)} needs {NEEDS[missing[0]]} ({missing[0]}), which "
@@ -1064,7 +1085,7 @@ def _check_slot(slot: str, value: Any) -> None:
             f"{example}"
         )
     # A misspelt need would be refused by every trainer, for the wrong reason.
-    unknown = sorted(set(value.needs) - set(NEEDS))
+    unknown = sorted(needs_of(value) - set(NEEDS))
     if unknown:
         raise ValueError(
             f"{slot}={shown(value)}: it needs {unknown[0]!r}; known needs are {', '.join(NEEDS)}"
@@ -1079,15 +1100,13 @@ def _check_slot(slot: str, value: Any) -> None:
 
 def _check_rows_kept(selector: Any, advantage: Any) -> None:
     """ValueError where a single rollout of a problem would be compared with itself alone."""
-    keeps_rows = isinstance(
-        selector, selectors.MaxVariance | selectors.MaxReward | selectors.Random
-    )
-    among_the_kept = isinstance(advantage, GroupNormalized | LeaveOneOut)
-    if not (keeps_rows and among_the_kept):
+    keeps_one = selector.trained(PerProblem(2)) == PerProblem(1)
+    if not (keeps_one and advantage.compares_rollouts):
         return
-    if selector.m == 1 and selector.baseline == "selection":
+    if getattr(selector, "baseline", "group") == "selection":
         raise ValueError(
-            "m=1: one kept rollout has no advantage against itself; keep more, or baseline='group'"
+            f"selector={compose(selector)}: one kept rollout of a problem has no advantage "
+            "against itself; keep more, or baseline='group'"
         )
 
 

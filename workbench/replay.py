@@ -72,9 +72,13 @@ class CorrectResponses(Slot):
 
     @property
     def needs(self) -> set[str]:  # type: ignore[override]
-        """Old responses, and log-probabilities where they are trained on."""
-        further = {"recompute": {"current_logprobs"}, "direct": {"old_logprobs"}}
-        return {"old_responses"} | further.get(self.mode, set())
+        """Old responses, and what the mode makes of them."""
+        further = {
+            "stop-gradient": "rows_without_gradient",
+            "recompute": "current_logprobs",
+            "direct": "old_logprobs",
+        }
+        return {"old_responses", further[self.mode]}
 
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
@@ -176,6 +180,7 @@ class Buffer(Slot):
     seconds: float = field(default=0.0, init=False, repr=False, compare=False)
 
     needs = frozenset({"old_responses", "old_logprobs", "update_statistics"})
+    reads_verdict = False
 
     def __post_init__(self) -> None:
         whole_number("rounds", self.rounds, 1)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.rollouts import group_numbers
-from workbench.slots import Selection, Slot
+from workbench.slots import PerProblem, Selection, Slot
 from workbench.utils.seeding import generator
 from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
@@ -485,6 +485,8 @@ class Scheduler(Slot):
     pending: dict | None = field(default=None, init=False, repr=False, compare=False)
     measured: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         if self.keep is not None and not (is_number(self.keep) and 0 < self.keep <= 100):
             raise ValueError(f"keep={self.keep}: a percentage above 0 and up to 100 is needed")
@@ -512,6 +514,20 @@ class Scheduler(Slot):
         """Entropies and clip ratios are among its features."""
         needs = {"entropy", "update_statistics"}
         return needs if self.mini_batch is None else needs | {"mini_batch"}
+
+    @property
+    def percentage(self) -> float:
+        """`keep`, or what it is by default."""
+        if self.keep is not None:
+            return self.keep
+        return 100 if self.scope == "buffer" else 30
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """The percentage that is kept; in whole mini-batches where there is a size of them."""
+        # The small number keeps a product such as 0.29 * 100 from falling short of a whole number.
+        kept = sampled.limited(max(1, int(sampled.n * self.percentage / 100 + CONSTANT_SPREAD)))
+        certain = self.scope == "group" and self.mini_batch is None
+        return kept if certain else PerProblem(kept.n, "about")
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """Learn from the round before, then schedule this one."""
@@ -621,9 +637,6 @@ class Scheduler(Slot):
         rng: np.random.Generator,
     ) -> np.ndarray:
         """The rows kept, (K,) int64, ascending."""
-        keep = self.keep
-        if keep is None:
-            keep = 100 if self.scope == "buffer" else 30
         # What a pick chooses from: one group, or all candidates as a single one.
         if self.scope == "group":
             groups = group_numbers(group)[1].astype(np.int64)
@@ -634,7 +647,7 @@ class Scheduler(Slot):
         if self.scope == "buffer":
             sizes = np.array([np.count_nonzero(age == 0)])
         # The small number keeps a product such as 0.29 * 100 from falling short of a whole number.
-        wanted = np.floor(sizes * keep / 100 + CONSTANT_SPREAD)
+        wanted = np.floor(sizes * self.percentage / 100 + CONSTANT_SPREAD)
         counts = np.minimum(np.maximum(wanted, 1), sizes).astype(np.int64)
         # Groups take turns, so that cutting the list to whole mini-batches takes from all alike.
         picks = _taking_turns(counts)

@@ -17,7 +17,7 @@ import numpy as np
 
 from workbench.rollouts import group_numbers
 from workbench.scheduler import Scheduler
-from workbench.slots import BASELINES, Selection, Slot
+from workbench.slots import BASELINES, PerProblem, Selection, Slot
 from workbench.utils.seeding import derive
 from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
@@ -169,6 +169,12 @@ def rejection(correct: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarr
 class All(Slot):
     """Keeps everything."""
 
+    reads_verdict = False
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """All of them."""
+        return sampled
+
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows."""
         return Selection(np.arange(len(rollouts)))
@@ -193,9 +199,15 @@ class MaxVariance(Slot):
     m: int
     baseline: str = "selection"
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         whole_number("m", self.m, 1)
         one_of("baseline", self.baseline, BASELINES)
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """m of every problem."""
+        return sampled.limited(self.m)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """`max_variance` of every group; draws nothing."""
@@ -213,9 +225,15 @@ class MaxReward(Slot):
     m: int
     baseline: str = "selection"
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         whole_number("m", self.m, 1)
         one_of("baseline", self.baseline, BASELINES)
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """m of every problem."""
+        return sampled.limited(self.m)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """`max_reward` of every group; draws nothing."""
@@ -233,9 +251,15 @@ class Random(Slot):
     m: int
     baseline: str = "selection"
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         whole_number("m", self.m, 1)
         one_of("baseline", self.baseline, BASELINES)
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """m of every problem."""
+        return sampled.limited(self.m)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """m rows of every group; reads neither reward nor verdict."""
@@ -353,11 +377,20 @@ class LargestAdvantage(Slot):
     drop: float = 0.5
     scope: str = "group"
 
+    reads_verdict = False
+
     def __post_init__(self) -> None:
         share("drop", self.drop)
         if self.drop == 1:
             raise ValueError("drop=1: nothing would be left to train on")
         one_of("scope", self.scope, ("group", "batch"))
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """The share that is not dropped."""
+        number = max(1, int(sampled.n * (1 - self.drop) + 1e-9))
+        kept = sampled.limited(number)
+        # Across a whole round, problems have different numbers.
+        return kept if self.scope == "group" else PerProblem(kept.n, "about")
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """The rows of largest |advantage|; ties go to the lower row."""
@@ -398,6 +431,8 @@ class GroupFilter(Slot):
     value: float = 0.9
     score: str = "std"
     zeros: bool = False
+
+    reads_verdict = False
 
     def __post_init__(self) -> None:
         one_of("mode", self.mode, ("top_p", "softmax", "top_k", "min_p"))
@@ -460,10 +495,15 @@ class Pruned(Slot):
     keep: float | str = 0.5
 
     needs = frozenset({"row_weights"})
+    reads_verdict = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, str):
             share("keep", self.keep, zero=False)
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """All of them: what is dropped stays, with weight 0."""
+        return sampled
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows, with weights 1 / q and 0."""
@@ -501,6 +541,10 @@ class HalfRight(Slot):
 
     def __post_init__(self) -> None:
         whole_number("n", self.n, 2)
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """n of every problem."""
+        return sampled.limited(self.n)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """The first rows of each kind."""
@@ -540,6 +584,7 @@ class UniformDraws(Slot):
     share: float = 1.0
 
     needs = frozenset({"row_weights"})
+    reads_verdict = False
 
     def __post_init__(self) -> None:
         positive_number("share", self.share)

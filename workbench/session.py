@@ -80,7 +80,7 @@ class Session:
         self.rescored_tokens = 0
         # Rescoring costs a forward pass over every rollout. All of them are rescored only where a
         # slot reads such numbers of all; otherwise the update rescores what it needs.
-        needed = {need for value in self.method.learning().values() for need in value.needs}
+        needed = self.method.needs
         self.rescores_everything = self.policy.samples_apart and bool(needed & NEEDS_RESCORED)
 
     @property

@@ -61,35 +61,129 @@ NEEDS = {
     "row_weights": "a weight for the loss of every rollout",
     "token_advantages": "advantages that differ from token to token",
     "resampling": "several requests for rollouts in one round",
+    "levels": "a level of difficulty for every problem",
+    "rows_without_gradient": "rows that count in the averages of the loss but carry no gradient",
 }
 
 BASELINES = ("selection", "group", "mixed")
 
 
+# What a slot does, each slot its own method, and what a value says of that.
+ACTIONS = ("choose", "allocate", "join", "select", "__call__")
+SAID_OF_ACTIONS = (
+    "reads_verdict",
+    "in_order",
+    "sampled",
+    "trained",
+    "compares_rollouts",
+    "divided_by",
+    "reward_range",
+)
+
+
+@dataclass(frozen=True)
+class PerProblem:
+    """How many rollouts of each problem a round samples, or trains on.
+
+    Attributes
+    ----------
+    n : int
+        Rollouts of a problem, on average over the problems.
+    of : {"each", "average", "about"}
+        "each": every problem has exactly n. "average": problems differ, but a round of P problems
+        has n P rollouts. "about": the number varies from round to round.
+    """
+
+    n: int
+    of: str = "each"
+
+    def limited(self, n: int) -> PerProblem:
+        """What is left where a rule keeps n rollouts of every problem that has so many."""
+        n = min(n, self.n)
+        # Where problems differ, some may have fewer than n, so the number is no longer certain.
+        return PerProblem(n, "each" if self.of == "each" else "about")
+
+
 class Slot:
-    """Base class of every slot value: what one that learns nothing leaves as it is."""
+    """Base class of every slot value: what one that learns nothing leaves as it is.
+
+    The attributes tell a trainer what it must know of a value before it drives it. Each may be a
+    class attribute or a property. `needs_of` asks for the needs of a value together with those of
+    the value that it delegates to.
+
+    A class that overrides what another one does (`select`, `allocate` and so on) does not inherit
+    what the other one says of that: it says so itself, or the defaults below hold.
+    """
 
     needs: frozenset[str] | set[str] = frozenset()
-    """Names from `NEEDS`: what a trainer must provide for this value to work. A class attribute or
-    a property.
+    """Names from `NEEDS`: what a trainer must provide for this value to work."""
+
+    reads_verdict: bool = True
+    """Whether it reads `rollouts.correct`. A trainer that knows rewards alone must then be told
+    which rollouts are correct.
     """
+
+    in_order: bool = False
+    """Of a curriculum: whether it takes every problem once an epoch, shuffled, as the data loader
+    of any trainer does by itself.
+    """
+
+    compares_rollouts: bool = False
+    """Of an advantage: whether it compares rollouts with those that it is given of the same group,
+    so that a rollout alone has no advantage.
+    """
+
+    divided_by: str | None = None
+    """Of an advantage that is the difference to the group's mean: the deviation that it divides by,
+    "group" or "batch", or "none". None: it is another kind of advantage.
+    """
+
+    reward_range: tuple[float, float] | None = None
+    """Of an advantage: the least and the greatest reward that it takes. None: it takes any."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if any(action in vars(cls) for action in ACTIONS):
+            for name in SAID_OF_ACTIONS:
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Slot)[name])
+
+    @property
+    def delegate(self) -> Slot | None:
+        """Another slot value that this one asks, such as an allocator's success rates: it learns
+        along, and its memory and its metrics are those of this value.
+        """
+        return None
+
+    def sampled(self) -> PerProblem | None:
+        """Of an allocator: how many rollouts of a problem it asks for. None: not known before."""
+        return None
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """Of a selector: how many rollouts of a problem are trained on, of those sampled."""
+        return PerProblem(sampled.n, "about")
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Learn from a finished round: all its rollouts, with what became of each.
 
         The columns that say so are those of `grpo.marked`.
         """
+        if self.delegate is not None:
+            self.delegate.feedback(rollouts, context)
 
     def metrics(self) -> dict[str, float]:
         """What was measured in the round just finished, as columns of the record."""
-        return {}
+        return {} if self.delegate is None else self.delegate.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learnt so far, as JSON values and NumPy arrays, for a checkpoint."""
-        return {}
+        return {} if self.delegate is None else self.delegate.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned for a value of the same configuration."""
+        if self.delegate is not None:
+            self.delegate.load_state_dict(state)
+            return
         # A value that learns overrides this method. To get here with a state means that it was
         # saved by a value of another kind.
         if state:
@@ -101,6 +195,12 @@ class Slot:
         """A new value of the same configuration that has learnt nothing."""
         # Not a copy, which would carry the memory along, but a new call of the constructor.
         return clone(self)
+
+
+def needs_of(value: Slot) -> set[str]:
+    """What a value and the values that it delegates to need of a trainer, names from `NEEDS`."""
+    inner = value.delegate
+    return set(value.needs) | (set() if inner is None else needs_of(inner))
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ PROVIDES = frozenset(
         "token_advantages",
         "token_entropy",
         "resampling",
+        "levels",
+        "rows_without_gradient",
     }
 )
 

@@ -55,6 +55,7 @@ PROVIDES = frozenset(
         "old_responses",
         "resampling",
         "row_weights",
+        "rows_without_gradient",
         "token_advantages",
         "token_entropy",
     }
