@@ -3,9 +3,6 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
-SOAK_ARGS ?=
-LOCK_ARGS ?=
-SWEEP_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,9 +11,9 @@ SETUP_EXTRAS := notebooks,lora,trl,ray,tests,docs,dev
 CPU_EXTRAS := notebooks lora data trl ray tests docs browser dev
 GPU_EXTRAS := $(CPU_EXTRAS) gpu
 NOTEBOOKS = $(wildcard notebooks)
-
-PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
 LOG := $(VENV)/pip.log
+PIP_OPTIONS := --disable-pip-version-check --no-input
+PIP_INSTALL = $(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt
 
 # The environment of every command: nothing of the caller's may shadow what is installed here.
 unexport PYTHONPATH PYTHONHOME MPLBACKEND JUPYTER_PATH
@@ -24,38 +21,26 @@ export PIP_USER := 0
 export JUPYTER_PREFER_ENV_PATH := 1
 export TOKENIZERS_PARALLELISM := false
 # Models this small are slower with more threads.
-HERE = PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+HERE = PATH="$(CURDIR)/$(BIN):$$PATH" $(ONE_THREAD)
 # Tests see no network and none of the user's Jupyter or IPython settings.
 USER_SETTINGS := $(CURDIR)/$(VENV)/settings
 ALONE = HF_HUB_OFFLINE=1 IPYTHONDIR="$(USER_SETTINGS)" JUPYTER_CONFIG_DIR="$(USER_SETTINGS)" JUPYTER_DATA_DIR="$(USER_SETTINGS)"
+PYTEST = -m pytest -p no:benchmark
+# Whole files to each process, in the order of tests/conftest.py.
+IN_PARALLEL = $(HERE) $(ALONE) $(BIN)/python $(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-browser test-gpu gpu-first-run test-unsloth test-vllm test-verl test-trl-latest test-environments docs sweep soak lab bench lint lock clean
+.PHONY: help setup quickstart lab check test test-long test-pythons test-browser docs sweep soak bench lint lock clean \
+  test-gpu gpu-first-run test-unsloth test-vllm test-verl test-trl-latest test-environments
 
 help:
-	@echo 'make setup       install everything into $(VENV) (a few minutes; nothing to do when it is up to date)'
-	@echo 'make quickstart  setup, then a first small training run with its picture'
-	@echo 'make lab         setup, then JupyterLab on notebooks/'
-	@echo 'make test        setup, then all tests, and all notebooks run and compared with what they show'
-	@echo 'make test-browser  setup, then the quickstart in JupyterLab, in Chromium (apt install chromium); pictures in build/browser'
-	@echo 'make docs        setup, then the documentation, in build/docs'
-	@echo 'make sweep       setup, then a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"'
-	@echo 'make soak        setup, then runs of every method killed at random moments and resumed (SOAK_ARGS="--minutes 60")'
-	@echo 'make test-gpu    the tests that need an NVIDIA GPU, with the Python that has the extra gpu (GPU_PYTHON=python)'
-	@echo 'make gpu-first-run  a first run on a GPU in pieces of nine minutes, records in data/runs/gpu (GPU_ARGS="--model PATH")'
-	@echo 'make test-unsloth, make test-vllm'
-	@echo '                 the policies of the GPU box, as far as a CPU runs them, each in an environment of its own'
-	@echo 'make test-verl   the tests of the adapter for verl, in an environment of its own, $(VERL)'
-	@echo 'make test-trl-latest  the tests of the TRL trainer on TRL $(TRL_LATEST), in an environment of its own, $(TRL_VENV)'
-	@echo 'make test-environments  the tests of problems.environment with the package verifiers, in an environment of its own'
-	@echo 'make bench       setup, then the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg'
-	@echo 'make lint        setup, then ruff (rules and format) and mypy on the core'
-	@echo 'make lock        renew the constraints files from pyproject.toml (needs uv), except constraints-verl.txt'
-	@echo 'make clean       remove the environments and what tools leave behind; runs are kept'
+	@sed -n 's/^\([a-z][a-z -]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	  while IFS='|' read -r names about; do for name in $$names; do printf 'make %-18s %s\n' "$$name" "$$about"; done; done
 	@echo
 	@echo 'variables: PYTHON=$(PYTHON)  JOBS=$(JOBS)  PYTEST_ARGS="-k name"'
 
-setup: $(STAMP)
+setup: $(STAMP) ## install everything into .venv (a few minutes; nothing to do when it is up to date)
 
 $(STAMP): pyproject.toml constraints.txt .ci/install-torch
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
@@ -74,131 +59,103 @@ $(STAMP): pyproject.toml constraints.txt .ci/install-torch
 	@touch $@
 	@echo 'ready: make quickstart, make lab, or . $(BIN)/activate'
 
-quickstart: setup
+quickstart: setup ## a first small training run with its picture
 	@$(HERE) $(BIN)/python -m workbench quickstart
 
-test: setup
-	@$(HERE) $(ALONE) $(BIN)/python -m pytest -p no:benchmark -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-	  --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
+lab: setup ## JupyterLab on notebooks/
+	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
+
+check: setup ## the quick tests, for the one who edits (2 minutes): no notebooks, nothing marked slow or long
+	@$(IN_PARALLEL) -m 'not (gpu or long or slow)' tests $(PYTEST_ARGS)
+
+test: setup ## all tests but the long ones, and all notebooks run and compared with what they show (8 minutes)
+	@$(IN_PARALLEL) --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
+
+test-long: setup ## tests of endurance, those marked long
+	@$(IN_PARALLEL) -m 'long and not gpu' tests $(PYTEST_ARGS)
+
+# An interpreter is found by its name, or among those of pyenv, whose names on the path may lead nowhere.
+test-pythons: ## make check under every Python of 3.11 to 3.13 that is found, each in an environment such as .venv-3.12
+	@status=0; for version in 3.11 3.12 3.13; do \
+	  found=; for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+	    if "$$python" -c 'import venv, ensurepip' 2>/dev/null; then found=$$python; break; fi; done; \
+	  if [ -z "$$found" ]; then echo "Python $$version: not found"; continue; fi; \
+	  echo "Python $$version: $$found"; \
+	  $(MAKE) --no-print-directory check VENV=.venv-$$version PYTHON="$$found" || { status=1; echo "Python $$version: failed"; }; \
+	done; exit $$status
 
 # What only this target needs is installed by it: the driver of the browser, not a browser.
-test-browser: setup
+test-browser: setup ## the quickstart in JupyterLab, in Chromium (apt install chromium); pictures in build/browser
 	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(PIP_INSTALL) -q -e '.[browser]' || \
 	  echo 'playwright could not be installed; the test is skipped'
-	@$(HERE) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -p no:benchmark -n 0 tests/browser $(PYTEST_ARGS)
+	@$(HERE) HF_HUB_OFFLINE=1 $(BIN)/python $(PYTEST) -n 0 tests/browser $(PYTEST_ARGS)
 
-docs: setup
+soak: setup ## runs of every method killed at random moments and resumed (SOAK_ARGS="--minutes 60")
+	@$(HERE) $(ALONE) $(BIN)/python tests/soak.py $(SOAK_ARGS)
+
+# A part of the benchmarks, chosen by PYTEST_ARGS, is printed and not kept.
+bench: setup ## the benchmarks (8 minutes): data/benchmarks.csv and figures/growth.svg
+	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-columns=min,median,max,rounds \
+	  $(if $(PYTEST_ARGS),$(PYTEST_ARGS),--table data/benchmarks.csv --figure figures/growth.svg)
+
+lint: setup ## ruff (rules and format), and mypy on the core
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check --quiet . || { echo 'error: not formatted; run: $(BIN)/ruff format .' >&2; exit 1; }
+	@$(BIN)/python -m mypy
+
+docs: setup ## the documentation, in build/docs
 	@$(HERE) $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
 	@echo 'open build/docs/index.html'
 
-sweep: setup
+sweep: setup ## a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"
 	@test -n '$(GRID)' || { echo 'error: name a grid: make sweep GRID=data/grids/example.yaml' >&2; exit 1; }
 	@$(HERE) $(BIN)/python -m workbench sweep '$(GRID)' $(SWEEP_ARGS)
-
-soak: setup
-	@$(HERE) $(ALONE) $(BIN)/python tests/soak.py $(SOAK_ARGS)
 
 # On a GPU the packages come from environment.yml or constraints-gpu.txt, into an environment of the user's own.
 # Every class and function runs in a process of its own, since vLLM gives its memory back only when its process ends.
 GPU_PYTHON ?= $(PYTHON)
-GPU_ARGS ?=
 GPU_TESTS = $(shell grep -l 'mark[.]gpu' tests/test_*.py)
 
-test-gpu:
-	@groups=$$(HF_HUB_OFFLINE=1 $(GPU_PYTHON) -m pytest -p no:benchmark --collect-only -q -m gpu $(GPU_TESTS) \
+test-gpu: ## the tests that need an NVIDIA GPU, with the Python that has the extra gpu (GPU_PYTHON=python)
+	@groups=$$(HF_HUB_OFFLINE=1 $(GPU_PYTHON) $(PYTEST) --collect-only -q -m gpu $(GPU_TESTS) \
 	    | sed -n 's/^\(tests[^:]*::[^:[]*\).*/\1/p' | uniq); \
 	test -n "$$groups" || { echo 'error: no test was collected: python -m workbench doctor --lab unsloth says why' >&2; exit 1; }; \
 	status=0; for group in $$groups; do \
-	  HF_HUB_OFFLINE=1 $(GPU_PYTHON) -m pytest -p no:benchmark -n 0 -m gpu "$$group" $(PYTEST_ARGS) || status=1; done; exit $$status
+	  HF_HUB_OFFLINE=1 $(GPU_PYTHON) $(PYTEST) -n 0 -m gpu "$$group" $(PYTEST_ARGS) || status=1; done; exit $$status
 
 # Exit status 75, which make shows as an error, means that the next call goes on.
-gpu-first-run:
+gpu-first-run: ## a first run on a GPU in pieces of nine minutes, records in data/runs/gpu (GPU_ARGS="--model PATH")
 	@$(GPU_PYTHON) -m examples.gpu_first_run $(GPU_ARGS)
 
-# The policies of the GPU box on a CPU. Their packages conflict with the pins of $(VENV), so each has its own environment,
-# made without a resolver from the list of constraints-NAME.txt, which also says what was left out and why.
-# The CPU backend of Unsloth is AGPL-3.0: it is installed for these tests alone, and nothing of it is shipped.
-test-unsloth test-vllm: test-%: .venv-%/.setup-stamp
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-$*/bin/python -m pytest -p no:benchmark -n 0 tests/test_$*.py $(PYTEST_ARGS)
+# Tests of packages that conflict with the pins of .venv, each in an environment of its own, such as .venv-vllm.
+# unsloth, vllm: the policies of the GPU box on a CPU, installed without a resolver from the list of constraints-NAME.txt,
+#   which also says what was left out and why. The CPU backend of Unsloth is AGPL-3.0: it is installed for these tests
+#   alone, and nothing of it is shipped.
+# verl: wants older transformers than the rest, and Python 3.11 or 3.12.
+# trl-latest: the newest TRL that the trainer works with, among the pins of constraints.txt. `make test` has the oldest.
+# environments: the package verifiers and its forty dependencies, for `problems.environment` alone. `make test` runs the
+#   same tests with a stand-in.
+TRL_LATEST := 1.16.0
+INSTALL_unsloth := --no-deps -r constraints-unsloth.txt -e .
+INSTALL_vllm := --no-deps -r constraints-vllm.txt -e .
+INSTALL_verl := -c constraints-verl.txt -e . verl TransferQueue cachetools fastapi uvicorn pytest hypothesis pyyaml
+INSTALL_trl-latest := -c .venv-trl-latest/constraints.txt -e .[trl,lora,tests]
+INSTALL_environments := -c constraints-environments.txt -e .[environments,tests]
+OPTIONS_verl := -W ignore::UserWarning
+
+test-unsloth test-vllm test-verl test-trl-latest test-environments: test-%: .venv-%/.setup-stamp ## tests of a package that needs an environment of its own
+	@$(ONE_THREAD) HF_HUB_OFFLINE=1 .venv-$*/bin/python $(PYTEST) $(OPTIONS_$*) $(wildcard tests/test_$(subst -latest,*,$*).py) $(PYTEST_ARGS)
 
 .PRECIOUS: .venv-%/.setup-stamp
-.venv-%/.setup-stamp: constraints-%.txt constraints.txt .ci/install-torch
-	@echo 'an environment in .venv-$* (a few minutes)'
+.venv-%/.setup-stamp: pyproject.toml constraints.txt $(wildcard constraints-*.txt) .ci/install-torch
+	@test '$*' != verl || $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] > (3, 12))' || { \
+	  echo 'error: verl needs Python 3.11 or 3.12; name one: make test-verl PYTHON=python3.12' >&2; exit 1; }
+	@echo 'an environment in .venv-$* (a few minutes; progress in .venv-$*/pip.log)'
 	@$(PYTHON) -m venv --clear .venv-$*
 	@.ci/install-torch .venv-$*/bin/python
-	@for what in '-r constraints-$*.txt' '-e .'; do \
-	  .venv-$*/bin/python -m pip install --disable-pip-version-check --no-input --no-deps $$what >.venv-$*/pip.log 2>&1 || \
-	    { tail -n 20 .venv-$*/pip.log >&2; exit 1; }; done
+	@sed 's/^trl==.*/trl==$(TRL_LATEST)/' constraints.txt >.venv-$*/constraints.txt
+	@.venv-$*/bin/python -m pip install $(PIP_OPTIONS) $(INSTALL_$*) >.venv-$*/pip.log 2>&1 || { tail -n 20 .venv-$*/pip.log >&2; exit 1; }
 	@touch $@
-
-# verl wants older transformers than the rest, and Python 3.11 or 3.12: its tests have an environment of their own.
-VERL := .venv-verl
-VERL_STAMP := $(VERL)/.setup-stamp
-VERL_NEEDS := verl TransferQueue cachetools fastapi uvicorn pytest hypothesis pyyaml
-
-test-verl: $(VERL_STAMP)
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VERL)/bin/python -m pytest -W ignore::UserWarning \
-	  tests/test_verl.py $(PYTEST_ARGS)
-
-$(VERL_STAMP): pyproject.toml constraints-verl.txt .ci/install-torch
-	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || { \
-	  echo "error: verl needs Python 3.11 or 3.12 with venv; name one: make test-verl PYTHON=python3.12" >&2; exit 1; }
-	@$(VERL)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VERL)
-	@echo '[1/2] $(VERL): PyTorch'
-	@.ci/install-torch $(VERL)/bin/python
-	@echo '[2/2] verl and what it needs, at the pins of constraints-verl.txt (progress in $(VERL)/pip.log)'
-	@$(VERL)/bin/python -m pip install --disable-pip-version-check --no-input -c constraints-verl.txt -e . $(VERL_NEEDS) \
-	  >$(VERL)/pip.log 2>&1 || { tail -n 20 $(VERL)/pip.log >&2; exit 1; }
-	@touch $@
-
-# The TRL trainer is tested on the TRL of constraints.txt by `make test`, and here on the newest one that it works with: the
-# pins of constraints.txt, TRL's alone replaced.
-TRL_LATEST := 1.16.0
-TRL_VENV := .venv-trl-latest
-TRL_STAMP := $(TRL_VENV)/.setup-stamp
-
-test-trl-latest: $(TRL_STAMP)
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(TRL_VENV)/bin/python -m pytest -p no:benchmark -n 0 tests/test_trl*.py $(PYTEST_ARGS)
-
-$(TRL_STAMP): pyproject.toml constraints.txt .ci/install-torch
-	@$(TRL_VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(TRL_VENV)
-	@echo '[1/2] $(TRL_VENV): PyTorch'
-	@.ci/install-torch $(TRL_VENV)/bin/python
-	@echo '[2/2] TRL $(TRL_LATEST) and what the tests need (progress in $(TRL_VENV)/pip.log)'
-	@sed 's/^trl==.*/trl==$(TRL_LATEST)/' constraints.txt >$(TRL_VENV)/constraints.txt
-	@$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --no-input -c $(TRL_VENV)/constraints.txt \
-	  -e '.[trl,lora,tests]' >$(TRL_VENV)/pip.log 2>&1 || { tail -n 20 $(TRL_VENV)/pip.log >&2; exit 1; }
-	@touch $@
-
-# The package verifiers and its forty dependencies, some of them older than what vLLM asks for, are for `problems.environment` alone; `make test` runs the same tests with
-# a stand-in.
-ENVIRONMENTS_VENV := .venv-environments
-ENVIRONMENTS_STAMP := $(ENVIRONMENTS_VENV)/.setup-stamp
-
-test-environments: $(ENVIRONMENTS_STAMP)
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(ENVIRONMENTS_VENV)/bin/python -m pytest -p no:benchmark -n 0 tests/test_environments.py $(PYTEST_ARGS)
-
-$(ENVIRONMENTS_STAMP): pyproject.toml constraints-environments.txt .ci/install-torch
-	@$(ENVIRONMENTS_VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(ENVIRONMENTS_VENV)
-	@echo '[1/2] $(ENVIRONMENTS_VENV): PyTorch'
-	@.ci/install-torch $(ENVIRONMENTS_VENV)/bin/python
-	@echo '[2/2] verifiers and what the tests need (progress in $(ENVIRONMENTS_VENV)/pip.log)'
-	@$(ENVIRONMENTS_VENV)/bin/python -m pip install --disable-pip-version-check --no-input -c constraints-environments.txt \
-	  -e '.[environments,tests]' >$(ENVIRONMENTS_VENV)/pip.log 2>&1 || { tail -n 20 $(ENVIRONMENTS_VENV)/pip.log >&2; exit 1; }
-	@touch $@
-
-lab: setup
-	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
-
-# A part of the benchmarks, chosen by PYTEST_ARGS, is printed and not kept.
-bench: setup
-	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-columns=min,median,max,rounds \
-	  $(if $(PYTEST_ARGS),$(PYTEST_ARGS),--table data/benchmarks.csv --figure figures/growth.svg)
-
-lint: setup
-	@$(BIN)/python -m ruff check .
-	@$(BIN)/python -m ruff format --check --quiet . || { echo 'error: not formatted; run: $(BIN)/ruff format .' >&2; exit 1; }
-	@$(BIN)/python -m mypy
 
 # The tighter set first: whatever both files name has one pin. Python 3.11's answer serves 3.12 and 3.13 as well.
 LOCK = uv pip compile pyproject.toml $(LOCK_ARGS) --quiet --python-version 3.11 --python-platform linux --no-annotate --no-header
@@ -212,7 +169,7 @@ export ENVIRONMENTS_HEADER = $(call HEADER,what problems.environment brings,cons
 export GPU_HEADER = $(call HEADER,what all extras bring on Linux with an NVIDIA GPU,constraints-gpu.txt,gpu$(comma)notebooks)
 comma := ,
 
-lock:
+lock: ## renew the constraints files from pyproject.toml (needs uv), except constraints-verl.txt
 	@command -v uv >/dev/null || { echo 'error: uv is needed: pip install uv' >&2; exit 1; }
 	$(LOCK) $(addprefix --extra ,$(GPU_EXTRAS)) -o constraints-gpu.txt
 	$(LOCK) $(addprefix --extra ,$(CPU_EXTRAS)) -c constraints-gpu.txt -o constraints.txt
@@ -222,10 +179,10 @@ lock:
 	@{ echo "$$ENVIRONMENTS_HEADER"; cat constraints-environments.txt; } > constraints.tmp && mv constraints.tmp constraints-environments.txt
 	$(PYTHON) .ci/follow-pins constraints-unsloth.txt constraints-gpu.txt unsloth unsloth-zoo
 	$(PYTHON) .ci/follow-pins constraints-vllm.txt constraints-gpu.txt setuptools
-	@echo 'not renewed: constraints-verl.txt, which is what pip freeze says in $(VERL). For another verl: remove $(VERL), change'
-	@echo 'its pins by hand, run make test-verl, and keep what $(VERL)/bin/python -m pip freeze says'
+	@echo 'not renewed: constraints-verl.txt, which is what pip freeze says in .venv-verl. For another verl: remove .venv-verl,'
+	@echo 'change its pins by hand, run make test-verl, and keep what .venv-verl/bin/python -m pip freeze says'
 
-clean:
-	rm -rf $(VENV) .venv-unsloth .venv-vllm $(VERL) $(TRL_VENV) $(ENVIRONMENTS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+clean: ## remove the environments and what tools leave behind; runs are kept
+	rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

@@ -123,12 +123,6 @@ def test_the_map_names_every_file_once_and_no_other():
     assert sorted(named) == sorted(str(p.relative_to(package)) for p in package.rglob("*.py"))
 
 
-def test_every_sentence_of_the_map_ends():
-    for line in PAGES["map.md"].splitlines():
-        if line.startswith("| `"):
-            assert line.endswith(". |"), line
-
-
 @pytest.mark.parametrize("paper", FIVE)
 def test_defaults_are_those_of_the_method(paper):
     """Every argument in a page's table of defaults is one of the method or of its slots."""

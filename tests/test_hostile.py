@@ -51,6 +51,7 @@ def verifiers():
         verifier.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hostile_answers_cost_their_deadline_and_change_nothing_for_others(verifiers, family):
     hostile = [(response, gold(family), None) for response in FAMILIES[family]]
@@ -76,16 +77,6 @@ def in_time(verifiers, responses, answers, expected):
     assert late <= LATE
     assert [found for _, found in others] == [wanted for wanted, _ in others]
     return scores
-
-
-def test_the_corpus():
-    responses = {
-        (family, response)
-        for family, family_responses in FAMILIES.items()
-        for response in family_responses
-    }
-    assert len(responses) >= 300
-    assert len(FAMILIES) >= 20
 
 
 # What the worker does about it

@@ -23,18 +23,6 @@ def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_the_notebooks_are_numbered_from_0_to_11():
-    assert [path.name[:2] for path in NUMBERED] == [f"{number:02}" for number in range(12)]
-
-
-@pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
-def test_a_notebook_begins_with_what_is_asked_what_is_shown_and_how_long_it_takes(path):
-    notebook = nbformat.read(path, as_version=4)
-    beginning = [cell.source for cell in notebook.cells[:2] if cell.cell_type == "markdown"]
-    for words in ("**What is asked.**", "**What is shown", "**How long it takes.**"):
-        assert any(words in source for source in beginning), words
-
-
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda path: path.stem)
 def test_names_of_the_library_that_a_notebook_imports_are_there(path):
     notebook = nbformat.read(path, as_version=4)

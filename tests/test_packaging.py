@@ -1,6 +1,5 @@
 """The files that install the package agree with each other."""
 
-import os
 import re
 import subprocess
 import tomllib
@@ -133,30 +132,12 @@ def test_the_test_environments_follow_the_pins_of_the_gpu(name, tmp_path):
     command = [ROOT / ".ci/follow-pins", path, ROOT / "constraints-gpu.txt", *OWN_PINS[name]]
     subprocess.run(command, check=True)
     assert path.read_text() == present
-    text = (ROOT / "Makefile").read_text()
-    own = " ".join(OWN_PINS[name])
-    assert f"follow-pins constraints-{name}.txt constraints-gpu.txt {own}\n" in text
 
 
 def test_environments_have_the_pins_of_everything_else_where_both_name_a_package():
     own = pins("constraints-environments.txt")
     assert {name: own[name] for name in own.keys() & CPU.keys() if own[name] != CPU[name]} == {}
     assert "verifiers" in own
-
-
-def test_makefile_extras_exist():
-    text = (ROOT / "Makefile").read_text()
-    assert set(re.search(r"^SETUP_EXTRAS := (.*)$", text, re.M)[1].split(",")) <= EXTRAS.keys()
-    cpu = set(re.search(r"^CPU_EXTRAS := (.*)$", text, re.M)[1].split())
-    assert cpu == EXTRAS.keys() - {"gpu", "environments"}
-
-
-@pytest.mark.parametrize(
-    "target", re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
-)
-def test_make_knows(target):
-    done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_shipped_model_goes_into_the_wheel():
@@ -196,35 +177,3 @@ def test_the_papers_are_cited_alike_in_both_files():
         for each in CITATION["references"]
     }
     assert cited == authors
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "CONTRIBUTING.md",
-        "LICENSE",
-        ".github/pull_request_template.md",
-        ".github/ISSUE_TEMPLATE/defect.md",
-        ".github/ISSUE_TEMPLATE/paper.md",
-        "binder/postBuild",
-        "binder/runtime.txt",
-    ],
-)
-def test_the_files_of_an_open_project_are_there(name):
-    assert (ROOT / name).read_text().strip()
-
-
-def test_continuous_integration_calls_what_there_is():
-    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
-    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
-    commands = {step["run"] for step in steps if "run" in step}
-    assert {"make lint", "make test", "make docs", ".ci/try-wheel"} <= commands
-    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
-    for command in commands:
-        program, _, target = command.partition(" ")
-        assert target in targets if program == "make" else os.access(ROOT / program, os.X_OK)
-    docs = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text())
-    assert (ROOT / docs["sphinx"]["configuration"]).exists()
-    [installed] = docs["python"]["install"]
-    assert set(installed["extra_requirements"]) <= EXTRAS.keys()
-    assert "notebooks" in EXTRAS and "[notebooks]" in (ROOT / "binder/postBuild").read_text()
