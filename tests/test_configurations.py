@@ -273,10 +273,6 @@ MISTAKES = {
         lambda: wb.labs.transformers("model", arithmetic(8), lora=64),
         r"lora=64: a dict of the arguments of peft\.LoraConfig is needed, such as dict\(r=64",
     ),
-    "an option of a lab with a typo": (
-        lambda: wb.labs.transformers("model", arithmetic(8), learningrate=1e-6),
-        "learningrate: no option of this lab; .* did you mean 'learning_rate'",
-    ),
     "the optimizer's name": (
         lambda: lab(optimizer="adam"),
         "optimizer='adam': a dict of AdamW's keyword arguments",

@@ -22,7 +22,6 @@ import numpy as np
 from workbench.posteriors import Posteriors, RemembersPosteriors
 from workbench.rollouts import Ragged
 from workbench.slots import Slot
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     boolean,
     is_number,
@@ -888,6 +887,3 @@ def _check_clip(bound: Any) -> None:
 def _clipped(values: np.ndarray, bound: float | None) -> np.ndarray:
     _check_clip(bound)
     return values if bound is None else np.clip(values, -bound, bound)
-
-
-explain_typos(__name__)

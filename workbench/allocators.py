@@ -34,7 +34,6 @@ from workbench.budgets import (
 from workbench.posteriors import Posteriors, RemembersPosteriors
 from workbench.slots import More, PerProblem, Slot
 from workbench.success_rates import GaussianProcess, SuccessRates, tally
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     boolean,
     instance_of,
@@ -785,6 +784,3 @@ class LeastVariance(_ByRates):
         further = counts - self.rates.spent
         if further.any():
             yield further
-
-
-explain_typos(__name__)

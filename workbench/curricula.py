@@ -17,7 +17,6 @@ import numpy as np
 from workbench.posteriors import Posteriors, outcomes_of_round
 from workbench.problems import Pool, PoolExhausted, Problem
 from workbench.slots import Slot
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import is_number, one_of, positive_number, share, whole_number
 
 if TYPE_CHECKING:
@@ -619,6 +618,3 @@ def _check_interval(interval: Any) -> None:
     )
     if not pair or not 0 <= interval[0] < interval[1] <= 1:
         raise ValueError(f"interval={interval!r}: two rates in [0, 1], the lower first, are needed")
-
-
-explain_typos(__name__)

@@ -27,9 +27,7 @@ from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
 from workbench.utils.names import BASES_WITH_MISTAKES, OPTIMIZER_BITS, SIZES
 from workbench.utils.names import REGIMES as REGIMES
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
-    did_you_mean,
     instance_of,
     is_number,
     one_of,
@@ -634,7 +632,7 @@ def transformers(
     """
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
     _check_pools(problems, held_out)
-    config = _configured(TransformersConfig, model, options)
+    config = TransformersConfig(model, **options)
     device = config.device
     if config.lora:
         check_packages("peft")
@@ -712,7 +710,7 @@ def unsloth(
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
     _check_pools(problems, held_out)
-    config = _configured(UnslothConfig, model, options)
+    config = UnslothConfig(model, **options)
     device = check_gpu(config.device, "labs.unsloth")
     # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]
@@ -916,18 +914,6 @@ def shipped(name: Any) -> Path:
     )
 
 
-def _configured(kind: Any, model: Any, options: Mapping[str, Any]) -> Any:
-    """The configuration of a lab; ValueError for an option that it does not have."""
-    known = [each.name for each in fields(kind) if each.name != "model"]
-    for name in options:
-        if name not in known:
-            raise ValueError(
-                f"{name}: no option of this lab; there are "
-                f"{', '.join(known)}{did_you_mean(name, known)}"
-            )
-    return kind(model, **options)
-
-
 def _recorded(
     lab: str, config: Any, problems: Pool | Stream, held_out: Pool | None, verifier: Any
 ) -> dict[str, Any] | None:
@@ -1004,6 +990,3 @@ def _check_optimizer(options: Any) -> None:
         raise ValueError(
             f"optimizer={options!r}: a dict of AdamW's keyword arguments is needed, without lr"
         )
-
-
-explain_typos(__name__, functions=True)

@@ -47,7 +47,6 @@ from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     did_you_mean,
     instance_of,
@@ -1138,6 +1137,3 @@ def _check_recordable(slot: str, value: Any) -> None:
         describe(value)
     except ValueError as error:
         raise ValueError(f"{slot}: {error}") from None
-
-
-explain_typos(__name__, functions=True)

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
-from workbench.utils.typos import unknown_argument
-from workbench.utils.validation import did_you_mean, one_of, shown
+from workbench.utils.validation import did_you_mean, one_of, shown, unknown_argument
 
 if TYPE_CHECKING:
     from workbench.labs import Lab
@@ -42,7 +41,8 @@ def method(
     name : str
         One of `methods.PAPERS` or `methods.MORE_PAPERS`.
     arguments : dict or JSON text, optional
-        Of the function of that name in `workbench.methods`.
+        Of the function of that name in `workbench.methods`. Dotted names and those of slots are
+        settings.
     settings : dict or JSON text, optional
         Changes of its slots, see the top of this module.
 
@@ -62,9 +62,21 @@ def method(
     # Imported after the check of the name, so that a misspelt one is refused without loading torch.
     from workbench import methods
 
-    made: Method = call(getattr(methods, name), mapping("arguments", arguments))
+    function = getattr(methods, name)
+    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    known = _arguments(function)
+    for key, value in mapping("arguments", arguments).items():
+        if "." in key or key in SLOTS:
+            changes[key] = value
+        elif key in known:
+            own[key] = value
+        else:
+            # A plain name may have been meant for a slot.
+            raise unknown_argument(key, name, [*known, *SLOTS])
+    made: Method = call(function, own)
     slots = made.slots()
-    for slot, node in _tree(mapping("settings", settings)).items():
+    for slot, node in _tree({**changes, **mapping("settings", settings)}).items():
         if slot not in slots:
             raise ValueError(
                 f"{slot}: a method has no such slot; there are "

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     is_number,
     one_of,
@@ -541,6 +540,3 @@ def _pair(name: str, pair: Any) -> tuple[float, float]:
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(is_number, pair)):
         raise ValueError(f"{name}={pair!r}: two numbers are needed")
     return pair[0], pair[1]
-
-
-explain_typos(__name__)

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.utils.seeding import generator
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import one_of, shown, whole_number
 
 SPLITS = ("train", "heldout")
@@ -685,6 +684,3 @@ def split_of(text: str) -> str:
     # The hash as a number in [0, 1), which is uniform over texts.
     share = int.from_bytes(digest, "big") / 2**32
     return "heldout" if share < HELD_OUT_SHARE else "train"
-
-
-explain_typos(__name__)

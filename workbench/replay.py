@@ -16,7 +16,6 @@ import numpy as np
 
 from workbench.rollouts import Ragged, Rollouts
 from workbench.slots import Slot
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import one_of, share, whole_number
 
 if TYPE_CHECKING:
@@ -687,6 +686,3 @@ def _from_state(state: Mapping[str, Any]) -> Rollouts:
         for name, value in state.items()
     }
     return Rollouts.of_columns(columns)
-
-
-explain_typos(__name__)

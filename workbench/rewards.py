@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import positive_number, share, shown
 
 if TYPE_CHECKING:
@@ -156,6 +155,3 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
     reward = sum(part.weight * values[part.name] for part in parts)
     return rollouts.assign(reward=reward, **columns)
-
-
-explain_typos(__name__)

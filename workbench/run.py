@@ -31,7 +31,6 @@ from workbench.records.trackers import Trackers
 from workbench.slots import NEEDS
 from workbench.utils.descriptions import describe, differences, rebuild
 from workbench.utils.html import card
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import instance_of, positive_number, whole_number
 
 if TYPE_CHECKING:
@@ -391,6 +390,3 @@ def _warn(texts: str, bar: Any) -> None:
     for text in texts.splitlines():
         with bar.external_write_mode():
             warnings.warn(text, TrainingWarning, stacklevel=3)
-
-
-explain_typos(__name__)

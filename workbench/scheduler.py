@@ -20,7 +20,6 @@ import numpy as np
 from workbench.rollouts import group_numbers
 from workbench.slots import PerProblem, Selection, Slot
 from workbench.utils.seeding import generator
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     boolean,
     is_number,
@@ -713,6 +712,3 @@ def _check_picks(
             f"picks: {wanted[group]} of the {rows[group]} rows of group {group}; at most all of "
             "them can be kept"
         )
-
-
-explain_typos(__name__)

@@ -19,7 +19,6 @@ from workbench.rollouts import group_numbers
 from workbench.scheduler import Scheduler
 from workbench.slots import BASELINES, PerProblem, Selection, Slot
 from workbench.utils.seeding import derive
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import (
     boolean,
     booleans,
@@ -759,6 +758,3 @@ def _checked_rewards(
         return rewards, np.zeros(len(rewards), dtype=np.uint16), np.array([len(rewards)])
     _, numbers, sizes = group_numbers(np.asarray(groups))
     return rewards, numbers, sizes
-
-
-explain_typos(__name__)

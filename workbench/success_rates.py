@@ -15,7 +15,6 @@ import numpy as np
 
 from workbench.slots import Slot
 from workbench.utils.seeding import generator
-from workbench.utils.typos import explain_typos
 from workbench.utils.validation import instance_of, one_of, positive_number, whole_number
 
 if TYPE_CHECKING:
@@ -552,6 +551,3 @@ def _mean_error(estimates: np.ndarray, observed: np.ndarray) -> float:
 
 def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
     return np.divide(correct, tries, out=np.full(len(tries), np.nan), where=tries > 0)
-
-
-explain_typos(__name__)

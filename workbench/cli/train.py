@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli import summaries
 from workbench.cli.terminal import as_json, say
 from workbench.utils.names import BASE_MODELS
-from workbench.utils.typos import UnknownArgument, unknown_argument
 from workbench.utils.validation import one_of
 
 if TYPE_CHECKING:
@@ -65,22 +64,7 @@ def run(
     from workbench import named
     from workbench.problems import from_file
 
-    # The method: plain names are its arguments, dotted ones go to a slot.
-    chosen = pairs(settings)
-    arguments = {name: value for name, value in chosen.items() if "." not in name}
-    dotted = {name: value for name, value in chosen.items() if "." in name}
-    # A slot's own name sets the slot: selector=MaxVariance beside selector.m=8.
-    for slot in named.SLOTS:
-        if slot in arguments:
-            dotted[slot] = arguments.pop(slot)
-    try:
-        made = named.method(method, arguments, dotted)
-    except UnknownArgument as error:
-        if error.name not in arguments:
-            raise
-        # A plain name may have been meant for a slot.
-        known = [*error.known, *named.SLOTS]
-        raise unknown_argument(error.name, method, known) from None
+    made = named.method(method, pairs(settings))
 
     # The lab: --model and the files become arguments of it, like those that --lab gives.
     name, options = lab_options(lab)

@@ -18,8 +18,7 @@ from typing import Any
 from workbench.policies.checks import check_packages
 from workbench.problems import Problem
 from workbench.utils.seeding import generator
-from workbench.utils.typos import unknown_argument
-from workbench.utils.validation import shown, whole_number
+from workbench.utils.validation import shown, unknown_argument, whole_number
 
 OLDEST = (0, 4)  # the first release whose `verifiers.v1` is all there is
 Pairs = list[tuple[Problem, Any]]

@@ -18,7 +18,6 @@ from workbench.plots.curves import (
 )
 from workbench.plots.papers import leaderboard, verdicts
 from workbench.plots.style import heading, save, style
-from workbench.utils.typos import explain_typos
 
 __all__ = [
     "accuracy_by_level",
@@ -40,5 +39,3 @@ __all__ = [
     "watch",
     "zero_gradient",
 ]
-
-explain_typos(__name__)

@@ -87,6 +87,24 @@ def did_you_mean(value: Any, allowed: Iterable[Any]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def unknown_argument(name: str, what: str, known: Iterable[str], path: str = "") -> ValueError:
+    """The error for an argument that `what` does not have, with those that it has.
+
+    It is for data, such as the settings of a grid. Where Python code calls a function, Python's own
+    TypeError is enough. `path` stands before a name that is part of a longer one, as "selector.".
+
+    Examples
+    --------
+    >>> print(unknown_argument("nn", "pods", ["n", "m"]))
+    nn: no argument of pods; there are n, m
+    >>> print(unknown_argument("scop", "Scheduler", ["scope", "floor"], "selector."))
+    selector.scop: no argument of Scheduler; there are scope, floor; did you mean 'scope'?
+    """
+    known = list(dict.fromkeys(known))
+    there = f"there are {', '.join(known)}{did_you_mean(name, known)}" if known else "it takes none"
+    return ValueError(f"{path}{name}: no argument of {what}; {there}")
+
+
 def instance_of(name: str, value: Any, kinds: type | tuple[type, ...], example: str) -> None:
     """Raise ValueError unless `value` is of a kind; `example` is an expression that makes one."""
     if isinstance(value, kinds):
