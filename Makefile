@@ -71,7 +71,7 @@ check: setup ## the quick tests, for the one who edits (2 minutes): no notebooks
 test: setup ## all tests but the long ones, and all notebooks run and compared with what they show (8 minutes)
 	@$(IN_PARALLEL) --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
 
-test-long: setup ## tests of endurance, those marked long
+test-long: setup ## tests that take minutes: endurance, the pages as built
 	@$(IN_PARALLEL) -m 'long and not gpu' tests $(PYTEST_ARGS)
 
 # An interpreter is found by its name, or among those of pyenv, whose names on the path may lead nowhere.

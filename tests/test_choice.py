@@ -95,9 +95,9 @@ def choice():
     return Choice()
 
 
-@pytest.mark.parametrize("response, letters", READ)
-def test_what_is_read(choice, response, letters):
-    assert choice.letters_of(response) == set(letters)
+def test_what_is_read(choice):
+    found = {response: choice.letters_of(response) for response, _ in READ}
+    assert [pair for pair in READ if found[pair[0]] != set(pair[1])] == []
 
 
 def test_scores_are_those_of_every_verifier(choice):
@@ -195,20 +195,20 @@ def test_hostile_text_ends(choice, attack, letters):
 
 
 @pytest.mark.parametrize(
-    "call, message",
+    "call, named",
     [
-        (lambda: Choice("A"), "letters='A': at least two"),
+        (lambda: Choice("A"), "letters='A'"),
         (lambda: Choice("abc"), "letters='abc'"),
-        (lambda: Choice("AAB"), "different"),
+        (lambda: Choice("AAB"), "letters='AAB'"),
         (lambda: Choice(max_chars=0), "max_chars=0"),
-        (lambda: Choice().score(["x"], ["E"]), r"answers\[0\]='E': one of A, B"),
+        (lambda: Choice().score(["x"], ["E"]), r"answers\[0\]='E'"),
         (lambda: Choice().score(["x"], ["AB"]), r"answers\[0\]='AB'"),
         (lambda: Choice().score(["x"], [""]), r"answers\[0\]"),
-        (lambda: Choice().score("x", ["A"]), "not one string"),
+        (lambda: Choice().score("x", ["A"]), "responses"),
         (lambda: Choice().score([1], ["A"]), r"responses\[0\]=1"),
-        (lambda: Choice().score(["x"], ["A", "B"]), "length 2"),
+        (lambda: Choice().score(["x"], ["A", "B"]), "answers"),
     ],
 )
-def test_bad_arguments(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments(call, named):
+    with pytest.raises(ValueError, match=named):
         call()

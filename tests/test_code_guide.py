@@ -28,7 +28,7 @@ PROGRAMS = ("def double(x):\n    return x + x", "def square(x):\n    return x * 
 CONTEXT = 512  # tokens, each of one character
 STEPS = 300
 
-pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:sandbox='weak'")]
 
 
 def blocks(language):
@@ -152,6 +152,6 @@ def test_the_call_for_a_gpu_reads_its_problems_and_lacks_the_gpu_alone(names, mo
     monkeypatch.setattr(wb.problems, "hub", sample)
     monkeypatch.setattr("workbench.policies.checks.no_gpu", lambda: "no NVIDIA GPU is visible")
     (block,) = blocks("py")
-    with pytest.raises(ValueError, match=r"labs\.unsloth: no NVIDIA GPU"):
+    with pytest.raises(ValueError, match="GPU"):
         exec(compile("import workbench as wb\n" + block, "docs/guides/code.md", "exec"), names)
     assert {name: len(pool) for name, pool in pools.items()} == {"mbpp+": 8, "humaneval+": 9}

@@ -51,10 +51,15 @@ def small(code):
     return code
 
 
-# `test_code_guide.py` follows the page about programs, with a model that writes some.
-@pytest.mark.parametrize(
-    "page", [page for page in pages_with("python") if page != "guides/code.md"]
-)
+def guides():
+    """The pages with code; `test_code_guide.py` follows the one about programs."""
+    for page in pages_with("python"):
+        if page != "guides/code.md":
+            is_slow = page in ("guides/sweeps.md", "guides/trl.md")
+            yield pytest.param(page, marks=pytest.mark.slow if is_slow else ())
+
+
+@pytest.mark.parametrize("page", guides())
 def test_code_runs_at_a_small_scale(page, tmp_path, monkeypatch):
     if page == "guides/trl.md":
         pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
@@ -232,7 +237,7 @@ def test_every_feature_is_named():
     assert set(wb.scheduler.FEATURES) <= set(re.findall(r"\w+", line))
 
 
-# the pages as built
+# the pages as built, by all that `make docs` does
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +257,7 @@ def built(tmp_path_factory):
     return out / "html"
 
 
+@pytest.mark.long
 def test_nothing_is_loaded_from_a_network(built):
     for page in built.rglob("*.html"):
         loaded = re.findall(
@@ -265,6 +271,7 @@ def test_nothing_is_loaded_from_a_network(built):
         assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
+@pytest.mark.long
 def test_links_lead_somewhere(built):
     pages = {page: page.read_text() for page in built.rglob("*.html")}
     ids = {page: set(re.findall(r"\bid=\"([^\"]+)\"", text)) for page, text in pages.items()}
@@ -278,6 +285,7 @@ def test_links_lead_somewhere(built):
             assert not anchor or target not in ids or anchor in ids[target], (page, link)
 
 
+@pytest.mark.long
 def test_every_public_module_has_a_page_with_its_names(built):
     without_page = {"analysis", "datasets", "theory", "verifiers"}  # their modules have one
     for module in {*wb._MODULES, *wb._NAMES.values()} - without_page:
@@ -285,6 +293,7 @@ def test_every_public_module_has_a_page_with_its_names(built):
     assert 'id="workbench.selectors.MaxVariance"' in (built / "api" / "selectors.html").read_text()
 
 
+@pytest.mark.long
 def test_docstrings_have_their_sections(built):
     page = (built / "api" / "objectives.html").read_text()
     text = html.unescape(re.sub("<[^>]+>", "", page))
@@ -292,6 +301,7 @@ def test_docstrings_have_their_sections(built):
         assert part in text
 
 
+@pytest.mark.long
 def test_formulas_are_rendered(built):
     for page in ("index", "more", *FIVE):
         text = (built / "papers" / f"{page}.html").read_text()

@@ -16,6 +16,8 @@ import pytest
 from workbench.verifiers import Math
 from workbench.verifiers.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 HANGING = r"\boxed{9^{9^{9}}}"
 
@@ -166,7 +168,7 @@ def test_a_start_that_fails_names_the_cause(judge):
         ("nowhere:make", "nowhere"),
         ("house:missing", "missing"),
     ):
-        with pytest.raises(ChildProcessError, match=f"did not start.*{cause}"):
+        with pytest.raises(ChildProcessError, match=cause):
             Pool(name).run([{}])
 
 

@@ -282,6 +282,7 @@ def test_no_cache():
 # Hostile answers
 
 
+@pytest.mark.slow
 def test_all_hostile_answers_at_once():
     neighbours = [rf"\boxed{{\frac{{{i}}}{{7}}}}" for i in range(1, 7)]
     with Math(deadline=DEADLINE) as verifier:
@@ -291,6 +292,7 @@ def test_all_hostile_answers_at_once():
     assert not np.isin(scores.status, ["wrong"]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is Linux's")
 def test_running_out_of_memory_is_a_crash():
     with Math(memory_mb=32, workers=1, deadline=90) as verifier:
