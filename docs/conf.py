@@ -4,6 +4,7 @@ Nothing is loaded from a network, neither when the pages are built nor when they
 """
 
 import re
+import sys
 from pathlib import Path
 
 from docutils import nodes
@@ -38,12 +39,14 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 
 PACKAGE = Path(workbench.__file__).parent
+# The study of the papers stands beside the notebooks that import it.
+STUDY = Path(__file__).parents[1] / "notebooks" / "papers"
+sys.path.insert(0, str(STUDY.parent))
 API = Path(__file__).parent / "api"  # written before every build, not kept in the repository
 
 # Modules that nobody calls directly: a name, or the start of names with a dot at its end.
 INTERNAL = (
     "__main__",
-    "base_model.",
     "cli.",
     "plots.style",  # as a member of the package, `style` is a function
     "policies.decoding",
@@ -61,11 +64,11 @@ INTERNAL = (
     "verl.",
 )
 # Packages whose page would only repeat the pages of their modules.
-NO_PAGE = ("analysis", "base_model", "cli", "datasets", "theory", "utils", "verifiers")
+NO_PAGE = ("analysis", "cli", "datasets", "utils", "verifiers")
 
 
 def documented_modules():
-    """Names of the modules that have a page, without `workbench.`, in alphabetical order."""
+    """Names of the modules that have a page, in alphabetical order."""
     # Read from the folders, so that a package which needs others is not imported for its name.
     names = [
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
@@ -73,7 +76,9 @@ def documented_modules():
         if path.parent != PACKAGE or path.name != "__init__.py"
     ]
     names = [name.removesuffix(".__init__") for name in names]
-    return sorted(name for name in names if not is_internal(name))
+    of_library = sorted(f"workbench.{name}" for name in names if not is_internal(name))
+    of_study = sorted(f"papers.{path.stem}" for path in STUDY.glob("[!_]*.py"))
+    return of_library + of_study
 
 
 def is_internal(name):
@@ -87,12 +92,13 @@ def write_api(app):
     """One page for each module."""
     API.mkdir(exist_ok=True)
     modules = documented_modules()
+    pages = {module.removeprefix("workbench."): module for module in modules}
     for page in API.glob("*.md"):
-        if page.stem not in modules:
+        if page.stem not in pages:
             page.unlink()
-    for module in modules:
-        directive = f"```{{eval-rst}}\n.. automodule:: workbench.{module}\n   :members:\n```\n"
-        (API / f"{module}.md").write_text(f"# {module}\n\n{directive}")
+    for page, module in pages.items():
+        directive = f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n"
+        (API / f"{page}.md").write_text(f"# {page}\n\n{directive}")
 
 
 SECTIONS_WITH_ENTRIES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")

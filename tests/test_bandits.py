@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from workbench.scheduler import Learner
-from workbench.theory.bandits import (
+from papers.bandits import (
     Bandit,
     best_reachable,
     effective_dimension,
@@ -13,6 +12,7 @@ from workbench.theory.bandits import (
     norm,
     regret,
 )
+from workbench.scheduler import Learner
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,13 @@
-"""The base models that come with the package are what their cards say."""
+"""The base models that come with the package are what their cards say, and can be made again."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 import workbench as wb
-from workbench.base_model import training
+from examples.base_model import training
+from examples.base_model.__main__ import main
 from workbench.datasets import chains
 
 SHIPPED = [
@@ -51,3 +53,21 @@ def test_late_starts_higher_than_early():
         for base in ("early", "late")
     }
     assert logs["late"]["all"].iloc[-1] > logs["early"]["all"].iloc[-1] + 0.1
+
+
+def test_a_base_model_is_made_with_its_card(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "HELD_OUT", 16)
+    out = tmp_path / "model"
+    result = CliRunner().invoke(main, ["early-small", "--out", str(out), "--steps", "1"])
+    assert result.exit_code == 0, result.output
+    assert "step     1" in result.output
+    names = {path.name for path in out.iterdir()}
+    assert {"model.safetensors", "README.md", "facts.csv", "training.csv"} <= names
+
+
+@pytest.mark.parametrize("wrong", [["early-smal"], ["early-small", "--steps", "0"]])
+def test_wrong_arguments_end_in_a_line_before_anything_is_made(tmp_path, wrong):
+    result = CliRunner().invoke(main, [*wrong, "--out", str(tmp_path / "model")])
+    assert result.exit_code
+    assert isinstance(result.exception, SystemExit)
+    assert not (tmp_path / "model").exists()

@@ -7,7 +7,9 @@ from scipy import stats
 from written_records import write
 
 import workbench as wb
+from papers import cbs
 from workbench.advantages import LeaveOneOut, group_normalized
+from workbench.analysis.correlations import score_correlations
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import load_all
 from workbench.grpo import mini_batches
@@ -256,20 +258,20 @@ class TestScoreCorrelations:
     def test_by_hand(self):
         import pandas as pd
 
-        found = wb.analysis.cbs.score_correlations(pd.DataFrame(FRAME), windows=3)
+        found = score_correlations(pd.DataFrame(FRAME), windows=3)
         assert found.index.tolist() == ["1-1", "2-2", "3-3"]
         assert found.columns.tolist() == ["reward", "age"]
         assert found["reward"].iloc[:2].tolist() == pytest.approx([1, -1])
         assert found["age"].isna().all()
         assert np.isnan(found.loc["3-3", "reward"]), "one row"
-        both = wb.analysis.cbs.score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
+        both = score_correlations(pd.DataFrame(FRAME), windows=[1, 3])
         assert both.index.tolist() == ["1-2", "3-3"]
         expected = np.corrcoef([1, 2, 3, 1, 2, 4], [0, 0, 0, 1, 1, 1])[0, 1]
         assert both.loc["1-2", "age"] == pytest.approx(expected)
 
     def test_of_a_run(self, tmp_path):
         record = trained(wb.methods.cbs(n=4, scope="buffer", warmup=0, start=0.5), tmp_path, 4)
-        found = wb.analysis.cbs.score_correlations(record.rollouts(), 2)
+        found = score_correlations(record.rollouts(), 2)
         assert found.shape == (2, 10)
         assert found.columns.tolist() == list(FEATURES)
         assert found["age"].notna().all()
@@ -279,9 +281,9 @@ class TestScoreCorrelations:
         import pandas as pd
 
         with pytest.raises(ValueError, match="columns round, age, score and feature"):
-            wb.analysis.cbs.score_correlations(pd.DataFrame({"score": [1.0]}))
+            score_correlations(pd.DataFrame({"score": [1.0]}))
         with pytest.raises(ValueError, match="windows=0"):
-            wb.analysis.cbs.score_correlations(pd.DataFrame(FRAME), 0)
+            score_correlations(pd.DataFrame(FRAME), 0)
 
 
 class TestCorrelationSpread:
@@ -308,7 +310,7 @@ class TestCorrelationSpread:
         down = [[-score for score in scores] for scores in up]
         self.written(tmp_path, "a", up)
         groups = self.written(tmp_path, "b", down)
-        mean, deviation, spread = wb.analysis.cbs.correlation_spread(groups)
+        mean, deviation, spread = cbs.correlation_spread(groups)
         assert mean.loc["a", "reward"] == pytest.approx(-mean.loc["b", "reward"])
         assert spread.loc["reward", "ratio"] > 10
         assert spread.loc["reward", "p_holm"] < 0.001
@@ -320,9 +322,9 @@ class TestCorrelationSpread:
         self.written(tmp_path, "a", rng.random((4, 4)).tolist())
         self.written(tmp_path, "b", rng.random((4, 4)).tolist())
         groups = self.written(tmp_path, "c", rng.random((4, 4)).tolist())
-        _, _, spread = wb.analysis.cbs.correlation_spread(groups)
+        _, _, spread = cbs.correlation_spread(groups)
         by_seed = [
-            [wb.analysis.cbs.score_correlations(record.rollouts(), 1) for record in records]
+            [score_correlations(record.rollouts(), 1) for record in records]
             for records in groups.values()
         ]
         p_values = []
@@ -335,10 +337,10 @@ class TestCorrelationSpread:
 
     def test_one_setting_or_one_seed_has_no_spread(self, tmp_path):
         one = self.written(tmp_path / "one", "a", [[0, 1, 2, 3], [0, 2, 1, 3]])
-        assert wb.analysis.cbs.correlation_spread(one)[2]["p_holm"].isna().all()
+        assert cbs.correlation_spread(one)[2]["p_holm"].isna().all()
         self.written(tmp_path / "two", "a", [[0, 1, 2, 3]])
         two = self.written(tmp_path / "two", "b", [[3, 1, 2, 3]])
-        assert wb.analysis.cbs.correlation_spread(two)[2]["ratio"].isna().all()
+        assert cbs.correlation_spread(two)[2]["ratio"].isna().all()
 
 
 def test_kept_and_dropped_side_by_side():
@@ -354,7 +356,7 @@ def test_kept_and_dropped_side_by_side():
             "selected": np.array([1, 0, 0, 1, 0, 1]) == 1,
         }
     )
-    found = wb.analysis.cbs.kept_and_dropped(frame, 5, ("text",))
+    found = cbs.kept_and_dropped(frame, 5, ("text",))
     assert found.values.tolist() == [[1, "b", "x", 9.0, "y", 5.0], [1, "a", "u", 3.0, "v", 1.0]]
     assert found.columns.tolist() == [
         "round",
@@ -364,4 +366,4 @@ def test_kept_and_dropped_side_by_side():
         "dropped_text",
         "dropped_score",
     ]
-    assert len(wb.analysis.cbs.kept_and_dropped(frame, 1, ("text",))) == 1
+    assert len(cbs.kept_and_dropped(frame, 1, ("text",))) == 1

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from written_records import curve, write
 
-from workbench.analysis import claims
-from workbench.analysis.claims import findings, judged, measure
+from papers import claims
+from papers.claims import findings, judged, measure
+from papers.verdicts import Claim
 from workbench.analysis.runs import load_all
-from workbench.analysis.verdicts import Claim
 
 
 def claim(metric, *, published_gain=(), sizes=(), direction="above", **settings):

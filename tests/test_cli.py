@@ -23,10 +23,9 @@ import workbench as wb
 from workbench import labs, methods, named
 from workbench.__main__ import main
 from workbench.analysis import comparisons
-from workbench.base_model import training
 from workbench.cli.train import lab_options, pairs
 from workbench.labs import shipped
-from workbench.utils.names import BASE_MODELS, LABS, MORE_PAPERS, PAPERS, SLOTS
+from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
 from workbench.verifiers.pool import Pool
 
 SEEDS = str(shipped("runs/tiny-grpo"))
@@ -206,7 +205,6 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["compare", CBS, "--x", "round", "--budget", "1000"], "was last evaluated at 240 round"),
         (["resume", "nowhere", "--rounds", "3"], "nowhere: no record here"),
         (["resume", f"{SEEDS}/seed-0", "--rounds", "300"], "can be read but not resumed"),
-        (["base-model", "early-smal"], "did you mean 'early-small'?"),
     ],
 )
 def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch):
@@ -372,19 +370,6 @@ def test_a_strangers_name_steers_no_terminal(tmp_path):
     assert r"\x1b[31mred" in result.output
 
 
-# base-model
-
-
-def test_a_base_model_is_made_with_its_card(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "HELD_OUT", 16)
-    out = tmp_path / "model"
-    result = invoke("base-model", "early-small", "--out", out, "--steps", 1)
-    assert result.exit_code == 0, result.output
-    assert "step     1" in result.output
-    names = {path.name for path in out.iterdir()}
-    assert {"model.safetensors", "README.md", "facts.csv", "training.csv"} <= names
-
-
 # Help, completion, import
 
 
@@ -427,10 +412,6 @@ def test_the_names_that_help_tells_are_those_of_the_library():
     for name in LABS:
         assert callable(getattr(labs, name))
     assert set(SLOTS) == set(methods.grpo().slots())
-    assert set(BASE_MODELS) == set(training.RECIPES)
-    shown = invoke("base-model", "--help").output
-    for name in BASE_MODELS:
-        assert name in shown
 
 
 def test_completion():

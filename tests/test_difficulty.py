@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from written_records import write
 
 import workbench as wb
-from workbench.analysis import ar3po, cbs, difficulty, knapsack
+from papers import ar3po, knapsack
+from workbench.analysis import correlations, difficulty
 from workbench.analysis.difficulty import CLASSES, classify, transition_matrix
 from workbench.analysis.runs import load_all
 
@@ -322,7 +323,7 @@ class TestCbs:
                 "feature_age": np.zeros(3),
             }
             write(tmp_path, "cbs", seed, rollouts=(3,), rows=[columns])
-        mean, deviation = cbs.correlations(load_all(tmp_path)["cbs"], 1)
+        mean, deviation = correlations.correlations(load_all(tmp_path)["cbs"], 1)
         assert mean.loc["1-1", "reward"] == 0
         assert deviation.loc["1-1", "reward"] == pytest.approx(1)
         assert np.isnan(mean.loc["1-1", "age"])

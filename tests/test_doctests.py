@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "workbench"
+ROOT = Path(__file__).parent.parent
+# Each package below the folder that it is imported from.
+PACKAGES = [ROOT / "workbench", ROOT / "notebooks" / "papers"]
 MODULES = [
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-    for path in sorted(PACKAGE.rglob("*.py"))
+    ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+    for package in PACKAGES
+    for path in sorted(package.rglob("*.py"))
     if ">>> " in path.read_text()
 ]
 
@@ -22,7 +25,7 @@ def test_examples_show_what_they_say(name):
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        if (error.name or "").startswith("workbench"):
+        if (error.name or "").startswith(("workbench", "papers")):
             raise
         pytest.skip(f"{name} needs {error.name}")
     result = doctest.testmod(module)

@@ -103,7 +103,7 @@ def test_the_tiny_lab_runs_here():
 def test_without_the_shipped_models_the_tiny_lab_cannot_run(monkeypatch):
     monkeypatch.setattr(doctor, "MODELS", "no-models")
     [line] = doctor.obstacles("tiny")
-    assert line.endswith("make one with: python -m workbench base-model")
+    assert line.endswith("make one with: python -m examples.base_model")
     assert doctor.obstacles("transformers") == []
 
 

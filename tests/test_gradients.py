@@ -10,12 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_selectors import table
 
-from workbench.advantages import GroupNormalized, Posterior, group_normalized, posterior
-from workbench.objectives import policy_loss
-from workbench.rollouts import Ragged, Rollouts
-from workbench.selectors import All, MaxReward, MaxVariance, Random, Rejection
-from workbench.theory import gradients
-from workbench.theory.gradients import (
+from papers import gradients
+from papers.gradients import (
     balance,
     cosine,
     expected_norms,
@@ -34,6 +30,10 @@ from workbench.theory.gradients import (
     sampled_groups,
     squared_norm,
 )
+from workbench.advantages import GroupNormalized, Posterior, group_normalized, posterior
+from workbench.objectives import policy_loss
+from workbench.rollouts import Ragged, Rollouts
+from workbench.selectors import All, MaxReward, MaxVariance, Random, Rejection
 
 
 class Coin:

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NUMBERED = [path for path in NOTEBOOKS if re.match(r"\d\d_", path.name)]
+IMPORTED = ("workbench", "papers", "examples")
 TYPES = {"int", "float", "str", "bool"}
 
 
@@ -28,7 +29,9 @@ def test_names_of_the_library_that_a_notebook_imports_are_there(path):
     notebook = nbformat.read(path, as_version=4)
     for cell in code(notebook):
         for node in ast.walk(ast.parse(cell.source)):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("workbench"):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith(
+                ("workbench", "papers", "examples")
+            ):
                 module = importlib.import_module(node.module)
                 for alias in node.names:
                     if not hasattr(module, alias.name):

@@ -17,11 +17,12 @@ from matplotlib.text import Text
 from written_records import curve, write
 
 import workbench as wb
+from papers import plots as papers
+from papers import theory_plots as theory
 from workbench import plots
 from workbench.analysis.cost import CostModel
 from workbench.analysis.intervals import Interval
 from workbench.analysis.runs import load_all
-from workbench.plots import papers, theory
 from workbench.plots.style import DARK, METHODS, looks, panels, spread
 from workbench.plots.text import plain
 
@@ -311,7 +312,7 @@ class TestStyle:
     def test_numbers_in_cells_keep_their_colour_on_a_dark_page(self, tmp_path):
         """The cells do, so that ink on a light one must not become white."""
         table = pd.DataFrame({"a": [0.0, 1.0]}, index=["light", "dark"])
-        plots.save({"map": papers.heatmap(table)}, tmp_path)
+        plots.save({"map": plots.heatmap(table)}, tmp_path)
         text = (tmp_path / "map.svg").read_text()
         styles = re.findall(r'<text style="([^"]*)"[^>]*>[01]\.00<', text)
         assert len(styles) == 2
@@ -395,17 +396,17 @@ class TestNamesOfStrangers:
         )
         figures = [
             papers.dots(table),
-            papers.differences(table),
-            papers.leaderboard({label: table}, baseline="grpo")[0],
-            papers.stacked(parts),
+            plots.differences(table),
+            plots.leaderboard({label: table}, baseline="grpo")[0],
+            plots.stacked(parts),
             papers.waterfall(10, pd.Series({label: 4.0})),
             papers.bands(curves),
             papers.sweep(curves | {"b": curves[label]}),
             papers.trajectories({label: pd.Series([0.0, 1.0])}),
             papers.counts({label: np.array([1, 2])}),
             papers.relation(table.assign(by=[label, "b"]), "mean", "half", "by"),
-            papers.heatmap(parts),
-            papers.gains({label: table})[0],
+            plots.heatmap(parts),
+            plots.gains({label: table})[0],
             papers.sampled_and_trained(spent),
             plots.by_level(parts.set_axis([1, 2])),
             plots.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),

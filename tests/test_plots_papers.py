@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from papers import plots as papers
+from papers.verdicts import VERDICTS, Claim, Finding, judge
+from workbench import plots
 from workbench.analysis.intervals import Measurement
-from workbench.analysis.verdicts import VERDICTS, Claim, Finding, judge
-from workbench.plots import papers
-from workbench.plots.style import NAMED, WIDTH
+from workbench.plots.style import NAMED, WIDTH, panels
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +54,11 @@ def hollow(ax):
 
 
 def test_panels_are_side_by_side():
-    axes = papers.panels(3, width=2, height=1)
+    axes = panels(3, width=2, height=1)
     assert len(axes) == 3
     assert axes[0].figure is axes[2].figure
     assert axes[0].figure.get_size_inches().tolist() == [6, 1]
-    assert papers.panels(2)[0].figure.get_size_inches()[0] == WIDTH
+    assert panels(2)[0].figure.get_size_inches()[0] == WIDTH
 
 
 class TestRows:
@@ -69,7 +70,7 @@ class TestRows:
         assert points.get_ydata().tolist() == [2, 1, 0]
 
     def test_differences_leave_the_baseline_out_and_show_which_are_clear(self):
-        ax = papers.differences(TABLE, baseline="grpo")
+        ax = plots.differences(TABLE, baseline="grpo")
         assert rows(ax) == ["pods (n = 3)", "cbs (n = 2)"]
         assert hollow(ax) == [False, True]
         assert ax.get_title("left") == "Against grpo"
@@ -78,7 +79,7 @@ class TestRows:
         table = pd.DataFrame(
             {"generate": [1.0, 2], "verify": [0.0, 0], "update": [3.0, 1]}, index=["a", "b"]
         )
-        ax = papers.stacked(table, names={"update": "the update"})
+        ax = plots.stacked(table, names={"update": "the update"})
         assert len(ax.containers) == 2, "a part that nobody has is left out"
         assert sum(bars[0].get_width() for bars in ax.containers) == 4
         assert ax.containers[1][1].get_x() == 2
@@ -88,14 +89,14 @@ class TestRows:
         table = pd.DataFrame({"first": [1.0], "second": [2.0]}, index=["a"])
         colours = {}
         for palette in (None, "viridis"):
-            containers = papers.stacked(table, palette=palette).containers
+            containers = plots.stacked(table, palette=palette).containers
             colours[palette] = [bar[0].get_facecolor() for bar in containers]
         assert colours[None] != colours["viridis"]
         assert len(set(colours["viridis"])) == 2
 
     def test_parts_with_a_meaning_keep_their_colour(self):
         table = pd.DataFrame({"all wrong": [1.0], "all right": [2.0]}, index=["a"])
-        containers = papers.stacked(table, palette="viridis").containers
+        containers = plots.stacked(table, palette="viridis").containers
         colours = [matplotlib.colors.to_hex(bar[0].get_facecolor()) for bar in containers]
         assert colours == [NAMED["all wrong"], NAMED["all right"]]
 
@@ -128,31 +129,31 @@ class TestLeaderboard:
     )
 
     def test_the_cheapest_stands_above(self):
-        [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
+        [ax] = plots.leaderboard(self.ROWS, baseline="grpo")
         assert rows(ax) == ["pods", "cbs"]
         assert ax.figure.get_supxlabel().endswith("; n = 5 seeds")
         assert [dot.get_xdata()[0] for dot in dots(ax)] == [0.5, 1.2]
         assert hollow(ax) == [False, True]
 
     def test_unequal_numbers_of_seeds_stand_at_the_names(self):
-        [ax] = papers.leaderboard(self.ROWS.assign(pairs=[np.nan, 5, 3]), baseline="grpo")
+        [ax] = plots.leaderboard(self.ROWS.assign(pairs=[np.nan, 5, 3]), baseline="grpo")
         assert rows(ax) == ["pods (n = 5)", "cbs (n = 3)"]
         assert "seeds" not in ax.figure.get_supxlabel()
 
     def test_colours_may_be_those_of_the_outcome(self):
         table = self.ROWS.assign(low=[np.nan, 0.4, 1.1])
-        [ax] = papers.leaderboard(table, baseline="grpo", by_outcome=True)
+        [ax] = plots.leaderboard(table, baseline="grpo", by_outcome=True)
         assert [dot.get_color() for dot in dots(ax)] == [NAMED["needs less"], NAMED["needs more"]]
-        [ax] = papers.leaderboard(self.ROWS, baseline="grpo", by_outcome=True)
+        [ax] = plots.leaderboard(self.ROWS, baseline="grpo", by_outcome=True)
         assert dots(ax)[1].get_color() == NAMED["no difference found"]
 
     def test_a_note_stands_behind_its_row(self):
-        [ax] = papers.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})
+        [ax] = plots.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})
         [note] = [text for text in ax.texts if text.get_text()]
         assert note.get_text() == "selector" and note.xy == (1, 0)
 
     def test_an_open_end_is_an_arrow(self):
-        [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
+        [ax] = plots.leaderboard(self.ROWS, baseline="grpo")
         arrows = [text for text in ax.texts if text.arrow_patch is not None]
         assert len(arrows) == 1
         assert arrows[0].xy[0] > 1.2
@@ -160,7 +161,7 @@ class TestLeaderboard:
 
     def test_panels_have_one_order(self):
         other = self.ROWS.assign(ratio=[np.nan, 2.0, 0.7])
-        axes = papers.leaderboard({"rollouts": self.ROWS, "seconds": other}, baseline="grpo")
+        axes = plots.leaderboard({"rollouts": self.ROWS, "seconds": other}, baseline="grpo")
         assert [dot.get_xdata()[0] for dot in dots(axes[1])] == [2.0, 0.7]
         assert rows(axes[1]) == ["", ""]
         assert axes[0].get_xlim() == axes[1].get_xlim()
@@ -217,12 +218,12 @@ class TestDistributions:
 
     def test_heatmap_leaves_nan_empty(self):
         table = pd.DataFrame([[1.0, np.nan], [0.5, -0.25]], index=["x", "y"], columns=["p", "q"])
-        ax = papers.heatmap(table, diverging=True)
+        ax = plots.heatmap(table, diverging=True)
         assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
 
     def test_transitions_are_percent_of_a_row_on_one_scale(self):
         table = pd.DataFrame(np.eye(5))
-        axes = papers.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})
+        axes = plots.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})
         assert [ax.get_title("left") for ax in axes] == ["grpo", "knapsack", "equal"]
         assert axes[1].texts[0].get_text() == "50"
         assert {ax.collections[0].get_clim() for ax in axes} == {(0, 100)}
@@ -263,7 +264,7 @@ class TestSpentAndGained:
         assert legend(ax) == ["baseline", "paper"]
 
     def test_gains_are_filled_where_the_interval_is_clear(self):
-        axes = papers.gains({"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
+        axes = plots.gains({"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
         assert rows(axes[0]) == ["GSPO", "PODS"]
         assert rows(axes[1]) == ["", ""]
         assert axes[0].figure.get_supxlabel() == "points (n = 4 or 5 seeds)"
@@ -306,7 +307,7 @@ def test_verdicts_are_coloured_and_papers_named_once():
 
 
 def test_verdicts_are_drawn_from_the_written_table(tmp_path):
-    from workbench.analysis import verdicts
+    from papers import verdicts
 
     verdicts.write(verdict_table(), tmp_path / "verdicts.csv")
     frame = verdicts.read(tmp_path / "verdicts.csv")

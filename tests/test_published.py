@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from papers import claims, pods, verdicts
 from workbench.allocators import expected_rollouts, knapsack, required_rollouts
-from workbench.analysis import claims, pods, verdicts
 from workbench.scheduler import epsilon
 
 FOLDER = Path(__file__).parent.parent / "data" / "published"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from workbench.analysis import verdicts
+from papers import verdicts
 from workbench.utils.names import PAPERS
 
 ROOT = Path(__file__).parent.parent

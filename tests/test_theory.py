@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from papers import bandits, gradients, theorems
+from papers import theory_plots as figures
 from workbench import plots
 from workbench.analysis.intervals import Interval
 from workbench.budgets import (
@@ -22,9 +24,7 @@ from workbench.budgets import (
     nonzero_gradient_probability,
     value,
 )
-from workbench.plots import theory as figures
 from workbench.rollouts import Rollouts
-from workbench.theory import bandits, gradients, theorems
 
 TENTHS = np.arange(1, 10) / 10
 

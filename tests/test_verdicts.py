@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workbench.analysis import verdicts
+from papers import verdicts
+from papers.verdicts import Claim, Finding, judge, verdict
 from workbench.analysis.intervals import Measurement, Unpaired
-from workbench.analysis.verdicts import Claim, Finding, judge, verdict
 
 NUMBERS = st.floats(-10, 10)
 

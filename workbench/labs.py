@@ -324,7 +324,7 @@ def tiny(
         without mistakes and was stopped early; on it training saturates soon.
     size : {"small", "large"}
         0.10 or 0.34 million parameters; "clean" is always the large one. The large one of "late"
-        does not come with the package: `python -m workbench base-model late-large` makes it in
+        does not come with the package: `python -m examples.base_model late-large` makes it in
         `data/models`, where it is found.
     regime : {"spread", "knapsack", "ar3po", "mixed"}
         How hard the training problems are for the base model, see `problems.chains`.
@@ -908,7 +908,11 @@ def shipped(name: Any) -> Path:
     for folder in (here.parent / "data", here / "_data"):
         if (folder / name).exists():
             return folder / name
-    hint = " (python -m workbench base-model makes it)" if str(name).startswith("models/") else ""
+    hint = (
+        " (in a clone, python -m examples.base_model makes it)"
+        if str(name).startswith("models/")
+        else ""
+    )
     raise FileNotFoundError(
         f"data/{name} is missing: this is no complete checkout or installation{hint}"
     )

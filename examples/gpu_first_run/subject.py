@@ -55,8 +55,8 @@ def make(settings: Settings) -> bool:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from workbench.base_model import training
-    from workbench.base_model.corpus import Clean
+    from examples.base_model import training
+    from examples.base_model.corpus import Clean
 
     if settings.model or settings.file("model").is_file():
         return True

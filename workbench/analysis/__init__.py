@@ -1,41 +1,29 @@
-"""Numbers from records: comparisons of arms, costs, verdicts on claims, and frames by paper."""
+"""Numbers from records: comparisons of arms, costs, intervals, and how hard problems are."""
 
 from workbench.analysis import (
-    aero,
-    ar3po,
-    cbs,
-    claims,
     comparisons,
+    correlations,
     cost,
     courses,
     difficulty,
     intervals,
-    knapsack,
     leaderboard,
     metrics,
-    pods,
     resolution,
     runs,
     targets,
-    verdicts,
 )
 
 __all__ = [
-    "aero",
-    "ar3po",
-    "cbs",
-    "claims",
     "comparisons",
+    "correlations",
     "cost",
     "courses",
     "difficulty",
     "intervals",
-    "knapsack",
     "leaderboard",
     "metrics",
-    "pods",
     "resolution",
     "runs",
     "targets",
-    "verdicts",
 ]

@@ -23,7 +23,6 @@ from workbench.analysis.courses import Course, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement, holm
 from workbench.analysis.resolution import paired_resolution
 from workbench.analysis.targets import common_seeds_ratio, common_target, crossings
-from workbench.analysis.verdicts import AGREES, DISAGREES, markdown_table, verdict
 from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.validation import one_of
@@ -35,8 +34,6 @@ UNITS = ("rollouts", "flops", "seconds", "round")
 # method that is a little slower would never arrive, and nothing could be said of by how much.
 SHARE = 0.75
 NO_DIFFERENCE = "no difference found"
-# What the verdict on "costs more than the baseline" means for a method.
-OUTCOMES = {AGREES: "needs more", DISAGREES: "needs less"}
 
 
 def target_of(groups: Any, baseline: str = "grpo", share: float = SHARE) -> float:
@@ -290,6 +287,18 @@ def markdown(table: pd.DataFrame) -> str:
     return markdown_table(head, rows)
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown: `head` has a text a column, and `rows` one list of texts a row.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def _ratio_text(row: pd.Series, unit: str) -> str:
     """A ratio with its interval, such as "0.82 [0.75, 0.90]"; "1" for the baseline."""
     value, low, high = (row[name] for name in (unit, f"{unit}_low", f"{unit}_high"))
@@ -314,8 +323,9 @@ def _outcome(measured: Measurement) -> str:
     """The verdict on the ratio of rollouts, in the words of the table."""
     if measured.n < 2:
         return "one seed"
-    told = verdict(measured.low, measured.high, bound=1.0)
-    return OUTCOMES.get(told, NO_DIFFERENCE)
+    if measured.low > 1:
+        return "needs more"
+    return "needs less" if measured.high < 1 else NO_DIFFERENCE
 
 
 def _resolves(

@@ -14,7 +14,6 @@ import click
 
 from workbench import __version__
 from workbench.utils.names import (
-    BASE_MODELS,
     BASES_WITH_MISTAKES,
     LABS,
     MORE_PAPERS,
@@ -74,11 +73,6 @@ def examples(*lines: str) -> str:
 def method_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The methods that begin like this, for completion in the shell."""
     return [name for name in (*PAPERS, *MORE_PAPERS) if name.startswith(incomplete)]
-
-
-def base_model_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The base models that begin like this, for completion in the shell."""
-    return [name for name in BASE_MODELS if name.startswith(incomplete)]
 
 
 def print_completion(ctx: click.Context, parameter: click.Parameter, shell: str | None) -> None:
@@ -420,27 +414,6 @@ def leaderboard(**options: Any) -> None:
     from workbench.cli import leaderboard as board
 
     board.leaderboard(**options)
-
-
-@main.command(
-    "base-model",
-    # Not a docstring, which cannot hold the list of names.
-    help=f"""Make a base model of the tiny lab again, by supervised training.
-
-    NAME is one of {", ".join(BASE_MODELS)}. The directory gets the weights, the tokenizer, a card,
-    and tables of the loss and of the held-out accuracy while training.
-    """,
-    epilog=examples("base-model early-small", "base-model late-large --out my-model --seed 1"),
-)
-@click.argument("name", shell_complete=base_model_names)
-@click.option("--out", help="Directory that the model is written to. Default: data/models/NAME.")
-@click.option("--seed", type=int, help="Of weights and corpus. Default: that of the shipped model.")
-@click.option("--steps", type=int, help="Training steps. Default: those of the shipped model.")
-def base_model(**options: Any) -> None:
-    """Make a base model; the decorator above has the help."""
-    from workbench.cli import train
-
-    train.base_model(**options)
 
 
 @main.command(

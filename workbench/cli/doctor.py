@@ -29,7 +29,7 @@ UNSLOTH_ROWS = 256  # that Unsloth's `generate` samples at once
 CUDA_DRIVER = 580  # the first driver for CUDA 13, which torch of our pins is built for
 GLIBC = (2, 31)  # of llguidance, which vLLM asks for: the newest that a wheel of the pins needs
 MODELS = "models"
-MAKE_MODELS = "python -m workbench base-model"
+MAKE_MODELS = "python -m examples.base_model"
 
 
 def report(

@@ -13,7 +13,7 @@ from workbench.analysis import comparisons
 from workbench.cli import summaries
 from workbench.cli.terminal import as_json, say
 from workbench.plots import curves as plots
-from workbench.plots import papers as plots_papers
+from workbench.plots import tables as plots_tables
 from workbench.plots.text import plain
 from workbench.records import Record
 from workbench.reports.figures import draw_curves
@@ -172,7 +172,7 @@ def _figure(
         curves.set_xlabel(f"{plots.AXIS_LABELS[x]} (dotted: {_amount(budget)})")
         # The column is missing where there is nothing to compare, and the panel then stays empty.
         if "difference" in table:
-            plots_papers.differences(
+            plots_tables.differences(
                 table.rename(index=plain),
                 label="difference in held-out accuracy, 95 %",
                 ax=differences,

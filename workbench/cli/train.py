@@ -1,4 +1,4 @@
-"""The commands that train: quickstart, run, resume, sweep and base-model."""
+"""The commands that train: quickstart, run, resume and sweep."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli import summaries
 from workbench.cli.terminal import as_json, say
-from workbench.utils.names import BASE_MODELS
-from workbench.utils.validation import one_of
 
 if TYPE_CHECKING:
     from workbench.run import Run
@@ -101,15 +99,6 @@ def _train(run: Run, rounds: int, json: bool) -> None:
         pass
     summarized = summaries.summary(run.record)
     say(as_json(summarized) if json else summaries.text(summarized))
-
-
-def base_model(name: str, out: str | None, seed: int | None, steps: int | None) -> None:
-    """One of the shipped models, made again."""
-    # A wrong name is told at once. The import below loads torch.
-    one_of("name", name, BASE_MODELS)
-    from workbench.base_model.training import make
-
-    make(name, out or f"data/models/{name}", seed=seed, steps=steps, report=say)
 
 
 def sweep(

@@ -1,5 +1,5 @@
-"""Figures, one function each: of runs (`curves`), of costs (`cost`), of the papers (`papers`) and
-of their theory (`theory`), all in one house style (`style`).
+"""Figures, one function each: of runs (`curves`), of costs (`cost`) and of tables (`tables`), all
+in one house style (`style`).
 """
 
 from workbench.plots.cost import prices, resolution
@@ -16,14 +16,17 @@ from workbench.plots.curves import (
     watch,
     zero_gradient,
 )
-from workbench.plots.papers import leaderboard, verdicts
 from workbench.plots.style import heading, save, style
+from workbench.plots.tables import differences, gains, heatmap, leaderboard, stacked, transitions
 
 __all__ = [
     "accuracy_by_level",
     "by_level",
     "course_grid",
+    "differences",
+    "gains",
     "heading",
+    "heatmap",
     "leaderboard",
     "learning_curve",
     "overview",
@@ -32,10 +35,11 @@ __all__ = [
     "resolution",
     "sampled_and_greedy",
     "save",
+    "stacked",
     "style",
     "success_rates",
     "summary",
-    "verdicts",
+    "transitions",
     "watch",
     "zero_gradient",
 ]

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from workbench.analysis import comparisons
 from workbench.plots import curves as plots
-from workbench.plots import papers as plots_papers
+from workbench.plots import tables as plots_tables
 from workbench.plots.style import BASELINE, DASHES, PALETTE, looks
 from workbench.plots.text import plain
 from workbench.records import Record
@@ -274,7 +274,7 @@ def _phases(groups: Groups) -> dict[str, Any]:
 
 def _draw_bars(table: pd.DataFrame, ax: Any, label: str) -> None:
     named = table.rename(index=lambda row: _shortened(plain(row)))
-    plots_papers.stacked(named, label=label, ax=ax)
+    plots_tables.stacked(named, label=label, ax=ax)
     # Long names leave little width, and a legend in one row would be cut.
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize="small")
 

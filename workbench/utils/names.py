@@ -44,9 +44,6 @@ LABS = ("tiny", "transformers", "unsloth")
 # Bits of each moment that AdamW keeps: 32 by torch, 8 by bitsandbytes.
 OPTIMIZER_BITS = (32, 8)
 
-# The shipped base models of the tiny lab, see `workbench.base_model.training.RECIPES`.
-BASE_MODELS = ("early-small", "early-large", "late-small", "late-large", "clean-large")
-
 # The bases that learnt from a corpus with mistakes, and what the tiny lab has for them to choose.
 # `workbench.datasets.chains` says what the regimes are.
 BASES_WITH_MISTAKES = ("early", "late")

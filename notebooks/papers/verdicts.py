@@ -22,7 +22,7 @@ is left of each verdict after Holm's correction over the family of all tests of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.intervals import Measurement, Unpaired, holm
+from workbench.analysis.leaderboard import markdown_table
 from workbench.utils.validation import one_of
 
 __all__ = [
@@ -315,18 +316,6 @@ def markdown(frame: pd.DataFrame, digits: int = 1) -> str:
     """
     texts = table(frame, digits)
     return markdown_table(list(texts), texts.to_numpy().tolist())
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown: `head` has a text a column, and `rows` one list of texts a row.
-
-    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
-    | a | b |
-    | --- | --- |
-    | 1 | 2 |
-    """
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def kind(text: str) -> str:

@@ -46,7 +46,7 @@ CLEAN = """
 FOOTER = """- Training: {steps} steps of 48 problems, AdamW at 3e-3, seed {seed};
   {seconds:.0f} s on one CPU thread. `training.csv` has the loss, and `accuracy.csv` the held-out
   accuracy along the way.
-- Made by `python -m workbench base-model {name}`; shown in `notebooks/08_base_model.ipynb`.
+- Made by `python -m examples.base_model {name}`; shown in `notebooks/08_base_model.ipynb`.
 
 Accuracy on 400 held-out problems (8 samples each; temperature 0 is greedy):
 

@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from papers.verdicts import Claim, Finding, judge, kind
 from workbench.analysis import cost, difficulty
 from workbench.analysis.courses import Course, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import by_seed, one_setting, rounds_per_epoch
 from workbench.analysis.targets import common_target, crossing
-from workbench.analysis.verdicts import Claim, Finding, judge, kind
 from workbench.records import Record
 
 __all__ = ["METRICS", "BySeed", "carried_over", "findings", "judged", "measure"]

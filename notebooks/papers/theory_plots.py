@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from papers.theorems import split_variances
 from workbench.analysis.intervals import Interval, mean_interval
 from workbench.plots.style import MARKERS, SOFT, finish, new_axes, style
 from workbench.plots.text import plain
-from workbench.theory.theorems import split_variances
 from workbench.utils.validation import one_of
 
 __all__ = [

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from papers.verdicts import Claim, Finding
 from workbench.analysis.intervals import LEVEL, LinearFit, Unpaired, linear_fit, mean_interval
 from workbench.analysis.targets import Crossing, crossing
-from workbench.analysis.verdicts import Claim, Finding
 from workbench.labs import shipped
 from workbench.utils.validation import one_of, shown
 

@@ -17,8 +17,6 @@ import pandas as pd
 from workbench.advantages import selected_advantages
 from workbench.analysis.cost import FLOP_PRICE
 from workbench.analysis.courses import read
-from workbench.analysis.metrics import gradient_norm_stats
-from workbench.analysis.runs import arms
 from workbench.rollouts import Context, Rollouts
 from workbench.utils.validation import positive_number, whole_number
 
@@ -26,7 +24,6 @@ __all__ = [
     "CATEGORIES",
     "KINDS",
     "categories",
-    "gradient_norms",
     "groups",
     "magnitudes",
     "rescue",
@@ -271,38 +268,6 @@ def magnitudes(frame: pd.DataFrame, advantage: Any) -> pd.DataFrame:
             table[kind] = (np.mean(kinds == kind), size[kinds == kind].mean())
     frame = pd.DataFrame.from_dict(table, orient="index", columns=["share", "mean"])
     return frame.reindex(["all", *KINDS])
-
-
-def gradient_norms(runs: Any, rounds: tuple[int, int] | None = None) -> pd.DataFrame:
-    """Summary of the gradient norms of each run's steps.
-
-    Parameters
-    ----------
-    runs : dict from label to records
-    rounds : (first, last), optional
-        Both included; None for all. The paper's table 7 has steps 70, 80 and 90.
-
-    Returns
-    -------
-    DataFrame, a row a label and seed
-        The columns of `metrics.gradient_norm_stats`. A round's norm is the mean over its steps,
-        before clipping; rounds without a step count as 0.
-
-    References
-    ----------
-    AERO, section 5.6, figure 12 and table 7: GRPO against GRPO with the prior, in runs of their
-    own.
-    """
-    rows = {}
-    for label, records in arms(runs).items():
-        for record in records:
-            table = record.rounds
-            if rounds is not None:
-                table = table[table["round"].between(*rounds)]
-            # A round without a step has no norm, and moved the weights by nothing.
-            norms = table["gradient_norm"].fillna(0.0).to_numpy()
-            rows[label, record.manifest["seed"]] = gradient_norm_stats(norms)
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
 
 
 def zero_accuracy_scores(runs: Mapping[str, Any]) -> pd.DataFrame:

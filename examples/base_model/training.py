@@ -1,6 +1,6 @@
 """How the embedded base models are made: next-token training of a small Qwen3 on worked solutions.
 
-They are made here so that the lab needs no download: `python -m workbench base-model early-small`.
+They are made here so that the lab needs no download: `python -m examples.base_model early-small`.
 Left out on purpose: dropout, weight decay, and a second epoch over anything.
 """
 
@@ -19,8 +19,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from workbench.base_model.card import card
-from workbench.base_model.corpus import Clean, Corpus, WithMistakes
+from examples.base_model.card import card
+from examples.base_model.corpus import Clean, Corpus, WithMistakes
 from workbench.datasets import chains
 from workbench.evaluation import evaluate
 from workbench.policies import Sampling
