@@ -34,7 +34,6 @@ _MODULES = (
     "scheduler",
     "selectors",
     "slots",
-    "theory",
     "trials",
     "trl",
     "verifiers",
