@@ -766,7 +766,12 @@ class OfRewards(Slot):
 
 
 def selected_advantages(
-    advantage: Any, baseline: str, candidates: Rollouts, rows: np.ndarray, context: Context
+    advantage: Any,
+    baseline: str,
+    candidates: Rollouts,
+    rows: np.ndarray,
+    context: Context,
+    full: Any = None,
 ) -> np.ndarray | Ragged:
     """Advantages of the selected rows (K,) of the candidates.
 
@@ -778,21 +783,25 @@ def selected_advantages(
     candidates : Rollouts (C rows)
     rows : (K,) int64
     context : Context
+    full : (C,) or Ragged, optional
+        The advantages of all candidates, where they have been taken already.
 
     Returns
     -------
     (K,) float64, or a Ragged with one number for each response token
     """
-    if baseline == "group":
-        return _take(advantage(candidates, context), rows)
-    selected = advantage(candidates.take(rows), context)
     if baseline == "selection":
-        return selected
+        return advantage(candidates.take(rows), context)
+    if full is None:
+        full = advantage(candidates, context)
+    full = _take(full, rows)
+    if baseline == "group":
+        return full
     # "mixed": AERO takes the posterior of a uniform group before pruning it, and the mean of a
     # mixed group after.
     rewards, inverse, sizes = _grouped(candidates.reward, candidates.group)
     is_mixed = _is_mixed(rewards, inverse, sizes)[inverse][rows]
-    full = _take(advantage(candidates, context), rows)
+    selected = advantage(candidates.take(rows), context)
     if isinstance(full, Ragged):
         tokens = np.repeat(is_mixed, full.lengths)
         return Ragged(np.where(tokens, selected.values, full.values), full.offsets)

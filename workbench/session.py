@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench import rewards
+from workbench.checks import checked_problems
 from workbench.evaluation import evaluate
 from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
 from workbench.objectives import BY_COVARIANCE
@@ -27,7 +28,7 @@ from workbench.records.environment import commit, hardware, versions
 from workbench.records.health import History
 from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import Round, checked_problems, play
+from workbench.rounds import Round, play
 from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.seeding import derive
 from workbench.verifiers.base import checked_scores

@@ -235,7 +235,7 @@ class Selection:
         group are all equal (AERO, section 4.3).
     """
 
-    # A selection is checked in `rounds.checked_selection`, where the candidates are known.
+    # A selection is checked in `checks.checked_selection`, where the candidates are known.
     rows: np.ndarray
     weights: np.ndarray | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
