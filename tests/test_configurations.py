@@ -454,7 +454,7 @@ def test_other_software_or_hardware_than_the_run_began_with_is_told(tmp_path, mo
     run = wb.Run(lab, wb.methods.grpo(2), out=tmp_path, problems_per_round=2, evaluate_every=0)
     with monkeypatch.context() as earlier:
         then = {**versions(), "workbench": "0.0.9", "forgotten": "1"}
-        earlier.setattr("workbench.session.versions", lambda: then)
+        earlier.setattr("workbench.run.versions", lambda: then)
         go(run, 1)
     with pytest.warns(
         RecordWarning,

@@ -11,8 +11,8 @@ import workbench as wb
 from workbench import advantages, allocators, labs, methods, named, replay, selectors
 from workbench.allocators import DynamicSampling, Knapsack
 from workbench.scheduler import Scheduler
-from workbench.session import TRAINING_PHASES
 from workbench.utils import names
+from workbench.utils.names import TRAINING_PHASES
 
 
 def test_the_names_are_those_of_the_functions_and_slots():

@@ -107,6 +107,18 @@ def test_a_plain_round_trains_on_everything():
     assert outcome.mini_batch is None
 
 
+@pytest.mark.parametrize(("baseline", "calls"), [("group", 1), ("selection", 2), ("mixed", 2)])
+def test_advantages_are_taken_no_more_often_than_the_baseline_asks_for(baseline, calls):
+    seen = []
+
+    def watched(rollouts):
+        seen.append(len(rollouts))
+        return np.zeros(len(rollouts))
+
+    played(advantage=Valued(watched), selector=selecting([0, 1, 2], baseline=baseline))
+    assert seen == [4, 3][:calls]
+
+
 def test_unsorted_rows_take_their_weights_along():
     columns = {"score": [4, 3, 2, 1]}
     selector = selecting([3, 0, 1], weights=[0.3, 0, 2], columns=columns, mini_batch=2)

@@ -170,6 +170,50 @@ def test_a_loop_that_is_open_when_python_ends_leaves_a_checkpoint(tmp_path):
     assert [row["round"] for row in go(wb.Run.resume(out), 2)] == [2]
 
 
+FORKED = """
+import os, sys
+import workbench as wb
+lab = wb.labs.tiny(pool=8, base="clean", levels=(1,), held_out=0)
+run = wb.Run(lab, wb.methods.grpo(2), out=sys.argv[1], problems_per_round=2)
+aside = wb.Run(lab, wb.methods.grpo(2), problems_per_round=2)
+loop = run.rounds(3, progress=False)
+next(loop)
+next(aside.rounds(1, progress=False))
+parent = os.getpid()
+if not os.fork():
+    for go_on in (lambda: next(loop), lambda: next(run.rounds(3, progress=False))):
+        try:
+            go_on()
+        except wb.records.RecordError as error:
+            assert f"process {parent}" in str(error), error
+        else:
+            raise AssertionError("the child has written")
+    sys.exit()
+_, status = os.wait()
+assert status == 0
+assert aside.record.rounds["round"].tolist() == [1]
+# Between two calls nobody holds the lock: the child may go on, and then the parent begins anew.
+list(loop)
+if not os.fork():
+    list(run.rounds(5, progress=False))
+    sys.exit()
+_, status = os.wait()
+assert status == 0
+assert [row["round"] for row in run.rounds(6, progress=False)] == [6]
+"""
+
+
+def test_a_forked_process_never_writes_into_the_rounds_of_its_parent(tmp_path):
+    out = tmp_path / "run"
+    ended = subprocess.run([sys.executable, "-c", FORKED, str(out)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    options = {"out": tmp_path / "whole", "problems_per_round": 2}
+    lab = wb.labs.tiny(pool=8, base="clean", levels=(1,), held_out=0)
+    go(wb.Run(lab, wb.methods.grpo(2), **options), 6)
+    same_record(wb.load(tmp_path / "whole"), wb.load(out))
+    assert same_weights(tmp_path / "whole", out)
+
+
 class TestEvaluationOffTheGrid:
     """The last round asked for is evaluated; when the run goes on, it is as if it had not been."""
 

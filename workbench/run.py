@@ -3,38 +3,58 @@
 One round: the curriculum chooses problems, the allocator asks for counts, the policy generates, the
 verifier scores, replay joins old responses, the selector chooses, advantages are taken, the
 objective is minimised in mini-batches, the round is recorded, and the slots learn from it.
-`workbench.rounds` drives the slots; `workbench.session` does the rest.
+`Run._step` is one round, `workbench.rounds.play` asks the slots.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import tempfile
+import time
 import warnings
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import labs
+import numpy as np
+
+from workbench import labs, rewards
+from workbench.checks import checked_problems
+from workbench.evaluation import evaluate
+from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
 from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.problems import MOST_PROBLEMS, Stream
-from workbench.records import FORMAT, Record, RecordWarning, refuse_other_files
-from workbench.records.environment import changes
-from workbench.records.health import TrainingWarning
+from workbench.policies.rescoring import Rescoring
+from workbench.problems import MOST_PROBLEMS, Pool, Problem
+from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
+from workbench.records.checkpoints import pack, unpack
+from workbench.records.environment import changes, commit, hardware, versions
+from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import check_resumable, made_again, manifest_text
+from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.records.trackers import Trackers
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import Round, play
 from workbench.slots import NEEDS
 from workbench.utils.descriptions import describe, differences, rebuild
 from workbench.utils.html import card
+from workbench.utils.names import TRAINING_PHASES
+from workbench.utils.seeding import derive
 from workbench.utils.validation import instance_of, positive_number, whole_number
+from workbench.verifiers.base import checked_scores
 
 if TYPE_CHECKING:
-    from workbench.session import Session
+    import torch
+
+    from workbench.policies import Policy
 
 # The arguments of `Run` that the manifest holds, and that `resume` passes on.
 ARGUMENTS = (
@@ -45,6 +65,38 @@ ARGUMENTS = (
     "evaluate_every",
     "checkpoint_every",
 )
+# Columns that stay in memory: texts of prompts and tokens would make records many times as large.
+NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
+
+
+@dataclass
+class _Work:
+    """What one process holds in memory of a run: all that an error in the middle of a round spoils.
+
+    It is then thrown away as a whole, and made again from the checkpoint. So a half-finished round
+    is never continued.
+    """
+
+    method: Method
+    policy: Policy
+    reference: Any
+    optimizer: torch.optim.Optimizer
+    writer: Writer
+    history: History
+    checkpointed: int = 0  # the round of the checkpoint on disk
+    # Set anew for each round:
+    context: Context = field(init=False)
+    rescoring: Rescoring = field(init=False)
+    seconds: dict[str, float] = field(init=False)  # by phase
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the seconds within to a phase of the round."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - started
 
 
 class Run:
@@ -127,19 +179,16 @@ class Run:
         self.mini_batches = mini_batches
         self.evaluate_every = evaluate_every
         self.checkpoint_every = checkpoint_every
-        # The temporary directory is removed when its object goes, so it is held as long as the run
-        # is.
-        self._temporary = None
         if out is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="workbench-")
-            out = self._temporary.name
+            out = tempfile.mkdtemp(prefix="workbench-")
+            weakref.finalize(self, _remove_directory, out, os.getpid())
         self.path = Path(out)
         self.trackers = Trackers(trackers, self.path)
         self._check_directory()
         # Last, since a verifier's processes may take seconds to start.
         lab.check_answers()
         self.lock = RecordLock(self.path)
-        self._session: Session | None = None
+        self._work: _Work | None = None
         self._loop: weakref.ref[Generator] | None = None  # what `rounds` returned last
 
     @classmethod
@@ -167,7 +216,7 @@ class Run:
             )
         if lab is None:
             lab = made_again(labs.from_config, manifest, "lab", path)
-            if manifest.get("data") not in (None, lab.digests()):
+            if manifest["data"] != lab.digests():
                 raise ValueError(
                     f"{path}: the lab in its manifest has other problems than the run had; they "
                     "were of your own, or their file has changed: pass the lab that has them, "
@@ -180,12 +229,12 @@ class Run:
     @property
     def method(self) -> Method:
         """The method, with what it has learnt so far in this process."""
-        return self._session.method if self._session else self.configured_method
+        return self._work.method if self._work else self.configured_method
 
     @property
     def policy(self) -> Any:
         """The model as trained so far; None before the first round in this process."""
-        return self._session.policy if self._session else None
+        return self._work.policy if self._work else None
 
     @property
     def record(self) -> Record:
@@ -199,8 +248,8 @@ class Run:
         After an interrupt or a crash the rounds since the last checkpoint count too, although they
         are made again when the run goes on.
         """
-        if self._session:
-            return self._session.round
+        if self._work:
+            return self._work.history.rounds
         return len(self.record.rounds) if (self.path / "manifest.json").exists() else 0
 
     def __repr__(self) -> str:
@@ -214,6 +263,8 @@ class Run:
             ("record", self.path),
         ]
         return card("Run", rows)
+
+    # The loop
 
     def rounds(self, n: int, progress: bool = True) -> Iterator[dict[str, Any]]:
         """Train until the run has n rounds in all.
@@ -246,7 +297,7 @@ class Run:
         # A strong reference would keep an abandoned loop alive, and with it the lock on the record.
         self._loop = weakref.ref(loop)
         # Python would close it only after it has taken down what writes the checkpoint.
-        weakref.finalize(loop, _close_at_exit, self._loop, os.getpid())
+        weakref.finalize(loop, _close, self._loop)
         return loop
 
     def _rounds(self, n: int, progress: bool) -> Generator[dict[str, Any], None, None]:
@@ -254,31 +305,32 @@ class Run:
 
         # Once more, since the directory may have got another record after the run was made.
         self._check_directory()
+        process = os.getpid()
         with self.lock:
             with self._all_or_nothing():
-                session = self._open_session()
-                if session.round < n:
-                    session.drop_last_evaluation()
-                elif session.round == n:
+                work = self._open()
+                if self.round < n:
+                    self._drop_last_evaluation(work)
+                elif self.round == n:
                     # An interrupt may have come between the last round and its evaluation.
-                    session.evaluate_last()
+                    self._evaluate_last(work)
             bar = tqdm(
                 total=n,
-                initial=min(session.round, n),
+                initial=min(self.round, n),
                 desc=self.configured_method.name,
                 unit="round",
                 disable=not progress,
             )
             with bar:
                 try:
-                    while session.round < n:
+                    while self.round < n:
                         with self._all_or_nothing():
-                            row = session.step()
-                            if session.round == n:
-                                session.evaluate_last()
+                            row = self._step(work)
+                            if self.round == n:
+                                self._evaluate_last(work)
                         # From here on the round is complete. The `yield` stands outside the block
                         # above, because leaving the loop raises GeneratorExit there, which must not
-                        # cost the session.
+                        # cost what was learnt.
                         bar.update()
                         bar.set_postfix(
                             reward=f"{row['reward']:.3f}",
@@ -287,11 +339,13 @@ class Run:
                         _warn(row["warnings"], bar)
                         yield row
                 finally:
-                    # Also when the caller leaves the loop; after an error there is no session, and
-                    # the checkpoint on disk stays the one to go on from.
-                    if self._session is not None:
-                        self._session.checkpoint()
-                    self.trackers.finish()
+                    # Also when the caller leaves the loop. A forked process has a copy of the loop,
+                    # and the record is not its own.
+                    if os.getpid() == process:
+                        # After an error the checkpoint on disk stays the one to go on from.
+                        if self._work is not None:
+                            self._checkpoint(work)
+                        self.trackers.finish()
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -301,23 +355,47 @@ class Run:
         except BaseException:
             # An interrupt from the keyboard, which is no `Exception`, leaves a half-finished round
             # as well.
-            self._session = None
+            self._work = None
             raise
 
-    def _open_session(self) -> Session:
-        """The session of this process, or a new one from the checkpoint.
+    # What is in memory, and the checkpoint on disk
 
-        A new one is needed where another process may have written meanwhile.
+    def _open(self) -> _Work:
+        """What this process holds in memory of the run; from the checkpoint where that is nothing,
+        or where another process may have written meanwhile.
         """
-        from workbench.session import Session
-
-        if self._session is not None and not self.lock.taken_over:
+        if self._work is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
-            return self._session
-        session = Session(self)
-        # For a new record the two manifests are the same; for an old one they tell what has changed
-        # on this machine, such as versions of packages.
-        changed = changes(session.manifest, self.record.manifest)
+            return self._work
+        self._work = None
+        work = self._begin()
+        self.trackers.start(self.record.manifest)
+        self._restore(work)
+        # Assigned after the restore, so that one that fails leaves nothing behind.
+        self._work = work
+        return work
+
+    def _begin(self) -> _Work:
+        """Model, optimizer and method as the run begins with them, and the record opened."""
+        method = self.configured_method.clone()
+        policy = self.lab.policy()
+        # All of them now: a prompt that the model cannot read would end the run when it is drawn.
+        for pool in (self.lab.problems, self.lab.held_out):
+            if isinstance(pool, Pool):
+                policy.check_prompts(pool)
+        manifest = {
+            "format": FORMAT,
+            **self.configuration(),
+            "held_out": len(self.lab.held_out or ()),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "hardware": hardware(policy.device),
+            "commit": commit(),
+        }
+        # Where the directory holds a record already, that one is opened, and the manifest above is
+        # not written. The two tell what has changed on this machine, such as versions of packages.
+        writer = Writer(self.path, manifest, self.lock)
+        changed = changes(manifest, self.record.manifest)
         if changed:
             warnings.warn(
                 f"{self.path}: goes on under other conditions (now, then): "
@@ -326,11 +404,275 @@ class Run:
                 RecordWarning,
                 stacklevel=4,
             )
-        self.trackers.start(self.record.manifest)
-        # Assigned after the restore, so that one that fails leaves no session behind.
-        session.restore()
-        self._session = session
-        return session
+        return _Work(
+            method,
+            policy,
+            # Taken before any step, so that the reference is the policy at its initial weights.
+            reference=policy.frozen() if method.objective.kl > 0 else None,
+            optimizer=self.lab.make_optimizer(policy.parameters(), self.learning_rate),
+            writer=writer,
+            history=History(writer.rows),
+        )
+
+    def _restore(self, work: _Work) -> None:
+        """Go back to the checkpoint; rounds recorded after it are made again."""
+        work.checkpointed = self._load_checkpoint(work)
+        work.writer.truncate(work.checkpointed)
+        work.history = History(work.writer.rows)
+        if work.checkpointed == 0:
+            # The evaluation before round 1 may have been interrupted, so it is made again as well.
+            work.writer.truncate(-1)
+            self._evaluate(work, 0)
+
+    def _load_checkpoint(self, work: _Work) -> int:
+        """Set everything from the checkpoint; returns the round it follows, 0 without one."""
+        checkpoint = work.writer.restore()
+        recorded = work.history.rounds
+        if checkpoint is None:
+            # A run that was killed before its first checkpoint starts from the beginning. It has at
+            # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
+            if recorded > self.checkpoint_every:
+                raise ValueError(
+                    f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name "
+                    "another directory"
+                )
+            return 0
+        tensors, state = checkpoint
+        # A round is written before its checkpoint, so one process alone cannot leave this behind.
+        if recorded < state["round"]:
+            raise RecordError(
+                f"{self.path}: rounds.parquet has {recorded} rounds, but the checkpoint was made "
+                f"after round {state['round']}: put both back from one copy, or start again in "
+                "another directory"
+            )
+        try:
+            unpack(tensors, state, work.policy, work.optimizer, work.method)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}; pass those that the run began with") from error
+        return state["round"]
+
+    def _checkpoint(self, work: _Work) -> None:
+        """Write a checkpoint, unless the one on disk is of this round."""
+        if work.checkpointed == self.round:
+            return
+        tensors, state = pack(work.policy, work.optimizer, work.method, round=self.round)
+        work.writer.checkpoint(tensors, state)
+        work.checkpointed = self.round
+
+    # One round
+
+    def _step(self, work: _Work) -> dict[str, Any]:
+        """Train for one round and record it; returns its row."""
+        number = work.history.rounds + 1
+        work.rescoring = Rescoring(work.policy, self.lab.sampling, work.method.needs)
+        work.seconds = dict.fromkeys(TRAINING_PHASES, 0.0)
+        work.context = Context(
+            seed=self.seed,
+            round=number,
+            epoch=work.method.curriculum.epoch,
+            policy=work.policy,
+            max_new_tokens=self.lab.sampling.max_new_tokens,
+            temperature=self.lab.sampling.temperature,
+        )
+        try:
+            outcome = play(
+                work.method,
+                self._choose_problems(work, self.problems_per_round, []),
+                work.context,
+                partial(self._sample, work),
+                partial(self._choose_problems, work),
+                timed=partial(work.timed, "schedule"),
+            )
+            steps = self._update(work, outcome)
+        except NonFinite as error:
+            # What is in memory goes after an error, and with it everything that shows the cause, so
+            # the rollouts are written to the record first.
+            kept = work.writer.save_failure(number, error.rollouts)
+            message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
+            raise NonFinite(message, error.rollouts) from None
+        rollouts = marked(
+            outcome.rollouts, outcome.rows, outcome.advantages, steps, number, outcome.weights
+        )
+        # Slots learn before the row is written, since it holds what they measured.
+        with work.timed("schedule"):
+            work.method.feedback(rollouts, work.context)
+        row = self._row(work, rollouts, steps)
+        self._record(work, row, rollouts)
+        return row
+
+    def _choose_problems(
+        self, work: _Work, n: int, problems: Sequence[Problem]
+    ) -> Sequence[Problem]:
+        """n problems beside those that the round has already."""
+        taken = frozenset(problem.id for problem in problems)
+        context = replace(work.context, taken=taken)
+        chosen = work.method.curriculum.choose(self.lab.problems, n, context)
+        return checked_problems("curriculum", chosen, taken, n)
+
+    def _sample(
+        self,
+        work: _Work,
+        problems: Sequence[Problem],
+        counts: np.ndarray,
+        before: np.ndarray,
+        stage: int,
+    ) -> Rollouts:
+        """Verified rollouts, counts[i] of problems[i], which had before[i] so far.
+
+        See `rounds.play`.
+        """
+        number = work.context.round
+        # The number of earlier rollouts is part of the seed, so each stage draws anew.
+        seeds = [
+            derive(self.seed, "generate", number, problem.id, int(earlier))
+            for problem, earlier in zip(problems, before)
+        ]
+        with work.timed("generate"):
+            rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
+        rollouts = work.rescoring.of_request(rollouts)
+        with work.timed("verify"):
+            scores = checked_scores(self.lab.verifier, list(rollouts.text), list(rollouts.answer))
+        # The policy counts draws from 0 in every call; a problem's draws go on over all requests of
+        # the round. Everything sampled here is new, so it has a gradient and no uses yet.
+        size = len(rollouts)
+        rollouts = rollouts.assign(
+            reward=scores.reward,
+            correct=scores.correct,
+            status=scores.status,
+            draw=rollouts.draw + np.repeat(before, counts),
+            stage=np.full(size, stage),
+            round=np.full(size, number),
+            gradient=np.ones(size, bool),
+            uses=np.zeros(size, dtype=np.int64),
+        )
+        rollouts = rewards.total(rollouts, work.method.reward, self.lab.sampling)
+        # Checked before any slot reads it, while the rows to blame can still be told.
+        finite = np.isfinite(rollouts.reward)
+        if not finite.all():
+            raise NonFinite(
+                f"the reward of {int((~finite).sum())} rollouts is not finite",
+                rollouts.take(~finite),
+            )
+        return rollouts
+
+    def _update(self, work: _Work, outcome: Round) -> list[tuple[np.ndarray, StepStats]]:
+        """The optimizer steps of the round: the rows and the statistics of each."""
+        selected = outcome.rollouts.take(outcome.rows)
+        # Positions among the K selected rollouts, as are those of advantages and weights.
+        parts = mini_batches(
+            selected, self.mini_batches, work.context.rng("mini-batches"), outcome.mini_batch
+        )
+        objective = work.method.objective
+        sampler_logprobs = work.rescoring.sampler_logprobs(outcome.rollouts, outcome.rows)
+        # Before the first step, which changes the weights that the rollouts were sampled with.
+        selected, on_policy = work.rescoring.for_update(
+            selected, parts, work.context.round, objective
+        )
+        steps = []
+        for rows in parts:
+            self._set_learning_rate(work, len(steps))
+            with work.timed("update"):
+                stats = grpo_step(
+                    work.policy,
+                    work.optimizer,
+                    selected.take(rows),
+                    _take(outcome.advantages, rows),
+                    objective,
+                    weights=_take(outcome.weights, rows),
+                    temperature=self.lab.sampling.temperature,
+                    micro_tokens=self.lab.micro_tokens,
+                    max_grad_norm=self.lab.max_grad_norm,
+                    length=self.lab.sampling.max_new_tokens,
+                    reference=work.reference,
+                    on_policy=on_policy[rows],
+                    sampler_logprobs=_take(sampler_logprobs, rows),
+                )
+            steps.append((rows, stats))
+        return steps
+
+    def _set_learning_rate(self, work: _Work, step: int) -> None:
+        """Set the rate of an optimizer step, counted from 0 in this round."""
+        if not self.lab.warm_up:
+            return
+        # Counted from the record, so that a run that resumes goes on where it was.
+        rate = self.lab.learning_rate_of(work.history.steps + step, self.learning_rate)
+        for group in work.optimizer.param_groups:
+            group["lr"] = rate
+
+    # The record
+
+    def _row(
+        self, work: _Work, rollouts: Rollouts, steps: list[tuple[np.ndarray, StepStats]]
+    ) -> dict[str, Any]:
+        """The round's row of `rounds.parquet`."""
+        weights = work.policy.parameter_count
+        rate = work.optimizer.param_groups[0]["lr"]
+        row: dict[str, Any] = round_stats(work.context.round, rollouts, steps, weights, rate)
+        if work.policy.samples_apart:
+            row |= sampler_stats(steps, work.rescoring.tokens, weights)
+            row["flops"] += row["flops_rescore"]
+        row |= work.method.metrics()
+        # One text with a line for each warning: the loop shows it, and the record keeps it.
+        row["warnings"] = "\n".join(work.history.symptoms(row))
+        for phase in TRAINING_PHASES:
+            row[f"seconds_{phase}"] = work.seconds[phase]
+        # The cost of a round, without the time that recording and evaluating it take.
+        row["seconds"] = sum(work.seconds.values()) + work.rescoring.seconds
+        if work.policy.samples_apart:
+            row["seconds_rescore"] = work.rescoring.seconds
+        return row
+
+    def _record(self, work: _Work, row: dict[str, Any], rollouts: Rollouts) -> None:
+        number = row["round"]
+        columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
+        work.writer.round(row, {**columns, "length": rollouts.lengths})
+        work.history.add(row)
+        self.trackers.log(row, number)
+        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
+        if self.evaluate_every and number % self.evaluate_every == 0:
+            self._evaluate(work, number)
+        if number % self.checkpoint_every == 0:
+            self._checkpoint(work)
+
+    # Evaluations
+
+    def _evaluate(self, work: _Work, number: int) -> None:
+        """Score the held-out problems and record it, where the lab has any and the run wants it."""
+        if self.lab.held_out is None or not self.evaluate_every:
+            return
+        started = time.perf_counter()
+        # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
+        # draws.
+        frame = evaluate(
+            work.policy,
+            self.lab.held_out,
+            self.lab.verifier,
+            self.lab.samples,
+            sampling=self.lab.sampling,
+            seed=derive(self.seed, "evaluate", number),
+        )
+        # All problems are answered in common batches, so that each gets an even share of the time.
+        seconds = (time.perf_counter() - started) / len(frame)
+        work.writer.evaluation(frame.assign(round=number, seconds=seconds))
+        accuracy = float((frame.correct / frame.samples).mean())
+        self.trackers.log({"evaluation/accuracy": accuracy}, number)
+
+    def _evaluate_last(self, work: _Work) -> None:
+        """Evaluate after the last round asked for, unless the grid of evaluations has it."""
+        if self._off_the_grid and self.round not in work.writer.evaluated:
+            self._evaluate(work, self.round)
+
+    def _drop_last_evaluation(self, work: _Work) -> None:
+        """Forget an evaluation off the grid: the run goes on as if it had never stopped there."""
+        if self._off_the_grid and self.round in work.writer.evaluated:
+            work.writer.forget_evaluation(self.round)
+
+    @property
+    def _off_the_grid(self) -> bool:
+        """Whether evaluations are wanted, and none of them after the round that was made last."""
+        return bool(self.evaluate_every) and self.round % self.evaluate_every != 0
+
+    # What the run is
 
     def configuration(self) -> dict[str, Any]:
         """What makes this run itself, for the manifest."""
@@ -357,15 +699,6 @@ class Run:
         """Raise ValueError unless the manifest of the record at `path` is that of this run."""
         asked_for = self.configuration()
         recorded = {name: manifest.get(name) for name in asked_for}
-        if recorded["data"] is None:
-            # A record of an earlier version says nothing of the data.
-            recorded["data"] = asked_for["data"]
-        elif isinstance(self.lab.problems, Stream) and recorded["data"].get("problems") is None:
-            # Neither does one that was made before streams had digests.
-            recorded["data"] = {**recorded["data"], "problems": asked_for["data"]["problems"]}
-        if self.lab.config is None and recorded["lab"] == {"lab": self.lab.name}:
-            # Earlier versions recorded of an own lab its name alone.
-            recorded["lab"] = asked_for["lab"]
         different = differences(asked_for, recorded)
         if different:
             raise ValueError(
@@ -374,15 +707,25 @@ class Run:
             )
 
 
-def _close_at_exit(loop: weakref.ref[Generator], process: int) -> None:
+def _take(values: Any, rows: np.ndarray) -> Any:
+    """The rows of an array or a Ragged; None of None."""
+    if isinstance(values, Ragged):
+        return values.take(rows)
+    return None if values is None else values[rows]
+
+
+def _close(loop: weakref.ref[Generator]) -> None:
     """End a loop that is still open when Python ends; nothing where it has gone before."""
     still_open = loop()
-    # A forked process has a copy of the loop, and the record is not its own.
-    if still_open is None or os.getpid() != process:
-        return
     # One that is at work in another thread cannot be closed from here.
-    if inspect.getgeneratorstate(still_open) != inspect.GEN_RUNNING:
+    if still_open is not None and inspect.getgeneratorstate(still_open) != inspect.GEN_RUNNING:
         still_open.close()
+
+
+def _remove_directory(path: str, process: int) -> None:
+    """Remove a temporary record together with its run, but not with a forked copy of the run."""
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _warn(texts: str, bar: Any) -> None:

@@ -57,6 +57,7 @@ class RecordLock:
         self._id = uuid.uuid4().hex
         self._lock: FileLock | None = None
         self._inode: tuple[int, int] | None = None
+        self._process: int | None = None  # the one that holds the lock
 
     def __enter__(self) -> RecordLock:
         lock = FileLock(
@@ -91,6 +92,7 @@ class RecordLock:
                 stacklevel=4,
             )
         self._lock = lock
+        self._process = os.getpid()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -100,11 +102,17 @@ class RecordLock:
         self._inode = None
 
     def check(self) -> None:
-        """Raise RecordError when the lock file is not the one any more that is locked.
+        """Raise RecordError when what is locked is not this process's lock on this directory.
 
-        Somebody deleted or replaced it, so another process may hold a lock on a new file of the
-        same name.
+        A process that was forked from the holder has a copy of this object and not the right to
+        write. And where somebody deleted or replaced the locked file, another process may hold a
+        lock on a new file of the same name.
         """
+        if self._process != os.getpid():
+            raise RecordError(
+                f"{self.path.parent}: process {self._process} writes this record, and this process "
+                "was forked from it; name another directory"
+            )
         if self._inode is None:  # a file system without locks
             return
         try:
@@ -121,8 +129,10 @@ class RecordLock:
         """Write into the locked file who holds it."""
         status = os.fstat(descriptor)
         # If the file still names this object, nobody has written to the record in between, and what
-        # the caller holds in memory is as good as the disk.
-        self.taken_over = _content(os.pread(descriptor, status.st_size, 0)).get("id") != self._id
+        # the caller holds in memory is as good as the disk. A forked process has a copy of the
+        # object, but a number of its own.
+        last = _content(os.pread(descriptor, status.st_size, 0))
+        self.taken_over = (last.get("id"), last.get("pid")) != (self._id, os.getpid())
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": platform.node(), "since": now, "id": self._id}
         # The file is written in place: a renamed file would be another one than the file that is

@@ -25,8 +25,8 @@ RUN_MODULES = (
     "transformers.models.qwen3.modeling_qwen3",
     "pandas",
     "scipy.stats",
-    "workbench.session",
     "workbench.policies.transformers",
+    "workbench.run",
 )
 NOTEBOOK_MODULES = ("papermill",)
 # Models this small are slower with more threads, and there is one process a core.
