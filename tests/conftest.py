@@ -18,7 +18,7 @@ from hypothesis import settings
 import workbench as wb
 from workbench.labs import shipped
 from workbench.rollouts import Ragged, Rollouts
-from workbench.trials.workers import RUN_MODULES
+from workbench.trials.engine import PRELOAD
 
 # No deadlines: a busy machine is not a wrong result.
 settings.register_profile("any", deadline=None)
@@ -151,7 +151,7 @@ class Gradients:
 # Processes that a test starts, to kill them or to take something from them
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(list(RUN_MODULES))
+SERVER.set_forkserver_preload(list(PRELOAD))
 
 
 class Started(NamedTuple):

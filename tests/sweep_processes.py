@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,10 @@ import yaml
 from conftest import heed_interrupts, timeless
 
 import workbench as wb
+from workbench.trials import engine
+from workbench.trials.cases import Case
 
+SERVER = "multiprocessing.forkserver"  # in the command line of what runs are forked from
 MARK = "WORKBENCH_SWEEP_UNDER_TEST"  # in the environment of a sweep and of all that it starts
 LAB = {"base": "clean", "pool": 16, "levels": [1, 2], "held_out": 6, "samples": 1}
 PARAMETERS = {
@@ -50,6 +54,56 @@ def start(grid, out, mark, *options):
     )
 
 
+@dataclass(frozen=True)
+class Waiting(Case):
+    """A run that waits until it is killed; without a seed it has nothing to wait for."""
+
+    @property
+    def finished(self):
+        return self.outcome.get("status") == "done"
+
+    def make(self):
+        while self.values:
+            time.sleep(0.02)
+        return {}
+
+
+def make_waiting(out, told):
+    """What a caller does: make five runs that wait, two at a time; None as `told` makes one."""
+    engine.PRELOAD = ("sweep_processes",)
+    out = Path(out).absolute()
+    cases = [Waiting("quick", {}, out / "quick", out / "logs" / "quick")]
+    if told is not None:
+        cases = [
+            Waiting(str(i), {"seed": i}, out / str(i), out / "logs" / str(i)) for i in range(5)
+        ]
+
+    def report(line):
+        # The first line says how many runs there are.
+        if told is not None and line.startswith("["):
+            told.send(line.partition("; see")[0])
+
+    engine.make(cases, jobs=2, report=report)
+
+
+def all_pids():
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def runs_of(caller, number):
+    """Process ids of the runs that a caller has at work, once there are so many."""
+    children = [pid for pid in all_pids() if parent(pid) == caller]
+    found = [pid for pid in all_pids() if parent(pid) in children and is_alive(pid)]
+    return found if len(found) == number else []
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def processes(mark):
     """Process ids of everything that a sweep started, with their command lines."""
     found = {}
@@ -66,10 +120,8 @@ def processes(mark):
 
 
 def children_at_work(mark):
-    """Process ids of the runs: forks of the server, which share its command line."""
-    servers = {
-        pid: command for pid, command in processes(mark).items() if "sweeps.server" in command
-    }
+    """Process ids of the runs: forks of the forkserver, which share its command line."""
+    servers = {pid: command for pid, command in processes(mark).items() if SERVER in command}
     parents = {pid: parent(pid) for pid in servers}
     return [pid for pid in servers if parents[pid] in servers]
 
@@ -78,9 +130,7 @@ def server(mark):
     """Process ids of the server of a sweep, as a list; empty while there is none."""
     at_work = children_at_work(mark)
     return [
-        pid
-        for pid, command in processes(mark).items()
-        if "sweeps.server" in command and pid not in at_work
+        pid for pid, command in processes(mark).items() if SERVER in command and pid not in at_work
     ]
 
 

@@ -1,37 +1,33 @@
 """Sweeps: real runs in processes and through papermill, and what is refused before any run."""
 
-import itertools
 import json
 import os
 import random
 import re
+import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import sweep_processes as under_test
 import yaml
 from click.testing import CliRunner
+from conftest import started
 from filelock import FileLock
-from hypothesis import given
-from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sweep_processes import PARAMETERS, wait_for, write_grid
 
 import workbench as wb
 from workbench import named
 from workbench.__main__ import main
-from workbench.records.tables import write_table
 from workbench.trials import grids, runner, sweep
 from workbench.trials.cases import Case, execute, prepare, printed_results
-from workbench.trials.runner import expected_seconds, makespan
-from workbench.trials.workers import NOTEBOOK_MODULES, Processes
+from workbench.trials.engine import Processes
 
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
@@ -75,7 +71,7 @@ def test_runs_leave_records_and_a_failure_stops_no_other(two_starts):
     frame, lines = starts[0]
     assert frame["run"].tolist() == ["grpo/seed-0", "pods/seed-0", "diverges/seed-0"]
     assert frame["status"].tolist() == ["done", "done", "failed"]
-    assert lines[0].startswith("0 of 3 runs done before, 3 to make, 2 at a time; nothing says yet")
+    assert lines[0] == "0 of 3 runs done before, 3 to make, 2 at a time"
     assert sorted(line[:6] for line in lines[1:]) == ["[1/3] ", "[2/3] ", "[3/3] "]
     failed = next(line for line in lines if "failed" in line)
     assert re.search(r"diverges/seed-0: failed: NonFinite: .*; see \S*logs/diverges/seed-0", failed)
@@ -121,7 +117,7 @@ def test_a_finished_run_is_skipped_and_a_failed_one_made_again(two_starts):
     _, starts = two_starts
     frame, lines = starts[1]
     assert frame["status"].tolist() == ["done", "done", "failed"]
-    assert lines[0].startswith("2 of 3 runs done before, 1 to make, 2 at a time; about ")
+    assert lines[0] == "2 of 3 runs done before, 1 to make, 2 at a time"
     assert len(lines) == 2 and lines[1].startswith("[3/3] diverges/seed-0: failed")
     same = ["run", "status", "seconds", "accuracy"]
     pd.testing.assert_frame_equal(frame[same].head(2), starts[0][0][same].head(2))
@@ -199,6 +195,58 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
 
 
 @linux
+def test_whatever_dies_is_named_takes_nothing_along_and_leaves_nothing_behind(tmp_path):
+    """The deaths of a run, of the forkserver, and of two callers, while runs are at work."""
+    with (
+        started(under_test.make_waiting, tmp_path / "killed") as killed,
+        started(under_test.make_waiting, tmp_path / "terminated") as terminated,
+    ):
+        caller = killed.process.pid
+        one, other = wait_for(lambda: under_test.runs_of(caller, 2), 60)
+        under_test.kill(one)
+        assert killed.told.recv().endswith(
+            "was killed by SIGKILL; the same command goes on with it"
+        )
+        # The next run begins, and the other one goes on.
+        wait_for(lambda: {other} < set(under_test.runs_of(caller, 2)), 60)
+        under_test.kill(under_test.parent(other))
+        for _ in range(2):
+            assert "the process that starts runs was killed" in killed.told.recv()
+        # So a new forkserver is started.
+        for death, status in ((killed, -signal.SIGKILL), (terminated, 128 + signal.SIGTERM)):
+            caller = death.process.pid
+            left = wait_for(lambda caller=caller: under_test.runs_of(caller, 2), 60)
+            left = [*left, under_test.parent(left[0])]
+            under_test.kill(caller, -status if status < 0 else signal.SIGTERM)
+            death.process.join(60)
+            assert death.process.exitcode == status
+            wait_for(lambda left=left: not any(under_test.is_alive(pid) for pid in left), 60)
+    # Of the run that was killed, of the two that died with the forkserver, and of no other.
+    assert len(list((tmp_path / "killed").glob("logs/*/outcome.json"))) == 3
+
+
+def test_a_script_without_a_guard_makes_its_runs_once(tmp_path):
+    """Processes of multiprocessing import the main module again, which must not begin anew."""
+    (tmp_path / "script.py").write_text(
+        "print('begun', flush=True)\nimport sweep_processes\n"
+        "sweep_processes.make_waiting('out', None)\n"
+    )
+    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("begun") == 1
+    assert [case.read_text().count("done") for case in tmp_path.glob("out/logs/*/out*")] == [1]
+
+
+@linux
+@pytest.mark.long
 def test_a_sweep_that_dies_again_and_again_loses_no_run(tmp_path):
     """Deaths of several kinds at random moments; nothing is left over, and the end is the same."""
     cases = [{"label": label, "rounds": 30, "arguments": {"n": 2}} for label in ("a", "b")]
@@ -260,102 +308,13 @@ def test_a_local_ray_cluster(tmp_path, monkeypatch):
     assert not ray.is_initialized()
 
 
-# How long it takes
-
-
-def made(name, values, tmp_path, seconds=None):
-    case = Case(name, values, tmp_path / name, tmp_path / "logs" / name)
-    if seconds is not None:
-        case.end("done", seconds=seconds)
-    return case
-
-
-def test_costs_come_from_the_grid_from_outcomes_and_from_records(tmp_path):
-    cases = [
-        made("a/seed-0", {"rounds": 10}, tmp_path, seconds=30.0),
-        made("a/seed-1", {"rounds": 20}, tmp_path),
-        made("b/seed-0", {"rounds": 10}, tmp_path),
-        made("c/seed-0", {"rounds": 10, "cost": 7}, tmp_path),
-        made("d/seed-0", {"rounds": 10}, tmp_path),
-    ]
-    (tmp_path / "b/seed-0").mkdir(parents=True)
-    table = pd.DataFrame({"seconds": [1.0, 1.0, 1.0]})
-    table.to_parquet(tmp_path / "b/seed-0/rounds.parquet")
-    expected = expected_seconds(cases)
-    # Of a label that nothing is known of, the mean of 3 and 1 seconds a round.
-    assert expected == {
-        "a/seed-0": 30.0,
-        "a/seed-1": 60.0,
-        "b/seed-0": 10.0,
-        "c/seed-0": 7.0,
-        "d/seed-0": 20.0,
-    }
-    assert expected_seconds([cases[-1]]) == {}
-
-
-def test_a_record_that_was_stopped_before_its_first_round_tells_nothing(tmp_path):
-    cases = [made("a/seed-0", {"rounds": 10}, tmp_path, seconds=30.0)]
-    cases.append(made("b/seed-0", {"rounds": 10}, tmp_path))
-    (tmp_path / "b/seed-0").mkdir(parents=True)
-    pd.DataFrame({"seconds": np.empty(0)}).to_parquet(tmp_path / "b/seed-0/rounds.parquet")
-    assert expected_seconds(cases) == {"a/seed-0": 30.0, "b/seed-0": 30.0}
-    assert expected_seconds(cases[1:]) == {}
-
-
-def test_a_record_that_is_being_written_tells_its_time(tmp_path):
-    """A run replaces its table after every round, also while another one of the sweep ends."""
-    case = made("a/seed-0", {"rounds": 10}, tmp_path)
-    path = case.record / "rounds.parquet"
-    path.parent.mkdir(parents=True)
-    tables = []
-    for rows in (1, 60):
-        columns = {f"column {number}": np.arange(rows) for number in range(30)}
-        tables.append(
-            pa.table({"round": np.arange(rows), **columns, "seconds": np.full(rows, 2.0)})
-        )
-    write_table(path, tables[0])
-    ended = threading.Event()
-
-    def keep_writing():
-        for table in itertools.cycle(tables):
-            if ended.is_set():
-                return
-            write_table(path, table)
-
-    writer = threading.Thread(target=keep_writing)
-    writer.start()
-    try:
-        # Of 500 readings by two openings of the file, 91 failed.
-        for _ in range(200):
-            assert expected_seconds([case]) == {"a/seed-0": 20.0}
-    finally:
-        ended.set()
-        writer.join()
-
-
-def test_a_damaged_table_tells_no_time(tmp_path):
-    cases = [made("a/seed-0", {"rounds": 10}, tmp_path)]
-    cases[0].record.mkdir(parents=True)
-    (cases[0].record / "rounds.parquet").write_bytes(b"PAR1, and then something else")
-    assert expected_seconds(cases) == {}
+# Order
 
 
 def test_the_longest_run_comes_first(tmp_path):
-    cases = [made(f"{n}/seed-0", {"rounds": n}, tmp_path) for n in (5, 50, 20)]
-    order = sorted(cases, key=runner._rank(cases), reverse=True)
-    assert [case.values["rounds"] for case in order] == [50, 20, 5]
-    cases[0].values["cost"] = 1000
-    assert max(cases, key=runner._rank(cases)) is cases[0]
-
-
-@given(
-    st.lists(st.floats(0.1, 100), min_size=1, max_size=12),
-    st.integers(1, 4),
-)
-def test_the_makespan_lies_between_its_bounds(seconds, jobs):
-    ordered = sorted(seconds, reverse=True)
-    least = max(max(seconds), sum(seconds) / jobs)
-    assert least - 1e-9 <= makespan(ordered, jobs) <= sum(seconds) / jobs + max(seconds) + 1e-9
+    cases = [{"label": "a", "rounds": 5}, {"label": "b", "rounds": 50}, {"label": "c", "cost": 99}]
+    order = sorted(read({"cases": cases, "seeds": 1}), key=runner._shortness)
+    assert [case.name[0] for case in order] == ["c", "b", "a"]
 
 
 # Grids
@@ -482,6 +441,8 @@ def test_what_is_wrong_with_a_grid_is_said(content, message):
 
 # A few lines of aliases that stand for millions of entries.
 LAUGHS = "".join(f"{a}: &{a} [{','.join(['*' + b] * 9)}]\n" for a, b in zip("cdefghi", "bcdefgh"))
+# The same by merge keys, which took minutes to read.
+MERGES = LAUGHS.replace("[", "{<<: [").replace("]", "]}")
 
 
 @pytest.mark.parametrize(
@@ -496,6 +457,7 @@ LAUGHS = "".join(f"{a}: &{a} [{','.join(['*' + b] * 9)}]\n" for a, b in zip("cde
         ("a: " + "[" * 1000, "not YAML: it is nested too deeply"),
         ("parameters: &a {method: [*a]}", "nested at most 64"),
         ("a: &a [0,0,0,0]\nb: &b [*a,*a,*a,*a]\n" + LAUGHS, "at most 100000 entries"),
+        ("a: &a {k: 1}\nb: &b {<<: [*a,*a]}\n" + MERGES, "merge keys"),
         ("parameters: {lab: {seed: 2001-01-01}}", r"datetime.date\(2001, 1, 1\) is no plain data"),
         ("1: 2", "the key 1 is no text"),
         ('folder: "a\\0b"', "holds a control character"),
@@ -545,12 +507,13 @@ def test_a_damaged_outcome_counts_as_not_finished_and_is_named(text, tmp_path, m
     (case.logs / "outcome.json").write_text(text, encoding="latin-1")
     assert case.outcome == {} and not case.finished and case.has_damaged_outcome
 
-    def make(cases, todo, *_):
-        assert todo == cases
-        todo[0].end("done", seconds=1.0)
+    def make(cases, **_):
+        assert not cases[0].finished
+        cases[0].end("done", seconds=1.0)
 
     (tmp_path / "sweep.json").touch()
-    monkeypatch.setattr(runner, "_make", make)
+    monkeypatch.setattr(runner, "_check_runs", lambda cases: None)
+    monkeypatch.setattr(runner.engine, "make", make)
     lines = []
     frame = sweep({"cases": [{"label": "a"}]}, out=tmp_path, report=lines.append)
     assert lines == ["a/seed-0: its outcome.json cannot be read; it counts as not finished"]
@@ -662,22 +625,21 @@ def test_notebooks_run_side_by_side_and_a_failure_stops_no_other(notebooks):
 
 
 @linux
-def test_a_sweep_that_is_killed_leaves_no_kernel_behind(tmp_path):
-    """The kernel of a notebook is a grandchild of the sweep, and another package's."""
+def test_a_run_that_is_killed_leaves_no_kernel_behind(tmp_path):
+    """The kernel of a notebook is a child of the run, and another package's."""
     body = "import os, time; from pathlib import Path\n"
     body += "Path('kernel').write_text(str(os.getpid())); time.sleep(600)"
     grid = {"notebook": str(write_notebook(tmp_path, body=body))}
     [case] = grids.read(grid, tmp_path / "out")
-    workers = Processes(NOTEBOOK_MODULES)
+    workers = Processes()
     try:
         workers.start(case)
         kernel = wait_for(lambda: written(tmp_path / "kernel"), 120)
         assert Path(f"/proc/{kernel}").exists()
-        # The kernel of the machine kills the run along with the server, and nobody tells Jupyter's.
-        workers.server.kill()
-        wait_for(lambda: not Path(f"/proc/{kernel}").exists(), 60)
     finally:
         workers.stop()
+    # Nobody has told Jupyter's process.
+    wait_for(lambda: not Path(f"/proc/{kernel}").exists(), 60)
 
 
 def written(path):
@@ -833,10 +795,3 @@ def test_the_command_line(tmp_path):
     wrong = CliRunner().invoke(main, ["sweep", str(tmp_path / "gird.yaml")])
     assert wrong.exit_code == 1 and "did you mean 'grid.yaml'" in wrong.output
     assert "Traceback" not in wrong.output
-
-
-def test_the_server_alone_ends_when_nobody_is_there(tmp_path):
-    """Started by hand with a closed connection and the wrong parent, it leaves at once."""
-    command = ["python", "-m", "workbench.trials.server", "0", str(os.getpid() + 1)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120)
-    assert done.returncode != 0

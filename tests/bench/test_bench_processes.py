@@ -19,8 +19,8 @@ FORKED = """
 import importlib, os, sys, time
 import torch
 import workbench as wb
-from workbench.trials.workers import RUN_MODULES
-for module in RUN_MODULES:
+from workbench.trials.engine import PRELOAD
+for module in PRELOAD:
     importlib.import_module(module)
 torch.set_num_threads(1)
 for _ in range(int(sys.argv[1])):

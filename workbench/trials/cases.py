@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.utils.validation import did_you_mean, one_of, shown, whole_number
+from workbench import named
+from workbench.labs import Lab
+from workbench.methods import Method
+from workbench.records import load, thin
+from workbench.records.files import make_directory, replacing
+from workbench.run import Run
+from workbench.scheduler import FEATURES
+from workbench.utils.validation import did_you_mean, instance_of, one_of, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from workbench.labs import Lab
-    from workbench.methods import Method
-    from workbench.run import Run
 
 # The parameters of a run that does not go through a notebook, with their defaults; None is that of
 # `Run`. `lab` has the arguments of the lab and perhaps its "name"; `columns` says what is kept of
@@ -48,19 +51,20 @@ PARAMETERS: dict[str, Any] = {
     "columns": "none",
     "cost": None,
 }
-NOT_OF_RUN = (
-    "label",
-    "method",
-    "arguments",
-    "settings",
-    "lab",
-    "rounds",
-    "rollouts",
-    "columns",
-    "cost",
-)
+# The ones that `Run` takes by the same name.
+OF_RUN = ("seed", "problems_per_round", "mini_batches", "learning_rate")
+OF_RUN += ("evaluate_every", "checkpoint_every")
 OUTCOME = {"status", "error", "results", "seconds", "fingerprint"}  # what outcome.json has
-KEPT_COLUMNS = ("none", "outcomes", "scores", "all")
+# What is kept of the rollouts, by the parameter `columns`.
+KEPT_COLUMNS: dict[str, tuple[str, ...] | None] = {
+    "none": (),
+    "outcomes": ("problem", "round", "correct", "stage", "selected", "length"),
+    "scores": (
+        *("problem", "round", "age", "score", "selected", "reward", "length", "truncated"),
+        *(f"feature_{feature}" for feature in FEATURES),
+    ),
+    "all": None,
+}
 # A run goes on for its rollouts up to so many times its rounds. A method that samples next to
 # nothing would otherwise never end.
 MOST_ROUNDS = 10
@@ -100,6 +104,11 @@ class Case:
     own: str = ""
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """Its parameters with the defaults of those that the grid leaves out."""
+        return {**PARAMETERS, **self.values}
+
+    @property
     def outcome(self) -> dict[str, Any]:
         """What `outcome.json` says; empty before the run has ended, and where it is damaged."""
         try:
@@ -120,6 +129,10 @@ class Case:
         made = self.logs / "notebook.ipynb" if self.notebook else self.record / "manifest.json"
         return self.outcome.get("status") == "done" and made.exists()
 
+    def make(self) -> dict[str, Any]:
+        """Make the run, or go on with it; returns what came of it, for the table of the sweep."""
+        return run_through_notebook(self) if self.notebook else run_directly(self)
+
     def end(self, status: str, error: str = "", results: Any = None, seconds: Any = None) -> None:
         """Write `outcome.json`, complete or not at all."""
         outcome = {
@@ -129,8 +142,6 @@ class Case:
             "seconds": seconds,
             "fingerprint": self.fingerprint(),
         }
-        from workbench.records.files import make_directory, replacing
-
         make_directory(self.logs)
         # As a record's files are written: a killed process and a loss of power leave the outcome
         # complete or not there.
@@ -162,7 +173,7 @@ def execute(case: Case) -> None:
             return
         started = time.perf_counter()
         try:
-            results = run_through_notebook(case) if case.notebook else run_directly(case)
+            results = case.make()
             status, error = "done", ""
         # A run that fails stops no other. The error becomes its outcome and the traceback is in its
         # log.
@@ -183,20 +194,12 @@ def prepare(case: Case) -> Any:
     A complete record was thinned and cannot be opened to go on. It is only compared with what is
     asked for.
     """
-    from workbench import named
-    from workbench.records import load
-    from workbench.run import Run
-
-    values = {**PARAMETERS, **case.values}
+    values = case.parameters
     one_of("columns", values["columns"], KEPT_COLUMNS)
     whole_number("rounds", values["rounds"], 1)
     if values["rollouts"] is not None:
         whole_number("rollouts", values["rollouts"], 1)
-    options = {
-        name: value
-        for name, value in values.items()
-        if value is not None and name not in NOT_OF_RUN
-    }
+    options = {name: values[name] for name in OF_RUN if values[name] is not None}
     if case.own:
         method = imported_method(case.own)
     else:
@@ -215,22 +218,18 @@ def prepare(case: Case) -> Any:
 
 def is_complete(case: Case) -> bool:
     """Whether the record of a case has all its rounds and was thinned, which is the last step."""
-    from workbench.records import load
-
     if not (case.record / "manifest.json").exists():
         return False
     record = load(case.record)
     if "thinned" not in record.manifest:
         return False
-    values = {**PARAMETERS, **case.values}
+    values = case.parameters
     return len(record.rounds) >= values["rounds"] and not lacks_rollouts(values, record.rounds)
 
 
 @functools.lru_cache(maxsize=1)
 def _lab(text: str) -> Lab:
     """The lab with these arguments, as JSON. Runs that follow one another mostly share it."""
-    from workbench import named
-
     options = json.loads(text)
     return named.lab(options.pop("name", "tiny"), options)
 
@@ -253,36 +252,31 @@ def imported_method(name: str) -> Method:
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise ValueError(f"{name!r}: module:function is needed, such as my_methods:mine")
-    from workbench.methods import Method
-
     try:
-        module = importlib.import_module(module_name)
+        functions = vars(importlib.import_module(module_name))
     except ModuleNotFoundError as error:
         raise ValueError(
             f"{name!r}: there is no module {error.name}; it is looked for among what is installed "
             "and in the working directory"
         ) from None
-    functions = vars(module)
     if function_name not in functions:
         nearest = did_you_mean(function_name, functions)
         raise ValueError(f"{name!r}: {module_name} has no {function_name}{nearest}")
     made = functions[function_name]()
-    if not isinstance(made, Method):
-        raise ValueError(f"{name!r}: it returned {shown(made)}; a workbench.Method is needed")
+    instance_of(f"what {name} returns", made, Method, "workbench.methods.grpo()")
     return made
 
 
 def run_directly(case: Case) -> dict[str, Any]:
     """Make the run and thin its record; returns what came of it."""
-    from workbench.records import load, thin
-
-    values = {**PARAMETERS, **case.values}
+    values = case.parameters
     run = prepare(case)
     if not is_complete(case):
         _train(run, values)
     # The last step, since a thinned record cannot go on. `is_complete` relies on that.
-    if values["columns"] != "all":
-        thin(case.record, kept_columns(values["columns"]))
+    kept = KEPT_COLUMNS[values["columns"]]
+    if kept is not None:
+        thin(case.record, kept)
 
     record = load(case.record)
     table = record.rounds
@@ -310,19 +304,6 @@ def _train(run: Run, values: dict[str, Any]) -> None:
         # From evaluation to evaluation, so that the last one is of the end. A run that was killed
         # comes past the same numbers of rounds again.
         rounds += run.evaluate_every or 1
-
-
-def kept_columns(name: str) -> tuple[str, ...]:
-    """The columns of the rollouts that "none", "outcomes" or "scores" keeps, for `records.thin`."""
-    if name == "none":
-        return ()
-    if name == "outcomes":
-        return ("problem", "round", "correct", "stage", "selected", "length")
-    from workbench.scheduler import FEATURES
-
-    features = [f"feature_{feature}" for feature in FEATURES]
-    plain = ("problem", "round", "age", "score", "selected", "reward", "length", "truncated")
-    return (*plain, *features)
 
 
 # Through a notebook

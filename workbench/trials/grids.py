@@ -39,6 +39,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from workbench.records.files import cause_of
 from workbench.trials.cases import PARAMETERS, Case
 from workbench.utils.validation import did_you_mean, is_number, shown, whole_number
 
@@ -133,14 +134,6 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
         return Path.cwd(), grid
     import yaml
 
-    from workbench.records.files import cause_of
-
-    class Loader(yaml.SafeLoader):
-        """Reads 1e-4 as a number, which YAML 1.1 takes for text."""
-
-    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
-
     path = Path(grid)
     if not path.is_file():
         nearby = [other.name for other in path.parent.glob("*.yaml")]
@@ -150,7 +143,7 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"{path}: a grid of at most {MOST_BYTES // 2**20} MiB is needed")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        content = yaml.load(path.read_text(encoding="utf-8"), _loader())
     # Tags such as !!int may stand before any text, and PyYAML then ends in whatever its own
     # conversion ends in.
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -164,6 +157,23 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
         )
     _check_plain(path, content)
     return path.parent, content
+
+
+def _loader() -> Any:
+    """A loader of YAML that reads 1e-4 as a number, as people mean it, and refuses merge keys."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def flatten_mapping(self, node: Any) -> None:
+            # A few lines of merge keys, each of the one before, stand for millions of entries.
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    raise ValueError("merge keys (<<) are not allowed in a grid")
+
+    # YAML 1.1 takes a number without a point for text.
+    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    return Loader
 
 
 def _check_plain(path: Path, content: Any) -> None:
@@ -184,14 +194,12 @@ def _check_plain(path: Path, content: Any) -> None:
             for key in value:
                 if not isinstance(key, str):
                     raise ValueError(f"{path}: the key {shown(key)} is no text")
-            to_look_at += [(key, depth) for key in value]
-            to_look_at += [(inner, depth + 1) for inner in value.values()]
-        elif isinstance(value, list):
+            value = [*value, *value.values()]
+        if isinstance(value, list):
             to_look_at += [(inner, depth + 1) for inner in value]
-        elif isinstance(value, str):
-            if NOT_IN_A_GRID.search(value):
-                raise ValueError(f"{path}: the text {shown(value)} holds a control character")
-        elif not (value is None or isinstance(value, bool | int | float)):
+        elif isinstance(value, str) and NOT_IN_A_GRID.search(value):
+            raise ValueError(f"{path}: the text {shown(value)} holds a control character")
+        elif not (value is None or isinstance(value, str | bool | int | float)):
             raise ValueError(
                 f"{path}: {shown(value)} is no plain data; texts, numbers, lists and mappings are "
                 "needed"
