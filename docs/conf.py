@@ -48,11 +48,15 @@ API = Path(__file__).parent / "api"  # written before every build, not kept in t
 INTERNAL = (
     "__main__",
     "cli.",
+    "datasets.environments",
+    "datasets.reasoning_gym",
+    "datasets.rows",
     "plots.style",  # as a member of the package, `style` is a function
     "policies.decoding",
     "policies.merged",
     "policies.packing",
     "policies.unsloth",  # cannot be imported without Unsloth
+    "pools",
     "reports.",
     "trials.",
     "trl.",

@@ -18,11 +18,12 @@ from workbench.allocators import (
     Uniform,
     knapsack,
 )
+from workbench.config import rebuild
 from workbench.problems import Problem
 from workbench.rollouts import Context, Rollouts
 from workbench.rounds import collect
 from workbench.slots import Slot
-from workbench.utils.descriptions import compose, describe, rebuild
+from workbench.utils.descriptions import compose, describe
 from workbench.utils.seeding import derive
 
 HERE = Context()

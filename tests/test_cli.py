@@ -20,7 +20,7 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import labs, methods, named
+from workbench import config, labs, methods
 from workbench.__main__ import main
 from workbench.analysis import comparisons
 from workbench.cli.train import lab_options, pairs
@@ -233,7 +233,7 @@ def made(name, *options):
     chosen = pairs(options)
     arguments = {key: value for key, value in chosen.items() if "." not in key}
     dotted = {key: value for key, value in chosen.items() if "." in key}
-    return named.method(name, arguments, dotted)
+    return config.method(name, arguments, dotted)
 
 
 def test_settings_reach_every_kind_of_slot():

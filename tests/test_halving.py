@@ -12,7 +12,7 @@ from sweep_processes import PARAMETERS
 from written_records import curve
 
 import workbench as wb
-from workbench import named
+from workbench import config
 from workbench.analysis.runs import load_all
 from workbench.trials import halving, leaderboard
 from workbench.trials.halving import (
@@ -30,7 +30,7 @@ from workbench.trials.halving import (
 def test_every_combination_is_a_method_of_its_own():
     made = combinations()
     assert len(made) == 2 * 2 * 2 * 3 * 3 - 1
-    described = {repr(named.method("grpo", settings=settings)) for settings in made.values()}
+    described = {repr(config.method("grpo", settings=settings)) for settings in made.values()}
     assert len(described) == len(made)
 
 
@@ -141,7 +141,7 @@ def test_reuse_changes_next_to_nothing_beside_pkpo():
     """What is trained on is the same, also in rounds in which old responses are reused."""
     made = {}
     for label in ("pkpo", "reuse+pkpo"):
-        method = named.method("grpo", settings=combinations()[label])
+        method = config.method("grpo", settings=combinations()[label])
         lab = wb.labs.tiny(pool=8, held_out=0)
         run = wb.Run(lab, method, seed=0, problems_per_round=8, evaluate_every=0)
         for _ in run.rounds(3, progress=False):

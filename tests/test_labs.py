@@ -6,7 +6,8 @@ import pytest
 from conftest import go
 
 import workbench as wb
-from workbench.labs import from_config, shipped
+from workbench.config import recorded_lab as from_config
+from workbench.labs import shipped
 from workbench.policies import Sampling
 from workbench.policies.checks import no_gpu
 from workbench.problems import Pool, Problem, arithmetic

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.config import pool as from_config
 from workbench.datasets import chains
 from workbench.datasets.arithmetic import LEVELS, solution
 from workbench.problems import (
@@ -15,7 +16,6 @@ from workbench.problems import (
     Problem,
     Stream,
     arithmetic,
-    from_config,
     reasoning_gym,
 )
 
@@ -171,7 +171,7 @@ def test_reasoning_gym():
 
 @pytest.mark.parametrize("regime", ["knapsack", "ar3po"])
 def test_a_stream_has_the_classes_of_its_regime_in_their_shares(regime):
-    stream = chains.problems(None, regime=regime)
+    stream = chains.chains(None, regime=regime)
     facts = chains.facts_of("early")
     rates = []
     cursor = 0

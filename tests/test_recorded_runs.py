@@ -105,8 +105,8 @@ def test_a_run_made_again_is_the_same(tmp_path):
     """
     case, record = RECORDED["head_to_head/ar3po/seed-0"]
     arguments = record.manifest["arguments"] | {"evaluate_every": 0}
-    method = wb.named.method(case.values["method"], case.values.get("arguments"))
-    lab = wb.labs.from_config(record.manifest["lab"])
+    method = wb.config.method(case.values["method"], case.values.get("arguments"))
+    lab = wb.config.recorded_lab(record.manifest["lab"])
     again = wb.Run(lab, method, out=tmp_path, **arguments)
     made = list(again.rounds(3, progress=False))
     before = record.rounds.iloc[:3]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import selectors
+from workbench.config import rebuild
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.selectors import (
     All,
@@ -21,7 +22,7 @@ from workbench.selectors import (
     rejection,
 )
 from workbench.slots import Selection, Slot
-from workbench.utils.descriptions import compose, describe, rebuild
+from workbench.utils.descriptions import compose, describe
 
 EVERY = [All(), MaxVariance(2), MaxReward(2), Random(2), Rejection()]
 

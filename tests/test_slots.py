@@ -17,6 +17,7 @@ from workbench.allocators import (
     Staged,
     SuccessRates,
 )
+from workbench.config import rebuild
 from workbench.curricula import ShuffledEpochs
 from workbench.posteriors import RemembersPosteriors
 from workbench.replay import Buffer, CorrectResponses
@@ -24,7 +25,7 @@ from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
 from workbench.selectors import All, MaxVariance
 from workbench.slots import NEEDS, More, PerProblem, Selection, Slot
-from workbench.utils.descriptions import compose, describe, rebuild
+from workbench.utils.descriptions import compose, describe
 
 # Every slot value of the package, with arguments other than its defaults.
 VALUES = {

@@ -566,7 +566,7 @@ def test_the_setting_of_pods_is_one_call(monkeypatch):
     assert lab.max_grad_norm == 0.1
     assert lab.config["load_in_4bit"]
     assert lab.config["lora_rank"] == 64
-    again = wb.labs.from_config(json.loads(json.dumps(lab.config)))
+    again = wb.config.recorded_lab(json.loads(json.dumps(lab.config)))
     assert again.config == lab.config
     assert again.optimizer == lab.optimizer
     assert (again.optimizer_bits, again.warm_up) == (8, 10)

@@ -23,14 +23,16 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench.analysis import comparisons
-from workbench.labs import from_config
+from workbench.config import check_pool as check_config
+from workbench.config import rebuild
+from workbench.config import recorded_lab as from_config
 from workbench.policies import Sampling
-from workbench.problems import check_config, from_file
+from workbench.problems import from_file
 from workbench.records import RecordError
 from workbench.reports import report
 from workbench.reports.configurations import configuration
 from workbench.trials import grids, runner
-from workbench.utils.descriptions import describe, rebuild
+from workbench.utils.descriptions import describe
 from workbench.utils.names import MORE_PAPERS
 from workbench.verifiers import Math
 

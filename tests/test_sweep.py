@@ -23,7 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sweep_processes import PARAMETERS, wait_for, write_grid
 
 import workbench as wb
-from workbench import named
+from workbench import config as named
 from workbench.__main__ import main
 from workbench.trials import grids, runner, sweep
 from workbench.trials.cases import Case, execute, prepare, printed_results

@@ -45,7 +45,7 @@ from workbench.utils.validation import (
 )
 
 if TYPE_CHECKING:
-    from workbench.problems import Problem
+    from workbench.pools import Problem
     from workbench.rollouts import Context, Rollouts
 
 __all__ = [

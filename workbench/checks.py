@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.problems import Problem
+from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
 from workbench.utils.validation import one_of, shown, whole_number

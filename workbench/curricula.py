@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.pools import Pool, PoolExhausted, Problem
 from workbench.posteriors import Posteriors, outcomes_of_round
-from workbench.problems import Pool, PoolExhausted, Problem
 from workbench.slots import Slot
 from workbench.utils.validation import is_number, one_of, positive_number, share, whole_number
 
 if TYPE_CHECKING:
-    from workbench.problems import Stream
+    from workbench.pools import Stream
     from workbench.rollouts import Context, Rollouts
 
 __all__ = ["AdaRft", "Cures", "Greso", "Mapp", "Mopps", "ShuffledEpochs"]

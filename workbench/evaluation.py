@@ -18,7 +18,7 @@ from workbench.verifiers.base import checked_scores
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.problems import Problem
+    from workbench.pools import Problem
 
 
 def evaluate(

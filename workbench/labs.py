@@ -6,11 +6,11 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench import problems as problem_makers
+from workbench.datasets.chains import ERROR_RATES, REGIMES
 from workbench.datasets.rows import check_answers
 from workbench.policies import Policy, Sampling
 from workbench.policies.checks import (
@@ -22,12 +22,15 @@ from workbench.policies.checks import (
     check_template,
     check_vllm,
 )
-from workbench.problems import Pool, Stream
+from workbench.pools import Pool, Stream
+from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
-from workbench.utils.names import BASES_WITH_MISTAKES, OPTIMIZER_BITS, SIZES
-from workbench.utils.names import REGIMES as REGIMES
+from workbench.utils.names import LABS as LABS
+from workbench.utils.names import OPTIMIZER_BITS, SIZES
+from workbench.utils.shipped import shipped
 from workbench.utils.validation import (
+    boolean,
     instance_of,
     is_number,
     one_of,
@@ -36,50 +39,6 @@ from workbench.utils.validation import (
     whole_number,
 )
 from workbench.verifiers import Math, Verifier
-
-TINY_LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
-# The options of `peft.LoraConfig` that a manifest may set.
-LORA_OPTIONS = (
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "target_modules",
-    "exclude_modules",
-    "modules_to_save",
-    "layers_to_transform",
-    "layers_pattern",
-    "rank_pattern",
-    "alpha_pattern",
-    "bias",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "use_rslora",
-    "use_dora",
-)
-
-# The attributes of a lab that its config describes.
-DESCRIBED_PARTS = (
-    "problems",
-    "held_out",
-    "verifier",
-    "make_policy",
-    "sampling",
-    "learning_rate",
-    "optimizer",
-    "max_grad_norm",
-    "samples",
-    "micro_tokens",
-    "optimizer_bits",
-    "warm_up",
-)
-
-
-class _Recipe(dict):
-    """The config of a lab, with the parts of the lab that it describes."""
-
-    def __init__(self, config: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-        super().__init__(config)
-        self.parts = parts
 
 
 @dataclass(frozen=True)
@@ -115,6 +74,9 @@ class Lab:
         Of the moments that AdamW keeps; 8 by bitsandbytes, on an NVIDIA GPU.
     warm_up : int
         Optimizer steps over which the learning rate rises linearly to its value.
+    described : optional
+        The config, and the parts of the lab that it describes. The lab sets it itself, and
+        `dataclasses.replace` hands it on, so that the lab it makes knows what has changed.
     """
 
     name: str
@@ -131,6 +93,7 @@ class Lab:
     config: Mapping[str, Any] | None = None
     optimizer_bits: int = 32
     warm_up: int = 0
+    described: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_pools(self.problems, self.held_out)
@@ -159,19 +122,14 @@ class Lab:
         if self.config is not None and not isinstance(self.config, Mapping):
             raise ValueError(f"config={self.config!r}: a dict is needed, or None")
         _check_optimizer(self.optimizer)
-        object.__setattr__(self, "config", self._config_that_holds())
-
-    def _config_that_holds(self) -> Mapping[str, Any] | None:
-        """The config with the parts it describes; None where `replace` has changed one of them."""
-        if self.config is None:
-            return None
-        parts = {name: getattr(self, name) for name in DESCRIBED_PARTS}
-        if not isinstance(self.config, _Recipe):
-            return _Recipe(self.config, parts)
-        # `dataclasses.replace` hands the config of the first lab to the second one.
-        before = self.config.parts
-        same = all(parts[name] is before[name] or parts[name] == before[name] for name in parts)
-        return self.config if same else None
+        parts = dict(vars(self))
+        for name in ("name", "config", "described"):
+            del parts[name]
+        config, described_parts = self.described or (None, None)
+        if self.config is not None and self.config is config and parts != described_parts:
+            # `dataclasses.replace` has changed a part and handed on the config of the first lab.
+            object.__setattr__(self, "config", None)
+        object.__setattr__(self, "described", (self.config, parts))
 
     def description(self) -> dict[str, Any]:
         """What a manifest says of this lab: its config, or what can be said of an own one.
@@ -186,18 +144,21 @@ class Lab:
             for name, value in self.verifier.config.items():
                 if value is None or isinstance(value, bool | int | float | str):
                     verifier[name] = value
+        numbers = (
+            "learning_rate",
+            "max_grad_norm",
+            "samples",
+            "micro_tokens",
+            "optimizer_bits",
+            "warm_up",
+        )
         return {
             "lab": self.name,
             "own": True,
             "verifier": verifier,
             "sampling": describe(parameters(self.sampling)),
-            "learning_rate": describe(self.learning_rate),
             "optimizer": describe(dict(self.optimizer)),
-            "max_grad_norm": describe(self.max_grad_norm),
-            "samples": describe(self.samples),
-            "micro_tokens": describe(self.micro_tokens),
-            "optimizer_bits": describe(self.optimizer_bits),
-            "warm_up": describe(self.warm_up),
+            **{name: describe(getattr(self, name)) for name in numbers},
         }
 
     def policy(self) -> Policy:
@@ -234,8 +195,7 @@ class Lab:
             return None
         if isinstance(problems, Stream):
             # The manifest says how to make it again, which says more than a digest.
-            named = problems.config.get("family") in problem_makers.FAMILIES
-            if named and self.config is not None:
+            if problems.config.get("family") in FAMILIES and self.config is not None:
                 return None
         return problems.digest
 
@@ -302,7 +262,7 @@ def tiny(
     base: str = "early",
     size: str = "small",
     regime: str = "spread",
-    levels: tuple[int, ...] = TINY_LEVELS,
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8),
     held_out: int = 400,
     samples: int = 24,
     learning_rate: float = 3e-4,
@@ -350,12 +310,25 @@ def tiny(
         it off where the seconds of a round or the price of sampling are to stand for those of a
         large model.
     """
-    _check_tiny(base, size, regime, model)
-    _check_levels(levels)
+    one_of("base", base, (*ERROR_RATES, "clean"))
+    one_of("size", size, SIZES)
+    one_of("regime", regime, REGIMES)
+    if base == "clean" and regime != "spread":
+        raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
+    if model is not None:
+        instance_of("model", model, (str, os.PathLike), "'a/directory', or None for a shipped one")
     whole_number("held_out", held_out, 0)
     whole_number("seed", seed, 0)
     whole_number("threads", threads, 1, 1024)
-    instance_of("share_prefixes", share_prefixes, bool, "True")
+    boolean("share_prefixes", share_prefixes)
+    make = arithmetic if base == "clean" else chains
+    options = {} if base == "clean" else {"regime": regime, "base": base}
+    problems = make(pool, levels=levels, seed=seed, **options)
+    evaluation: Any = None
+    if held_out:
+        # On all levels alike, whatever the training problems are, so that accuracies of different
+        # regimes can be compared. A level named twice counts twice in training only.
+        evaluation = make(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
     config = {
         "lab": "tiny",
         "pool": pool,
@@ -386,16 +359,15 @@ def tiny(
         policy.share_prefixes = share_prefixes
         return policy
 
-    training, evaluation = _tiny_problems(base, regime, pool, held_out, levels, seed)
     return Lab(
         "tiny",
-        training,
+        problems,
         evaluation,
-        Math(boxed=True),
-        make_policy,
-        Sampling(max_new_tokens=64),
-        learning_rate,
-        {"betas": (0.9, 0.95), "weight_decay": 0.0},
+        verifier=Math(boxed=True),
+        make_policy=make_policy,
+        sampling=Sampling(max_new_tokens=64),
+        learning_rate=learning_rate,
+        optimizer={"betas": (0.9, 0.95), "weight_decay": 0.0},
         samples=samples,
         # A round of 32 x 8 in one or two micro-batches: packed rows have no padding to save.
         micro_tokens=8192,
@@ -403,54 +375,12 @@ def tiny(
     )
 
 
-def _check_tiny(base: Any, size: Any, regime: Any, model: Any) -> None:
-    """ValueError unless there is such a model, and such training problems for it."""
-    one_of("base", base, (*BASES_WITH_MISTAKES, "clean"))
-    one_of("size", size, SIZES)
-    one_of("regime", regime, REGIMES)
-    if base == "clean" and regime != "spread":
-        raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
-    if model is not None and not isinstance(model, str | os.PathLike):
-        raise ValueError(
-            f"model={shown(model)}: the path of a directory is needed, or None for a shipped model"
-        )
-
-
-def _tiny_problems(
-    base: str, regime: str, pool: int | None, held_out: int, levels: tuple[int, ...], seed: int
-) -> tuple[Pool | Stream, Pool | None]:
-    """The training and the evaluation problems of the embedded lab.
-
-    The evaluation is on all levels alike, whatever the regime of the training problems is, so that
-    accuracies of different regimes can be compared.
-    """
-    # A level named twice counts twice in training, but not in what is compared.
-    evaluation_levels = sorted(set(levels))
-    if base == "clean":
-        training = problem_makers.arithmetic(pool, levels=levels, seed=seed)
-        if not held_out:
-            return training, None
-        evaluation = problem_makers.arithmetic(
-            held_out, levels=evaluation_levels, seed=seed, split="heldout"
-        )
-    else:
-        training = problem_makers.chains(pool, levels=levels, seed=seed, regime=regime, base=base)
-        if not held_out:
-            return training, None
-        evaluation = problem_makers.chains(
-            held_out, levels=evaluation_levels, seed=seed, split="heldout"
-        )
-    # With a number of problems the functions return a pool, never a stream.
-    assert isinstance(evaluation, Pool)
-    return training, evaluation
-
-
 # Labs on models of one's own
 
 
 @dataclass(frozen=True)
-class TransformersConfig:
-    """The settings of `labs.transformers`, in one place.
+class ModelConfig:
+    """The settings that all labs on a model of one's own share.
 
     Attributes
     ----------
@@ -458,20 +388,56 @@ class TransformersConfig:
         A local directory or a hub name of any causal language model of transformers.
     revision : str, optional
         Commit, tag or branch of a hub model.
+    device : str, optional
+        Default: "cuda" where there is one. "cpu" for Unsloth's CPU backend, which has no vLLM.
+    template : str
+        A pattern around the question with {prompt} in it, or "chat" for the tokenizer's chat
+        template.
+    sampling : Sampling
+    samples : int
+        Responses to each held-out problem in an evaluation.
+    micro_tokens : int
+        Tokens of one micro-batch of an update, see `grpo_step`.
+    """
+
+    model: Any
+    revision: str | None = None
+    device: str | None = None
+    template: str = "{prompt}"
+    sampling: Sampling = Sampling(max_new_tokens=512)
+    samples: int = 8
+    micro_tokens: int = 16_384
+
+    def __post_init__(self) -> None:
+        instance_of("model", self.model, (str, os.PathLike), "'Qwen/Qwen2.5-0.5B-Instruct'")
+        check_model(self.model)
+        instance_of("template", self.template, str, "'{prompt}'")
+        check_template(self.template)
+        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
+
+    def options_of(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """The fields, but for the model, that are arguments of a function or class too."""
+        names = inspect.signature(function).parameters
+        return {
+            name: value for name, value in vars(self).items() if name in names and name != "model"
+        }
+
+
+@dataclass(frozen=True)
+class TransformersConfig(ModelConfig):
+    """The settings of `labs.transformers`, besides those of `ModelConfig`.
+
+    Attributes
+    ----------
     lora : dict, optional
         Keyword arguments of `peft.LoraConfig`, such as
         dict(r=64, lora_alpha=64, target_modules="all-linear"); None trains all parameters.
     dtype : {"float32", "bfloat16", "float16"}
         Of the weights. On a GPU float32 weights compute in bfloat16. Weights in 16 bits are for
         LoRA only, since full training would round small steps away.
-    device : str, optional
-        Default: "cuda" where there is one.
     gradient_checkpointing : bool, optional
         Compute each layer again in the backward pass, in place of keeping what it computed.
         Default: on a GPU.
-    template : str
-        A pattern around the question with {prompt} in it, or "chat" for the tokenizer's chat
-        template.
     engine : {"transformers", "vllm"}
         What samples. vLLM keeps its own copy of the weights, which is synchronised before each
         call.
@@ -483,56 +449,35 @@ class TransformersConfig:
         Whether vLLM gives its memory to the trainer while it does not sample.
     learning_rate : float, optional
         Default: 5e-6 with LoRA (PODS, section 4.1), 1e-6 without.
-    sampling : Sampling
-    samples : int
-        Responses to each held-out problem in an evaluation.
-    micro_tokens : int
-        Tokens of one micro-batch of an update, see `grpo_step`.
     """
 
-    model: Any
-    revision: str | None = None
     lora: Mapping[str, Any] | None = None
     dtype: str = "float32"
-    device: str | None = None
     gradient_checkpointing: bool | None = None
-    template: str = "{prompt}"
     engine: str = "transformers"
     max_length: int | None = None
     gpu_memory_utilization: float = 0.4
     engine_sleeps: bool = False
     learning_rate: float | None = None
-    sampling: Sampling = Sampling(max_new_tokens=512)
-    samples: int = 8
-    micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
-        check_model(self.model)
-        instance_of("template", self.template, str, "'{prompt}'")
-        check_template(self.template)
+        super().__post_init__()
         one_of("dtype", self.dtype, ("float32", "bfloat16", "float16"))
         one_of("engine", self.engine, ("transformers", "vllm"))
-        if self.lora is not None and not isinstance(self.lora, Mapping):
-            raise ValueError(
-                f"lora={shown(self.lora)}: a dict of the arguments of peft.LoraConfig is needed, "
-                "such as dict(r=64, lora_alpha=64, target_modules='all-linear')"
-            )
+        if self.lora is not None:
+            example = "dict(r=64, lora_alpha=64, target_modules='all-linear')"
+            instance_of("lora", self.lora, (dict, Mapping), example)
         check_precision(self.dtype, self.lora)
-        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
         if self.engine == "vllm":
             _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
 
 
 @dataclass(frozen=True)
-class UnslothConfig:
-    """The settings of `labs.unsloth`, in one place.
+class UnslothConfig(ModelConfig):
+    """The settings of `labs.unsloth`, besides those of `ModelConfig`.
 
     Attributes
     ----------
-    model : str or path
-        A local directory or a hub name.
-    revision : str, optional
-        Commit, tag or branch of a hub model.
     lora_rank : int
         Rank and alpha of the adapter on all seven linear projections.
     load_in_4bit : bool
@@ -545,11 +490,6 @@ class UnslothConfig:
         Share of the GPU's memory for the shared weights and vLLM's cache; the trainer has the rest.
     float32_head : bool
         vLLM and the trainer compute their logits in float32, nearer to each other and slower.
-    device : str, optional
-        "cpu" for Unsloth's CPU backend, which has no vLLM.
-    template : str
-        A pattern around the question with {prompt} in it, or "chat" for the tokenizer's chat
-        template.
     learning_rate : float
         PODS, section 4.1.
     betas : (first, second)
@@ -560,38 +500,24 @@ class UnslothConfig:
         Optimizer steps over which the learning rate rises linearly to its value.
     max_grad_norm : float
         The gradient is scaled down to this norm.
-    sampling : Sampling
-    samples : int
-        Responses to each held-out problem in an evaluation.
-    micro_tokens : int
-        Tokens of one micro-batch of an update, see `grpo_step`.
     """
 
-    model: Any
-    revision: str | None = None
+    template: str = "chat"
     lora_rank: int = 64
     load_in_4bit: bool = False
     max_length: int = 1024
     fast_inference: bool = True
     gpu_memory_utilization: float = 0.5
     float32_head: bool = False
-    device: str | None = None
-    template: str = "chat"
     learning_rate: float = 5e-6
     betas: tuple[float, float] = (0.9, 0.999)
     optimizer_bits: int = 32
     warm_up: int = 0
     max_grad_norm: float = 1.0
-    sampling: Sampling = Sampling(max_new_tokens=512)
-    samples: int = 8
-    micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
-        check_model(self.model)
-        instance_of("template", self.template, str, "'{prompt}'")
-        check_template(self.template)
+        super().__post_init__()
         whole_number("lora_rank", self.lora_rank, 1)
-        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
         _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
         one_of("optimizer_bits", self.optimizer_bits, OPTIMIZER_BITS)
         whole_number("warm_up", self.warm_up, 0)
@@ -628,7 +554,7 @@ def transformers(
     verifier : optional
         Default: `Math()`.
     options
-        The fields of `TransformersConfig`.
+        The fields of `TransformersConfig` and of `ModelConfig`.
     """
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
     _check_pools(problems, held_out)
@@ -650,34 +576,24 @@ def transformers(
     def make_policy() -> Policy:
         from workbench.policies.transformers import TransformersPolicy
 
-        return TransformersPolicy.from_pretrained(
-            model,
-            lora=config.lora,
-            dtype=config.dtype,
-            device=device,
-            revision=config.revision,
-            template=config.template,
-            vllm=vllm,
-            gradient_checkpointing=config.gradient_checkpointing,
-        )
+        make = TransformersPolicy.from_pretrained
+        own = {"device": device, "template": config.template, "vllm": vllm}
+        return make(model, **config.options_of(make) | own)
 
-    learning_rate = config.learning_rate
-    if learning_rate is None:
+    options = config.options_of(Lab)
+    if config.learning_rate is None:
         # An adapter has few parameters, which start at zero, and takes larger steps.
-        learning_rate = 5e-6 if config.lora else 1e-6
+        options["learning_rate"] = 5e-6 if config.lora else 1e-6
     return Lab(
         f"transformers:{model}",
         problems,
         held_out,
-        verifier or Math(),
-        make_policy,
-        config.sampling,
-        learning_rate,
+        verifier=verifier or Math(),
+        make_policy=make_policy,
         # With an adapter, learning rate and weight decay are those of PODS, section 4.1.
-        {"weight_decay": 0.1 if config.lora else 0.0},
-        samples=config.samples,
-        micro_tokens=config.micro_tokens,
+        optimizer={"weight_decay": 0.1 if config.lora else 0.0},
         config=_recorded("transformers", config, problems, held_out, verifier),
+        **options,
     )
 
 
@@ -702,7 +618,7 @@ def unsloth(
     verifier : optional
         Default: `Math()`.
     options
-        The fields of `UnslothConfig`.
+        The fields of `UnslothConfig` and of `ModelConfig`.
 
     Notes
     -----
@@ -726,34 +642,19 @@ def unsloth(
     def make_policy() -> Policy:
         from workbench.policies.unsloth import UnslothPolicy
 
-        return UnslothPolicy.from_pretrained(
-            model,
-            lora_rank=config.lora_rank,
-            load_in_4bit=config.load_in_4bit,
-            max_length=config.max_length,
-            fast_inference=config.fast_inference,
-            gpu_memory_utilization=config.gpu_memory_utilization,
-            float32_head=config.float32_head,
-            device=device,
-            revision=config.revision,
-            template=config.template,
-        )
+        make = UnslothPolicy.from_pretrained
+        own = {"device": device, "template": config.template}
+        return make(model, **config.options_of(make) | own)
 
     return Lab(
         f"unsloth:{model}",
         problems,
         held_out,
-        verifier or Math(),
-        make_policy,
-        config.sampling,
-        config.learning_rate,
-        {"weight_decay": 0.1, "betas": tuple(config.betas)},
-        config.max_grad_norm,
-        config.samples,
-        micro_tokens=config.micro_tokens,
-        optimizer_bits=config.optimizer_bits,
-        warm_up=config.warm_up,
+        verifier=verifier or Math(),
+        make_policy=make_policy,
+        optimizer={"weight_decay": 0.1, "betas": tuple(config.betas)},
         config=_recorded("unsloth", config, problems, held_out, verifier),
+        **config.options_of(Lab),
     )
 
 
@@ -816,120 +717,16 @@ def pods_setting_a(
     return unsloth(model, problems, held_out, verifier=verifier, **{**defaults, **options})
 
 
-# Labs from a manifest
-
-
-def from_config(config: Mapping[str, Any]) -> Lab:
-    """The lab that a manifest describes.
-
-    The manifest may come from a stranger. So all of it is checked before any part is made: it can
-    set options of the lab and name known problems, but nothing that would run code.
-
-    Raises
-    ------
-    ValueError
-        For a lab that only the caller's own code can make, and for anything unknown in it.
-    """
-    # `pods_setting_a` is not among them: it is recorded as the lab of `unsloth` that it makes.
-    makers: dict[str, Callable[..., Lab]] = {
-        "tiny": tiny,
-        "transformers": transformers,
-        "unsloth": unsloth,
-    }
-    name = config.get("lab")
-    # A lab of the caller's own says so. Earlier versions recorded its name alone, hence the length.
-    is_own = "own" in config or len(config) == 1
-    if not isinstance(name, str) or name not in makers or is_own:
-        raise ValueError("its problems, verifier or model were made by code of the caller's own")
-    options = {option: value for option, value in config.items() if option != "lab"}
-    if name == "tiny":
-        _check_arguments("lab", tiny, options)
-        return tiny(**{"share_prefixes": False, **options})
-    # Checked as a whole first: making the problems may already read files or call other packages.
-    _check_described_lab(TransformersConfig if name == "transformers" else UnslothConfig, options)
-    options["problems"] = problem_makers.from_config(options["problems"])
-    options["held_out"] = problem_makers.from_config(options["held_out"])
-    sampling = options["sampling"]
-    # JSON has made a list of the tuple.
-    options["sampling"] = Sampling(**{**sampling, "stop": tuple(sampling["stop"])})
-    if options["verifier"] is not None:
-        options["verifier"] = Math(**options["verifier"])
-    return makers[name](**options)
-
-
-def _check_described_lab(kind: Any, options: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a manifest's description of a lab sets known options only."""
-    # Problems and verifier are arguments of the function, besides the fields of its configuration.
-    needed = {"model", "problems", "held_out", "sampling", "verifier"}
-    known = {each.name for each in fields(kind)} | needed
-    if not needed <= options.keys() <= known:
-        names = ", ".join(sorted((needed - options.keys()) | (options.keys() - known)))
-        raise ValueError(f"lab: the options {names} are missing, or unknown to this version")
-    if not isinstance(options["model"], str):
-        raise ValueError(f"model={shown(options['model'])}: a path or a hub name is needed")
-    problem_makers.check_config(options["problems"])
-    problem_makers.check_config(options["held_out"])
-    _check_arguments("sampling", Sampling, options["sampling"])
-    if not isinstance(options["sampling"].get("stop"), list):
-        raise ValueError("sampling: `stop` must be a list")
-    if options["verifier"] is not None:
-        _check_arguments("verifier", Math, options["verifier"])
-    if options.get("lora") is not None:
-        _check_lora(options["lora"])
-
-
-def _check_lora(options: Any) -> None:
-    """Raise ValueError unless a manifest's options of LoRA are among the plain ones.
-
-    `peft.LoraConfig` has further options that name modules to import.
-    """
-    if not isinstance(options, Mapping):
-        raise ValueError(f"lora={shown(options)}: an object is needed, or null")
-    for name in options:
-        one_of("lora", name, LORA_OPTIONS)
-
-
-def _check_arguments(what: str, make: Callable[..., Any], options: Any) -> None:
-    """Raise ValueError unless options are arguments of a function or class, by name."""
-    if not isinstance(options, Mapping):
-        raise ValueError(f"{what}: {shown(options)}; an object is needed")
-    try:
-        inspect.signature(make).bind(**options)
-    except TypeError as error:
-        raise ValueError(f"{what}: {error}") from None
-
-
-def shipped(name: Any) -> Path:
-    """Path of a file that comes with the package.
-
-    It is under `data/` of a checkout, or inside the installed package.
-    """
-    here = Path(__file__).parent
-    for folder in (here.parent / "data", here / "_data"):
-        if (folder / name).exists():
-            return folder / name
-    hint = (
-        " (in a clone, python -m examples.base_model makes it)"
-        if str(name).startswith("models/")
-        else ""
-    )
-    raise FileNotFoundError(
-        f"data/{name} is missing: this is no complete checkout or installation{hint}"
-    )
-
-
 def _recorded(
     lab: str, config: Any, problems: Pool | Stream, held_out: Pool | None, verifier: Any
 ) -> dict[str, Any] | None:
     """How to make the lab again; None where problems or verifier are of the caller's making."""
     pools = [pool for pool in (problems, held_out) if pool is not None]
     # A subclass of `Math` may score otherwise, so only `Math` itself is known.
-    known = all(pool.config.get("family") in problem_makers.FAMILIES for pool in pools)
+    known = all(pool.config.get("family") in FAMILIES for pool in pools)
     if not known or not (verifier is None or type(verifier) is Math):
         return None
     settings = describe(parameters(config))
-    # A path is no JSON, so it is kept as text, as names on the hub are.
-    settings["model"] = str(config.model)
     settings["sampling"] = describe(parameters(config.sampling))
     return {
         "lab": lab,
@@ -954,15 +751,6 @@ def _check_sampler(sampling: Sampling, max_length: Any, gpu_memory_utilization: 
         raise ValueError(
             f"gpu_memory_utilization={shown(gpu_memory_utilization)}: a share of the GPU's memory "
             "above 0 and below 1 is needed"
-        )
-
-
-def _check_levels(levels: Any) -> None:
-    known = isinstance(levels, tuple | list) and levels
-    if not known or any(level not in TINY_LEVELS for level in levels):
-        raise ValueError(
-            f"levels={levels!r}: known levels are {', '.join(map(str, TINY_LEVELS))}, one or "
-            "more of them in a tuple"
         )
 
 

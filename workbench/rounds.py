@@ -23,7 +23,7 @@ from workbench.checks import (
     checked_rows,
     checked_selection,
 )
-from workbench.problems import Problem
+from workbench.pools import Problem
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.slots import More
 from workbench.utils.validation import shown

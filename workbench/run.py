@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench import labs, rewards
+from workbench import config, rewards
 from workbench.checks import checked_problems
 from workbench.evaluation import evaluate
 from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.policies.rescoring import Rescoring
-from workbench.problems import MOST_PROBLEMS, Pool, Problem
+from workbench.pools import MOST_PROBLEMS, Pool, Problem
 from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.environment import changes, commit, hardware, versions
@@ -44,7 +44,7 @@ from workbench.records.trackers import Trackers
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, play
 from workbench.slots import NEEDS
-from workbench.utils.descriptions import describe, differences, rebuild
+from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
 from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.seeding import derive
@@ -215,7 +215,7 @@ class Run:
                 "workbench"
             )
         if lab is None:
-            lab = made_again(labs.from_config, manifest, "lab", path)
+            lab = made_again(config.recorded_lab, manifest, "lab", path)
             if manifest["data"] != lab.digests():
                 raise ValueError(
                     f"{path}: the lab in its manifest has other problems than the run had; they "
@@ -223,7 +223,7 @@ class Run:
                     "Run.resume(path, lab=...)"
                 )
         if method is None:
-            method = made_again(rebuild, manifest, "method", path)
+            method = made_again(config.rebuild, manifest, "method", path)
         return cls(lab, method, out=path, **arguments, trackers=trackers)
 
     @property

@@ -41,7 +41,7 @@ from workbench.utils.validation import whole_number
 
 if TYPE_CHECKING:
     from workbench.policies import Sampling
-    from workbench.problems import Pool, Problem, Stream
+    from workbench.pools import Pool, Problem, Stream
     from workbench.rollouts import Context, Ragged, Rollouts
 
 # What a slot value may need of the trainer that drives it. `Run` provides all of it; TRL and verl

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from workbench.policies import Policy
-    from workbench.problems import Problem
+    from workbench.pools import Problem
     from workbench.rollouts import Context, Rollouts
 
 KINDS = ("last", "epoch", "beta", "fresh", "predictor")

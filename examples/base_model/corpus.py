@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from workbench.datasets import arithmetic, chains
-from workbench.problems import Problem
+from workbench.pools import Problem
 from workbench.utils.seeding import generator
 
 # Levels of the clean corpus, by how often each is drawn.
@@ -44,7 +44,7 @@ class Clean:
         levels = tuple(
             int(level) for level in np.repeat(list(arithmetic.LEVELS), CLEAN_LEVEL_WEIGHTS)
         )
-        stream = arithmetic.problems(levels=levels, split="train")
+        stream = arithmetic.arithmetic(levels=levels, split="train")
         problems, cursor = stream.draw(n, cursor, seed)
         return problems, [arithmetic.solution(problem.prompt) for problem in problems], cursor
 
@@ -60,7 +60,7 @@ class WithMistakes:
         # Keyed by the place in the stream, so that the mistakes of a batch do not
         # depend on what was drawn before.
         rng = generator(seed, "corpus", cursor)
-        problems, cursor = chains.problems(split="train").draw(n, cursor, seed)
+        problems, cursor = chains.chains(split="train").draw(n, cursor, seed)
         return problems, [self._response(problem.prompt, rng) for problem in problems], cursor
 
     def _response(self, prompt: str, rng: np.random.Generator) -> str:

@@ -251,7 +251,7 @@ def make(
 
 def held_out_problems(base: str) -> Pool:
     """The problems that a base model is evaluated on while it is made."""
-    make_problems = arithmetic if base == "clean" else chains.problems
+    make_problems = arithmetic if base == "clean" else chains.chains
     # The corpora draw from the other split, so none of these is ever trained on.
     pool = make_problems(HELD_OUT, split="heldout")
     assert isinstance(pool, Pool)

@@ -59,10 +59,10 @@ def run(
     json: bool,
 ) -> None:
     """Any method in any lab, and its table."""
-    from workbench import named
+    from workbench import config
     from workbench.problems import from_file
 
-    made = named.method(method, pairs(settings))
+    made = config.method(method, pairs(settings))
 
     # The lab: --model and the files become arguments of it, like those that --lab gives.
     name, options = lab_options(lab)
@@ -74,7 +74,7 @@ def run(
     import workbench as wb
 
     started = wb.Run(
-        named.lab(name, options),
+        config.lab(name, options),
         made,
         seed=seed,
         out=out,

@@ -6,14 +6,14 @@ running value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from workbench.problems import MOST_MISSES, MOST_PROBLEMS, SPLITS, Pool, Problem, Stream, split_of
+from workbench.pools import MOST_MISSES, MOST_PROBLEMS, SPLITS, Pool, Problem, Stream, split_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import one_of, whole_number
+from workbench.utils.validation import one_of, shown, whole_number
 
 # level: (operations, largest operand)
 LEVELS = {
@@ -29,18 +29,34 @@ LEVELS = {
 OPENING_PRODUCT = 0.15  # share of the chains of several operations that open with a product
 
 
-def problems(
+def arithmetic(
     n: int | None = None,
     *,
-    levels: Sequence[int] = tuple(LEVELS),
+    levels: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
     seed: int = 0,
     split: str = "train",
 ) -> Pool | Stream:
-    """The pool or stream that `workbench.problems.arithmetic` documents."""
-    levels = tuple(levels)
+    """Integer chains such as "7+5-3=": a `Pool` of n distinct problems, or an endless `Stream`.
+
+    Parameters
+    ----------
+    n : int, optional
+        Problems of the `Pool`; None for a `Stream`.
+    levels : numbers from 1 to 8
+        The levels to draw from, in equal shares; a level named twice has twice the share. A level
+        with fewer distinct problems than its share gives all it has, and the others make up for it.
+    seed : int
+    split : {"train", "heldout"}
+        A problem belongs to one of the two by a hash of its text, so they never overlap, whatever
+        seeds and sizes are.
+
+    Raises
+    ------
+    ValueError
+        For unknown levels, and where all levels together have fewer than n problems.
+    """
+    levels = checked_levels(levels, tuple(LEVELS))
     one_of("split", split, SPLITS)
-    if not levels or not set(levels) <= set(LEVELS):
-        raise ValueError(f"levels={levels}: known levels are {', '.join(map(str, LEVELS))}")
     config = {
         "family": "arithmetic",
         "n": n,
@@ -49,15 +65,21 @@ def problems(
         "split": split,
     }
     if n is None:
-
-        def fresh(rng: np.random.Generator) -> Problem:
-            level = int(rng.choice(levels))
-            return _chain(level, rng)
-
-        return Stream(_of_split(fresh, split), config)
+        return Stream(lambda rng: _of_split(int(rng.choice(levels)), rng, split), config)
     whole_number("n", n, 1, MOST_PROBLEMS)
     # Every answer is a whole number.
     return Pool(_distinct_chains(n, levels, seed, split), config, checked_for="Math")
+
+
+def checked_levels(levels: Iterable[int], known: tuple[int, ...]) -> tuple[int, ...]:
+    """The levels as a tuple; ValueError unless there is one at least, and all of them are known."""
+    chosen = tuple(levels) if isinstance(levels, Iterable) else ()
+    if chosen and all(level in known for level in chosen):
+        return chosen
+    raise ValueError(
+        f"levels={shown(levels)}: known levels are {', '.join(map(str, known))}, one or more of "
+        "them in a tuple"
+    )
 
 
 def solution(prompt: str) -> str:
@@ -85,16 +107,8 @@ def solution(prompt: str) -> str:
 
 def operations_of(prompt: str) -> Iterator[tuple[str, int]]:
     """(sign, operand) of every operand of a prompt; the sign of the first one is "+"."""
-    sign = "+"
-    digits = ""
-    # The sign put at the end brings out the last operand.
-    for character in prompt.rstrip("=") + "+":
-        if character.isdigit():
-            digits += character
-        else:
-            yield sign, int(digits)
-            sign = character
-            digits = ""
+    for sign, digits in re.findall(r"([-+*]?)(\d+)", prompt):
+        yield sign or "+", int(digits)
 
 
 def _chain(level: int, rng: np.random.Generator) -> Problem:
@@ -123,11 +137,17 @@ def _chain(level: int, rng: np.random.Generator) -> Problem:
     return Problem(f"arithmetic/{text}=", f"{text}=", str(value), level)
 
 
+def _of_split(level: int, rng: np.random.Generator, split: str) -> Problem | None:
+    """A chain of the level, or None where it belongs to the other split."""
+    problem = _chain(level, rng)
+    return problem if split_of(problem.prompt) == split else None
+
+
 def _distinct_chains(n: int, levels: Sequence[int], seed: int, split: str) -> Iterable[Problem]:
     """n distinct problems, each level its share; what a small level cannot give, the others do."""
     found: dict[str, Problem] = {}
-    # Each level draws from a generator of its own, so what it draws does
-    # not depend on the other levels.
+    # Each level draws from a generator of its own, so what it draws does not depend on the others.
+    # A level without further chains loses its generator.
     generators = {level: generator(seed, "arithmetic", split, level) for level in levels}
     # Each turn deals what is missing to the levels that still have new chains.
     while len(found) < n:
@@ -140,36 +160,23 @@ def _distinct_chains(n: int, levels: Sequence[int], seed: int, split: str) -> It
         # As equal as they go: the first levels take what is left over.
         shares = np.bincount(np.arange(missing) % len(open_levels), minlength=len(open_levels))
         for level, share in zip(open_levels, shares):
+            goal = len(found) + int(share)
             # A level that was named twice may have run dry earlier in the same turn.
-            if level in generators and not _add_chains(
-                found, int(share), level, generators[level], split
-            ):
-                del generators[level]
+            while len(found) < goal and level in generators:
+                problem = _new_chain(level, generators[level], split, found)
+                if problem is None:
+                    del generators[level]
+                else:
+                    found[problem.id] = problem
     return found.values()
 
 
-def _add_chains(
-    found: dict[str, Problem], share: int, level: int, rng: np.random.Generator, split: str
-) -> bool:
-    """Add `share` new problems of the level; False when the level runs dry before that."""
-    make = _of_split(_chain, split)
-    goal = len(found) + share
-    misses = 0
-    while len(found) < goal and misses < MOST_MISSES:
-        problem = make(level, rng)
-        is_new = problem is not None and problem.id not in found
-        # Draws of the other split and repeats alike. A long row of them means that little is left.
-        misses = 0 if is_new else misses + 1
-        if is_new:
-            found[problem.id] = problem
-    return len(found) == goal
-
-
-def _of_split(make: Callable[..., Problem], split: str) -> Callable[..., Any]:
-    """The same function, with None in place of problems of the other split."""
-
-    def made(*arguments: Any) -> Problem | None:
-        problem = make(*arguments)
-        return problem if split_of(problem.prompt) == split else None
-
-    return made
+def _new_chain(
+    level: int, rng: np.random.Generator, split: str, found: Collection[str]
+) -> Problem | None:
+    """A chain of the level that is not yet found, or None where there seem to be no more."""
+    for _ in range(MOST_MISSES):
+        problem = _of_split(level, rng, split)
+        if problem is not None and problem.id not in found:
+            return problem
+    return None

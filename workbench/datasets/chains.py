@@ -17,6 +17,7 @@ many are out of reach.
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.datasets.arithmetic import operations_of
-from workbench.problems import (
+from workbench.datasets.arithmetic import checked_levels, operations_of
+from workbench.pools import (
     MOST_MISSES,
     MOST_PROBLEMS,
     SPLITS,
@@ -36,7 +37,8 @@ from workbench.problems import (
     split_of,
 )
 from workbench.utils.seeding import generator
-from workbench.utils.validation import one_of, shown, whole_number
+from workbench.utils.shipped import shipped
+from workbench.utils.validation import one_of, whole_number
 
 LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 LARGEST_START = 20
@@ -44,6 +46,8 @@ LARGEST_OPERAND = 9
 # Slips by one or two, and in the tens digit: the mistakes that the corpus has.
 WRONG_BY = (-10, -2, -1, 1, 2, 10)
 PATIENCE = 100  # draws of a level in a row without a new problem, before the next level's turn
+# The basic facts: units digit of the running value, sign (0 for +, 1 for -) and operand.
+FACTS = tuple(itertools.product(range(10), range(2), range(1, 10)))
 
 # Error rates of the facts, a quarter of them each: how far a base model is from solving the task.
 ERROR_RATES = {
@@ -74,15 +78,9 @@ class Facts:
         rng = generator(seed, "facts")
         error_rate = np.zeros((10, 2, 10))
         wrong_by = np.zeros((10, 2, 10), dtype=np.int64)
-        facts = [
-            (units, sign, operand)
-            for units in range(10)
-            for sign in range(2)
-            for operand in range(1, 10)
-        ]
         # Repeated in turn up to 180 rates, which gives each rate a quarter of the facts.
-        dealt = np.resize(np.asarray(rates, dtype=np.float64), len(facts))
-        for fact, rate in zip(facts, rng.permutation(dealt)):
+        dealt = np.resize(np.asarray(rates, dtype=np.float64), len(FACTS))
+        for fact, rate in zip(FACTS, rng.permutation(dealt)):
             error_rate[fact] = rate
             wrong_by[fact] = rng.choice(WRONG_BY)
         return cls(error_rate, wrong_by)
@@ -104,18 +102,10 @@ class Facts:
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(("units", "sign", "operand", "error_rate", "wrong_by"))
-            for units in range(10):
-                for sign in range(2):
-                    for operand in range(1, 10):
-                        fact = units, sign, operand
-                        row = (
-                            units,
-                            "+-"[sign],
-                            operand,
-                            self.error_rate[fact],
-                            self.wrong_by[fact],
-                        )
-                        writer.writerow(row)
+            for fact in FACTS:
+                units, sign, operand = fact
+                rates = self.error_rate[fact], self.wrong_by[fact]
+                writer.writerow((units, "+-"[sign], operand, *rates))
 
     def success_rate(self, prompt: str) -> float:
         """The chance that all steps of a chain come out right when each follows the corpus.
@@ -188,7 +178,7 @@ REGIMES = {
 }
 
 
-def problems(
+def chains(
     n: int | None = None,
     *,
     levels: Sequence[int] = LEVELS,
@@ -197,14 +187,31 @@ def problems(
     regime: str = "spread",
     base: str = "early",
 ) -> Pool | Stream:
-    """The pool or stream that `workbench.problems.chains` documents."""
-    levels = tuple(levels)
+    """Chains of small additions and subtractions for the sharp lab, such as "7+5-3=".
+
+    Parameters
+    ----------
+    n : int, optional
+        Problems of the `Pool`; None for a `Stream` without end.
+    levels : numbers from 1 to 8
+        Numbers of operations, which take turns.
+    seed : int
+    split : {"train", "heldout"}
+        A problem belongs to one of the two by a hash of its text, so they never overlap.
+    regime : {"spread", "knapsack", "ar3po", "mixed"}
+        How hard the problems are for the base model, see `workbench.datasets.chains.REGIMES`.
+    base : {"early", "late"}
+        The base model that `regime` is about.
+
+    Raises
+    ------
+    ValueError
+        For unknown names and levels, and where there are fewer than n such problems.
+    """
+    levels = checked_levels(levels, LEVELS)
     one_of("split", split, SPLITS)
     one_of("regime", regime, REGIMES)
-    if not levels or not set(levels) <= set(LEVELS):
-        raise ValueError(
-            f"levels={shown(levels)}: known levels are {', '.join(map(str, LEVELS))}, one or more"
-        )
+    one_of("base", base, ERROR_RATES)
     config = {
         "family": "chains",
         "n": n,
@@ -214,29 +221,29 @@ def problems(
         "regime": regime,
         "base": base,
     }
-    accepted = _accepted(regime, base)
-    if n is None:
+    classes = _classes(regime, base)
+    if n is not None:
+        whole_number("n", n, 1, MOST_PROBLEMS)
+        found = _distinct(n, levels, split, classes, generator(seed, "chains", split))
+        # Every answer is a whole number.
+        return Pool(found, config, checked_for="Math")
 
-        def fresh(rng: np.random.Generator) -> Problem | None:
-            # A class by its share, then chains until one belongs to it. Drawing the class anew as
-            # well would give most of the stream to the classes that are easy to hit.
-            accept = accepted[int(rng.choice(len(accepted), p=[share for share, _ in accepted]))][1]
-            if len(accepted) == 1:
-                return _drawn(levels, split, accept, rng)
-            for _ in range(MOST_MISSES):
-                problem = _drawn(levels, split, accept, rng)
-                if problem is not None:
-                    return problem
-            raise PoolExhausted(
-                f"regime={regime!r}: levels {levels} have hardly a problem of one of its classes; "
-                "more levels are needed, or another regime"
-            )
+    def fresh(rng: np.random.Generator) -> Problem | None:
+        # A class by its share, then chains until one belongs to it. Drawing the class anew as well
+        # would give most of the stream to the classes that are easy to hit.
+        _, accept = classes[int(rng.choice(len(classes), p=[share for share, _ in classes]))]
+        if len(classes) == 1:
+            return _drawn(levels, split, accept, rng)
+        for _ in range(MOST_MISSES):
+            problem = _drawn(levels, split, accept, rng)
+            if problem is not None:
+                return problem
+        raise PoolExhausted(
+            f"regime={regime!r}: levels {levels} have hardly a problem of one of its classes; "
+            "more levels are needed, or another regime"
+        )
 
-        return Stream(fresh, config)
-    whole_number("n", n, 1, MOST_PROBLEMS)
-    found = _distinct(n, levels, split, accepted, generator(seed, "chains", split))
-    # Every answer is a whole number.
-    return Pool(found, config, checked_for="Math")
+    return Stream(fresh, config)
 
 
 def solution(prompt: str) -> str:
@@ -253,8 +260,6 @@ def solution(prompt: str) -> str:
 
 def facts_of(base: str) -> Facts:
     """The facts that the shipped base model of this name was made from."""
-    from workbench.labs import shipped
-
     one_of("base", base, ERROR_RATES)
     return Facts.read(shipped(f"models/{base}-small/facts.csv"))
 
@@ -262,7 +267,7 @@ def facts_of(base: str) -> Facts:
 Accept = Callable[[str], bool]
 
 
-def _accepted(regime: str, base: str) -> list[tuple[float, Accept]]:
+def _classes(regime: str, base: str) -> list[tuple[float, Accept]]:
     """(share, test of a prompt) of every class of problems in a regime."""
     # A regime without classes takes whatever is drawn, and needs no facts of a base model.
     shares = REGIMES[regime].shares
@@ -280,15 +285,15 @@ def _distinct(
     n: int,
     levels: Sequence[int],
     split: str,
-    accepted: Sequence[tuple[float, Accept]],
+    classes: Sequence[tuple[float, Accept]],
     rng: np.random.Generator,
 ) -> Iterable[Problem]:
     """n different problems, each class its share; the levels take turns."""
     found: dict[str, Problem] = {}
     # Goals add up from class to class, so that rounding loses no problem:
     # shares that add up to 1 end at n.
-    goals = np.round(np.cumsum([share for share, _ in accepted]) * n).astype(int)
-    for goal, (_, accept) in zip(goals, accepted):
+    goals = np.round(np.cumsum([share for share, _ in classes]) * n).astype(int)
+    for goal, (_, accept) in zip(goals, classes):
         misses = 0
         turn = 0
         while len(found) < goal:

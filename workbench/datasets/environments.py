@@ -1,4 +1,4 @@
-"""Environments of the package verifiers as problems, see `workbench.problems.environment`.
+"""Environments of the package verifiers as problems and their verifier.
 
 An environment of this package is a taskset: tasks, each with a prompt and reward functions. What is
 taken here are those of a single turn, whose rewards need nothing but the model's reply. All others
@@ -8,29 +8,100 @@ response.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.policies.checks import check_packages
-from workbench.problems import Problem
+from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
 from workbench.utils.validation import shown, unknown_argument, whole_number
+from workbench.verifiers.environment import TaskRewards
 
 OLDEST = (0, 4)  # the first release whose `verifiers.v1` is all there is
 Pairs = list[tuple[Problem, Any]]
 
 
-def tasks(
+class Environment(NamedTuple):
+    """What `environment` returns: all that a lab needs besides a model.
+
+    Attributes
+    ----------
+    problems : Pool
+    held_out : Pool, optional
+    verifier : Verifier
+    """
+
+    problems: Pool
+    held_out: Pool | None
+    verifier: Any
+
+
+def environment(
+    name: str,
+    n: int | None = None,
+    *,
+    held_out: int = 0,
+    seed: int = 0,
+    right_from: float = 1.0,
+    **options: Any,
+) -> Environment:
+    """A single-turn environment of the package verifiers, as problems and their verifier.
+
+        sums = problems.environment("my-environment", held_out=100)
+        lab = labs.transformers(model, sums.problems, sums.held_out, verifier=sums.verifier)
+
+    Parameters
+    ----------
+    name : str
+        Of an installed environment, or of a module of your own with a `Taskset` in its `__all__`.
+    n : int, optional
+        Problems to train on; None for all that are left. A set without end needs a number.
+    held_out : int
+        Problems to evaluate on, which are not trained on.
+    seed : int
+        Of the draw that divides the tasks. Tasks that are the same in everything count once.
+    right_from : float
+        The reward from which on a response counts as right, for allocators and accuracies. What is
+        trained on is the reward itself: the weighted sum of the environment's functions.
+    options
+        Go to the environment's configuration.
+
+    Returns
+    -------
+    Environment
+        With `problems`, `held_out` (None without held-out problems) and `verifier`.
+
+    Raises
+    ------
+    ImportError
+        Without the package or the environment.
+    ValueError
+        For an environment with tools, a container, a judge or several agents, and for options that
+        it does not have.
+
+    Notes
+    -----
+    Needs the package verifiers, 0.4 or later: pip install 'workbench-rlvr[environments]'. Loading
+    an environment runs its code, and so does scoring, in this process. So no manifest can name one,
+    and `Run.resume` asks for the lab.
+    """
+    training, evaluation = _divided(name, n, held_out, seed, options)
+    # A verifier sees answers alone, so it finds the task of a response by the answer.
+    tasks = {problem.answer: task for problem, task in [*training, *evaluation]}
+    return Environment(
+        Pool(problem for problem, _ in training),
+        Pool(problem for problem, _ in evaluation) if evaluation else None,
+        TaskRewards(tasks, right_from),
+    )
+
+
+def _divided(
     name: str, n: int | None, held_out: int, seed: int, options: Mapping[str, Any]
 ) -> tuple[Pairs, Pairs]:
-    """Problems with their tasks, to train on and to evaluate on.
-
-    The arguments are those of `workbench.problems.environment`.
-    """
+    """Problems with their tasks, to train on and to evaluate on."""
     if n is not None:
         whole_number("n", n, 1)
     whole_number("held_out", held_out, 0)
@@ -61,11 +132,6 @@ def tasks(
             "held out"
         )
     return rest[:n], shuffled[:held_out]
-
-
-def answers_of(pairs: Iterable[tuple[Problem, Any]]) -> dict[str, Any]:
-    """The tasks by the answers of their problems, as `TaskRewards` takes them."""
-    return {problem.answer: task for problem, task in pairs}
 
 
 def _check_package() -> None:
@@ -150,8 +216,7 @@ def _problem(name: str, task: Any) -> Problem:
     # The index is the task's place in the set, and no property of the question.
     content = task.data.model_dump(mode="json", exclude={"idx"}, exclude_defaults=True)
     answer = json.dumps(content, sort_keys=True)
-    digest = hashlib.blake2b(answer.encode(), digest_size=8).hexdigest()
-    return Problem(f"{name}/{digest}", prompt, answer)
+    return Problem(f"{name}/{digest_of(answer)}", prompt, answer)
 
 
 def _prompt(name: str, data: Any) -> str:

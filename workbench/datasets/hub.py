@@ -1,6 +1,6 @@
-r"""Public data sets by short name, at a pinned revision: `rows("gsm8k", "train")`.
+r"""Public data sets by short name, at a pinned revision: `hub("gsm8k", "train")`.
 
-`workbench.problems.hub` makes a pool of them. A data set is an entry of `DATA_SETS`: repository,
+A data set is an entry of `DATA_SETS`: repository,
 commit, splits, and how a row becomes a question and its answer. Ids are hashes of the content,
 never positions. Rows that come twice are one problem. Rows without an answer, and questions of
 mathematics with two different answers, are left out, counted and warned about.
@@ -15,7 +15,6 @@ tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 import warnings
@@ -27,8 +26,9 @@ from typing import Any
 
 from workbench.datasets import programs
 from workbench.datasets.entries import Entry, boxed_answer, level_of, text_of, without_dollars
+from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import shown, whole_number
+from workbench.utils.validation import did_you_mean, is_number, one_of, shown, whole_number
 
 Row = Mapping[str, Any]
 
@@ -67,6 +67,25 @@ FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "cs
 
 
 @dataclass(frozen=True)
+class Reader:
+    """How rows of a form become questions and answers.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Those that `read` needs.
+    read : function
+        Of a row; returns an `Entry`, whose question or answer is empty where the row has none.
+    optional : tuple of str
+        Columns that `read` uses if they are there.
+    """
+
+    columns: tuple[str, ...]
+    read: Callable[[Row], Entry]
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class DataSet:
     """Where a data set is and how it is read.
 
@@ -76,10 +95,7 @@ class DataSet:
         Of the hub.
     revision : str
         A commit.
-    columns : tuple of str
-        Those that `read` needs.
-    read : function
-        Of a row; returns an `Entry`, whose question or answer is empty where the row has none.
+    reader : Reader
     splits : dict
         Our name of a split -> the repository's.
     config : str, optional
@@ -90,8 +106,6 @@ class DataSet:
         Whether problems have one.
     gated : bool
         Whether the hub asks who downloads it.
-    optional : tuple of str
-        Columns that `read` uses if they are there.
     files : str, optional
         Pattern of the files to download, where the repository has much else; "{split}" stands for
         the split.
@@ -104,14 +118,12 @@ class DataSet:
 
     repository: str
     revision: str
-    columns: tuple[str, ...]
-    read: Callable[[Row], Entry]
+    reader: Reader
     splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
     config: str | None = None
     template: str = BOXED
     levels: bool = False
     gated: bool = False
-    optional: tuple[str, ...] = ()
     files: str | None = None
     scripted: bool = False
     verifier: str = "Math"
@@ -120,17 +132,15 @@ class DataSet:
 # How rows are read
 
 
-def _columns(question: str, answer: str, level: str | None = None) -> Callable[[Row], Entry]:
-    """Reads rows whose answer stands in a column of its own."""
+def _columns(question: str, *others: str) -> Reader:
+    """Reads rows whose answer, and perhaps a level, stands in a column of its own."""
 
     def read(row: Row) -> Entry:
-        return Entry(
-            text_of(row[question]),
-            without_dollars(row[answer]),
-            0 if level is None else level_of(row[level]),
-        )
+        answer, *levels = (row[name] for name in others)
+        level = level_of(levels[0]) if levels else 0
+        return Entry(text_of(row[question]), without_dollars(answer), level)
 
-    return read
+    return Reader((question, *others), read)
 
 
 def _gsm8k(row: Row) -> Entry:
@@ -179,46 +189,29 @@ def _gpqa(row: Row) -> Entry:
     return Entry("\n".join([question, *lines]), LETTERS[list(order).index(0)])
 
 
-TEST = {"test": "test"}
 TRAIN = {"train": "train"}
 TRAIN_AND_TEST = {"train": "train", "test": "test"}
+GSM8K = Reader(("question", "answer"), _gsm8k)
+SOLVED = Reader(("problem", "solution"), _solved, ("level",))
+DAPO = Reader(("prompt", "reward_model"), _dapo)
+OLYMPIAD = Reader(("question", "final_answer"), _olympiad, ("context",))
+MULTIPLE_CHOICE = Reader(GPQA, _gpqa)
+MBPP = Reader(("text", "test_list"), programs.mbpp, ("test_setup_code", "code"))
+MBPP_PLUS = Reader(("prompt", "test_list", "test"), programs.mbpp_plus, ("test_imports", "code"))
+HUMAN_EVAL = Reader(("prompt", "test", "entry_point"), programs.human_eval, ("canonical_solution",))
+APPS = Reader(
+    ("question", "input_output"), programs.apps, ("starter_code", "solutions", "difficulty")
+)
+CODE_CONTESTS = Reader(
+    ("description", "public_tests", "private_tests"),
+    programs.code_contests,
+    ("generated_tests", "solutions"),
+)
 
 
-# Forms that several data sets of programs share
-
-
-def _code(
-    repository: str,
-    revision: str,
-    columns: tuple[str, ...],
-    read: Callable[[Row], Entry],
-    **options: Any,
-) -> DataSet:
+def _code(repository: str, revision: str, reader: Reader, **options: Any) -> DataSet:
     """Problems whose answers are tests."""
-    return DataSet(repository, revision, columns, read, template=CODE, verifier="Code", **options)
-
-
-def _human_eval(repository: str, revision: str) -> DataSet:
-    """HumanEval, or a set of its form."""
-    columns = ("prompt", "test", "entry_point")
-    return _code(
-        repository, revision, columns, programs.human_eval, optional=("canonical_solution",)
-    )
-
-
-def _apps(repository: str, revision: str, files: str) -> DataSet:
-    """APPS, or a set of its form."""
-    return _code(
-        repository,
-        revision,
-        ("question", "input_output"),
-        programs.apps,
-        splits=TRAIN_AND_TEST,
-        levels=True,
-        optional=("starter_code", "solutions", "difficulty"),
-        files=files,
-        scripted=True,
-    )
+    return DataSet(repository, revision, reader, template=CODE, verifier="Code", **options)
 
 
 DATA_SETS = {
@@ -226,8 +219,7 @@ DATA_SETS = {
     "gsm8k": DataSet(
         "openai/gsm8k",
         "740312add88f781978c0658806c59bc2815b9866",
-        ("question", "answer"),
-        _gsm8k,
+        GSM8K,
         TRAIN_AND_TEST,
         "main",
     ),
@@ -235,8 +227,7 @@ DATA_SETS = {
     "math": DataSet(
         "DigitalLearningGmbH/MATH-lighteval",
         "0530c78699ea5e8eb5530600900e1f328b48acad",
-        ("problem", "solution", "level"),
-        _solved,
+        SOLVED,
         TRAIN_AND_TEST,
         "default",
         levels=True,
@@ -244,7 +235,6 @@ DATA_SETS = {
     "math-500": DataSet(
         "HuggingFaceH4/MATH-500",
         "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
-        ("problem", "answer", "level"),
         _columns("problem", "answer", "level"),
         levels=True,
     ),
@@ -252,16 +242,14 @@ DATA_SETS = {
     "dapo-math-17k": DataSet(
         "BytedTsinghua-SIA/DAPO-Math-17k",
         "65877096c24ffa7abc4e4fa5edb95cf3413a5674",
-        ("prompt", "reward_model"),
-        _dapo,
+        DAPO,
         TRAIN,
     ),
     # the English ones, deduplicated by the authors of Open-R1: AR3PO's training set has 14k of them
     "dapo-math-17k-en": DataSet(
         "open-r1/DAPO-Math-17k-Processed",
         "31dd309567e3da778038cc87d868b6097a3ccf68",
-        ("prompt", "reward_model"),
-        _dapo,
+        DAPO,
         TRAIN,
         "en",
     ),
@@ -269,25 +257,21 @@ DATA_SETS = {
     "aime24": DataSet(
         "math-ai/aime24",
         "83a7f387baaa524a8bda0022eac0541582297103",
-        ("problem", "solution"),
-        _solved,
+        SOLVED,
     ),
     "aime25": DataSet(
         "math-ai/aime25",
         "563bb8404243c5f09de6ec262f2db674fe5bce9b",
-        ("problem", "answer"),
         _columns("problem", "answer"),
     ),
     "amc23": DataSet(
         "math-ai/amc23",
         "80815d37005feb82cd7f8fbc6901d5d3eff43057",
-        ("question", "answer"),
         _columns("question", "answer"),
     ),
     "minerva": DataSet(
         "math-ai/minervamath",
         "ee46ddc498933b1977577953250ca5c66be64f96",
-        ("question", "answer"),
         _columns("question", "answer"),
     ),
     # open-ended, text only, English, competitions: 674 rows, an evaluation set whose only split is
@@ -295,19 +279,16 @@ DATA_SETS = {
     "olympiadbench": DataSet(
         "Hothan/OlympiadBench",
         "91184b52131e7fc9455fef848035173aea8cc01a",
-        ("question", "final_answer"),
-        _olympiad,
+        OLYMPIAD,
         {"test": "train"},
         "OE_TO_maths_en_COMP",
-        optional=("context",),
         files="OlympiadBench/OE_TO_maths_en_COMP/*",
     ),
     # the 198 rows of GPQA Diamond
     "gpqa": DataSet(
         "Idavidrein/gpqa",
         "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
-        GPQA,
-        _gpqa,
+        MULTIPLE_CHOICE,
         {"test": "train"},
         "gpqa_diamond",
         CHOICE,
@@ -319,7 +300,6 @@ DATA_SETS = {
     "openr1-math": DataSet(
         "open-r1/OpenR1-Math-220k",
         "e4e141ec9dea9f8326f4d347be56105859b2bd68",
-        ("problem", "answer"),
         _columns("problem", "answer"),
         TRAIN,
         "default",
@@ -329,7 +309,6 @@ DATA_SETS = {
     "deepscaler": DataSet(
         "agentica-org/DeepScaleR-Preview-Dataset",
         "b6ae8c60f5c1f2b594e2140b91c49c9ad0949e29",
-        ("problem", "answer"),
         _columns("problem", "answer"),
         TRAIN,
     ),
@@ -338,41 +317,51 @@ DATA_SETS = {
     "mbpp": _code(
         "google-research-datasets/mbpp",
         "4bb6404fdc6cacfda99d4ac4205087b89d32030c",
-        ("text", "test_list"),
-        programs.mbpp,
+        MBPP,
         splits=TRAIN_AND_TEST,
         config="full",
-        optional=("test_setup_code", "code"),
     ),
     # 378 rows
-    "mbpp+": _code(
-        "evalplus/mbppplus",
-        "b2d74c91837c3f2a20c1299ae98133cbe7cfa077",
-        ("prompt", "test_list", "test"),
-        programs.mbpp_plus,
-        optional=("test_imports", "code"),
-    ),
+    "mbpp+": _code("evalplus/mbppplus", "b2d74c91837c3f2a20c1299ae98133cbe7cfa077", MBPP_PLUS),
     # 164 and 164 rows
-    "humaneval": _human_eval("openai/openai_humaneval", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544"),
-    "humaneval+": _human_eval("evalplus/humanevalplus", "d32357cf319e50e9c8d8dab5ea876c72b0fd321b"),
+    "humaneval": _code(
+        "openai/openai_humaneval", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544", HUMAN_EVAL
+    ),
+    "humaneval+": _code(
+        "evalplus/humanevalplus", "d32357cf319e50e9c8d8dab5ea876c72b0fd321b", HUMAN_EVAL
+    ),
     # 5,000 + 5,000 rows; levels 1 to 3 are introductory, interview and competition
-    "apps": _apps("codeparrot/apps", "21e74ddf8de1a21436da12e3e653065c5213e9d1", "{split}.jsonl"),
+    "apps": _code(
+        "codeparrot/apps",
+        "21e74ddf8de1a21436da12e3e653065c5213e9d1",
+        APPS,
+        splits=TRAIN_AND_TEST,
+        levels=True,
+        files="{split}.jsonl",
+        scripted=True,
+    ),
     # 25,443 + 1,000 rows, 2.4 GB; levels 1 to 5 are easy to very hard
-    "taco": _apps("BAAI/TACO", "d593ed0a2becbbc952230bb89be09189bf1056dc", "ALL/{split}-*"),
+    "taco": _code(
+        "BAAI/TACO",
+        "d593ed0a2becbbc952230bb89be09189bf1056dc",
+        APPS,
+        splits=TRAIN_AND_TEST,
+        levels=True,
+        files="ALL/{split}-*",
+        scripted=True,
+    ),
     # 13,328 + 117 + 165 rows, several GB because of the solutions that come along
     "code-contests": _code(
         "deepmind/code_contests",
         "802411c3010cb00d1b05bad57ca77365a3c699d6",
-        ("description", "public_tests", "private_tests"),
-        programs.code_contests,
+        CODE_CONTESTS,
         splits={"train": "train", "valid": "valid", "test": "test"},
-        optional=("generated_tests", "solutions"),
         files="data/{split}-*",
     ),
 }
 
 
-def rows(
+def hub(
     name: str,
     split: str = "train",
     n: int | None = None,
@@ -383,10 +372,44 @@ def rows(
     path: Any = None,
     revision: str | None = None,
     verifier: Any = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Problems as dictionaries with id, prompt, answer and level, and a configuration to record.
+) -> Pool:
+    """A `Pool` of a public data set, such as "gsm8k", "math", "math-500", "aime24" or "gpqa".
 
-    The arguments are those of `workbench.problems.hub`.
+    Parameters
+    ----------
+    name : str
+        In any case; `workbench.datasets.hub.DATA_SETS` lists them.
+    split : str
+        "train" or "test", as the set has it.
+    n : int, optional
+        Size of a subset drawn by `seed`; None for all problems.
+    seed : int
+    template : str, optional
+        Text with {prompt} where the question goes, such as `BOXED`, the default, `TAGS` or, the
+        default of "gpqa", `CHOICE` of `workbench.datasets.hub`; "{prompt}" for the bare question.
+    levels : numbers, optional
+        Keep these levels (MATH has 1 to 5; 0 is unknown).
+    path : path, optional
+        A local file (JSONL, JSON, parquet, CSV) or directory with the same columns, in place of the
+        hub.
+    revision : str, optional
+        Another commit, tag or branch than the pinned commit.
+    verifier : Verifier, optional
+        Leave out problems whose gold answer, in a box, it does not score 1. A few answers of the
+        larger sets cannot be read as mathematics and would end a run when they are drawn.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, split, revision or level, and for missing columns.
+    ConnectionError
+        When the data is not on this machine, with the command that fetches it.
+    PermissionError
+        For a data set that asks for consent first.
+
+    Notes
+    -----
+    Needs the package `datasets`.
     """
     key = str(name).lower().replace("_", "-")
     _check(key, name, split, n, template, levels, revision)
@@ -402,12 +425,12 @@ def rows(
         found = {id: each for id, each in found.items() if each.level in levels}
     if verifier is not None:
         size = len(found)
-        found = _verified(key, found, verifier)
+        found = {id: each for id, each in found.items() if _holds(key, each, verifier)}
         left_out["gold answer not verified"] = size - len(found)
     reasons = {reason: count for reason, count in left_out.items() if count}
     if reasons:
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        warnings.warn(f"{key}: rows left out: {told}", stacklevel=3)
+        warnings.warn(f"{key}: rows left out: {told}", stacklevel=2)
 
     found = _subset(key, split, found, n, seed)
     config = {
@@ -423,18 +446,12 @@ def rows(
     if path is not None:
         config["path"] = str(path)
     else:
-        config["repository"] = entry.repository
-        config["revision"] = revision
+        config |= {"repository": entry.repository, "revision": revision}
     problems = [
-        {
-            "id": id,
-            "prompt": template.replace("{prompt}", each.question),
-            "answer": each.answer,
-            "level": each.level,
-        }
+        Problem(id, template.replace("{prompt}", each.question), each.answer, each.level)
         for id, each in found.items()
     ]
-    return problems, config
+    return Pool(problems, config, None if verifier is None else type(verifier).__name__)
 
 
 def _used_columns(key: str, there: Sequence[str], place: Any) -> list[str]:
@@ -442,11 +459,11 @@ def _used_columns(key: str, there: Sequence[str], place: Any) -> list[str]:
 
     Nothing else is read, since reasoning and metadata may be most of the bytes.
     """
-    entry = DATA_SETS[key]
-    missing = [column for column in entry.columns if column not in there]
+    reader = DATA_SETS[key].reader
+    missing = [column for column in reader.columns if column not in there]
     if missing:
         raise ValueError(f"{key}: column {missing[0]!r} is missing; {place} has {', '.join(there)}")
-    return [column for column in entry.columns + entry.optional if column in there]
+    return [column for column in reader.columns + reader.optional if column in there]
 
 
 def command(name: str, revision: str | None = None) -> str:
@@ -460,18 +477,14 @@ def command(name: str, revision: str | None = None) -> str:
 
 
 def _check(
-    key: str,
-    name: Any,
-    split: Any,
-    n: Any,
-    template: Any,
-    levels: Any,
-    revision: Any,
+    key: str, name: Any, split: Any, n: Any, template: Any, levels: Any, revision: Any
 ) -> None:
     if key not in DATA_SETS:
-        raise ValueError(f"name={name!r}: no such data set; there are {', '.join(DATA_SETS)}")
-    if split not in DATA_SETS[key].splits:
-        raise ValueError(f"split={split!r}: {key} has {', '.join(DATA_SETS[key].splits)}")
+        raise ValueError(
+            f"name={name!r}: no such data set; there are {', '.join(DATA_SETS)}"
+            f"{did_you_mean(key, DATA_SETS)}"
+        )
+    one_of("split", split, DATA_SETS[key].splits)
     if n is not None:
         whole_number("n", n, 1)
     if template is not None and (not isinstance(template, str) or "{prompt}" not in template):
@@ -482,15 +495,18 @@ def _check(
     if levels is not None and not DATA_SETS[key].levels:
         with_levels = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)
         raise ValueError(
-            f"levels={levels!r}: problems of {key} have no levels; those of {with_levels} have"
+            f"levels={shown(levels)}: problems of {key} have no levels; those of {with_levels} have"
         )
-    if levels is not None and (isinstance(levels, int | str) or not set(levels) <= set(range(6))):
+    if levels is not None and (
+        not isinstance(levels, list | tuple | set | range)
+        or not all(is_number(level) and level in range(6) for level in levels)
+    ):
         raise ValueError(
-            f"levels={levels!r}: several of 1 to 5, and 0 for unknown, are needed, such as "
+            f"levels={shown(levels)}: several of 1 to 5, and 0 for unknown, are needed, such as "
             "(3, 4, 5)"
         )
     if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
-        raise ValueError(f"revision={revision!r}: a commit, tag or branch is needed")
+        raise ValueError(f"revision={shown(revision)}: a commit, tag or branch is needed")
 
 
 # From rows to problems
@@ -500,7 +516,7 @@ def _distinct(key: str, table: Any) -> tuple[dict[str, Entry], Counter]:
     """Different problems by id, in the order of the table, and how many rows were left out for
     which reason.
     """
-    read = DATA_SETS[key].read
+    read = DATA_SETS[key].reader.read
     found: dict[str, Entry] = {}
     answers: dict[str, set[str]] = {}
     left_out: Counter = Counter()
@@ -510,8 +526,7 @@ def _distinct(key: str, table: Any) -> tuple[dict[str, Entry], Counter]:
             left_out["without question or answer"] += 1
             continue
         # The question alone makes the id, so that rows which disagree on its answer come together.
-        digest = hashlib.blake2b(entry.question.encode(), digest_size=8).hexdigest()
-        id = f"{key}/{digest}"
+        id = f"{key}/{digest_of(entry.question)}"
         found.setdefault(id, entry)
         answers.setdefault(id, set()).add(entry.answer)
     if DATA_SETS[key].verifier != "Code":
@@ -530,24 +545,18 @@ def _rows(table: Any) -> Iterator[dict[str, Any]]:
             yield dict(zip(batch, values))
 
 
-def _verified(key: str, found: dict[str, Entry], verifier: Any) -> dict[str, Entry]:
-    """Those whose own right response scores 1. Tests without a known solution are kept.
-
-    One at a time, since a gold answer that cannot be read raises.
-    """
-
-    def holds(entry: Entry) -> bool:
-        response = entry.response
-        if response is None:
-            if DATA_SETS[key].verifier == "Code":
-                return True
-            response = f"\\boxed{{{entry.answer}}}"
-        try:
-            return verifier.score([response], [entry.answer]).reward[0] == 1.0
-        except ValueError:
-            return False
-
-    return {id: entry for id, entry in found.items() if holds(entry)}
+def _holds(key: str, entry: Entry, verifier: Any) -> bool:
+    """Whether the right response of an entry scores 1. Tests without a known solution pass."""
+    response = entry.response
+    if response is None:
+        if DATA_SETS[key].verifier == "Code":
+            return True
+        response = f"\\boxed{{{entry.answer}}}"
+    # Asked for one at a time, since a gold answer that cannot be read raises.
+    try:
+        return bool(verifier.score([response], [entry.answer]).reward[0] == 1.0)
+    except ValueError:
+        return False
 
 
 def _subset(

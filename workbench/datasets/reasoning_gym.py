@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
-from workbench.problems import MOST_PROBLEMS, SPLITS, Pool, Problem, split_of
-from workbench.utils.validation import one_of, whole_number
+from workbench.policies.checks import check_packages
+from workbench.pools import MOST_PROBLEMS, SPLITS, Pool, Problem, digest_of, split_of
+from workbench.utils.validation import instance_of, one_of, whole_number
 
 
-def problems(name: str, n: int, *, seed: int, split: str, instruction: str, **options: Any) -> Pool:
-    """The pool that `workbench.problems.reasoning_gym` documents."""
+def reasoning_gym(
+    name: str,
+    n: int = 500,
+    *,
+    seed: int = 0,
+    split: str = "train",
+    instruction: str = "\nGive the final answer in \\boxed{{}}.",
+    **options: Any,
+) -> Pool:
+    """A `Pool` of n problems of a reasoning-gym task, such as "chain_sum" or "gsm_symbolic".
+
+    Parameters
+    ----------
+    name : str
+        Name of the task, as in reasoning-gym.
+    n, seed, split
+        As in `arithmetic`.
+    instruction : str
+        What is added to each question; {{ and }} stand for braces.
+    options
+        Go to the task's configuration.
+
+    Notes
+    -----
+    Gold answers are the stored ones and are compared by the lab's verifier. The task's own scorer
+    is never called, since some of them evaluate what a model wrote.
+    """
     whole_number("n", n, 1, MOST_PROBLEMS)
     one_of("split", split, SPLITS)
-    gym = _imported()
+    instance_of("instruction", instruction, str, "'\\nGive the answer alone.'")
+    check_packages("reasoning_gym")
+    import reasoning_gym as gym
+
     # Enough draws for n problems of the split, which has four fifths or one fifth of all.
     size = 20 + n * (3 if split == "train" else 10)
     try:
         items = gym.create_dataset(name, size=size, seed=seed, **options)
     except ValueError as error:
         raise ValueError(f"name={name!r}, options={options}: reasoning-gym says: {error}") from None
+    # Not by `format`: a stranger's instruction could ask it for a text of any length.
+    ending = instruction.replace("{{", "{").replace("}}", "}")
     found: dict[str, Problem] = {}
     for item in items:
         question = item["question"]
         # Neither the split nor the id depends on the instruction, so its wording can be changed.
-        if len(found) < n and split_of(question) == split:
-            digest = hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
-            key = f"{name}/{digest}"
-            prompt = question + instruction.format()
-            found.setdefault(key, Problem(key, prompt, str(item["answer"]), 0))
+        if split_of(question) == split:
+            key = f"{name}/{digest_of(question)}"
+            found.setdefault(key, Problem(key, question + ending, str(item["answer"]), 0))
+        if len(found) == n:
+            break
     if len(found) < n:
         raise ValueError(
             f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws"
@@ -43,13 +73,3 @@ def problems(name: str, n: int, *, seed: int, split: str, instruction: str, **op
         **options,
     }
     return Pool(found.values(), config)
-
-
-def _imported() -> Any:
-    try:
-        import reasoning_gym
-    except ImportError:
-        raise ImportError(
-            "reasoning_gym problems need a package: pip install reasoning-gym"
-        ) from None
-    return reasoning_gym

@@ -1,28 +1,29 @@
 """Problems of your own: from rows in memory, or from a JSONL, JSON, CSV or parquet file.
 
-`workbench.problems.from_rows` and `from_file` make a pool of them. All rows are checked before any
-model is loaded: a training run that meets an unusable row after an hour would end there.
+All rows are checked before any model is loaded: a training run that meets an unusable row after an
+hour would end there.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.policies.checks import check_model, lost_characters, offline_hint
-from workbench.problems import Pool, Problem
+from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown
+from workbench.verifiers import Choice, Math
 
 Row = Mapping[str, Any]
 
 REPEATED = ("refuse", "drop")
+KINDS = (".jsonl", ".json", ".csv", ".parquet")
 
 
-def problems(
+def from_rows(
     rows: Iterable[Row],
     *,
     prompt: str = "prompt",
@@ -32,197 +33,87 @@ def problems(
     repeated: str = "refuse",
     verifier: Any = None,
     tokenizer: Any = None,
-    source: str = "rows",
-) -> list[Problem]:
-    """Checked problems, in the order of the rows.
+) -> Pool:
+    r"""A `Pool` of your own problems, all of them checked.
 
-    The arguments are those of `workbench.problems.from_rows`; `source` is the name of the data in
-    messages.
+    Parameters
+    ----------
+    rows : iterable of dicts
+        One for each problem.
+    prompt, answer : str
+        Names of the columns with the question and with the gold answer, a text or a number.
+    level : str, optional
+        Name of a column with the difficulty, a whole number.
+    template : str
+        A text with {prompt} where the question goes.
+    repeated : {"refuse", "drop"}
+        What happens to a problem that occurs more than once with the same answer. Different answers
+        to one question are always refused.
+    verifier : optional
+        The verifier of the lab: every answer must be one that it can use. Default: `Math()`, as in
+        the labs.
+    tokenizer : path, name or tokenizer, optional
+        That of the model: every prompt must be one that it can express. Default: prompts are not
+        checked.
+
+    Raises
+    ------
+    ValueError
+        For missing columns, blank prompts, answers that the verifier cannot use, repeated problems
+        and prompts that the tokenizer cannot express. The message names the first such row.
+
+    Examples
+    --------
+    >>> pool = from_rows([{"prompt": "1+1=", "answer": 2}, {"prompt": "2+2=", "answer": 4}])
+    >>> pool[1].answer
+    '4'
     """
-    one_of("repeated", repeated, REPEATED)
-    if not isinstance(template, str) or "{prompt}" not in template:
-        raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
-    # From cheap checks to dear ones. Repeats go before the verifier reads every answer.
-    rows = _checked_rows(rows, source)
-    _check_columns(rows, [name for name in (prompt, answer, level) if name is not None], source)
-
-    made = [
-        _problem(row, number, prompt, answer, level, template, source)
-        for number, row in enumerate(rows)
-    ]
-    made = _distinct(made, repeated, source)
-    _check_answers(made, verifier, source)
-    if tokenizer is not None:
-        _check_prompts(made, tokenizer, source)
-    return made
+    columns = {"prompt": prompt, "answer": answer, "level": level}
+    # Without a configuration: a manifest cannot make the caller's rows again.
+    return _pool(rows, "rows", columns, template, repeated, verifier, tokenizer)
 
 
-def read(path: Any) -> list[dict[str, Any]]:
-    """The rows of a file, each a dict from column to value."""
-    path = Path(path)
-    readers: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
-        ".jsonl": _read_jsonl,
-        ".json": _read_json,
-        ".csv": _read_csv,
-        ".parquet": _read_parquet,
-    }
-    if path.suffix not in readers:
-        raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(readers)} is needed")
-    if not path.is_file():
-        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
-    return readers[path.suffix](path)
+def from_file(
+    path: Any,
+    *,
+    prompt: str = "prompt",
+    answer: str = "answer",
+    level: str | None = None,
+    template: str = "{prompt}",
+    repeated: str = "refuse",
+    verifier: Any = None,
+    tokenizer: Any = None,
+) -> Pool:
+    """A `Pool` of the problems in a file, all of them checked.
 
+    Parameters
+    ----------
+    path : path
+        A file that ends in .jsonl (an object on each line), .json (a list of objects), .csv (with a
+        line of names) or .parquet.
+    prompt, answer, level, template, repeated, verifier, tokenizer
+        As in `from_rows`.
 
-def _read_jsonl(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                raise ValueError(f"{path}: line {number} is no JSON ({error})") from None
-    return rows
-
-
-def _read_json(path: Path) -> list[dict[str, Any]]:
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: it is no JSON ({error})") from None
-    if not isinstance(rows, list):
-        raise ValueError(f"{path}: a list of objects is needed; JSON lines belong in a .jsonl file")
-    return rows
-
-
-def _read_csv(path: Path) -> list[dict[str, Any]]:
-    # Everything stays text: "007" and "1e3" are answers as they stand there.
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(path).to_pylist()
-
-
-# Checks
-
-
-def _checked_rows(rows: Any, source: str) -> list[Row]:
-    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
-        raise ValueError(
-            f"{source}={shown(rows)}: a list of dicts is needed, such as "
-            "[{'prompt': '1+1=', 'answer': '2'}]"
-        )
-    rows = list(rows)
-    if not rows:
-        raise ValueError(f"{source}: there are no rows; at least one is needed")
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise ValueError(f"{source}: row {number} is {shown(row)}; a dict is needed")
-    return rows
-
-
-def _check_columns(rows: Sequence[Row], wanted: Sequence[str], source: str) -> None:
-    for number, row in enumerate(rows):
-        for column in wanted:
-            if column not in row:
-                there = [str(name) for name in row]
-                raise ValueError(
-                    f"{source}: row {number} has no column {column!r}; there are "
-                    f"{', '.join(there)}{did_you_mean(column, there)}"
-                )
-
-
-def _problem(
-    row: Row,
-    number: int,
-    prompt: str,
-    answer: str,
-    level: str | None,
-    template: str,
-    source: str,
-) -> Problem:
-    question = row[prompt]
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(
-            f"{source}: the {prompt} of row {number} is {shown(question)}; a text that is not "
-            "blank is needed"
-        )
-    text = template.replace("{prompt}", question)
-    difficulty = 0 if level is None else _level(row[level], level, number, source)
-    return Problem(_id(text), text, _answer(row[answer], answer, number, source), difficulty)
-
-
-def _answer(value: Any, column: str, number: int, source: str) -> str:
-    """The gold answer as a text; numbers are taken as they are written."""
-    # A bool is no number here, and neither is NaN: both are refused below.
-    if is_number(value):
-        value = str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(
-            f"{source}: the {column} of row {number} is {shown(value)}; a text that is not blank, "
-            "or a number, is needed"
-        )
-    return value.strip()
-
-
-def _level(value: Any, column: str, number: int, source: str) -> int:
-    text = str(value)
-    if isinstance(value, bool) or not text.isdecimal():
-        raise ValueError(
-            f"{source}: the {column} of row {number} is {shown(value)}; a whole number of at "
-            "least 0 is needed"
-        )
-    return int(text)
-
-
-def _id(prompt: str) -> str:
-    # By content and not by position, so that a history survives new rows and another order.
-    return "own/" + hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
-
-
-def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Problem]:
-    """The problems without repeats; ValueError for repeats that are refused or contradict."""
-    rows_of: dict[str, list[int]] = {}
-    for number, problem in enumerate(made):
-        rows_of.setdefault(problem.id, []).append(number)
-    several = {id: rows for id, rows in rows_of.items() if len(rows) > 1}
-    for rows in several.values():
-        answers = sorted({made[row].answer for row in rows})
-        if len(answers) > 1:
-            raise ValueError(
-                f"{source}: rows {_listed(rows)} ask the same and have different answers, "
-                f"{_listed(map(repr, answers))}; keep one of them"
-            )
-    if several and repeated == "refuse":
-        first = next(iter(several.values()))
-        raise ValueError(
-            f"{source}: {len(several)} problems occur more than once, the first in rows "
-            f"{_listed(first)}; leave them out, or pass repeated='drop'"
-        )
-    return [made[rows[0]] for rows in rows_of.values()]
-
-
-def _check_answers(made: Sequence[Problem], verifier: Any, source: str) -> None:
-    """Raise ValueError unless the verifier can use every gold answer of the rows."""
-    from workbench.verifiers import Math
-
+    Raises
+    ------
+    ValueError
+        As `from_rows`, and for a file of another kind.
+    FileNotFoundError
+        When there is no such file.
+    """
+    columns = {"prompt": prompt, "answer": answer, "level": level}
+    pool = _pool(_read(path), str(path), columns, template, repeated, verifier, tokenizer)
+    # A verifier of your own is nothing that a manifest can make again. The tokenizer only checks
+    # the prompts, so the pool is the same without it.
     if verifier is None:
-        with Math() as judge:
-            _check_answers(made, judge, source)
-        return
-    unusable = _unusable(made, verifier)
-    if unusable:
-        first = unusable[0]
-        raise ValueError(
-            f"{source}: {type(verifier).__name__} cannot use {len(unusable)} of the {len(made)} "
-            f"answers, the first is {shown(first.answer)} to {shown(first.prompt)}; change these "
-            "answers, leave their rows out, or pass the verifier that the lab has"
-        )
+        pool.config = {
+            "family": "from_file",
+            "path": str(path),
+            **columns,
+            "template": template,
+            "repeated": repeated,
+        }
+    return pool
 
 
 def check_answers(pool: Pool, verifier: Any) -> None:
@@ -230,8 +121,6 @@ def check_answers(pool: Pool, verifier: Any) -> None:
 
     Other verifiers are not asked: what they do with an answer may take long.
     """
-    from workbench.verifiers import Choice, Math
-
     if not isinstance(verifier, Math | Choice):
         return
     # Public data sets have answers that can be read and that no response meets. They end no run.
@@ -248,12 +137,170 @@ def check_answers(pool: Pool, verifier: Any) -> None:
         )
 
 
+def _pool(
+    rows: Any,
+    source: str,
+    columns: Mapping[str, str | None],
+    template: Any,
+    repeated: str,
+    verifier: Any,
+    tokenizer: Any,
+) -> Pool:
+    """The checked problems of rows, in their order; `source` names the data in messages."""
+    one_of("repeated", repeated, REPEATED)
+    if not isinstance(template, str) or "{prompt}" not in template:
+        raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
+    # From cheap checks to dear ones. Repeats go before the verifier reads every answer.
+    made = [
+        _problem(row, columns, template, f"{source}: row {number}")
+        for number, row in enumerate(_listed_rows(rows, source))
+    ]
+    if not made:
+        raise ValueError(f"{source}: there are no rows; at least one is needed")
+    made = _distinct(made, repeated, source)
+    if verifier is None:
+        with Math() as judge:
+            _check_usable(made, judge, source)
+    else:
+        _check_usable(made, verifier, source)
+    if tokenizer is not None:
+        _check_prompts(made, tokenizer, source)
+    return Pool(made, checked_for="Math" if verifier is None else type(verifier).__name__)
+
+
+def _read(path: Any) -> list[Any]:
+    """The rows of a file, each a dict from column to value."""
+    path = Path(path)
+    if path.suffix not in KINDS:
+        raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
+    if not path.is_file():
+        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return pyarrow.parquet.read_table(path).to_pylist()
+    if path.suffix == ".csv":
+        # Everything stays text: "007" and "1e3" are answers as they stand there.
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            return list(csv.DictReader(lines))
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        numbered = enumerate(text.split("\n"), start=1)
+        return [_json(line, f"{path}: line {number}") for number, line in numbered if line.strip()]
+    rows = _json(text, f"{path}: it")
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: a list of objects is needed; JSON lines belong in a .jsonl file")
+    return rows
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{what} is no JSON ({error})") from None
+
+
+def _listed_rows(rows: Any, source: str) -> list[Any]:
+    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
+        raise ValueError(
+            f"{source}={shown(rows)}: a list of dicts is needed, such as "
+            "[{'prompt': '1+1=', 'answer': '2'}]"
+        )
+    return list(rows)
+
+
+# From a row to a problem
+
+
+def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: str) -> Problem:
+    """The problem of a row; `where` names the row in messages."""
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{where} is {shown(row)}; a dict is needed")
+    for column in columns.values():
+        if column is not None and column not in row:
+            there = [str(name) for name in row]
+            raise ValueError(
+                f"{where} has no column {column!r}; there are {', '.join(there)}"
+                f"{did_you_mean(column, there)}"
+            )
+
+    def refused(column: str, needed: str) -> ValueError:
+        name = columns[column]
+        return ValueError(f"{where}: the {name} is {shown(row[name])}; {needed} is needed")
+
+    question = row[columns["prompt"]]
+    if not isinstance(question, str) or not question.strip():
+        raise refused("prompt", "a text that is not blank")
+    gold = row[columns["answer"]]
+    # Numbers are taken as they are written. A bool is no number here, and neither is NaN.
+    if is_number(gold):
+        gold = str(gold)
+    if not isinstance(gold, str) or not gold.strip():
+        raise refused("answer", "a text that is not blank, or a number,")
+    level = "0"
+    if columns["level"] is not None:
+        level = str(row[columns["level"]])
+        if not level.isdecimal():
+            raise refused("level", "a whole number of at least 0")
+    text = template.replace("{prompt}", question)
+    # An id by content and not by position, so that a history survives new rows and another order.
+    return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))
+
+
+def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Problem]:
+    """The problems without repeats; ValueError for repeats that are refused or contradict."""
+    rows_of: dict[str, list[int]] = {}
+    for number, problem in enumerate(made):
+        rows_of.setdefault(problem.id, []).append(number)
+    several = [rows for rows in rows_of.values() if len(rows) > 1]
+    for rows in several:
+        answers = sorted({made[row].answer for row in rows})
+        if len(answers) > 1:
+            raise ValueError(
+                f"{source}: rows {_listed(rows)} ask the same and have different answers, "
+                f"{_listed(map(repr, answers))}; keep one of them"
+            )
+    if several and repeated == "refuse":
+        raise ValueError(
+            f"{source}: {len(several)} problems occur more than once, the first in rows "
+            f"{_listed(several[0])}; leave them out, or pass repeated='drop'"
+        )
+    return [made[rows[0]] for rows in rows_of.values()]
+
+
+def _listed(items: Iterable[Any], most: int = 5) -> str:
+    texts = [str(item) for item in items]
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
+
+
+# What a verifier and a tokenizer can use
+
+
+def _check_usable(made: Sequence[Problem], verifier: Any, source: str) -> None:
+    """Raise ValueError unless the verifier can use every gold answer of the rows."""
+    unusable = _unusable(made, verifier)
+    if unusable:
+        first = unusable[0]
+        raise ValueError(
+            f"{source}: {type(verifier).__name__} cannot use {len(unusable)} of the {len(made)} "
+            f"answers, the first is {shown(first.answer)} to {shown(first.prompt)}; change these "
+            "answers, leave their rows out, or pass the verifier that the lab has"
+        )
+
+
 def _unusable(problems: Sequence[Problem], verifier: Any, to_be_met: bool = True) -> list[Problem]:
     """The problems whose gold answer the verifier cannot use.
 
-    With `to_be_met` neither `Math` nor `Choice` can use one that is wrong as a response.
+    With `to_be_met`, these are for `Math` and `Choice` also the answers that are not right when a
+    response gives them.
     """
-    if _are_usable(problems, verifier, to_be_met):
+    responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
+    try:
+        scores = verifier.score(responses, [problem.answer for problem in problems])
+        usable = not (to_be_met and isinstance(verifier, Math | Choice)) or scores.correct.all()
+    except ValueError:
+        usable = False
+    if usable:
         return []
     if len(problems) == 1:
         return list(problems)
@@ -263,20 +310,6 @@ def _unusable(problems: Sequence[Problem], verifier: Any, to_be_met: bool = True
         *_unusable(problems[:half], verifier, to_be_met),
         *_unusable(problems[half:], verifier, to_be_met),
     ]
-
-
-def _are_usable(problems: Sequence[Problem], verifier: Any, to_be_met: bool) -> bool:
-    from workbench.verifiers import Choice, Math
-
-    # The gold answer as a response would give it.
-    responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
-    try:
-        scores = verifier.score(responses, [problem.answer for problem in problems])
-    except ValueError:
-        return False
-    if to_be_met and isinstance(verifier, Math | Choice):
-        return bool(scores.correct.all())
-    return True
 
 
 def _check_prompts(made: Sequence[Problem], tokenizer: Any, source: str) -> None:
@@ -294,8 +327,3 @@ def _check_prompts(made: Sequence[Problem], tokenizer: Any, source: str) -> None
                 f"{source}: the tokenizer cannot express {lost[0]!r} in {shown(problem.prompt)}; "
                 "change the prompt, or take a model that knows it"
             )
-
-
-def _listed(items: Iterable[Any], most: int = 5) -> str:
-    texts = [str(item) for item in items]
-    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")

@@ -13,7 +13,7 @@ from workbench.utils.validation import positive_number, share, whole_number
 if TYPE_CHECKING:
     import torch
 
-    from workbench.problems import Problem
+    from workbench.pools import Problem
     from workbench.rollouts import Rollouts
 
 

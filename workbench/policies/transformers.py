@@ -40,7 +40,7 @@ from workbench.policies.checks import (
 )
 from workbench.policies.decoding import CachedDecoder, Decoder, Drawn, sample, uniforms_of
 from workbench.policies.merged import MergedDecoder, supports
-from workbench.problems import Problem
+from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import derive
 from workbench.utils.validation import shown

@@ -3,8 +3,8 @@
 A manifest may come from a stranger. So everything in it is checked when it is read: its size and
 depth, the type of every entry, and every text. What passes can be shown on a terminal and in a
 report, compared, and handed to the functions that make a lab and a method again. These check in
-turn that nothing but a part of this package is made (`labs.from_config`,
-`utils.descriptions.rebuild`).
+turn that nothing but a part of this package is made (`config.recorded_lab`,
+`config.rebuild`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench import labs
-from workbench.problems import Pool
+from workbench.config import recorded_lab
+from workbench.pools import Pool
 from workbench.records import Record
 
 ROUNDS_SHOWN = 6  # rounds of a run that responses come from
@@ -105,7 +105,7 @@ def _gold_answers(record: Record) -> dict[str, str]:
         return {}
     try:
         # Without the held-out problems, which nothing is trained on.
-        problems = labs.from_config({**config, "held_out": 0}).problems
+        problems = recorded_lab({**config, "held_out": 0}).problems
     except (ValueError, OSError):
         return {}
     recorded = record.manifest.get("data") or {}

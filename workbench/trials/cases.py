@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import named
+from workbench import config
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.records import load, thin
@@ -203,10 +203,10 @@ def prepare(case: Case) -> Any:
     if case.own:
         method = imported_method(case.own)
     else:
-        method = named.method(values["method"], values["arguments"], values["settings"])
+        method = config.method(values["method"], values["arguments"], values["settings"])
     complete = is_complete(case)
     run = Run(
-        _lab(json.dumps(dict(named.mapping("lab", values["lab"])), sort_keys=True)),
+        _lab(json.dumps(dict(config.mapping("lab", values["lab"])), sort_keys=True)),
         method,
         out=None if complete else case.record,
         **options,
@@ -231,7 +231,7 @@ def is_complete(case: Case) -> bool:
 def _lab(text: str) -> Lab:
     """The lab with these arguments, as JSON. Runs that follow one another mostly share it."""
     options = json.loads(text)
-    return named.lab(options.pop("name", "tiny"), options)
+    return config.lab(options.pop("name", "tiny"), options)
 
 
 def lacks_rollouts(values: dict[str, Any], table: pd.DataFrame) -> bool:

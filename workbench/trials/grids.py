@@ -11,7 +11,7 @@
     seeds: 5                              # the parameter `seed` from 0 to 4, or a list
 
 The runs are the cross product of all lists, the cases and the seeds. The parameters of a run are
-those of `cases.PARAMETERS`; methods and labs are named, see `workbench.named`, and nothing in a
+those of `cases.PARAMETERS`; methods and labs are named, see `workbench.config`, and nothing in a
 grid is evaluated as code.
 
 A grid may come from a stranger. So the folder must lie in the working directory or in the directory

@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 
 from workbench import rewards
 from workbench.policies import Sampling
-from workbench.problems import Pool, Problem
+from workbench.pools import Pool, Problem
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.trl import table
 

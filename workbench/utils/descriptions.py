@@ -1,4 +1,4 @@
-"""Configurations as plain data: what a manifest says of a method, and how it is made again.
+"""Configurations as plain data: what a manifest says of a method. `config` makes it again.
 
 An object is described by its class and by the arguments of its constructor, which it keeps as
 attributes of the same names (the convention of scikit-learn). Whatever else it holds is state and
@@ -6,33 +6,13 @@ is not described.
 """
 
 import dataclasses
-import importlib
 import inspect
-import types
 from collections.abc import Callable
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
-
-from workbench.utils.validation import shown
-
-# The modules whose public classes a description may name, see `_find`: all slot values in them, and
-# the few other classes that a method consists of.
-BUILDABLE = (
-    "advantages",
-    "allocators",
-    "curricula",
-    "methods",
-    "objectives",
-    "replay",
-    "rewards",
-    "scheduler",
-    "selectors",
-    "success_rates",
-)
-BUILDABLE_CLASSES = ("methods.Method", "objectives.Objective", "success_rates.SuccessRates")
-DEEPEST = 64  # levels of a description that is made again
 
 
 def parameters(value: Any) -> dict[str, Any]:
@@ -62,6 +42,20 @@ def parameters(value: Any) -> dict[str, Any]:
                 "so that it can be recorded"
             ) from None
     return arguments
+
+
+def defaults(kind: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of a class or function that have a default, name to value."""
+    found = {
+        name: parameter.default
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    # A default made by a factory shows in the signature as a marker only.
+    for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        if field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
+    return found
 
 
 def clone(value: Any) -> Any:
@@ -94,6 +88,8 @@ def describe(value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, PurePath):
+        return str(value)
     if isinstance(value, list | tuple):
         return [describe(item) for item in value]
     if isinstance(value, dict):
@@ -110,22 +106,6 @@ def describe(value: Any) -> Any:
     )
 
 
-def rebuild(description: Any) -> Any:
-    """The value that `describe` described.
-
-    A description may come from a stranger's record. So all of it is checked before any part is
-    made: every name must be one of a slot value of this package, and every option an argument of
-    what is named.
-
-    Raises
-    ------
-    ValueError
-        For any other name, for options that do not fit, and for what a constructor refuses.
-    """
-    _check_description(description)
-    return _made(description)
-
-
 def compose(value: Any) -> str:
     """A configuration as the expression that makes it, defaults left out: `Knapsack(up=64)`."""
     if isinstance(value, partial):
@@ -138,13 +118,14 @@ def compose(value: Any) -> str:
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if isinstance(value, type) or inspect.isroutine(value):
         return value.__name__
-    if type(value).__module__ == "builtins" or isinstance(value, np.generic | np.ndarray):
+    is_data = isinstance(value, np.generic | np.ndarray | PurePath)
+    if is_data or type(value).__module__ == "builtins":
         return repr(value)
-    defaults = inspect.signature(type(value)).parameters
+    usual = defaults(type(value))
     changed = [
         f"{name}={compose(argument)}"
         for name, argument in parameters(value).items()
-        if not _is_default(argument, defaults[name].default, type(value), name)
+        if name not in usual or not _is_same(argument, usual[name])
     ]
     return f"{type(value).__name__}({', '.join(changed)})"
 
@@ -169,88 +150,8 @@ def _name(target: Callable) -> str:
     return f"{target.__module__}.{target.__qualname__}".removeprefix("workbench.")
 
 
-def _check_description(description: Any, depth: int = 1) -> None:
-    """Raise ValueError unless every part of a description can be made."""
-    if depth > DEEPEST:
-        raise ValueError(f"description: it is nested more than {DEEPEST} levels deep")
-    if isinstance(description, list):
-        for item in description:
-            _check_description(item, depth + 1)
-    if isinstance(description, dict):
-        for item in description.values():
-            _check_description(item, depth + 1)
-        if "is" in description:
-            _check_options(_find(description["is"]), description)
-
-
-def _check_options(target: Callable, description: dict[str, Any]) -> None:
-    """Raise ValueError unless the entries of a description are arguments of what it names."""
-    options = {name: None for name in description if name != "is"}
-    signature = inspect.signature(target)
+def _is_same(first: Any, second: Any) -> bool:
     try:
-        # A class must be complete now. A function gets the rest of its arguments when it is called.
-        if isinstance(target, type):
-            signature.bind(**options)
-        else:
-            signature.bind_partial(**options)
-    except TypeError as error:
-        raise ValueError(f"{description['is']}: {error}") from None
-
-
-def _made(description: Any) -> Any:
-    """The value of a description that has been checked."""
-    if isinstance(description, list):
-        # `describe` writes lists and tuples alike, so one of them has to stand for both.
-        return tuple(_made(item) for item in description)
-    if not isinstance(description, dict):
-        return description
-    options = {name: _made(item) for name, item in description.items() if name != "is"}
-    if "is" not in description:
-        return options
-    target = _find(description["is"])
-    if isinstance(target, type):
-        return target(**options)
-    return partial(target, **options) if options else target
-
-
-def _find(name: Any) -> Any:
-    """The class or function that a description names, from the modules of the slots alone.
-
-    Nothing can be named that does more than configure a method: a class must be a slot value, a
-    part of the reward, or one of `BUILDABLE_CLASSES`; a function must be one of advantages.
-    """
-    module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
-    if module in BUILDABLE and not attribute.startswith("_"):
-        # What a module has merely imported, such as `os`, belongs to another module and is refused.
-        target = vars(importlib.import_module(f"workbench.{module}")).get(attribute)
-        is_own = getattr(target, "__module__", None) == f"workbench.{module}"
-        if is_own and _is_buildable(target, module, name):
-            return target
-    raise ValueError(
-        f"{shown(name)} is not a slot value of this package, so it cannot be built from the "
-        "manifest; pass the object"
-    )
-
-
-def _is_buildable(target: Any, module: str, name: str) -> bool:
-    """Whether a class or function of one of the modules configures a method."""
-    from workbench.slots import Slot  # imports this module
-
-    if isinstance(target, types.FunctionType):
-        return module == "advantages"
-    if not isinstance(target, type):
-        return False
-    return issubclass(target, Slot) or module == "rewards" or name in BUILDABLE_CLASSES
-
-
-def _is_default(argument: Any, default: Any, kind: type, name: str) -> bool:
-    """Whether an argument is what the constructor would take anyway."""
-    if dataclasses.is_dataclass(kind):
-        # A default made by a factory shows in the signature as a marker only.
-        field = next(field for field in dataclasses.fields(kind) if field.name == name)
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-    try:
-        return bool(argument == default)
+        return bool(first == second)
     except ValueError:  # arrays compare element by element
-        return np.array_equal(argument, default)
+        return np.array_equal(first, second)

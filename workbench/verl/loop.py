@@ -12,7 +12,7 @@ import torch
 from workbench.grpo import marked
 from workbench.methods import Method
 from workbench.policies import Sampling
-from workbench.problems import Problem
+from workbench.pools import Problem
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import play as play_round
 from workbench.utils.validation import instance_of, whole_number

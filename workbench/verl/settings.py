@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench import methods
+from workbench import config
 from workbench.allocators import (
     ByDeviation,
     DynamicSampling,
@@ -30,12 +30,11 @@ from workbench.methods import Method
 from workbench.objectives import check_clipped
 from workbench.replay import CorrectResponses
 from workbench.selectors import HalfRight, MaxReward, MaxVariance, Random, Scheduler
-from workbench.utils.descriptions import compose, describe, rebuild
+from workbench.utils.descriptions import compose, describe
 from workbench.utils.validation import (
     did_you_mean,
     instance_of,
     is_number,
-    one_of,
     shown,
     whole_number,
 )
@@ -324,7 +323,7 @@ def _description(method: Method) -> Any:
     description = describe(method)
     try:
         # Tried here, where the user can mend it, and not only in the trainer's process.
-        rebuild(description)
+        config.rebuild(description)
     except ValueError as error:
         raise ValueError(
             f"method={method.name!r}: a configuration describes slots of this package only "
@@ -352,7 +351,7 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
     """What `trainer.v1.sampler.sampler_kwargs` says, checked.
 
     A configuration may come from an unknown hand, so it is data alone: names of this package's
-    slots and plain values, see `descriptions.rebuild`. It cannot name anything else to run.
+    slots and plain values, see `config.rebuild`. It cannot name anything else to run.
 
     Parameters
     ----------
@@ -394,11 +393,10 @@ def _named_method(options: Mapping[str, Any]) -> Method:
     arguments = options.get("arguments") or {}
     try:
         if isinstance(named, Mapping):
-            method = rebuild(dict(named))
+            method = config.rebuild(dict(named))
         else:
-            one_of("method", named, (*methods.PAPERS, *methods.MORE_PAPERS))
-            method = getattr(methods, named)(**rebuild(dict(arguments)))
-    except (TypeError, ValueError) as error:
+            method = config.method(named, dict(arguments))
+    except ValueError as error:
         raise ValueError(f"sampler_kwargs: {error}") from error
     if not isinstance(method, Method):
         raise ValueError(

@@ -18,7 +18,7 @@ from workbench import rewards
 from workbench.methods import Method
 from workbench.objectives import Objective
 from workbench.policies import Sampling
-from workbench.problems import Problem
+from workbench.pools import Problem
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round

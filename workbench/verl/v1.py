@@ -27,7 +27,7 @@ import torch
 from workbench.grpo import marked
 from workbench.methods import Method
 from workbench.policies import Sampling
-from workbench.problems import Problem
+from workbench.pools import Problem
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, play
 from workbench.verl import state

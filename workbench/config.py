@@ -1,0 +1,490 @@
+"""From data to objects: methods, labs and pools of a manifest, a grid or the command line.
+
+Data may be a stranger's. So everything in it is looked up by name, nothing is evaluated as code,
+and all of a description is checked before any part of it is made.
+
+    config.method("knapsack", {"n": 16}, {"selector": "MaxVariance", "selector.m": 8})
+    config.lab("tiny", {"pool": 512})
+    config.rebuild({"is": "selectors.MaxVariance", "m": 8})
+
+A *description* is what `utils.descriptions.describe` makes of an object, and `rebuild` makes the
+object again. A *setting* changes a slot of a method. Its name is a dotted path, `selector.m` or
+`allocator.rates.kind`. Its value is plain data, or the name of a slot's class, which stands for an
+object of it: the settings below that path are then the constructor's arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import cache, partial
+from typing import Any
+
+from workbench import (
+    advantages,
+    allocators,
+    curricula,
+    labs,
+    methods,
+    objectives,
+    problems,
+    replay,
+    rewards,
+    scheduler,
+    selectors,
+    success_rates,
+)
+from workbench.labs import Lab
+from workbench.methods import Method
+from workbench.policies import Sampling
+from workbench.pools import Pool, Stream
+from workbench.slots import Slot
+from workbench.utils.descriptions import defaults, describe
+from workbench.utils.validation import did_you_mean, one_of, shown, unknown_argument
+from workbench.verifiers import Math
+
+SLOTS = tuple(each.name for each in fields(Method) if each.name != "name")
+# The modules whose classes a description may name: all slot values and parts of the reward in them,
+# the functions of advantages, and the few other classes that a method consists of.
+BUILDABLE = (
+    advantages,
+    allocators,
+    curricula,
+    methods,
+    objectives,
+    replay,
+    rewards,
+    scheduler,
+    selectors,
+    success_rates,
+)
+OTHER_CLASSES = (Method, objectives.Objective, success_rates.SuccessRates)
+DEEPEST = 64  # levels of a description that is made again
+
+# What the config of a pool tells besides the arguments of its family.
+FOUND = ("family", "left_out", "repository")
+# Tasks of reasoning-gym that data must not name: the first executes snippets of code, the second is
+# made of any other tasks.
+REFUSED_TASKS = ("codeio", "composite")
+# reasoning-gym evaluates some of the expressions that it composes from options. Without brackets
+# and quotes an expression cannot call anything.
+HARMLESS_TEXT = re.compile(r"[\w +*/.,:<>=-]{0,100}")
+LARGEST_OPTION = 10_000  # of a task's numbers and lists, so that no task is made for ever
+# The options of `peft.LoraConfig` that data may set. Others name modules to import.
+LORA_OPTIONS = (
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_to_transform",
+    "layers_pattern",
+    "rank_pattern",
+    "alpha_pattern",
+    "bias",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "use_rslora",
+    "use_dora",
+)
+# peft matches names of modules with some of these texts, as regular expressions.
+HARMLESS_PATTERN = re.compile(r"[\w\\|().*^$-]{0,200}")
+
+
+# Methods
+
+
+def method(
+    name: str,
+    arguments: Mapping[str, Any] | str | None = None,
+    settings: Mapping[str, Any] | str | None = None,
+) -> Method:
+    """The method of that name.
+
+    Parameters
+    ----------
+    name : str
+        One of `methods.PAPERS` or `methods.MORE_PAPERS`.
+    arguments : dict or JSON text, optional
+        Of the function of that name in `workbench.methods`. Dotted names and those of slots are
+        settings.
+    settings : dict or JSON text, optional
+        Changes of its slots, see the top of this module.
+
+    Raises
+    ------
+    ValueError
+        For a name that does not exist, with the closest one that does.
+
+    Examples
+    --------
+    >>> method("pods", {"n": 32, "m": 8}, {"selector.baseline": "group"}).selector
+    MaxVariance(m=8, baseline='group')
+    >>> method("grpo", settings={"replay": "CorrectResponses"}).replay
+    CorrectResponses(mode='stop-gradient', capacity=None)
+    """
+    one_of("method", name, (*methods.PAPERS, *methods.MORE_PAPERS))
+    function = getattr(methods, name)
+    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    for key, value in mapping("arguments", arguments).items():
+        is_setting = "." in key or key in SLOTS
+        (changes if is_setting else own)[key] = value
+    # A plain name may have been meant for a slot, so these are named as well.
+    _check_names(own, [*_arguments(function), *SLOTS], name)
+    made: Method = _called(function, {key: rebuild(_data(value)) for key, value in own.items()})
+    changes |= mapping("settings", settings)
+    if not changes:
+        return made
+    description = describe(made)
+    # A slot before its arguments, in whichever order they are given.
+    for path in sorted(changes, key=lambda path: path.count(".")):
+        _set(description, path, changes[path])
+    return rebuild(description)
+
+
+def rebuild(description: Any) -> Any:
+    """The value that `describe` described.
+
+    All of it is checked before any part is made: every name must be one of a slot value of this
+    package, and every option an argument of what is named.
+
+    Raises
+    ------
+    ValueError
+        For any other name, for options that do not fit, and for what a constructor refuses.
+    """
+    _check_description(description)
+    return _made(description)
+
+
+def mapping(name: str, value: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
+    """A mapping from names to data, read from JSON if it is a text; empty for None and ""."""
+    if value is None or value == "":
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"{name}={shown(value)}: this is no JSON: {error}") from None
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f'{name}={shown(value)}: names and values are needed, as {{"n": 8}}')
+    return value
+
+
+# Labs
+
+
+def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) -> Lab:
+    """The lab of that name.
+
+    Parameters
+    ----------
+    name : {"tiny", "transformers", "unsloth"}
+    arguments : dict or JSON text, optional
+        Of the function of that name in `workbench.labs`. Problems and held-out problems are a
+        `Pool`, or the "family" of `workbench.problems` that makes them and its arguments; sampling
+        and verifier are the arguments of `Sampling` and of `Math`.
+
+    Examples
+    --------
+    >>> len(lab("tiny", {"base": "clean", "pool": 64}).problems)
+    64
+    """
+    one_of("lab", name, labs.LABS)
+    function = getattr(labs, name)
+    chosen = dict(mapping("lab", arguments))
+    _check_arguments(chosen, function)
+    # JSON has plain data where the functions take objects. All of it is checked before the first
+    # part is made, since making problems may already read files or call other packages.
+    makers: dict[str, Callable[[Any], Any]] = {}
+    for part in ("problems", "held_out"):
+        if isinstance(chosen.get(part), Mapping):
+            check_pool(chosen[part])
+            makers[part] = pool
+    for part, kind in (("sampling", Sampling), ("verifier", Math)):
+        if isinstance(chosen.get(part), Mapping):
+            _check_arguments(chosen[part], kind, f"{part}.")
+            makers[part] = partial(_called, kind)
+    if isinstance(chosen.get("lora"), Mapping):
+        _check_lora(chosen["lora"])
+    return _called(function, chosen | {part: make(chosen[part]) for part, make in makers.items()})
+
+
+def recorded_lab(config: Mapping[str, Any]) -> Lab:
+    """The lab that a manifest describes.
+
+    Raises
+    ------
+    ValueError
+        For a lab that only the caller's own code can make, and for anything unknown in it.
+    """
+    name = config.get("lab")
+    # A lab of the caller's own says so. Earlier versions recorded its name alone, hence the length.
+    if name not in labs.LABS or "own" in config or len(config) == 1:
+        raise ValueError("its problems, verifier or model were made by code of the caller's own")
+    options = {option: value for option, value in config.items() if option != "lab"}
+    if name == "tiny":
+        # Records of versions without this option shared nothing.
+        options = {"share_prefixes": False, **options}
+    return lab(name, options)
+
+
+def pool(config: Mapping[str, Any] | None) -> Pool | Stream | None:
+    """The pool or stream that a `config` describes; None for None.
+
+    Raises
+    ------
+    ValueError
+        For what `check_pool` refuses, and for wrong arguments.
+    """
+    check_pool(config)
+    if config is None:
+        return None
+    options = {name: value for name, value in config.items() if name not in FOUND}
+    return _called(problems.FAMILIES[config["family"]], options)
+
+
+def check_pool(config: Any) -> None:
+    """Raise ValueError for a `config` that names anything but problems of the known families.
+
+    It may come from a stranger's manifest, so nothing in it may lead to code being run.
+    """
+    if config is None:
+        return
+    if not isinstance(config, Mapping):
+        raise ValueError(f"problems: {shown(config)}; an object with a family is needed")
+    one_of("family", config.get("family"), problems.FAMILIES)
+    options = {name: value for name, value in config.items() if name not in FOUND}
+    for name in ("verifier", "tokenizer"):
+        if options.get(name) is not None:
+            raise ValueError(f"{name}: only code can make one, and this is data")
+    if config["family"] != "reasoning_gym":
+        _check_arguments(options, problems.FAMILIES[config["family"]])
+        return
+    task = options.get("name")
+    if not isinstance(task, str) or task in REFUSED_TASKS:
+        raise ValueError(f"name={shown(task)}: this task cannot be made from data")
+    for name, value in options.items():
+        # The instruction is only appended to the question. The others are checked by the function.
+        if name not in ("instruction", "n", "seed"):
+            _check_harmless(name, value)
+
+
+# Names and arguments
+
+
+def _arguments(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments; in place of a catch-all those of the class that takes them."""
+    names: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            names += inspect.signature(_passed_on_to(function, name)).parameters
+        else:
+            names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def _passed_on_to(function: Callable[..., Any], catch_all: str) -> type:
+    """The class whose arguments a catch-all such as `**options` takes."""
+    if function is labs.transformers:
+        return labs.TransformersConfig
+    if function is labs.unsloth:
+        return labs.UnslothConfig
+    # A method's catch-all is called after a slot, or after what stands in it.
+    slot = {"scheduler": "selector", "buckets": "replay"}.get(catch_all, catch_all)
+    # The method is made with its defaults, only to see of which class the slot's value is.
+    return type(function().slots()[slot])
+
+
+def _check_names(names: Iterable[str], known: Iterable[str], what: str, path: str = "") -> None:
+    for name in names:
+        if name not in known:
+            raise unknown_argument(name, what, known, path)
+
+
+def _check_arguments(given: Mapping[str, Any], function: Any, path: str = "") -> None:
+    """ValueError unless a function or class has these arguments, and needs no others."""
+    what = function.__name__
+    _check_names(given, _arguments(function), what, path)
+    for name, parameter in inspect.signature(function).parameters.items():
+        optional = parameter.default is not parameter.empty
+        if name not in given and not optional and parameter.kind is not parameter.VAR_KEYWORD:
+            raise ValueError(f"{path}{name}: {what} needs this argument")
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """function(**arguments), with tuples in place of the lists that JSON has made of them."""
+    return function(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in arguments.items()
+        }
+    )
+
+
+def _check_harmless(option: str, value: Any) -> None:
+    """ValueError unless an option of a task has no brackets and quotes, and no enormous numbers."""
+    if isinstance(value, str) and not HARMLESS_TEXT.fullmatch(value):
+        raise ValueError(
+            f"{option}={shown(value)}: data can give texts of letters, digits and signs only"
+        )
+    if isinstance(value, Mapping):
+        raise ValueError(f"{option}={shown(value)}: data can give numbers, texts and lists")
+    if isinstance(value, int | float) and not abs(value) <= LARGEST_OPTION:
+        raise ValueError(f"{option}={shown(value)}: data can give numbers up to {LARGEST_OPTION}")
+    if isinstance(value, list | tuple):
+        if len(value) > LARGEST_OPTION:
+            raise ValueError(f"{option}: data can give lists of up to {LARGEST_OPTION} entries")
+        for item in value:
+            _check_harmless(option, item)
+
+
+def _check_lora(options: Mapping[str, Any]) -> None:
+    """ValueError unless options of LoRA are among the plain ones, and match names in no time."""
+    for name, value in options.items():
+        one_of("lora", name, LORA_OPTIONS)
+        texts = value if isinstance(value, list | tuple | Mapping) else [value]
+        if not all(_is_harmless_pattern(text) for text in texts if isinstance(text, str)):
+            raise ValueError(
+                f"lora: {name}={shown(value)}: data can give names of modules, and patterns of "
+                "names, alternatives and at most two .* in them"
+            )
+
+
+def _is_harmless_pattern(text: str) -> bool:
+    """Whether a regular expression is matched in no time; nested repetitions may take for ever."""
+    stars = text.count("*")
+    return bool(HARMLESS_PATTERN.fullmatch(text)) and stars == text.count(".*") and stars <= 2
+
+
+# Descriptions
+
+
+@cache
+def _buildable() -> dict[str, Any]:
+    """Everything that a description may name: "selectors.MaxVariance" -> the class."""
+    found = {}
+    for module in BUILDABLE:
+        for attribute, value in vars(module).items():
+            # What a module has merely imported, such as `os`, belongs to another module.
+            if attribute.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+                continue
+            is_part = isinstance(value, type) and (
+                issubclass(value, Slot) or module is rewards or value in OTHER_CLASSES
+            )
+            if is_part or (isinstance(value, types.FunctionType) and module is advantages):
+                found[f"{module.__name__.removeprefix('workbench.')}.{attribute}"] = value
+    return found
+
+
+@cache
+def _class_names() -> dict[str, str]:
+    """The names that settings give to the classes: "MaxVariance" -> "selectors.MaxVariance"."""
+    return {kind.__name__: name for name, kind in _buildable().items() if isinstance(kind, type)}
+
+
+def _target(name: Any) -> Any:
+    """The class or function that a description names."""
+    if isinstance(name, str) and name in _buildable():
+        return _buildable()[name]
+    raise ValueError(
+        f"{shown(name)} is not a slot value of this package, so it cannot be built from data; pass "
+        "the object"
+    )
+
+
+def _check_description(description: Any, path: str = "", depth: int = 1) -> None:
+    """Raise ValueError unless every part of a description can be made."""
+    if depth > DEEPEST:
+        raise ValueError(f"description: it is nested more than {DEEPEST} levels deep")
+    if isinstance(description, list | tuple):
+        for item in description:
+            _check_description(item, path, depth + 1)
+    if not isinstance(description, dict):
+        return
+    for name, item in description.items():
+        _check_description(item, f"{path}{name}.", depth + 1)
+    if "is" in description:
+        target = _target(description["is"])
+        options = {name: None for name in description if name != "is"}
+        # A class must be complete now. A function gets its other arguments when it is called.
+        if isinstance(target, type):
+            _check_arguments(options, target, path)
+        else:
+            _check_names(options, _arguments(target), target.__name__, path)
+
+
+def _made(description: Any) -> Any:
+    """The value of a description that has been checked."""
+    if isinstance(description, list | tuple):
+        # `describe` writes lists and tuples alike, so one of them has to stand for both.
+        return tuple(_made(item) for item in description)
+    if not isinstance(description, dict):
+        return description
+    options = {name: _made(item) for name, item in description.items() if name != "is"}
+    if "is" not in description:
+        return options
+    target = _target(description["is"])
+    if isinstance(target, type):
+        return target(**options)
+    return partial(target, **options) if options else target
+
+
+# Settings
+
+
+def _set(description: dict[str, Any], path: str, value: Any) -> None:
+    """Change one place of a method's description."""
+    names = path.split(".")
+    if not all(names):
+        raise ValueError(f"{path!r}: a slot and its argument are needed, such as selector.m")
+    _check_names(names[:1], SLOTS, "a method")
+    # No slot takes a plain text, so this was meant to be the name of a class.
+    if len(names) == 1 and isinstance(value, str) and value not in _class_names():
+        raise ValueError(
+            f"{path}={shown(value)}: no value of a slot has this name"
+            f"{did_you_mean(value, _class_names())}"
+        )
+    part: Any = description
+    for depth, name in enumerate(names[:-1]):
+        part = part[_place(part, name, names[:depth])]
+    part[_place(part, names[-1], names[:-1])] = _data(value)
+
+
+def _place(part: Any, name: str, outer: list[str]) -> Any:
+    """The key or the index under which a part of a description has an argument of this name.
+
+    `outer` is the path of the part, for messages.
+    """
+    path = "".join(f"{each}." for each in outer)
+    if isinstance(part, list):
+        # The reward is a list of parts, which settings tell apart by their names.
+        places = {
+            rebuild(each).name: index for index, each in enumerate(part) if isinstance(each, dict)
+        }
+        _check_names([name], places, "these parts", path)
+        return places[name]
+    if not isinstance(part, dict) or "is" not in part:
+        raise unknown_argument(name, "an empty slot" if part is None else shown(part), (), path)
+    target = _target(part["is"])
+    _check_names([name], _arguments(target), target.__name__, path)
+    # An object that was only named has its defaults, until they are changed.
+    part.setdefault(name, describe(defaults(target).get(name)))
+    return name
+
+
+def _data(value: Any) -> Any:
+    """A value of a setting as a description: names of classes become descriptions of objects."""
+    if isinstance(value, list | tuple):
+        return [_data(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _data(item) for name, item in value.items()}
+    if isinstance(value, str) and value in _class_names():
+        return {"is": _class_names()[value]}
+    return value

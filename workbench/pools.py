@@ -1,0 +1,247 @@
+"""The types behind `workbench.problems`: a problem, finite pools and endless streams of them.
+
+They stand below everything that makes problems, so that slots and policies can import them without
+the data sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from workbench.utils.seeding import generator
+from workbench.utils.validation import shown, whole_number
+
+SPLITS = ("train", "heldout")
+HELD_OUT_SHARE = 0.2  # of all generated problems, by a hash of their text
+# So many draws in a row without a new problem, and a generator counts as exhausted.
+MOST_MISSES = 3000
+IN_DIGEST = 64  # problems of a stream that its digest is of
+MOST_PROBLEMS = 100_000  # that are generated at once, so that no configuration runs for hours first
+
+
+class PoolExhausted(ValueError):
+    """A pool has fewer problems left than were asked for."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question.
+
+    Attributes
+    ----------
+    id : str
+        Stable across runs and pools; all history of a problem is kept under it.
+    prompt : str
+    answer : str
+        The gold answer.
+    level : int
+        Difficulty level, 0 where there is none.
+    """
+
+    id: str
+    prompt: str
+    answer: str
+    level: int = 0
+
+
+class Pool(Sequence):
+    """A finite set of problems, drawn epoch by epoch, each epoch in an order of its own.
+
+    Parameters
+    ----------
+    problems : iterable of Problem
+        With different ids.
+    config : dict, optional
+        How to make the pool again, for the manifest of a run: "family" is the function of this
+        module, the rest are its arguments. Empty for a pool of one's own.
+    checked_for : str, optional
+        Name of the verifier's class that is known to be able to use every answer. Where it is
+        another one or none, a run looks through the answers before its first round.
+    """
+
+    def __init__(
+        self,
+        problems: Iterable[Problem],
+        config: Mapping[str, Any] | None = None,
+        checked_for: str | None = None,
+    ) -> None:
+        if isinstance(problems, str | Mapping) or not isinstance(problems, Iterable):
+            raise ValueError(
+                f"problems={shown(problems)}: several problems are needed, such as "
+                "[Problem(id, prompt, answer)]"
+            )
+        self.problems = tuple(problems)
+        self.config = dict(config or {})
+        self.checked_for = checked_for
+        if not self.problems:
+            raise ValueError("problems=[]: a pool needs at least one problem")
+        seen: set[str] = set()
+        for problem in self.problems:
+            if not isinstance(problem, Problem):
+                raise ValueError(
+                    f"problems: {shown(problem)} is no Problem; make one with Problem(id, prompt, "
+                    "answer), or the whole pool with problems.from_rows(rows)"
+                )
+            if problem.id in seen:
+                raise ValueError(f"problems: id {problem.id!r} occurs twice; ids must be unique")
+            seen.add(problem.id)
+        self._ids = frozenset(seen)
+        self._order: tuple[tuple[int, int], np.ndarray] | None = None  # the last one of `order`
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all problems in their order, which a run's manifest records and compares."""
+        return _digest(self.problems)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.problems[index]
+
+    def draw(
+        self, n: int, cursor: int = 0, seed: int = 0, exclude: AbstractSet[str] = frozenset()
+    ) -> tuple[list[Problem], int]:
+        """The next n problems behind a position, in the order of shuffled epochs.
+
+        Parameters
+        ----------
+        n : int
+        cursor : int
+            The position, counted over all epochs.
+        seed : int
+            The order depends on it alone.
+        exclude : set of ids
+            Problems that are passed over.
+
+        Returns
+        -------
+        problems, cursor
+            The problems, all of one epoch, and the position behind them. Where an epoch has fewer
+            than n left, they are skipped and the next epoch begins.
+
+        Raises
+        ------
+        PoolExhausted
+            When the whole pool has fewer than n problems outside `exclude`.
+        """
+        whole_number("n", n, 1)
+        size = len(self.problems)
+        excluded = sum(problem in self._ids for problem in exclude)
+        if n > size - excluded:
+            taken = f", {excluded} of them already in this round" if excluded else ""
+            raise PoolExhausted(f"n={n}: the pool has {size} problems{taken}")
+        while True:
+            epoch, start = divmod(cursor, size)
+            order = self.order(seed, epoch)
+            drawn = []
+            # Only as far as it takes, since a pool may be large.
+            for place in range(start, size):
+                problem = self.problems[order[place]]
+                if problem.id in exclude:
+                    continue
+                drawn.append(problem)
+                if len(drawn) == n:
+                    # Excluded problems before the cursor have had their turn in this epoch.
+                    return drawn, epoch * size + place + 1
+            cursor = (epoch + 1) * size
+
+    def order(self, seed: int, epoch: int) -> np.ndarray:
+        """The places (P,) of all problems in the order of an epoch."""
+        # It follows from seed and epoch, so a pool keeps no position and a resumed run has nothing
+        # to restore but its cursor. The last one is kept because every round of an epoch needs it.
+        if self._order is None or self._order[0] != (seed, epoch):
+            places = generator(seed, "order", epoch).permutation(len(self.problems))
+            self._order = ((seed, epoch), places)
+        return self._order[1]
+
+    def epoch(self, cursor: int) -> int:
+        """The epoch that a position lies in, from 0."""
+        return cursor // len(self.problems)
+
+
+class Stream:
+    """Endless fresh problems; the k-th depends on the seed and on k alone.
+
+    Parameters
+    ----------
+    make : function
+        make(rng) returns a problem, or None for a draw that does not count.
+    config : dict, optional
+        As for `Pool`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[np.random.Generator], Problem | None],
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.make = make
+        self.config = dict(config or {})
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the first problems at one seed, by which a run knows another stream."""
+        first: list[Problem] = []
+        cursor = 0
+        # One at a time, so that a stream of few different problems has a digest as well.
+        while len(first) < IN_DIGEST:
+            drawn, cursor = self.draw(1, cursor)
+            first += drawn
+        return _digest(first)
+
+    def draw(
+        self, n: int, cursor: int = 0, seed: int = 0, exclude: AbstractSet[str] = frozenset()
+    ) -> tuple[list[Problem], int]:
+        """The next n different problems outside `exclude`, and the position behind them."""
+        whole_number("n", n, 1)
+        drawn: dict[str, Problem] = {}
+        misses = 0
+        while len(drawn) < n:
+            # A generator for each position, so that a problem does not depend on those before it.
+            problem = self.make(generator(seed, "stream", cursor))
+            cursor += 1
+            if problem is not None and problem.id not in exclude and problem.id not in drawn:
+                drawn[problem.id] = problem
+                misses = 0
+                continue
+            # Misses in a row: a slow search that still finds something goes on.
+            misses += 1
+            if misses > MOST_MISSES:
+                raise PoolExhausted(
+                    f"n={n}: the stream has too few different problems for one round"
+                )
+        return list(drawn.values()), cursor
+
+    def epoch(self, cursor: int) -> int:
+        """Always 0: nothing comes twice by design."""
+        return 0
+
+
+def digest_of(text: str) -> str:
+    """A short digest of a text. Ids of problems are made of it, so that they follow content."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def split_of(text: str) -> str:
+    """The split that a generated problem belongs to, by a hash of its text."""
+    digest = hashlib.blake2b(text.encode(), digest_size=4, person=b"heldout").digest()
+    # The hash as a number in [0, 1), which is uniform over texts.
+    share = int.from_bytes(digest, "big") / 2**32
+    return "heldout" if share < HELD_OUT_SHARE else "train"
+
+
+def _digest(problems: Iterable[Problem]) -> str:
+    """A digest of all fields of problems, in their order."""
+    # As JSON the fields stay apart, whatever characters they hold.
+    return digest_of(
+        json.dumps([(each.id, each.prompt, each.answer, each.level) for each in problems])
+    )

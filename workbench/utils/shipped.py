@@ -1,0 +1,22 @@
+"""Where the files are that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def shipped(name: Any) -> Path:
+    """Path of a file that comes with the package.
+
+    It is under `data/` of a checkout, or inside the installed package.
+    """
+    for folder in (PACKAGE.parent / "data", PACKAGE / "_data"):
+        if (folder / name).exists():
+            return folder / name
+    message = f"data/{name} is missing: this is no complete checkout or installation"
+    if str(name).startswith("models/"):
+        message += " (in a clone, python -m examples.base_model makes it)"
+    raise FileNotFoundError(message)
