@@ -61,6 +61,7 @@ INTERNAL = (
     "trials.",
     "trl.",
     "utils.",
+    "verifiers.child",
     "verifiers.inside",
     "verifiers.pool",
     "verifiers.seccomp",

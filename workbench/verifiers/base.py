@@ -186,8 +186,7 @@ class ForkSafeLock:
         # The thread that held the lock does not exist in the child, so
         # nobody there would release it.
         if self._pid != os.getpid():
-            self._lock = threading.Lock()
-            self._pid = os.getpid()
+            self.__init__()  # type: ignore[misc]
         self._lock.acquire()
 
     def __exit__(self, *exception: object) -> None:

@@ -37,12 +37,8 @@ def last_box(text: str) -> str | None:
     >>> last_box(r"\boxed{1} or \boxed{\frac{1}{2}.}, not \boxed{3")
     '\\boxed{\\frac{1}{2}}'
     """
-    closing = _closings(text)
-    # From the end: a response may try several boxes, and the last one may have been cut off.
-    for start in reversed([box.end() for box in re.finditer(re.escape(BOX), text)]):
-        if start in closing:
-            return BOX + without_mark(text[start : closing[start]]) + "}"
-    return None
+    place = _last_content(text)
+    return None if place is None else BOX + without_mark(text[place]) + "}"
 
 
 def only_box(text: str) -> str | None:
@@ -74,12 +70,10 @@ def only_box(text: str) -> str | None:
 
 def with_readable_box(text: str) -> str:
     """The text with the number in its last box written as Math-Verify reads it."""
-    closing = _closings(text)
-    for start in reversed([box.end() for box in re.finditer(re.escape(BOX), text)]):
-        if start in closing:
-            end = closing[start]
-            return text[:start] + readable(text[start:end]) + text[end:]
-    return text
+    place = _last_content(text)
+    if place is None:
+        return text
+    return text[: place.start] + readable(text[place]) + text[place.stop :]
 
 
 def readable(answer: str) -> str:
@@ -124,24 +118,22 @@ def _is_usual_ending(before: str, after: str) -> bool:
     """Whether a box stands in "final answer is $...$. I hope it is correct." at the end of a text
     that says "final answer" once.
     """
-    before = _without_suffix(before.rstrip(), OPENINGS).rstrip()
-    after = _without_prefix(after.strip(), CLOSINGS).lstrip().removeprefix(".").lstrip()
+    before = before.rstrip()
+    after = after.strip()
+    opening = next((mark for mark in OPENINGS if before.endswith(mark)), "")
+    closing = next((mark for mark in CLOSINGS if after.startswith(mark)), "")
+    before = before.removesuffix(opening).rstrip()
+    after = after.removeprefix(closing).lstrip().removeprefix(".").lstrip()
     says_it_once = before.lower().count("final answer") == 1
     return after in HOPES and says_it_once and FINAL_IS.search(before) is not None
 
 
-def _without_suffix(text: str, suffixes: tuple[str, ...]) -> str:
-    for suffix in suffixes:
-        if text.endswith(suffix):
-            return text.removesuffix(suffix)
-    return text
-
-
-def _without_prefix(text: str, prefixes: tuple[str, ...]) -> str:
-    for prefix in prefixes:
-        if text.startswith(prefix):
-            return text.removeprefix(prefix)
-    return text
+def _last_content(text: str) -> slice | None:
+    """Where the content of the last complete box lies."""
+    closing = _closings(text)
+    # From the end: a response may try several boxes, and the last one may have been cut off.
+    starts = reversed([box.end() for box in re.finditer(re.escape(BOX), text)])
+    return next((slice(start, closing[start]) for start in starts if start in closing), None)
 
 
 def _closings(text: str) -> dict[int, int]:

@@ -189,10 +189,7 @@ def candidate(header, nowhere):
     namespace = execute(header["source"], "answer")
     objects: dict[int, object] = {}
     for line in requests:
-        reply = json.dumps(answered(json.loads(line), namespace, objects)).encode() + b"\n"
-        # A pipe may take less than all of it at once.
-        while reply:
-            reply = reply[os.write(out, reply) :]
+        send(out, json.dumps(answered(json.loads(line), namespace, objects)).encode() + b"\n")
 
 
 def checker(header, nowhere):
@@ -213,6 +210,12 @@ def checker(header, nowhere):
             os._exit(CANDIDATE_GONE)
         if not passed and header["stop"]:
             break
+
+
+def send(descriptor, data):
+    """Write all of it: a pipe may take less at once."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def silence(nowhere, *descriptors):
@@ -346,13 +349,9 @@ class Link:
         self.replies = os.fdopen(from_candidate, "rb")
         self.longest = longest
         self.gone = False
-        self.send(first.encode())
+        send(self.requests, first.encode())
         if self.replies.read(1) != READY:
             sys.exit("the answer's side did not start")
-
-    def send(self, data):
-        while data:
-            data = data[os.write(self.requests, data) :]
 
     def ask(self, operation, target, *arguments, **keywords):
         """The value of an operation in the candidate. Raises its exception, if it raised one of
@@ -374,7 +373,7 @@ class Link:
         if self.gone:
             raise EOFError("the answer's side is gone")
         self.gone = True
-        self.send(request)
+        send(self.requests, request)
         line = self.replies.readline(self.longest)
         if not line.endswith(b"\n"):
             raise EOFError("the answer's side ended in the middle of a reply, or wrote too much")

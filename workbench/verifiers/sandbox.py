@@ -24,22 +24,19 @@ import os
 import platform
 import re
 import secrets
-import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from workbench.verifiers import seccomp
+from workbench.verifiers.child import Child
 from workbench.verifiers.inside import LANDLOCK_CREATE_RULESET, READY
 
 INSIDE = Path(__file__).with_name("inside.py")
@@ -51,7 +48,6 @@ INSTALL = (
 # Users that systemd leaves to services made on the fly, so no account has files there.
 FREE_USERS = (61184, 65519)
 START_SECONDS = 60.0  # a start that takes longer has failed
-CHUNK = 65_536  # bytes that a read or write moves at most
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/",
@@ -148,7 +144,8 @@ class Sandbox:
         """A process in the role that the header says; `rest` is what its program reads from
         standard input.
         """
-        return Process(self.command, self.limits, self.opening(header) + rest, fds=fds)
+        data = self.opening(header) + rest
+        return Process(self.command, self.limits, data, pass_fds=fds)
 
     def begin(self, stdin: int, stdout: int) -> Process:
         """A process that is told by somebody else, over `stdin`, what to be."""
@@ -179,7 +176,7 @@ class Sandbox:
         }
 
 
-class Process:
+class Process(Child):
     """A confined process.
 
     Parameters
@@ -188,10 +185,8 @@ class Process:
     limits : Limits
     data : bytes
         What it reads from standard input.
-    stdin, stdout : int, optional
-        Descriptors in place of pipes to this process.
-    fds : sequence of int
-        Descriptors that it inherits besides.
+    options
+        Descriptors that it inherits, as `subprocess.Popen` takes them.
 
     Attributes
     ----------
@@ -201,34 +196,11 @@ class Process:
         How long its program ran.
     """
 
-    def __init__(
-        self,
-        command: list[str],
-        limits: Limits,
-        data: bytes,
-        *,
-        stdin: int | None = None,
-        stdout: int | None = None,
-        fds: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, command: list[str], limits: Limits, data: bytes, **options: Any) -> None:
         self.limits = limits
-        self.data = memoryview(data)
-        self.output = bytearray()
-        self.how = "ended"
+        self.how = "timeout"
         self.seconds = 0.0
-        # A file and not a pipe, which would block the process when full.
-        self.complaints = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            command,
-            bufsize=0,
-            stdin=subprocess.PIPE if stdin is None else stdin,
-            stdout=subprocess.PIPE if stdout is None else stdout,
-            stderr=self.complaints,
-            start_new_session=True,
-            env=ENVIRONMENT,
-            cwd="/",
-            pass_fds=fds,
-        )
+        super().__init__(command, data, whole=True, env=ENVIRONMENT, cwd="/", **options)
 
     def finish(self, seconds: float | None = None) -> tuple[bytes, int]:
         """Feed and read it to its end, the deadline or too much output.
@@ -248,8 +220,15 @@ class Process:
         ChildProcessError
             When its program does not start.
         """
+        seconds = self.limits.deadline if seconds is None else seconds
         try:
-            self._converse(self.limits.deadline if seconds is None else seconds)
+            # The start does not count. The deadline runs from the first byte, which is `READY`.
+            if self.converse(START_SECONDS, enough=bool) == "enough":
+                began = time.monotonic()
+                self.converse(seconds, self._too_much)
+                # A program that closes its output and computes on is still held to the deadline.
+                self.how = self._ending(began + seconds)
+                self.seconds = time.monotonic() - began
             code = self.stop()
             if not self.output.startswith(READY):
                 raise ChildProcessError(
@@ -259,62 +238,17 @@ class Process:
             self.close()
         return bytes(self.output[len(READY) :]), code
 
-    def _converse(self, seconds: float) -> None:
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        os.set_blocking(stdin.fileno(), False)
-        began = None
-        # The start does not count. The deadline runs from the first byte, which is `READY`.
-        until = time.monotonic() + START_SECONDS
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdin, selectors.EVENT_WRITE)
-            selector.register(stdout, selectors.EVENT_READ)
-            reading = True
-            while reading and time.monotonic() < until and not self._too_much():
-                for key, _ in selector.select(until - time.monotonic()):
-                    if key.fileobj is stdin and not self._feed():
-                        selector.unregister(stdin)
-                        stdin.close()
-                    elif key.fileobj is stdout and not self._read():
-                        selector.unregister(stdout)
-                        reading = False
-                if self.output and began is None:
-                    began = time.monotonic()
-                    until = began + seconds
-        # A program that closes its output and computes on is still held to the deadline.
-        self.how = self._ending(until)
-        if began is not None:
-            self.seconds = time.monotonic() - began
-
-    def _too_much(self) -> bool:
-        return len(self.output) > self.limits.output_kb * 1024
+    def _too_much(self, output: bytearray) -> bool:
+        return len(output) > self.limits.output_kb * 1024
 
     def _ending(self, until: float) -> str:
-        if self._too_much():
+        if self._too_much(self.output):
             return "output"
         try:
             self.process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             return "timeout"
         return "ended"
-
-    def _feed(self) -> bool:
-        """Write what the pipe takes; False when all is written or nobody reads."""
-        assert self.process.stdin is not None
-        try:
-            written = os.write(self.process.stdin.fileno(), self.data[:CHUNK])
-        except BrokenPipeError:
-            return False
-        self.data = self.data[written:]
-        return bool(self.data)
-
-    def _read(self) -> bool:
-        """Take what has been written; False when it is closed."""
-        assert self.process.stdout is not None
-        chunk = os.read(self.process.stdout.fileno(), CHUNK)
-        self.output += chunk
-        return bool(chunk)
 
     def ending(self, seconds: float) -> int:
         """The exit code once it has ended by itself, or has been given so many seconds to."""
@@ -323,27 +257,9 @@ class Process:
 
     def stop(self) -> int:
         """Kill what still runs. Returns the exit code, 128 + n where signal n ended it."""
-        if self.process.poll() is None:
-            # It may have ended since, which macOS calls a matter of permission.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        code = self.kill()
         # As shells count, and as bubblewrap does when a signal has ended the program inside.
         return 128 - code if code < 0 else code
-
-    def close(self) -> None:
-        """Kill what still runs, and let go of everything."""
-        self.stop()
-        self.complaints.close()
-
-    def last_words(self) -> str:
-        """The last line on stderr from before its program started."""
-        self.complaints.seek(0)
-        lines = self.complaints.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no message"
 
 
 def left_open() -> str:

@@ -36,20 +36,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+
+from workbench.utils.processes import die_with_parent
+from workbench.verifiers.child import CHUNK
 
 Judge = Callable[[dict], dict]
 
-# Options of prctl(2).
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 # Signals by which a process ends through its own fault.
 OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 
 WORN = 0.25  # share of its memory that a fork may keep between two items
 COMPUTED = 0.1  # share of the deadline that a fork must have computed for a certain timeout
-CHUNK = 65_536  # bytes that a read or write moves at most
 
 
 class Fork:
@@ -163,17 +162,6 @@ def children() -> Iterator[int]:
         yield from map(int, pids)
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the thread that started this process ends, and leave if it
-    has ended already.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have ended before the kernel was asked, and then no signal comes.
-        if os.getppid() != parent:
-            sys.exit("the parent is gone")
-
-
 def adopt_orphans() -> None:
     """Have the kernel make this process the parent of what its forks leave behind."""
     if sys.platform == "linux":
@@ -182,19 +170,10 @@ def adopt_orphans() -> None:
 
 def cpu_clock(pid: int) -> int | None:
     """The clock of a process's processor time, for `time.clock_gettime`; None without one."""
-    if sys.platform != "linux":
-        return None
     clock = ctypes.c_int()
-    if ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
+    if sys.platform != "linux" or ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
         return None
     return clock.value
-
-
-def private_stdout() -> BinaryIO:
-    """The pipe to the parent under a new descriptor. What libraries print goes to stderr."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return replies
 
 
 def address_space(pid: int) -> int:
@@ -213,22 +192,6 @@ def limit_memory(megabytes: int) -> None:
     if used:
         limit = used + megabytes * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def silence_outputs() -> None:
-    """From here on both standard outputs lead nowhere. The errors of the start were for the parent
-    to read.
-    """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-
-
-def load(name: str) -> Judge:
-    """The judge made by `module:function`."""
-    module, function = name.split(":")
-    return getattr(importlib.import_module(module), function)()
 
 
 def send(descriptor: int, data: bytes) -> None:
@@ -250,11 +213,18 @@ def main(name: str, memory_mb: str, deadline: str, parent: str) -> None:
     """
     die_with_parent(int(parent))
     adopt_orphans()
-    # Before the judge is loaded, since libraries may print while they are imported.
-    replies = private_stdout()
-    judge = load(name)
-    # Not before, since an error while loading is what the parent shows when the start fails.
-    silence_outputs()
+    # The pipe to the parent gets a new descriptor before the judge is loaded, since libraries may
+    # print while they are imported. What they print goes to stderr.
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    module, function = name.split(":")
+    judge = getattr(importlib.import_module(module), function)()
+    # From here on both outputs lead nowhere. Not before, since an error while loading is what the
+    # parent shows when the start fails.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
     gc.freeze()  # so that the collector does not touch, and thereby copy, what forks share
     fork = Fork(judge, int(memory_mb))
     replies.write(as_line({"ready": True}))
