@@ -12,6 +12,7 @@ import workbench as wb
 from workbench import advantages, allocators, config, methods, replay, selectors
 from workbench.allocators import DynamicSampling, Knapsack
 from workbench.scheduler import Scheduler
+from workbench.utils.descriptions import describe
 
 
 @pytest.mark.parametrize("name", [*methods.PAPERS, *methods.MORE_PAPERS])
@@ -127,6 +128,7 @@ def test_a_lab_of_ones_own_model_is_plain_data():
     assert (lab.sampling.max_new_tokens, lab.sampling.stop) == (7, ("}",))
     assert lab.verifier.boxed
     # A path is a text in the record, on every version of Python.
+    assert describe({"data": pathlib.Path("tests")}) == {"data": "tests"}
     lab = wb.labs.transformers(pathlib.Path("tests"), lab.problems)
     assert lab.config["model"] == "tests"
     assert json.dumps(lab.config) == json.dumps(config.recorded_lab(lab.config).config)

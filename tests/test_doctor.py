@@ -415,6 +415,14 @@ print(sorted(heavy & set(sys.modules)))
     assert done.stdout.strip() == "[]"
 
 
+def test_torch_is_not_loaded_where_no_driver_is(monkeypatch):
+    """Also where its build has CUDA, as the ordinary one of PyPI has."""
+    install(monkeypatch, torch="2.13.0")
+    monkeypatch.setattr(machine, "DRIVERS", ())
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert machine._gpus_of_torch() == []
+
+
 def test_as_a_program():
     command = [sys.executable, "-m", "workbench", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -23,9 +23,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench.analysis import comparisons
-from workbench.config import check_pool as check_config
-from workbench.config import rebuild
-from workbench.config import recorded_lab as from_config
+from workbench.config import rebuild, recorded_lab
 from workbench.policies import Sampling
 from workbench.problems import from_file
 from workbench.records import RecordError
@@ -238,7 +236,7 @@ def place(records, manifests, tmp_path_factory):
     # What is imported at its first use is imported now: some packages take more than a second.
     for manifest in manifests[:FIRST_FURTHER]:
         with contextlib.suppress(OSError):
-            from_config(manifest["lab"])
+            recorded_lab(manifest["lab"])
     wb.Run.resume(path)
     compare(path, records / "ar3po")
     look_at(path)
@@ -343,54 +341,45 @@ def test_a_stranger_cannot_run_a_command_or_write(slot, attack, place, records, 
 
 
 LAB_ATTACKS = [
-    ({"lab": "os.system"}, "made by code of the caller's own"),
-    ({"lab": "shipped", "name": "x"}, "made by code of the caller's own"),
-    ({"lab": "tiny", "command": "x"}, "unexpected keyword argument 'command'"),
-    ({"lab": "tiny", "base": "clean", "pool": 10**12}, "n=1000000000000: a whole number from 1 to"),
+    ({"lab": "os.system"}, "code of the caller's own"),
+    ({"lab": "shipped", "name": "x"}, "code of the caller's own"),
+    ({"lab": "tiny", "command": "x"}, "command"),
+    ({"lab": "tiny", "base": "clean", "pool": 10**12}, "n=1000000000000"),
     ({"lab": "tiny", "threads": 10**9}, "threads=1000000000"),
 ]
 
 
-@pytest.mark.parametrize("lab, message", LAB_ATTACKS, ids=str)
-def test_a_manifest_makes_labs_of_known_parts_only(lab, message):
-    with watch(), in_time(), pytest.raises(ValueError, match=message):
-        from_config(lab)
+@pytest.mark.parametrize("lab, named", LAB_ATTACKS, ids=str)
+def test_a_manifest_makes_labs_of_known_parts_only(lab, named):
+    with watch(), in_time(), pytest.raises(ValueError, match=named):
+        recorded_lab(lab)
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change, named",
     [
-        (("problems", "family", "os.system"), "family='os.system': allowed are"),
-        (("problems", "family", None), "family=None"),
-        (("problems", "name", "codeio"), "cannot be made from a manifest"),
-        (("problems", "name", "composite"), "cannot be made from a manifest"),
-        (("problems", "operators", ["__import__('os').system('sh')"]), "letters, digits and signs"),
-        (("problems", "datasets", [{"name": "codeio"}]), "numbers, texts and lists"),
-        (("held_out", None, {"family": "hub", "verifier": "x"}), "cannot name one"),
-        (("problems", None, ["hub"]), "an object with a family"),
-        (("lora", "megatron_core", "antigravity"), "lora='megatron_core': allowed are"),
-        (("lora", None, "x"), "an object is needed"),
-        (("verifier", "command", "x"), "unexpected keyword argument"),
-        (("verifier", None, "verifiers.pool.Worker"), "an object is needed"),
-        (("sampling", "seed", 1), "unexpected keyword argument"),
-        (("sampling", "stop", None), "must be a list"),
-        (("model", None, {"is": "os.system"}), "a path or a hub name"),
+        (("problems", "family", "os.system"), "family='os.system'"),
+        (("problems", "name", "codeio"), "name='codeio'"),
+        (("problems", "operators", ["__import__('os').system('sh')"]), "operators"),
+        (("problems", "min_terms", 10**9), "min_terms"),
+        (("held_out", None, {"family": "hub", "verifier": "x"}), "verifier"),
+        (("lora", "megatron_core", "antigravity"), "lora='megatron_core'"),
+        (("lora", "target_modules", "(a+)+$"), "target_modules"),
+        (("lora", None, "x"), "lora="),
+        (("verifier", "command", "x"), "command"),
+        (("verifier", None, "verifiers.pool.Worker"), "verifier="),
+        (("sampling", "seed", 1), "seed"),
+        (("model", None, {"is": "os.system"}), "model="),
         (("trust_remote_code", None, True), "trust_remote_code"),
     ],
     ids=str,
 )
-def test_a_lab_of_a_model_is_made_of_known_parts_only(change, message, manifests):
+def test_a_lab_of_a_model_is_made_of_known_parts_only(change, named, manifests):
     lab = copy.deepcopy(manifests[FIRST_FURTHER - 2]["lab"])
     part, entry, value = change
-    if entry is None:
-        lab[part] = value
-    else:
-        lab[part] = {**lab[part], entry: value}
-    with watch(), in_time(), pytest.raises(ValueError, match=message):
-        from_config(lab)
-    if part == "problems" and not isinstance(value, list):
-        with pytest.raises(ValueError, match=message):
-            check_config(lab[part])
+    lab[part] = value if entry is None else {**lab[part], entry: value}
+    with watch(), in_time(), pytest.raises(ValueError, match=named):
+        recorded_lab(lab)
 
 
 # Malformed manifests, one by one

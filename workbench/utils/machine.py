@@ -21,6 +21,8 @@ NVIDIA_SMI = (
     "--format=csv,noheader,nounits",
 )
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+# Where a driver for NVIDIA's GPUs is loaded, one of these is there: of Linux, of WSL, of Jetson.
+DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl"))
 
 
 def cores() -> int:
@@ -132,8 +134,9 @@ def _bytes_of_mebibytes(number: str) -> int:
 
 
 def _gpus_of_torch() -> list[dict[str, Any]]:
-    """GPUs as torch sees them. A build without CUDA sees none and is not even loaded."""
-    if (installed_version("torch") or "+cpu").endswith("+cpu") or platform.system() != "Linux":
+    """GPUs as torch sees them. It is not even loaded where it could see none."""
+    has_driver = any(path.exists() for path in DRIVERS)
+    if not has_driver or (installed_version("torch") or "+cpu").endswith("+cpu"):
         return []
     import torch
 
