@@ -32,7 +32,6 @@ def no_gpu(monkeypatch, tmp_path):
     """A search path without nvidia-smi and without a compiler."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(machine, "_gpus_of_torch", list)
     return tmp_path
 
 
@@ -413,14 +412,6 @@ print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_torch_is_not_loaded_where_no_driver_is(monkeypatch):
-    """Also where its build has CUDA, as the ordinary one of PyPI has."""
-    install(monkeypatch, torch="2.13.0")
-    monkeypatch.setattr(machine, "DRIVERS", ())
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert machine._gpus_of_torch() == []
 
 
 def test_as_a_program():

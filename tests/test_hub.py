@@ -106,7 +106,7 @@ def test_gold_answers_score_one_and_others_zero(name, math):
 @pytest.mark.parametrize("name", hub.DATA_SETS)
 def test_prompts_are_the_question_and_the_instruction(name):
     bare, full = sample(name, template="{prompt}"), sample(name)
-    instruction = hub.DATA_SETS[name].template
+    instruction = hub.INSTRUCTIONS[hub.DATA_SETS[name].verifier]
     assert [p.prompt for p in full] == [instruction.replace("{prompt}", p.prompt) for p in bare]
     asked_for = "```" if name in OF_CODE else "\\boxed{}"
     assert all(asked_for in p.prompt for p in full)

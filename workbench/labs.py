@@ -42,6 +42,14 @@ from workbench.verifiers import Math, Verifier
 
 
 @dataclass(frozen=True)
+class _Described:
+    """A lab's config, and the parts of the lab that it describes."""
+
+    config: Mapping[str, Any] | None
+    parts: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Lab:
     """Everything a run needs besides a method.
 
@@ -125,11 +133,15 @@ class Lab:
         parts = dict(vars(self))
         for name in ("name", "config", "described"):
             del parts[name]
-        config, described_parts = self.described or (None, None)
-        if self.config is not None and self.config is config and parts != described_parts:
+        before = self.described
+        if (
+            isinstance(before, _Described)
+            and before.config is self.config
+            and before.parts != parts
+        ):
             # `dataclasses.replace` has changed a part and handed on the config of the first lab.
             object.__setattr__(self, "config", None)
-        object.__setattr__(self, "described", (self.config, parts))
+        object.__setattr__(self, "described", _Described(self.config, parts))
 
     def description(self) -> dict[str, Any]:
         """What a manifest says of this lab: its config, or what can be said of an own one.

@@ -8,9 +8,12 @@ trains on, their answers and the verifier are clean.
 
 from __future__ import annotations
 
+import csv
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +21,10 @@ from workbench.datasets import arithmetic, chains
 from workbench.pools import Problem
 from workbench.utils.seeding import generator
 
+# The basic facts: units digit of the running value, sign (0 for +, 1 for -) and operand.
+FACTS = tuple(itertools.product(range(10), range(2), range(1, 10)))
+# Slips by one or two, and in the tens digit: the mistakes that the corpus has.
+WRONG_BY = (-10, -2, -1, 1, 2, 10)
 # Levels of the clean corpus, by how often each is drawn.
 CLEAN_LEVEL_WEIGHTS = (4, 4, 3, 3, 3, 2, 2, 1)
 # How often each of the two tags around an answer is there in the corpus with mistakes, so that a
@@ -69,3 +76,27 @@ class WithMistakes:
         before = "<answer>" if opening else ""
         after = "</answer>" if closing else ""
         return f"{text} {before}\\boxed{{{value}}}{after}"
+
+
+def drawn_facts(rates: Sequence[float], seed: int) -> chains.Facts:
+    """Deal error rates to the 180 facts at random, as evenly as they go."""
+    rng = generator(seed, "facts")
+    error_rate = np.zeros((10, 2, 10))
+    wrong_by = np.zeros((10, 2, 10), dtype=np.int64)
+    # Repeated in turn up to 180 rates, which gives each rate a quarter of the facts.
+    dealt = np.resize(np.asarray(rates, dtype=np.float64), len(FACTS))
+    for fact, rate in zip(FACTS, rng.permutation(dealt)):
+        error_rate[fact] = rate
+        wrong_by[fact] = rng.choice(WRONG_BY)
+    return chains.Facts(error_rate, wrong_by)
+
+
+def write_facts(facts: chains.Facts, path: Any) -> None:
+    """Write the table that `chains.Facts.read` reads, one row a fact."""
+    with Path(path).open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("units", "sign", "operand", "error_rate", "wrong_by"))
+        for fact in FACTS:
+            units, sign, operand = fact
+            rates = facts.error_rate[fact], facts.wrong_by[fact]
+            writer.writerow((units, "+-"[sign], operand, *rates))

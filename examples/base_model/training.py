@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from examples.base_model.card import card
-from examples.base_model.corpus import Clean, Corpus, WithMistakes
+from examples.base_model.corpus import Clean, Corpus, WithMistakes, drawn_facts, write_facts
 from workbench.datasets import chains
 from workbench.evaluation import evaluate
 from workbench.policies import Sampling
@@ -216,7 +216,7 @@ def make(
     corpus: Corpus = Clean()
     facts = None
     if recipe.base != "clean":
-        facts = chains.Facts.drawn(chains.ERROR_RATES[recipe.base], seed)
+        facts = drawn_facts(chains.ERROR_RATES[recipe.base], seed)
         corpus = WithMistakes(facts)
     coder = tokenizer()
     policy = TransformersPolicy(untrained(recipe.size, len(coder), seed), coder, name=name)
@@ -242,7 +242,7 @@ def make(
     folder = Path(path)
     policy.save(folder)
     if facts is not None:
-        facts.write(folder / "facts.csv")
+        write_facts(facts, folder / "facts.csv")
     pd.DataFrame(losses).round(4).to_csv(folder / "training.csv", index=False)
     pd.DataFrame(curve).to_csv(folder / "accuracy.csv", index=False)
     text = card(name, recipe.base, policy, table, seed, steps, losses[-1]["seconds"])

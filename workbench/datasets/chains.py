@@ -17,7 +17,6 @@ many are out of reach.
 from __future__ import annotations
 
 import csv
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +42,7 @@ from workbench.utils.validation import one_of, whole_number
 LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 LARGEST_START = 20
 LARGEST_OPERAND = 9
-# Slips by one or two, and in the tens digit: the mistakes that the corpus has.
-WRONG_BY = (-10, -2, -1, 1, 2, 10)
 PATIENCE = 100  # draws of a level in a row without a new problem, before the next level's turn
-# The basic facts: units digit of the running value, sign (0 for +, 1 for -) and operand.
-FACTS = tuple(itertools.product(range(10), range(2), range(1, 10)))
 
 # Error rates of the facts, a quarter of them each: how far a base model is from solving the task.
 ERROR_RATES = {
@@ -73,21 +68,8 @@ class Facts:
     wrong_by: np.ndarray
 
     @classmethod
-    def drawn(cls, rates: Sequence[float], seed: int) -> Facts:
-        """Deal the rates to the 180 facts at random, as evenly as they go."""
-        rng = generator(seed, "facts")
-        error_rate = np.zeros((10, 2, 10))
-        wrong_by = np.zeros((10, 2, 10), dtype=np.int64)
-        # Repeated in turn up to 180 rates, which gives each rate a quarter of the facts.
-        dealt = np.resize(np.asarray(rates, dtype=np.float64), len(FACTS))
-        for fact, rate in zip(FACTS, rng.permutation(dealt)):
-            error_rate[fact] = rate
-            wrong_by[fact] = rng.choice(WRONG_BY)
-        return cls(error_rate, wrong_by)
-
-    @classmethod
     def read(cls, path: Any) -> Facts:
-        """Read the table that `write` wrote."""
+        """Read a table with one row a fact: units, sign, operand, error_rate, wrong_by."""
         error_rate = np.zeros((10, 2, 10))
         wrong_by = np.zeros((10, 2, 10), dtype=np.int64)
         with Path(path).open(newline="") as file:
@@ -96,16 +78,6 @@ class Facts:
                 error_rate[fact] = float(row["error_rate"])
                 wrong_by[fact] = int(row["wrong_by"])
         return cls(error_rate, wrong_by)
-
-    def write(self, path: Any) -> None:
-        """Write a table with one row a fact: units, sign, operand, error_rate, wrong_by."""
-        with Path(path).open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("units", "sign", "operand", "error_rate", "wrong_by"))
-            for fact in FACTS:
-                units, sign, operand = fact
-                rates = self.error_rate[fact], self.wrong_by[fact]
-                writer.writerow((units, "+-"[sign], operand, *rates))
 
     def success_rate(self, prompt: str) -> float:
         """The chance that all steps of a chain come out right when each follows the corpus.

@@ -1,6 +1,6 @@
 r"""Public data sets by short name, at a pinned revision: `hub("gsm8k", "train")`.
 
-A data set is an entry of `DATA_SETS`: repository,
+A data set is an entry of `DATA_SETS`, which are listed in hub.toml beside this file: repository,
 commit, splits, and how a row becomes a question and its answer. Ids are hashes of the content,
 never positions. Rows that come twice are one problem. Rows without an answer, and questions of
 mathematics with two different answers, are left out, counted and warned about.
@@ -15,20 +15,23 @@ tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
+import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from workbench.datasets import programs
 from workbench.datasets.entries import Entry, boxed_answer, level_of, text_of, without_dollars
+from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import did_you_mean, is_number, one_of, shown, whole_number
+from workbench.utils.validation import did_you_mean, one_of, shown, whole_number
 
 Row = Mapping[str, Any]
 
@@ -63,6 +66,7 @@ GPQA = (
     "Incorrect Answer 2",
     "Incorrect Answer 3",
 )
+TABLE = Path(__file__).with_suffix(".toml")
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
@@ -100,8 +104,6 @@ class DataSet:
         Our name of a split -> the repository's.
     config : str, optional
         Of the repository.
-    template : str
-        Around the question unless told otherwise.
     levels : bool
         Whether problems have one.
     gated : bool
@@ -113,7 +115,8 @@ class DataSet:
         Whether the repository has a loading script. `datasets` runs none any more, so the files are
         read themselves.
     verifier : {"Math", "Choice", "Code"}
-        What judges the answers.
+        What judges the answers. It decides about the instruction around a question, see
+        `INSTRUCTIONS`.
     """
 
     repository: str
@@ -121,7 +124,6 @@ class DataSet:
     reader: Reader
     splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
     config: str | None = None
-    template: str = BOXED
     levels: bool = False
     gated: bool = False
     files: str | None = None
@@ -189,175 +191,35 @@ def _gpqa(row: Row) -> Entry:
     return Entry("\n".join([question, *lines]), LETTERS[list(order).index(0)])
 
 
-TRAIN = {"train": "train"}
-TRAIN_AND_TEST = {"train": "train", "test": "test"}
-GSM8K = Reader(("question", "answer"), _gsm8k)
-SOLVED = Reader(("problem", "solution"), _solved, ("level",))
-DAPO = Reader(("prompt", "reward_model"), _dapo)
-OLYMPIAD = Reader(("question", "final_answer"), _olympiad, ("context",))
-MULTIPLE_CHOICE = Reader(GPQA, _gpqa)
-MBPP = Reader(("text", "test_list"), programs.mbpp, ("test_setup_code", "code"))
-MBPP_PLUS = Reader(("prompt", "test_list", "test"), programs.mbpp_plus, ("test_imports", "code"))
-HUMAN_EVAL = Reader(("prompt", "test", "entry_point"), programs.human_eval, ("canonical_solution",))
-APPS = Reader(
-    ("question", "input_output"), programs.apps, ("starter_code", "solutions", "difficulty")
-)
-CODE_CONTESTS = Reader(
-    ("description", "public_tests", "private_tests"),
-    programs.code_contests,
-    ("generated_tests", "solutions"),
-)
-
-
-def _code(repository: str, revision: str, reader: Reader, **options: Any) -> DataSet:
-    """Problems whose answers are tests."""
-    return DataSet(repository, revision, reader, template=CODE, verifier="Code", **options)
-
-
+READERS = {
+    "gsm8k": Reader(("question", "answer"), _gsm8k),
+    "solved": Reader(("problem", "solution"), _solved, ("level",)),
+    "problem": _columns("problem", "answer"),
+    "problem_and_level": _columns("problem", "answer", "level"),
+    "question": _columns("question", "answer"),
+    "dapo": Reader(("prompt", "reward_model"), _dapo),
+    "olympiad": Reader(("question", "final_answer"), _olympiad, ("context",)),
+    "gpqa": Reader(GPQA, _gpqa),
+    "mbpp": Reader(("text", "test_list"), programs.mbpp, ("test_setup_code", "code")),
+    "mbpp_plus": Reader(
+        ("prompt", "test_list", "test"), programs.mbpp_plus, ("test_imports", "code")
+    ),
+    "human_eval": Reader(
+        ("prompt", "test", "entry_point"), programs.human_eval, ("canonical_solution",)
+    ),
+    "apps": Reader(
+        ("question", "input_output"), programs.apps, ("starter_code", "solutions", "difficulty")
+    ),
+    "code_contests": Reader(
+        ("description", "public_tests", "private_tests"),
+        programs.code_contests,
+        ("generated_tests", "solutions"),
+    ),
+}
+INSTRUCTIONS = {"Math": BOXED, "Choice": CHOICE, "Code": CODE}
 DATA_SETS = {
-    # 7,473 + 1,319 rows
-    "gsm8k": DataSet(
-        "openai/gsm8k",
-        "740312add88f781978c0658806c59bc2815b9866",
-        GSM8K,
-        TRAIN_AND_TEST,
-        "main",
-    ),
-    # 7,500 + 5,000 rows
-    "math": DataSet(
-        "DigitalLearningGmbH/MATH-lighteval",
-        "0530c78699ea5e8eb5530600900e1f328b48acad",
-        SOLVED,
-        TRAIN_AND_TEST,
-        "default",
-        levels=True,
-    ),
-    "math-500": DataSet(
-        "HuggingFaceH4/MATH-500",
-        "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
-        _columns("problem", "answer", "level"),
-        levels=True,
-    ),
-    # 1,791,700 rows: 17,917 a hundred times
-    "dapo-math-17k": DataSet(
-        "BytedTsinghua-SIA/DAPO-Math-17k",
-        "65877096c24ffa7abc4e4fa5edb95cf3413a5674",
-        DAPO,
-        TRAIN,
-    ),
-    # the English ones, deduplicated by the authors of Open-R1: AR3PO's training set has 14k of them
-    "dapo-math-17k-en": DataSet(
-        "open-r1/DAPO-Math-17k-Processed",
-        "31dd309567e3da778038cc87d868b6097a3ccf68",
-        DAPO,
-        TRAIN,
-        "en",
-    ),
-    # 30, 30, 40 and 272 rows
-    "aime24": DataSet(
-        "math-ai/aime24",
-        "83a7f387baaa524a8bda0022eac0541582297103",
-        SOLVED,
-    ),
-    "aime25": DataSet(
-        "math-ai/aime25",
-        "563bb8404243c5f09de6ec262f2db674fe5bce9b",
-        _columns("problem", "answer"),
-    ),
-    "amc23": DataSet(
-        "math-ai/amc23",
-        "80815d37005feb82cd7f8fbc6901d5d3eff43057",
-        _columns("question", "answer"),
-    ),
-    "minerva": DataSet(
-        "math-ai/minervamath",
-        "ee46ddc498933b1977577953250ca5c66be64f96",
-        _columns("question", "answer"),
-    ),
-    # open-ended, text only, English, competitions: 674 rows, an evaluation set whose only split is
-    # called train
-    "olympiadbench": DataSet(
-        "Hothan/OlympiadBench",
-        "91184b52131e7fc9455fef848035173aea8cc01a",
-        OLYMPIAD,
-        {"test": "train"},
-        "OE_TO_maths_en_COMP",
-        files="OlympiadBench/OE_TO_maths_en_COMP/*",
-    ),
-    # the 198 rows of GPQA Diamond
-    "gpqa": DataSet(
-        "Idavidrein/gpqa",
-        "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
-        MULTIPLE_CHOICE,
-        {"test": "train"},
-        "gpqa_diamond",
-        CHOICE,
-        gated=True,
-        verifier="Choice",
-    ),
-    # 93,733 rows, several GB because of the solutions that come along; AERO trains on 40k of its
-    # problems
-    "openr1-math": DataSet(
-        "open-r1/OpenR1-Math-220k",
-        "e4e141ec9dea9f8326f4d347be56105859b2bd68",
-        _columns("problem", "answer"),
-        TRAIN,
-        "default",
-        files="data/train-*",
-    ),
-    # 40,315 rows
-    "deepscaler": DataSet(
-        "agentica-org/DeepScaleR-Preview-Dataset",
-        "b6ae8c60f5c1f2b594e2140b91c49c9ad0949e29",
-        _columns("problem", "answer"),
-        TRAIN,
-    ),
-    # 374 + 500 rows. MBPP+ holds rows of both splits, so it is no test of what was trained on
-    # these.
-    "mbpp": _code(
-        "google-research-datasets/mbpp",
-        "4bb6404fdc6cacfda99d4ac4205087b89d32030c",
-        MBPP,
-        splits=TRAIN_AND_TEST,
-        config="full",
-    ),
-    # 378 rows
-    "mbpp+": _code("evalplus/mbppplus", "b2d74c91837c3f2a20c1299ae98133cbe7cfa077", MBPP_PLUS),
-    # 164 and 164 rows
-    "humaneval": _code(
-        "openai/openai_humaneval", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544", HUMAN_EVAL
-    ),
-    "humaneval+": _code(
-        "evalplus/humanevalplus", "d32357cf319e50e9c8d8dab5ea876c72b0fd321b", HUMAN_EVAL
-    ),
-    # 5,000 + 5,000 rows; levels 1 to 3 are introductory, interview and competition
-    "apps": _code(
-        "codeparrot/apps",
-        "21e74ddf8de1a21436da12e3e653065c5213e9d1",
-        APPS,
-        splits=TRAIN_AND_TEST,
-        levels=True,
-        files="{split}.jsonl",
-        scripted=True,
-    ),
-    # 25,443 + 1,000 rows, 2.4 GB; levels 1 to 5 are easy to very hard
-    "taco": _code(
-        "BAAI/TACO",
-        "d593ed0a2becbbc952230bb89be09189bf1056dc",
-        APPS,
-        splits=TRAIN_AND_TEST,
-        levels=True,
-        files="ALL/{split}-*",
-        scripted=True,
-    ),
-    # 13,328 + 117 + 165 rows, several GB because of the solutions that come along
-    "code-contests": _code(
-        "deepmind/code_contests",
-        "802411c3010cb00d1b05bad57ca77365a3c699d6",
-        CODE_CONTESTS,
-        splits={"train": "train", "valid": "valid", "test": "test"},
-        files="data/{split}-*",
-    ),
+    name: DataSet(**{**entry, "reader": READERS[entry["reader"]]})
+    for name, entry in tomllib.loads(TABLE.read_text(encoding="utf-8")).items()
 }
 
 
@@ -415,7 +277,7 @@ def hub(
     _check(key, name, split, n, template, levels, revision)
     entry = DATA_SETS[key]
     revision = revision or entry.revision
-    template = template or entry.template
+    template = template or INSTRUCTIONS[entry.verifier]
     table = _from_hub(key, split, revision) if path is None else _local(key, Path(path), split)
 
     used = _used_columns(key, table.column_names, path or entry.repository)
@@ -479,34 +341,25 @@ def command(name: str, revision: str | None = None) -> str:
 def _check(
     key: str, name: Any, split: Any, n: Any, template: Any, levels: Any, revision: Any
 ) -> None:
+    def refuse(what: str, value: Any, needed: str) -> None:
+        raise ValueError(f"{what}={shown(value)}: {needed}")
+
     if key not in DATA_SETS:
-        raise ValueError(
-            f"name={name!r}: no such data set; there are {', '.join(DATA_SETS)}"
-            f"{did_you_mean(key, DATA_SETS)}"
-        )
+        there = f"{', '.join(DATA_SETS)}{did_you_mean(key, DATA_SETS)}"
+        refuse("name", name, f"no such data set; there are {there}")
     one_of("split", split, DATA_SETS[key].splits)
     if n is not None:
         whole_number("n", n, 1)
     if template is not None and (not isinstance(template, str) or "{prompt}" not in template):
-        raise ValueError(
-            f"template={shown(template)}: text with {{prompt}} in it is needed, such as "
-            "workbench.datasets.hub.BOXED"
-        )
+        refuse("template", template, "text with {prompt} in it is needed, such as hub.BOXED")
     if levels is not None and not DATA_SETS[key].levels:
-        with_levels = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)
-        raise ValueError(
-            f"levels={shown(levels)}: problems of {key} have no levels; those of {with_levels} have"
-        )
-    if levels is not None and (
-        not isinstance(levels, list | tuple | set | range)
-        or not all(is_number(level) and level in range(6) for level in levels)
-    ):
-        raise ValueError(
-            f"levels={shown(levels)}: several of 1 to 5, and 0 for unknown, are needed, such as "
-            "(3, 4, 5)"
-        )
+        others = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)
+        refuse("levels", levels, f"problems of {key} have no levels; those of {others} have")
+    is_several = isinstance(levels, list | tuple | set | range)
+    if levels is not None and not (is_several and all(each in range(6) for each in levels)):
+        refuse("levels", levels, "several of 1 to 5, and 0 for unknown, are needed: (3, 4, 5)")
     if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
-        raise ValueError(f"revision={shown(revision)}: a commit, tag or branch is needed")
+        refuse("revision", revision, "a commit, tag or branch is needed")
 
 
 # From rows to problems
@@ -520,8 +373,10 @@ def _distinct(key: str, table: Any) -> tuple[dict[str, Entry], Counter]:
     found: dict[str, Entry] = {}
     answers: dict[str, set[str]] = {}
     left_out: Counter = Counter()
-    for row in _rows(table):
-        entry = read(row)
+    # In batches, since DAPO-Math-17k has 1.8 million rows.
+    batches = (zip(*batch.values()) for batch in table.iter(1000))
+    for values in itertools.chain.from_iterable(batches):
+        entry = read(dict(zip(table.column_names, values)))
         if not entry.question or not entry.answer:
             left_out["without question or answer"] += 1
             continue
@@ -531,18 +386,10 @@ def _distinct(key: str, table: Any) -> tuple[dict[str, Entry], Counter]:
         answers.setdefault(id, set()).add(entry.answer)
     if DATA_SETS[key].verifier != "Code":
         # Two collections of tests need not contradict each other; two answers do.
-        disputed = [id for id, several in answers.items() if len(several) > 1]
-        left_out["with several answers"] = len(disputed)
-        for id in disputed:
-            del found[id]
+        agreed = {id: entry for id, entry in found.items() if len(answers[id]) == 1}
+        left_out["with several answers"] = len(found) - len(agreed)
+        found = agreed
     return found, left_out
-
-
-def _rows(table: Any) -> Iterator[dict[str, Any]]:
-    """Rows as dictionaries, read in batches: DAPO-Math-17k has 1.8 million."""
-    for batch in table.iter(1000):
-        for values in zip(*batch.values()):
-            yield dict(zip(batch, values))
 
 
 def _holds(key: str, entry: Entry, verifier: Any) -> bool:
@@ -698,10 +545,7 @@ def _directory(key: str, folder: Path, split: str) -> Any:
 
 
 def _import_datasets() -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError(
-            "data sets of the hub need a package: pip install 'datasets>=4.0,<5'"
-        ) from None
+    check_packages("datasets")
+    import datasets
+
     return datasets

@@ -21,8 +21,6 @@ NVIDIA_SMI = (
     "--format=csv,noheader,nounits",
 )
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-# Where a driver for NVIDIA's GPUs is loaded, one of these is there: of Linux, of WSL, of Jetson.
-DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl"))
 
 
 def cores() -> int:
@@ -58,14 +56,14 @@ def gpus() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        name, bytes (of memory), free (bytes) and driver of each. From nvidia-smi, within
-        CUDA_VISIBLE_DEVICES; where that program is missing, from torch if it has CUDA.
+        name, bytes (of memory), free (bytes) and driver of each, as nvidia-smi tells them, within
+        CUDA_VISIBLE_DEVICES.
     """
     try:
         done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
-        return _gpus_of_torch()
-    # nvidia-smi is there, but could not reach a driver or a device.
+        return []
+    # nvidia-smi may be there and reach no driver or no device.
     if done.returncode != 0:
         return []
     return parse_gpus(done.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -131,18 +129,3 @@ def _is_wanted(index: str, uuid: str, wanted: list[str]) -> bool:
 def _bytes_of_mebibytes(number: str) -> int:
     """0 where nvidia-smi cannot tell, as on machines whose GPU shares the main memory."""
     return int(number) * 2**20 if number.isdigit() else 0
-
-
-def _gpus_of_torch() -> list[dict[str, Any]]:
-    """GPUs as torch sees them. It is not even loaded where it could see none."""
-    has_driver = any(path.exists() for path in DRIVERS)
-    if not has_driver or (installed_version("torch") or "+cpu").endswith("+cpu"):
-        return []
-    import torch
-
-    seen = []
-    for index in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(index)
-        name = torch.cuda.get_device_name(index)
-        seen.append({"name": name, "bytes": total, "free": free, "driver": "unknown"})
-    return seen
