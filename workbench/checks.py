@@ -22,22 +22,16 @@ def checked_problems(
 ) -> list[Problem]:
     """The problems as a list.
 
-    ValueError for none at all where none are `taken`, for more than `most`, for fewer than that at
-    the start of a round, for one that comes twice, and for anything that is no problem.
+    A round begins with `most` problems where that is given, and with at least one. In the middle of
+    a round, where others are `taken` already, there may be fewer, since the pool may have no more.
     """
     if not isinstance(problems, Iterable):
         raise ValueError(f"{slot}: it returned {shown(problems)}; a list of problems is needed")
     problems = list(problems)
-    # In the middle of a round an empty list is an answer: the pool has no more.
     if not problems and not taken:
         raise ValueError(f"{slot}: it chose no problems; a round needs at least one")
-    if most is not None and len(problems) > most:
+    if most is not None and (len(problems) > most or (len(problems) < most and not taken)):
         raise ValueError(f"{slot}: it chose {len(problems)} problems; {most} were asked for")
-    if most is not None and not taken and len(problems) < most:
-        raise ValueError(
-            f"{slot}: it chose {len(problems)} problems; a round begins with {most}, and only what "
-            "is drawn in the middle of one may be fewer"
-        )
     seen = set(taken)
     for problem in problems:
         if not isinstance(problem, Problem):
@@ -50,35 +44,38 @@ def checked_problems(
     return problems
 
 
-def checked_rows(who: str, rows: Any, size: int, ordered: bool = True) -> np.ndarray:
-    """Rows as int64, ascending if `ordered`; a mask of bool is turned into rows.
+def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:
+    """An allocator's counts (P,) as int64."""
+    array = _array(who, "counts", counts)
+    # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
+    fits = array.shape == (problems,) and array.dtype.kind in "iuf" and np.isfinite(array).all()
+    if not fits or (array != np.floor(array)).any() or (array < 0).any():
+        raise ValueError(
+            f"{who} yielded counts {shown(array.tolist())}; {problems} whole numbers of at least 0 "
+            "are needed"
+        )
+    return array.astype(np.int64)
 
-    ValueError for rows outside the table, rows that come twice, and masks of the wrong length.
-    """
-    rows = _array(who, "rows", rows)
-    if rows.ndim != 1:
-        raise ValueError(f"{who}: it returned rows of shape {rows.shape}; (K,) is needed")
-    if rows.dtype == bool:
-        if len(rows) != size:
-            raise ValueError(f"{who}: its mask has {len(rows)} entries for {size} candidates")
-        return np.flatnonzero(rows)
+
+def checked_rows(who: str, rows: Any, size: int, ordered: bool = True) -> np.ndarray:
+    """Rows of a table as int64, ascending if `ordered`; a mask of bool is turned into rows."""
+    array = _array(who, "rows", rows)
+    if array.dtype == bool and array.shape == (size,):
+        return np.flatnonzero(array)
     # NumPy makes an array of floats of an empty list, which is no mistake of the slot.
-    if len(rows) and rows.dtype.kind not in "iu":
-        raise ValueError(f"{who}: it returned rows of type {rows.dtype}; whole numbers are needed")
-    rows = rows.astype(np.int64)
-    outside = (rows < 0) | (rows >= size)
-    if outside.any():
-        raise ValueError(f"{who}: row {rows[outside][0]} is none of the {size} candidates")
-    values, counts = np.unique(rows, return_counts=True)
-    if len(values) < len(rows):
-        raise ValueError(f"{who}: row {values[counts > 1][0]} comes {counts.max()} times")
-    return np.sort(rows) if ordered else rows
+    fits = array.ndim == 1 and (array.dtype.kind in "iu" or not len(array))
+    if not fits or len(np.unique(array)) < len(array) or not np.isin(array, range(size)).all():
+        raise ValueError(
+            f"{who}: rows={shown(array.tolist())}; whole numbers from 0 to {size - 1}, each at "
+            f"most once, are needed, or a mask of {size} bools"
+        )
+    array = array.astype(np.int64)
+    return np.sort(array) if ordered else array
 
 
 def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts, np.ndarray]:
-    """The table and the candidates that replay returned for the round's `rollouts`.
-
-    ValueError unless these are a table that begins with the round's rollouts, and rows of it.
+    """The table and the candidates that replay returned for the round's `rollouts`: a table that
+    begins with these rollouts, and rows of it.
     """
     who = f"replay: {shown(replay)}"
     is_pair = isinstance(joined, tuple) and len(joined) == 2 and isinstance(joined[0], Rollouts)
@@ -99,10 +96,7 @@ def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts
 
 
 def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selection:
-    """The selection with rows in ascending order.
-
-    ValueError for anything that does not fit the `pool` of candidates.
-    """
+    """The selection among the `pool` of candidates, with rows in ascending order."""
     who = f"selector: {shown(selector)}"
     if not isinstance(selection, Selection):
         raise ValueError(
@@ -113,61 +107,46 @@ def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selectio
     order = np.argsort(rows, kind="stable")
     weights = selection.weights
     if weights is not None:
-        weights = _numbers(who, "weights", weights)
-        if weights.shape != rows.shape:
-            raise ValueError(f"{who}: weights of shape {weights.shape} for {len(rows)} rows")
-        if not (np.isfinite(weights) & (weights >= 0)).all():
-            raise ValueError(f"{who}: weights must be finite numbers of at least 0")
+        weights = _numbers(who, "weights", weights, len(rows))
+        if (weights < 0).any():
+            raise ValueError(f"{who}: weights={shown(weights)}; numbers of at least 0 are needed")
         weights = weights[order]
+    if not isinstance(selection.columns, Mapping):
+        raise ValueError(
+            f"{who}: columns={shown(selection.columns)}; a dict of names and numbers is needed"
+        )
+    for name in selection.columns:
+        if name in pool:
+            raise ValueError(f"{who}: column {name!r} is there already; choose another name")
+    columns = {
+        name: _numbers(who, f"column {name!r}", values, len(pool), finite=False)
+        for name, values in selection.columns.items()
+    }
     if selection.mini_batch is not None:
         whole_number(f"{who}: mini_batch", selection.mini_batch, 1)
     one_of(f"{who}: baseline", selection.baseline, BASELINES)
-    return Selection(
-        rows[order],
-        weights,
-        _checked_columns(who, selection.columns, pool),
-        selection.mini_batch,
-        selection.baseline,
-    )
-
-
-def _checked_columns(who: str, columns: Any, pool: Rollouts) -> dict[str, np.ndarray]:
-    """A selector's columns as float64, one number for each candidate."""
-    if not isinstance(columns, Mapping):
-        raise ValueError(f"{who}: columns={shown(columns)}; a dict of names and numbers is needed")
-    checked = {}
-    for name, values in columns.items():
-        if name in pool:
-            raise ValueError(f"{who}: column {name!r} is there already; choose another name")
-        checked[name] = _numbers(who, f"column {name!r}", values)
-        if checked[name].shape != (len(pool),):
-            raise ValueError(
-                f"{who}: column {name!r} has shape {checked[name].shape} for {len(pool)} candidates"
-            )
-    return checked
+    return Selection(rows[order], weights, columns, selection.mini_batch, selection.baseline)
 
 
 def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.ndarray | Ragged:
-    """Advantages as float64, one for each rollout, or as a Ragged.
-
-    ValueError for another shape or a NaN.
-    """
+    """Advantages as float64, one for each rollout, or as a Ragged with one for each token."""
     who = f"advantage: {shown(advantage)}"
-    if isinstance(values, Ragged):
-        if not np.array_equal(values.offsets, rollouts.response.offsets):
-            raise ValueError(f"{who}: one number for each response token is needed in a Ragged")
-        numbers = values.values
-    else:
-        values = _numbers(who, "advantages", values)
-        if values.shape != (len(rollouts),):
-            raise ValueError(
-                f"{who}: it returned shape {values.shape} for {len(rollouts)} rollouts; one number "
-                "each is needed"
-            )
-        numbers = values
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"{who}: it returned numbers that are not finite")
+    if not isinstance(values, Ragged):
+        return _numbers(who, "advantages", values, len(rollouts))
+    if not np.array_equal(values.offsets, rollouts.response.offsets):
+        raise ValueError(f"{who}: one number for each response token is needed in a Ragged")
+    _numbers(who, "advantages", values.values, len(values.values))
     return values
+
+
+def _numbers(who: str, what: str, values: Any, size: int, finite: bool = True) -> np.ndarray:
+    """The values as float64 (size,), NaN and infinite ones only where `finite` is False."""
+    array = _array(who, what, values)
+    fits = array.dtype.kind in "biuf" and array.shape == (size,)
+    if not fits or (finite and not np.isfinite(array).all()):
+        kind = "finite numbers" if finite else "numbers"
+        raise ValueError(f"{who}: {what}={shown(values)}; {size} {kind} are needed")
+    return array.astype(np.float64)
 
 
 def _array(who: str, what: str, values: Any) -> np.ndarray:
@@ -176,23 +155,3 @@ def _array(who: str, what: str, values: Any) -> np.ndarray:
         return np.asarray(values)
     except ValueError:
         raise ValueError(f"{who}: {what}={shown(values)}; an array is needed") from None
-
-
-def _numbers(who: str, what: str, values: Any) -> np.ndarray:
-    """The values as float64; ValueError for anything but numbers."""
-    array = _array(who, what, values)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{who}: {what}={shown(values)}; numbers are needed")
-    return array.astype(np.float64)
-
-
-def checked_counts(name: str, counts: Any, problems: int) -> np.ndarray:
-    array = _array(f"allocator: {name}", "counts", counts)
-    # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
-    fits = array.shape == (problems,) and array.dtype.kind in "iuf" and np.isfinite(array).all()
-    if not fits or (array != np.floor(array)).any() or (array < 0).any():
-        raise ValueError(
-            f"allocator: {name} yielded counts {shown(array.tolist())}; {problems} whole numbers "
-            "of at least 0 are needed"
-        )
-    return array.astype(np.int64)

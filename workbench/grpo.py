@@ -6,7 +6,7 @@ fixed for the whole step before the split.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,10 @@ from workbench.rollouts import Ragged, Rollouts
 
 if TYPE_CHECKING:
     from workbench.policies import Policy
+
+
+# The attributes of `StepStats` that have one number for each rollout.
+PER_ROLLOUT = ("clip_ratio", "entropy", "logprob_diff", "sampler_gap", "sampler_above")
 
 
 class NonFinite(FloatingPointError):
@@ -161,26 +165,35 @@ def grpo_step(
             policy, rollouts, advantages, objective, temperature, micro_tokens, on_policy
         )
     step = _Step(rollouts, advantages, loss_weights, on_policy, sampler_logprobs, chosen, objective)
-    batches = micro_batches(rollouts, computed, micro_tokens, policy.layout)
-    per_rollout, totals = _backward(policy, step, batches, temperature, reference)
+    # NaN where a rollout is not computed.
+    per_rollout = {name: np.full(len(rollouts), np.nan) for name in PER_ROLLOUT}
+    totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
+    for rows in micro_batches(rollouts, computed, micro_tokens, policy.layout):
+        loss, means, sums = _micro_loss(policy, step, rows, temperature, reference)
+        # Before the backward pass, so that the message can name the rows of this micro-batch.
+        if not torch.isfinite(loss):
+            message = f"the loss of {len(rows)} rollouts is {loss.item()}"
+            raise NonFinite(message, rollouts.take(rows))
+        loss.backward()
+        for name, values in means.items():
+            per_rollout[name][rows] = values
+        for name, value in sums.items():
+            totals[name] += value
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
     if not np.isfinite(norm):
         optimizer.zero_grad(set_to_none=False)
         raise NonFinite(f"the gradient norm is {norm}", rollouts.take(computed))
     optimizer.step()
 
-    loss_sum, kl_sum, tokens = totals
+    if sampler_logprobs is None:
+        del per_rollout["sampler_gap"], per_rollout["sampler_above"]
     return StepStats(
-        loss=loss_sum,
+        loss=totals["loss"],
         gradient_norm=norm,
-        kl=kl_sum / max(tokens, 1) if reference is not None else float("nan"),
-        tokens=int(tokens),
+        kl=totals["kl"] / max(totals["tokens"], 1) if reference is not None else float("nan"),
+        tokens=int(totals["tokens"]),
         rollouts=len(computed),
-        clip_ratio=per_rollout[0],
-        entropy=per_rollout[1],
-        logprob_diff=per_rollout[2],
-        sampler_gap=None if sampler_logprobs is None else per_rollout[3],
-        sampler_above=None if sampler_logprobs is None else per_rollout[4],
+        **per_rollout,
     )
 
 
@@ -195,49 +208,6 @@ class _Step:
     sampler_logprobs: Ragged | None
     chosen: Ragged | None
     objective: Objective
-
-    def take(self, index: np.ndarray) -> _Step:
-        """The rows of one micro-batch."""
-        return _Step(
-            self.rollouts.take(index),
-            self.advantages.take(index),
-            self.weights.take(index),
-            self.on_policy[index],
-            None if self.sampler_logprobs is None else self.sampler_logprobs.take(index),
-            None if self.chosen is None else self.chosen.take(index),
-            self.objective,
-        )
-
-
-def _backward(
-    policy: Policy,
-    step: _Step,
-    batches: Iterable[np.ndarray],
-    temperature: float,
-    reference: Any,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Add up the gradient over all micro-batches.
-
-    Returns
-    -------
-    per_rollout : (5, R)
-        Clip ratio, entropy, log-probability difference, sampler's gap and share above the cap; NaN
-        where the rollout was not computed.
-    totals : (3,)
-        Loss, KL and tokens.
-    """
-    per_rollout = np.full((5, len(step.rollouts)), np.nan)
-    totals = np.zeros(3)
-    for index in batches:
-        part = step.take(index)
-        loss, stats, sums = _micro_loss(policy, part, temperature, reference)
-        # Before the backward pass, so that the message can name the rows of this micro-batch.
-        if not torch.isfinite(loss):
-            raise NonFinite(f"the loss of {len(index)} rollouts is {loss.item()}", part.rollouts)
-        loss.backward()
-        per_rollout[:, index] = stats
-        totals += sums
-    return per_rollout, totals
 
 
 def micro_batches(
@@ -268,19 +238,19 @@ def micro_batches(
     batch: list[int] = []
     size = 0
     for i in order:
-        if layout == "packed":
-            shares_prompt = bool(batch) and problem[batch[-1]] == problem[i]
-            larger = size + responses[i] + (0 if shares_prompt else prompts[i])
-        elif layout == "joined":
-            larger = size + prompts[i] + responses[i]
-        else:
+        alone = prompts[i] + responses[i]
+        if layout == "padded":
             # In this order row i is the longest of the batch, so all are padded to its length.
-            larger = (len(batch) + 1) * (prompts[i] + responses[i])
+            larger = (len(batch) + 1) * alone
+        elif layout == "packed" and batch and problem[batch[-1]] == problem[i]:
+            larger = size + responses[i]
+        else:
+            larger = size + alone
         # A row that is larger than the limit on its own still gets a micro-batch, its own.
         if batch and larger > tokens:
             yield rows[batch]
             batch = []
-            larger = prompts[i] + responses[i]
+            larger = alone
         batch.append(i)
         size = larger
     if batch:
@@ -365,109 +335,109 @@ def marked(
         there was no update: a selected row of advantage 0 is not computed.
     """
     size = len(rollouts)
-    advantage = np.full(size, np.nan)
-    selected = np.zeros(size, bool)
-    trained = np.zeros(size, bool)
-    # Replay may bring the clip ratios of earlier updates. `np.array` copies them, so that the table
-    # that came in stays as it was.
-    clip_ratio = np.array(rollouts.columns.get("clip_ratio", np.full(size, np.nan)))
-    entropy = np.full(size, np.nan)
-    logprob_diff = np.full(size, np.nan)
-    sampler_gap = np.full(size, np.nan)
+
+    def empty() -> np.ndarray:
+        return np.full(size, np.nan)
 
     per_token = isinstance(advantages, Ragged)
+    per_token = isinstance(advantages, Ragged)
+    advantage = empty()
     advantage[rows] = advantages.means() if per_token else advantages
+    selected = np.zeros(size, bool)
     selected[rows] = True
+    # A row was trained where its advantage, its weight and replay all leave it a gradient.
+    trained = np.zeros(size, bool)
+    has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
+    trained[rows] = has_gradient & rollouts["gradient"][rows]
+
+    measured = {name: empty() for name in PER_ROLLOUT}
+    # Replay may bring the clip ratios of earlier updates. `np.array` copies them, so that the table
+    # that came in stays as it was.
+    measured["clip_ratio"] = np.array(rollouts.columns.get("clip_ratio", empty()))
     for positions, stats in steps:
         # What a step did not compute keeps the numbers of its latest update.
         computed = np.isfinite(stats.clip_ratio)
-        of_step = rows[positions][computed]
-        clip_ratio[of_step] = stats.clip_ratio[computed]
-        entropy[of_step] = stats.entropy[computed]
-        logprob_diff[of_step] = stats.logprob_diff[computed]
-        if stats.sampler_gap is not None:
-            sampler_gap[of_step] = stats.sampler_gap[computed]
-    # A row was trained where its advantage, its weight and replay all leave it a gradient.
-    has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
-    trained[rows] = has_gradient & rollouts["gradient"][rows]
-    columns = {}
+        for name, column in measured.items():
+            values = getattr(stats, name)
+            if values is not None:
+                column[rows[positions][computed]] = values[computed]
+
+    further = {}
     if any(stats.sampler_gap is not None for _, stats in steps):
-        columns["sampler_gap"] = sampler_gap
+        further["sampler_gap"] = measured["sampler_gap"]
     if weights is not None:
-        columns["weight"] = np.full(size, np.nan)
-        columns["weight"][rows] = weights
+        further["weight"] = empty()
+        further["weight"][rows] = weights
         trained[rows] &= weights > 0
     return rollouts.assign(
         advantage=advantage,
         selected=selected,
         trained=trained,
-        clip_ratio=clip_ratio,
-        logprob_diff=logprob_diff,
-        update_entropy=entropy,
+        clip_ratio=measured["clip_ratio"],
+        logprob_diff=measured["logprob_diff"],
+        update_entropy=measured["entropy"],
         uses=rollouts["uses"] + selected,
         age=number - rollouts.round,
-        **columns,
+        **further,
     )
 
 
 def _micro_loss(
-    policy: Policy, step: _Step, temperature: float, reference: Any
-) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-    """Loss of a micro-batch, its statistics and its sums.
-
-    The statistics (5, R) are those of `StepStats` in their order there; the sums are those of loss,
-    KL and tokens.
+    policy: Policy, step: _Step, rows: np.ndarray, temperature: float, reference: Any
+) -> tuple[torch.Tensor, dict[str, np.ndarray], dict[str, float]]:
+    """The loss of a micro-batch of R rows, means (R,) over each rollout's tokens by name, and sums
+    over all of them by name.
     """
     objective = step.objective
-    part = step.rollouts
-    # Everything about the micro-batch as tensors (R, T), padded on the right.
+    part = step.rollouts.take(rows)
     logprobs, entropy = policy.logprobs(
         part, temperature, entropy=True, entropy_gradient=objective.entropy > 0
     )
     device = logprobs.device
-    mask = torch.as_tensor(part.response.mask(), device=device)
-    old_logprobs = torch.as_tensor(part.old_logprobs.padded(), device=device)
-    # For these rows the ratio is exactly 1, and its gradient is that of the log-probability.
-    if step.on_policy.any():
-        is_own = torch.as_tensor(step.on_policy, device=device)[:, None]
-        old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
-    token_weight = torch.as_tensor(step.weights.padded(), device=device)
-    token_advantage = torch.as_tensor(step.advantages.padded(), dtype=torch.float32, device=device)
 
-    chosen_tokens = None
-    if step.chosen is not None:
-        chosen_tokens = torch.as_tensor(step.chosen.padded(), device=device).bool()
+    def of_tokens(column: Ragged, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """One number for each token, (R, T), padded on the right as the log-probabilities are."""
+        return torch.as_tensor(column.take(rows).padded(), dtype=dtype, device=device)
+
+    mask = torch.as_tensor(part.response.mask(), device=device)
+    old_logprobs = of_tokens(step.rollouts.old_logprobs)
+    # For these rows the ratio is exactly 1, and its gradient is that of the log-probability.
+    if step.on_policy[rows].any():
+        is_own = torch.as_tensor(step.on_policy[rows], device=device)[:, None]
+        old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
+    weight = of_tokens(step.weights)
+    advantage = of_tokens(step.advantages, torch.float32)
+    chosen = None if step.chosen is None else of_tokens(step.chosen)
 
     # What the tokens add to the objective, corrected where another program sampled them.
-    gain, clipped = gains(objective, logprobs, old_logprobs, token_advantage, mask, chosen_tokens)
+    gain, clipped = gains(objective, logprobs, old_logprobs, advantage, mask, chosen)
     gap = torch.zeros_like(old_logprobs)
     above = torch.zeros_like(mask)
     if step.sampler_logprobs is not None:
-        sampled = torch.as_tensor(step.sampler_logprobs.padded(), device=device)
+        sampled = of_tokens(step.sampler_logprobs)
         correction, above = sampler_weights(
             old_logprobs, sampled, mask, objective.sampler_correction, objective.sampler_cap
         )
         gain = gain * correction
         gap = torch.where(mask, (old_logprobs - sampled).abs(), 0.0)
-    loss = -(gain * token_weight).sum()
+    loss = -(gain * weight).sum()
     # Bonus and penalty count every token, whatever its advantage is.
     kl = torch.zeros((), device=device)
     if objective.entropy:
-        loss = loss - objective.entropy * (entropy * token_weight).sum()
+        loss = loss - objective.entropy * (entropy * weight).sum()
     if reference is not None:
         with torch.no_grad():
             reference_logprobs = reference.logprobs(part, temperature)
         penalty = torch.where(mask, kl_estimate(logprobs, reference_logprobs), 0.0)
-        loss = loss + objective.kl * (penalty * token_weight).sum()
+        loss = loss + objective.kl * (penalty * weight).sum()
         kl = penalty.detach().sum()
 
-    # For the record: means over each rollout's tokens, and sums over the micro-batch.
-    lengths = mask.sum(1).clamp(min=1)
     difference = torch.where(mask, (logprobs - old_logprobs).abs(), 0.0)
-    columns = (clipped, entropy, difference, gap, above)
-    stats = torch.stack([column.sum(1) / lengths for column in columns])
-    sums = np.array([loss.item(), kl.item(), mask.sum().item()])
-    return loss, stats.detach().cpu().numpy(), sums
+    lengths = mask.sum(1).clamp(min=1)
+    columns = (clipped, entropy, difference, gap, above)  # in the order of `PER_ROLLOUT`
+    means = torch.stack([column.sum(1) / lengths for column in columns])
+    sums = {"loss": loss.item(), "kl": kl.item(), "tokens": mask.sum().item()}
+    return loss, dict(zip(PER_ROLLOUT, means.detach().cpu().numpy())), sums
 
 
 def _tokens_by_covariance(

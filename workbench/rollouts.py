@@ -8,7 +8,7 @@ array. `Context` is what a slot may know of its round besides the rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,6 +161,15 @@ class Ragged:
         )
 
 
+def _column(dtype: Any, neutral: Any = None) -> Any:
+    """A column of the table: its type, and its entries where none are given.
+
+    Without `neutral` its rows differ in length and are empty where none are given. Their types have
+    32 bits, since these columns are the bulk of a table.
+    """
+    return field(default=None, metadata={"dtype": dtype, "neutral": neutral})
+
+
 @dataclass(frozen=True)
 class Rollouts:
     """R rollouts as columns. Only `problem` is required; every other column has a neutral default.
@@ -205,45 +214,40 @@ class Rollouts:
     """
 
     problem: np.ndarray
-    # None stands for the neutral default, which `__post_init__` fills in.
-    level: np.ndarray = None  # type: ignore[assignment]
-    prompt: Ragged = None  # type: ignore[assignment]
-    response: Ragged = None  # type: ignore[assignment]
-    old_logprobs: Ragged = None  # type: ignore[assignment]
-    token_entropy: Ragged = None  # type: ignore[assignment]
-    text: np.ndarray = None  # type: ignore[assignment]
-    answer: np.ndarray = None  # type: ignore[assignment]
-    truncated: np.ndarray = None  # type: ignore[assignment]
-    entropy: np.ndarray = None  # type: ignore[assignment]
-    reward: np.ndarray = None  # type: ignore[assignment]
-    correct: np.ndarray = None  # type: ignore[assignment]
-    status: np.ndarray = None  # type: ignore[assignment]
-    draw: np.ndarray = None  # type: ignore[assignment]
-    stage: np.ndarray = None  # type: ignore[assignment]
-    round: np.ndarray = None  # type: ignore[assignment]
+    level: np.ndarray = _column(np.int64, 0)
+    prompt: Ragged = _column(np.int32)
+    response: Ragged = _column(np.int32)
+    old_logprobs: Ragged = _column(np.float32)
+    token_entropy: Ragged = _column(np.float32)
+    text: np.ndarray = _column(object, "")
+    answer: np.ndarray = _column(object, "")
+    truncated: np.ndarray = _column(bool, False)
+    entropy: np.ndarray = _column(np.float64, np.nan)
+    reward: np.ndarray = _column(np.float64, np.nan)
+    correct: np.ndarray = _column(bool, False)
+    status: np.ndarray = _column(str, "")
+    draw: np.ndarray = _column(np.int64, 0)
+    stage: np.ndarray = _column(np.int64, 0)
+    round: np.ndarray = _column(np.int64, 0)
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        def set_column(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)  # the table is frozen only once it is made
-
-        given = dict(vars(self))
-        set_column("problem", np.asarray(self.problem, dtype=str))
-        size = len(self.problem)
-        for name, (dtype, neutral) in _SCALARS.items():
-            value = given[name]
-            if value is None:
-                value = np.full(size, neutral, dtype=dtype)
-            set_column(name, np.asarray(value, dtype=dtype))
-        for name, dtype in _RAGGED.items():
-            # R rows of length 0, as from an engine that does not tell log-probabilities.
-            if given[name] is None:
-                nothing = np.zeros(size + 1, dtype=np.int64)
-                set_column(name, Ragged(np.empty(0, dtype), nothing))
-        set_column("columns", {name: np.asarray(value) for name, value in self.columns.items()})
+        problem = np.asarray(self.problem, dtype=str)
+        own: dict[str, Any] = {"problem": problem}
+        for name, (dtype, neutral) in _OWN.items():
+            value = getattr(self, name)
+            if neutral is None:
+                # R rows of length 0, as from an engine that does not tell log-probabilities.
+                nothing = np.zeros(len(problem) + 1, dtype=np.int64)
+                own[name] = Ragged(np.empty(0, dtype), nothing) if value is None else value
+            else:
+                value = np.full(len(problem), neutral, dtype) if value is None else value
+                own[name] = np.asarray(value, dtype=dtype)
+        own["columns"] = {name: np.asarray(value) for name, value in self.columns.items()}
+        vars(self).update(own)  # the table is frozen only once it is made
         for name, value in self.items():
-            if len(value) != size:
-                raise ValueError(f"column {name} has {len(value)} rows, problem has {size}")
+            if len(value) != len(problem):
+                raise ValueError(f"column {name} has {len(value)} rows, problem has {len(problem)}")
 
     def __len__(self) -> int:
         return len(self.problem)
@@ -253,12 +257,12 @@ class Rollouts:
             return self.columns[name]
         if name == "group":
             return self.group
-        if name in _NAMES:
+        if name in self:
             return vars(self)[name]
         raise ValueError(f"rollouts: column {name!r} is missing")
 
     def __contains__(self, name: object) -> bool:
-        return name in self.columns or name in _NAMES
+        return name in self.columns or name in _OWN or name == "problem"
 
     def items(self) -> list[tuple[str, Any]]:
         """(name, column) for every column, the further ones last."""
@@ -308,10 +312,7 @@ class Rollouts:
 
     def assign(self, **columns: Any) -> Rollouts:
         """A new table with the given columns replaced or added, each (R,) or Ragged."""
-        # Columns of the class are its attributes; all others live in `columns`.
-        own = {name: value for name, value in columns.items() if name in _NAMES}
-        further = {name: value for name, value in columns.items() if name not in _NAMES}
-        return replace(self, **own, columns={**self.columns, **further})
+        return Rollouts.of_columns({**dict(self.items()), **columns})
 
     def drop(self, names: Iterable[str]) -> Rollouts:
         """A new table without the further columns in `names`; unknown names are passed over."""
@@ -337,15 +338,16 @@ class Rollouts:
         data = {
             name: value
             for name, value in self.items()
-            if name not in _RAGGED and name not in left_out
+            if not isinstance(value, Ragged) and name not in left_out
         }
         return pd.DataFrame({**data, "length": self.lengths})
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Any]) -> Rollouts:
         """Make a table from a dict of all its columns, own and further ones."""
-        own = {name: value for name, value in columns.items() if name in _NAMES}
-        further = {name: value for name, value in columns.items() if name not in _NAMES}
+        further = dict(columns)
+        names = ("problem", *_OWN)
+        own = {name: further.pop(name) for name in names if name in further}
         return cls(**own, columns=further)
 
     @staticmethod
@@ -356,41 +358,24 @@ class Rollouts:
             raise ValueError("parts=[]: at least one table is needed")
         # A missing column is refused here. Whoever joins tables knows what it should be filled
         # with, as replay does for old rows.
-        names = [name for name, _ in parts[0].items()]
+        names = dict(parts[0].items()).keys()
         for part in parts[1:]:
-            unmatched = {name for name, _ in part.items()} ^ set(names)
+            unmatched = dict(part.items()).keys() ^ names
             if unmatched:
                 raise ValueError(f"parts differ in columns: {', '.join(sorted(unmatched))}")
         joined = {}
-        for name in names:
-            join = Ragged.concat if name in _RAGGED else np.concatenate
+        for name, column in parts[0].items():
+            join = Ragged.concat if isinstance(column, Ragged) else np.concatenate
             joined[name] = join([part[name] for part in parts])
         return Rollouts.of_columns(joined)
 
 
-# Columns whose rows differ in length, with their types: 32 bits, since they are the bulk of a
-# table.
-_RAGGED = {
-    "prompt": np.int32,
-    "response": np.int32,
-    "old_logprobs": np.float32,
-    "token_entropy": np.float32,
+# The columns of the class besides `problem`: name -> type and neutral default.
+_OWN = {
+    column.name: (column.metadata["dtype"], column.metadata["neutral"])
+    for column in fields(Rollouts)
+    if column.metadata
 }
-# Columns with one entry a row: type, and the neutral default.
-_SCALARS = {
-    "level": (np.int64, 0),
-    "text": (object, ""),
-    "answer": (object, ""),
-    "truncated": (bool, False),
-    "entropy": (np.float64, np.nan),
-    "reward": (np.float64, np.nan),
-    "correct": (bool, False),
-    "status": (str, ""),
-    "draw": (np.int64, 0),
-    "stage": (np.int64, 0),
-    "round": (np.int64, 0),
-}
-_NAMES = {"problem", *_RAGGED, *_SCALARS}
 
 
 def group_numbers(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

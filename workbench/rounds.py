@@ -136,7 +136,7 @@ def collect(
             problems = [*problems, *checked_problems("curriculum", further, known, request.n)]
             answer = problems
         else:
-            counts = checked_counts(name, request, len(problems))
+            counts = checked_counts(f"allocator: {name}", request, len(problems))
             # The counts so far go along, so that no seed or draw number of a problem comes twice in
             # a round.
             fresh = sample(problems, counts, _counts_so_far(problems, rollouts), stage)
