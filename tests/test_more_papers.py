@@ -5,11 +5,12 @@ The objectives among them are in test_surrogates.py.
 
 import itertools
 import math
+import shutil
 from math import comb
 
 import numpy as np
 import pytest
-from conftest import go, same_record, small_lab
+from conftest import go, same_record, same_weights
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -1027,18 +1028,24 @@ SMALL = {
 }
 
 
+@pytest.fixture(scope="module")
+def smallest_lab():
+    return wb.labs.tiny(base="late", pool=9, held_out=0)
+
+
 @pytest.mark.parametrize("name", wb.methods.MORE_PAPERS)
-def test_three_rounds_interrupted_after_the_second_resume_exactly(name, tmp_path):
+def test_three_rounds_interrupted_after_the_second_resume_exactly(name, smallest_lab, tmp_path):
     method = getattr(wb.methods, name)(**SMALL.get(name, {"n": 4}))
     assert method.name == name
-    lab = small_lab(pool=9, held_out=0)
     options = {"problems_per_round": 3, "evaluate_every": 0, "checkpoint_every": 1}
-
-    whole = wb.Run(lab, method, out=tmp_path / "whole", **options)
+    whole = wb.Run(smallest_lab, method, out=tmp_path / "whole", **options)
+    go(whole, 2)
+    # What another process would find if this one ended here.
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
     go(whole, 3)
-    go(wb.Run(lab, method, out=tmp_path / "parts", **options), 2)
     assert len(go(wb.Run.resume(tmp_path / "parts"), 3)) == 1
     same_record(whole.record, wb.load(tmp_path / "parts"))
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
     rounds = whole.record.rounds
     assert rounds["rollouts"].min() > 0
     assert rounds["steps"].sum() > 0

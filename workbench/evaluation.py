@@ -105,12 +105,11 @@ def _sharing_prefixes(policy: Any) -> Iterator[None]:
 
     What an evaluation costs is no part of any comparison, so only its result counts here.
     """
-    if not hasattr(policy, "share_prefixes"):
-        yield
-        return
-    before = policy.share_prefixes
-    policy.share_prefixes = True
+    before = getattr(policy, "share_prefixes", None)
+    if before is not None:
+        policy.share_prefixes = True
     try:
         yield
     finally:
-        policy.share_prefixes = before
+        if before is not None:
+            policy.share_prefixes = before

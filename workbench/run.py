@@ -568,7 +568,7 @@ class Run:
         selected, on_policy = work.rescoring.for_update(
             selected, parts, work.context.round, objective
         )
-        steps = []
+        steps: list[tuple[np.ndarray, StepStats]] = []
         for rows in parts:
             self._set_learning_rate(work, len(steps))
             with work.timed("update"):

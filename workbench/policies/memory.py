@@ -152,26 +152,29 @@ def shape(model: Any) -> Shape:
     ValueError
         For anything else.
     """
-    path = Path(model).expanduser()
+    path: Path | None = Path(model).expanduser()
     if path.is_dir():
         path = path / "config.json"
-    if path.is_file():
-        return from_config(_read(path))
-    short = str(model).rpartition("/")[2]
-    # In this order the endings of names such as Qwen2.5-7B-Instruct-unsloth-bnb-4bit all come off.
-    for ending in ("-bnb-4bit", "-unsloth", "-Instruct", "-Base"):
-        short = short.removesuffix(ending)
-    for known, sizes in KNOWN.items():
-        if short.lower() == known.lower():
-            return sizes
-    # The cache is asked last, so that a known name gives the same sizes on every machine.
-    cached = _cached(str(model))
-    if cached is not None:
-        return from_config(_read(Path(cached)))
-    raise ValueError(
-        f"model={str(model)!r}: no directory with config.json, not in the cache, not one of "
-        f"{', '.join(KNOWN)}"
-    )
+    if not path.is_file():
+        # In this order the endings of names such as Qwen2.5-7B-Instruct-unsloth-bnb-4bit all come
+        # off.
+        short = str(model).rpartition("/")[2]
+        for ending in ("-bnb-4bit", "-unsloth", "-Instruct", "-Base"):
+            short = short.removesuffix(ending)
+        known = {name.lower(): sizes for name, sizes in KNOWN.items()}
+        if short.lower() in known:
+            return known[short.lower()]
+        # The cache is asked last, so that a known name gives the same sizes on every machine.
+        path = _cached(str(model))
+    if path is None:
+        raise ValueError(
+            f"model={str(model)!r}: no directory with config.json, not in the cache, not one of "
+            f"{', '.join(KNOWN)}"
+        )
+    try:
+        return from_config(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"model={str(path)!r}: no JSON: {error}") from None
 
 
 def from_config(config: dict[str, Any]) -> Shape:
@@ -270,7 +273,16 @@ def estimate(
           at once, while vLLM draws within its share.
     """
     sizes = model if isinstance(model, Shape) else shape(model)
-    _check(lora_rank, load_in_4bit, dtype, max_length, rollouts, micro_tokens)
+    whole_number("lora_rank", lora_rank, 0)
+    whole_number("max_length", max_length, 1)
+    whole_number("rollouts", rollouts, 0)
+    whole_number("micro_tokens", micro_tokens, 1)
+    one_of("dtype", dtype, BYTES)
+    if load_in_4bit and not lora_rank:
+        raise ValueError(
+            "load_in_4bit=True, lora_rank=0: quantised weights cannot be trained; give a rank "
+            "above 0"
+        )
     if sampler_bytes is not None:
         positive_number("sampler_bytes", sampler_bytes)
     one_of("optimizer_bits", optimizer_bits, OPTIMIZER_BITS)
@@ -305,34 +317,7 @@ def estimate(
     }
 
 
-def _check(
-    lora_rank: int,
-    load_in_4bit: bool,
-    dtype: str,
-    max_length: int,
-    rollouts: int,
-    micro_tokens: int,
-) -> None:
-    whole_number("lora_rank", lora_rank, 0)
-    whole_number("max_length", max_length, 1)
-    whole_number("rollouts", rollouts, 0)
-    whole_number("micro_tokens", micro_tokens, 1)
-    one_of("dtype", dtype, BYTES)
-    if load_in_4bit and not lora_rank:
-        raise ValueError(
-            "load_in_4bit=True, lora_rank=0: quantised weights cannot be trained; give a rank "
-            "above 0"
-        )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"model={str(path)!r}: no JSON: {error}") from None
-
-
-def _cached(name: str) -> str | None:
+def _cached(name: str) -> Path | None:
     """Path of the config.json that the hub's cache holds for a model, None where there is none."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -341,4 +326,4 @@ def _cached(name: str) -> str | None:
         path = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
         return None
-    return path if isinstance(path, str) else None
+    return Path(path) if isinstance(path, str) else None

@@ -63,7 +63,7 @@ class MergedDecoder:
         1 where the cache holds a token, 0 where a prompt is padded.
     """
 
-    compacts_at_once = True  # `keep` costs little, so it is called after every token
+    compacts_at_once = True  # `branch` costs little, so it may be called after every token
 
     def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
         config = policy.model.config
@@ -163,7 +163,10 @@ class MergedDecoder:
         return keys, self.values[:, : self.rows, :, : self.filled]
 
     def _make_room(self, rows: int, places: int, order: torch.Tensor) -> None:
-        """A cache for so many rows and places; it begins with the given rows of the present one."""
+        """Move to a cache of `rows` rows with `places` places for tokens in each.
+
+        It begins with copies of the rows `order` of the present cache.
+        """
         layers, _, heads, _, size = self.values.shape
         present = self._used()
         last = (size, places) if self.by_dimension else (places, size)

@@ -153,8 +153,8 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     # a set is padded to its longest row. A response looks at its prompt and at itself.
     pairs = [(prompt_places, prompt_places)]
     for part in _of_like_length(own.sum(1)):
-        keys = [_trimmed(prompt_places[prompt_of_row[part]]), _trimmed(paths[part])]
-        pairs.append((_trimmed(own_places[part]), np.concatenate(keys, axis=1)))
+        seen = [_trimmed(prompt_places[prompt_of_row[part]]), _trimmed(paths[part])]
+        pairs.append((_trimmed(own_places[part]), np.concatenate(seen, axis=1)))
 
     # The inverse of gathering: every packed token is a query exactly once, and this finds it among
     # the padded queries of all sets.

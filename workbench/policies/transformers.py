@@ -43,6 +43,7 @@ from workbench.policies.merged import MergedDecoder, supports
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import derive
+from workbench.utils.validation import counts as whole_counts
 from workbench.utils.validation import shown
 
 # Logits held at once in float32, 64 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
@@ -222,7 +223,12 @@ class TransformersPolicy:
             prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
             for i, prompt in enumerate(prompts)
         ]
-        counts = _checked_counts(counts, len(problems))
+        counts = whole_counts("counts", counts)
+        if counts.shape != (len(problems),):
+            raise ValueError(
+                f"counts has shape {counts.shape}: one count for each of the {len(problems)} "
+                "prompts is needed"
+            )
         seeds = _seeds_of(seed, len(problems))
         encoded = Ragged.of(self.encode([problem.prompt for problem in problems]), np.int32)
         self._check_lengths(problems, encoded, sampling)
@@ -355,6 +361,7 @@ class TransformersPolicy:
         drawn: Drawn,
     ) -> Rollouts:
         response = Ragged.of_padded(drawn.tokens, drawn.lengths)
+        tokens = [response[i].tolist() for i in range(len(response))]
         entropy = Ragged.of_padded(drawn.entropies, drawn.lengths)
         return Rollouts(
             problem=np.array([problem.id for problem in problems], dtype=str)[owner],
@@ -363,29 +370,19 @@ class TransformersPolicy:
             prompt=encoded.take(owner),
             response=response,
             old_logprobs=Ragged.of_padded(drawn.logprobs, drawn.lengths),
-            text=self._texts(response),
+            text=np.array(self._decode(tokens, skip_special_tokens=True), dtype=object),
             draw=draw,
             truncated=drawn.truncated,
             token_entropy=entropy,
             entropy=entropy.means(),
         )
 
-    def _texts(self, responses: Ragged) -> np.ndarray:
-        """The responses as text without special tokens, (R,) object."""
-        texts = np.full(len(responses), "", dtype=object)
-        rows = [responses[i].tolist() for i in range(len(responses))]
-        if rows:
-            texts[:] = self._decode(rows, skip_special_tokens=True)
-        return texts
-
     def _decode(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
         """Each row of token ids as text."""
-        tokenizer = self.tokenizer
-        if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
+        decode = self.tokenizer.batch_decode
+        if self.tokenizer.is_fast and not self.tokenizer.clean_up_tokenization_spaces:
             # What `batch_decode` asks of each row, asked of all rows at once.
-            decode = tokenizer.backend_tokenizer.decode_batch
-        else:
-            decode = tokenizer.batch_decode
+            decode = self.tokenizer.backend_tokenizer.decode_batch
         return decode(rows, skip_special_tokens=skip_special_tokens)
 
     # Training
@@ -457,10 +454,11 @@ class TransformersPolicy:
         # The token before predicts a token, so the first one of a response needs a prompt.
         if (rollouts.prompt.lengths == 0).any():
             raise ValueError("rollouts: a prompt has no tokens; every prompt needs at least one")
-        return self._states_of_rows(rollouts)
+        return self._states_in(self.layout, rollouts)
 
-    def _states_of_rows(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.layout == "packed":
+    def _states_in(self, layout: str, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `_response_states`, with the rows laid out in a certain way."""
+        if layout == "packed":
             return self._packed_states(rollouts)
         return self._padded_states(rollouts)
 
@@ -560,25 +558,22 @@ class TransformersPolicy:
         alone.buffers = {}
         return copy.deepcopy(alone)
 
+    def _trained(self) -> dict[str, torch.nn.Parameter]:
+        """The trainable parameters by name."""
+        named = self.model.named_parameters()
+        return {name: parameter for name, parameter in named if parameter.requires_grad}
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """The trainable parameters."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return list(self._trained().values())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Name to tensor of the trainable parameters, detached copies on the CPU."""
-        return {
-            name: parameter.detach().cpu().clone()
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad
-        }
+        return {name: value.detach().cpu().clone() for name, value in self._trained().items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Set the trainable parameters; names and shapes must match exactly."""
-        own = {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad
-        }
+        own = self._trained()
         if own.keys() != state.keys():
             unmatched = sorted(own.keys() ^ state.keys())
             raise ValueError(f"state: parameter names differ, as {unmatched[0]}")
@@ -634,33 +629,45 @@ class TransformersPolicy:
         return torch.allclose(merged.advance(newest), expected, atol=1e-4, rtol=1e-4)
 
     def _tried_layout(self, core: Any) -> str:
-        """The fastest layout of rows in which the model computes the same as with padding."""
-        return "packed" if self._can_pack(core) else "padded"
+        """The fastest layout of rows in which the model computes the same as with padding.
 
-    @torch.no_grad()
-    def _can_pack(self, core: Any) -> bool:
-        """Whether packed rows compute what padded rows compute, tried on three short rollouts.
-
-        Where they do, the attention function of the model stays the one that knows packed rows; it
-        is the usual one for everything else.
+        Where that is "packed", the attention function of the model stays the one that knows packed
+        rows; it is the usual one for everything else.
         """
         if not packing.supports(core):
-            return False
-        rollouts = trial(self.end_ids[0])
-        self.model.eval()
-        with self._precision():
-            padded = of_each_token(*self._padded_states(rollouts))
-            core.set_attn_implementation(packing.NAME)
-            packed = of_each_token(*self._packed_states(rollouts))
+            return "padded"
+        padded = self._tried_states("padded")
+        core.set_attn_implementation(packing.NAME)
+        packed = self._tried_states("packed")
         exact = self.head.weight.dtype == torch.float32 and not self.autocast
         # Relative to the largest state: single entries near 0 say nothing about the precision.
         tolerance = (1e-4 if exact else 0.05) * padded.abs().max().item()
         if torch.allclose(packed, padded, atol=tolerance, rtol=0):
-            return True
+            return "packed"
         # It was `sdpa` before, or the packed one through an earlier policy of the same model; see
         # `packing.supports`.
         core.set_attn_implementation("sdpa")
-        return False
+        return "padded"
+
+    @torch.no_grad()
+    def _tried_states(self, layout: str) -> torch.Tensor:
+        """The state that predicts each response token of three short rollouts, (M, H) float32.
+
+        Two of them share a prompt and the third has its own, with responses of 4, 1 and 2 tokens,
+        so shared prompts, single tokens and padding are all tried. Two different tokens are needed,
+        or a mix-up of places would not show.
+        """
+        end = self.end_ids[0]
+        other = 0 if end else 1
+        rollouts = Rollouts(
+            problem=np.array(["a", "a", "b"]),
+            prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
+            response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
+        )
+        self.model.eval()
+        with self._precision():
+            states, predicts = self._states_in(layout, rollouts)
+        return states[predicts].float()
 
     def _check_lengths(
         self, problems: Sequence[Problem], encoded: Ragged, sampling: Sampling
@@ -703,10 +710,11 @@ def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
 
 
 def count_parameters(model: torch.nn.Module) -> int:
-    """Weights of a model, each tied one once, and those in 4 bits by the shape that they stand for.
+    """How many weights a model has.
 
-    bitsandbytes packs several of them into each entry of a tensor. transformers knows this of the
-    models that it has loaded itself alone.
+    A weight that two layers share counts once. bitsandbytes packs several weights of 4 bits into
+    each entry of a tensor; here they count one by one, by the shape that the tensor stands for.
+    transformers knows that shape only of models that it has loaded itself.
     """
     total = 0
     for parameter in model.parameters():
@@ -718,31 +726,6 @@ def count_parameters(model: torch.nn.Module) -> int:
 def logits_at_once(device: torch.device) -> int:
     """Logits that a training step holds at once."""
     return LOGIT_CHUNK_ON_CUDA if device.type == "cuda" else LOGIT_CHUNK
-
-
-def of_each_token(states: torch.Tensor, predicts: torch.Tensor) -> torch.Tensor:
-    """The state that predicts each token, (M, H) float32, of states (K, H) and an index (M,)."""
-    return states[predicts].float()
-
-
-def trial(end: int) -> Rollouts:
-    """Three short rollouts, on which two ways of computing are compared.
-
-    Two of them share a prompt and the third has its own, with responses of 4, 1 and 2 tokens, so
-    shared prompts, single tokens and padding are all tried. Two different tokens are needed, or a
-    mix-up of places would not show.
-
-    Parameters
-    ----------
-    end : int
-        One of the tokens.
-    """
-    other = 0 if end else 1
-    return Rollouts(
-        problem=np.array(["a", "a", "b"]),
-        prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
-        response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
-    )
 
 
 def _end_ids(tokenizer: Any, generation_config: Any) -> list[int]:
@@ -760,16 +743,3 @@ def _seeds_of(seed: int | Sequence[int], prompts: int) -> list[int]:
     if isinstance(seed, Sequence | np.ndarray):
         return [int(each) for each in seed]
     return [derive(seed, i) for i in range(prompts)]
-
-
-def _checked_counts(counts: Any, prompts: int) -> np.ndarray:
-    """Counts as int64; ValueError unless there is one of at least 0 for each prompt."""
-    counts = np.asarray(counts, dtype=np.int64)
-    if counts.shape != (prompts,):
-        raise ValueError(
-            f"counts has shape {counts.shape}: one count for each of the {prompts} prompts is "
-            "needed"
-        )
-    if (counts < 0).any():
-        raise ValueError(f"counts={counts.tolist()}: counts cannot be negative")
-    return counts

@@ -50,7 +50,7 @@ from transformers import (  # noqa: E402
 
 from workbench.policies import Sampling, packing  # noqa: E402
 from workbench.policies.decoding import Drawn, draw_tokens  # noqa: E402
-from workbench.policies.transformers import TransformersPolicy, of_each_token, trial  # noqa: E402
+from workbench.policies.transformers import TransformersPolicy  # noqa: E402
 from workbench.policies.vllm import SEQUENCES, Engine  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
 
@@ -153,24 +153,24 @@ class UnslothPolicy(TransformersPolicy):
         check_length(config, max_length)
         # vLLM would be given no revision, so all parts load from the directory of that revision.
         source = local_snapshot(path, revision)
-        settings = {
-            "lora_rank": lora_rank,
-            "load_in_4bit": load_in_4bit,
-            "max_length": max_length,
-            "gpu_memory_utilization": gpu_memory_utilization,
-            "float32_head": float32_head,
-        }
         # What the loaded model depends on, and nothing of the policy around it, such as its
         # template.
-        served = (source, *settings.values())
+        settings = (
+            source,
+            lora_rank,
+            load_in_4bit,
+            max_length,
+            gpu_memory_utilization,
+            float32_head,
+        )
         first = None
         engine = None
-        if fast_inference and served in _SERVED:
-            model, tokenizer, engine, first = _SERVED[served]
+        if fast_inference and settings in _SERVED:
+            model, tokenizer, engine, first = _SERVED[settings]
         else:
             if not on_cpu:
                 _check_room(config, load_in_4bit, fast_inference, gpu_memory_utilization)
-            model, tokenizer = _load(source, settings, fast_inference, on_cpu)
+            model, tokenizer = _load(*settings, fast_inference, on_cpu)
             if fast_inference:
                 engine = Engine(_started_vllm(model))
         policy = cls(
@@ -188,7 +188,7 @@ class UnslothPolicy(TransformersPolicy):
             # since.
             policy.load_state_dict(first)
         elif fast_inference:
-            _SERVED[served] = (model, tokenizer, engine, policy.state_dict())
+            _SERVED[settings] = (model, tokenizer, engine, policy.state_dict())
         return policy
 
     def _draw(
@@ -241,13 +241,10 @@ class UnslothPolicy(TransformersPolicy):
         drawn.truncated[:] = ends.at == 0
         return drawn
 
-    def _states_of_rows(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.layout == "joined":
-            return self._joined_states(rollouts)
-        return self._padded_states(rollouts)
-
-    def _joined_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `_response_states`, of whole rows end to end."""
+    def _states_in(self, layout: str, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+        """As in `TransformersPolicy`; "joined" rows stand end to end, each with its prompt."""
+        if layout != "joined":
+            return super()._states_in(layout, rollouts)
         joined = packing.join(rollouts, self.device)
         states = self._states(
             joined.ids[None],
@@ -292,25 +289,18 @@ class UnslothPolicy(TransformersPolicy):
         return False
 
     def _tried_layout(self, core: Any) -> str:
-        return "joined" if self._can_join() else "padded"
-
-    def _can_join(self) -> bool:
-        """Whether Unsloth keeps rows that stand end to end apart, tried on three short rollouts.
+        """Joined rows where Unsloth keeps such rows apart, and padded ones elsewhere.
 
         Its CPU backend replaces the attention and is not asked.
         """
         config = self.model.config
-        if self.device.type == "cpu" or config.model_type not in JOINED or has_windows(config):
-            return False
-        return self._joins_alike()
+        may_join = config.model_type in JOINED and not has_windows(config)
+        can_join = self.device.type != "cpu" and may_join and self._joins_alike()
+        return "joined" if can_join else "padded"
 
-    @torch.no_grad()
     def _joins_alike(self) -> bool:
-        rollouts = trial(self.end_ids[0])
-        self.model.eval()
-        with self._precision():
-            padded = of_each_token(*self._padded_states(rollouts))
-            joined = of_each_token(*self._joined_states(rollouts))
+        """Whether joined rows compute what padded rows compute, tried on three short rollouts."""
+        joined, padded = self._tried_states("joined"), self._tried_states("padded")
         # The mean over all entries: a row that sees another one changes most of its entries, while
         # bfloat16 changes them by about a hundredth.
         return bool((joined - padded).abs().mean() < 0.05 * padded.abs().mean())
@@ -401,7 +391,14 @@ def _started_vllm(model: Any) -> Any:
 
 
 def _load(
-    source: str, settings: dict[str, Any], fast_inference: bool, on_cpu: bool
+    source: str,
+    lora_rank: int,
+    load_in_4bit: bool,
+    max_length: int,
+    gpu_memory_utilization: float,
+    float32_head: bool,
+    fast_inference: bool,
+    on_cpu: bool,
 ) -> tuple[Any, Any]:
     """The model with its adapter, and the tokenizer."""
     served: dict[str, Any] = {}
@@ -409,11 +406,11 @@ def _load(
         # Set in either case, since a model before may have set it to the other. Unsloth reads it
         # for its own trainer when it is imported, and says now that the trainer's head stays in 16
         # bits. That holds for its own trainer and not for `UnslothPolicy`.
-        os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1" if settings["float32_head"] else "0"
+        os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1" if float32_head else "0"
         served = {
             "fast_inference": True,
-            "max_lora_rank": settings["lora_rank"],
-            "gpu_memory_utilization": settings["gpu_memory_utilization"],
+            "max_lora_rank": lora_rank,
+            "gpu_memory_utilization": gpu_memory_utilization,
             "max_num_seqs": SEQUENCES,
         }
     with offline_hint(source), quiet():
@@ -421,15 +418,15 @@ def _load(
             source,
             # Otherwise its tables put another repository in the place of a known name.
             use_exact_model_name=True,
-            max_seq_length=settings["max_length"],
-            load_in_4bit=settings["load_in_4bit"],
+            max_seq_length=max_length,
+            load_in_4bit=load_in_4bit,
             dtype=torch.float32 if on_cpu else torch.bfloat16,
             **served,
         )
     model = FastLanguageModel.get_peft_model(
         model,
-        r=settings["lora_rank"],
-        lora_alpha=settings["lora_rank"],
+        r=lora_rank,
+        lora_alpha=lora_rank,
         target_modules=list(PROJECTIONS),
         lora_dropout=0.0,
         bias="none",
