@@ -5,12 +5,10 @@ The objectives among them are in test_surrogates.py.
 
 import itertools
 import math
-import shutil
 from math import comb
 
 import numpy as np
 import pytest
-from conftest import go, same_record, same_weights
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -1011,41 +1009,3 @@ def test_every_method_cites_its_paper():
     for name in (*wb.methods.PAPERS, *wb.methods.MORE_PAPERS):
         docstring = getattr(wb.methods, name).__doc__
         assert re.search(r"arXiv \d{4}\.\d{5}", docstring), name
-
-
-# Sizes for a test. The others take n alone.
-SMALL = {
-    "reinforce_ada": {"stages": 2, "k": 2, "keep": 2},
-    "speed": {"first": 2, "further": 2, "groups": 1},
-    "hora": {"n": 4, "probe": 2},
-    "vip": {"n": 4},
-    "mapp": {"n": 4, "factor": 2},
-    "mopps": {"n": 4, "factor": 2},
-    "lilo": {"n": 4, "factor": 2},
-    "rlep": {"n": 4, "each": 1},
-    "exgrpo": {"n": 4, "start": 0.0},
-    "clip_cov": {"n": 4, "covariance_range": (0.0, 5.0)},
-}
-
-
-@pytest.fixture(scope="module")
-def smallest_lab():
-    return wb.labs.tiny(base="late", pool=9, held_out=0)
-
-
-@pytest.mark.parametrize("name", wb.methods.MORE_PAPERS)
-def test_three_rounds_interrupted_after_the_second_resume_exactly(name, smallest_lab, tmp_path):
-    method = getattr(wb.methods, name)(**SMALL.get(name, {"n": 4}))
-    assert method.name == name
-    options = {"problems_per_round": 3, "evaluate_every": 0, "checkpoint_every": 1}
-    whole = wb.Run(smallest_lab, method, out=tmp_path / "whole", **options)
-    go(whole, 2)
-    # What another process would find if this one ended here.
-    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
-    go(whole, 3)
-    assert len(go(wb.Run.resume(tmp_path / "parts"), 3)) == 1
-    same_record(whole.record, wb.load(tmp_path / "parts"))
-    assert same_weights(tmp_path / "whole", tmp_path / "parts")
-    rounds = whole.record.rounds
-    assert rounds["rollouts"].min() > 0
-    assert rounds["steps"].sum() > 0

@@ -86,7 +86,7 @@ class _Work:
     checkpointed: int = 0  # the round of the checkpoint on disk
     # Set anew for each round:
     context: Context = field(init=False)
-    rescoring: Rescoring = field(init=False)
+    rescoring: Rescoring | None = field(init=False)  # None where the trainer samples itself
     seconds: dict[str, float] = field(init=False)  # by phase
 
     @contextmanager
@@ -464,7 +464,9 @@ class Run:
     def _step(self, work: _Work) -> dict[str, Any]:
         """Train for one round and record it; returns its row."""
         number = work.history.rounds + 1
-        work.rescoring = Rescoring(work.policy, self.lab.sampling, work.method.needs)
+        work.rescoring = None
+        if work.policy.samples_apart:
+            work.rescoring = Rescoring(work.policy, self.lab.sampling, work.method.needs)
         work.seconds = dict.fromkeys(TRAINING_PHASES, 0.0)
         work.context = Context(
             seed=self.seed,
@@ -529,7 +531,8 @@ class Run:
         ]
         with work.timed("generate"):
             rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
-        rollouts = work.rescoring.of_request(rollouts)
+        if work.rescoring is not None:
+            rollouts = work.rescoring.of_request(rollouts)
         with work.timed("verify"):
             scores = checked_scores(self.lab.verifier, list(rollouts.text), list(rollouts.answer))
         # The policy counts draws from 0 in every call; a problem's draws go on over all requests of
@@ -563,11 +566,13 @@ class Run:
             selected, self.mini_batches, work.context.rng("mini-batches"), outcome.mini_batch
         )
         objective = work.method.objective
-        sampler_logprobs = work.rescoring.sampler_logprobs(outcome.rollouts, outcome.rows)
-        # Before the first step, which changes the weights that the rollouts were sampled with.
-        selected, on_policy = work.rescoring.for_update(
-            selected, parts, work.context.round, objective
-        )
+        on_policy = sampler_logprobs = None
+        if work.rescoring is not None:
+            sampler_logprobs = work.rescoring.sampler_logprobs(outcome.rollouts, outcome.rows)
+            # Before the first step, which changes the weights that the rollouts were sampled with.
+            selected, on_policy = work.rescoring.for_update(
+                selected, parts, work.context.round, objective
+            )
         steps: list[tuple[np.ndarray, StepStats]] = []
         for rows in parts:
             self._set_learning_rate(work, len(steps))
@@ -584,7 +589,7 @@ class Run:
                     max_grad_norm=self.lab.max_grad_norm,
                     length=self.lab.sampling.max_new_tokens,
                     reference=work.reference,
-                    on_policy=on_policy[rows],
+                    on_policy=_take(on_policy, rows),
                     sampler_logprobs=_take(sampler_logprobs, rows),
                 )
             steps.append((rows, stats))
@@ -608,7 +613,7 @@ class Run:
         weights = work.policy.parameter_count
         rate = work.optimizer.param_groups[0]["lr"]
         row: dict[str, Any] = round_stats(work.context.round, rollouts, steps, weights, rate)
-        if work.policy.samples_apart:
+        if work.rescoring is not None:
             row |= sampler_stats(steps, work.rescoring.tokens, weights)
             row["flops"] += row["flops_rescore"]
         row |= work.method.metrics()
@@ -617,8 +622,9 @@ class Run:
         for phase in TRAINING_PHASES:
             row[f"seconds_{phase}"] = work.seconds[phase]
         # The cost of a round, without the time that recording and evaluating it take.
-        row["seconds"] = sum(work.seconds.values()) + work.rescoring.seconds
-        if work.policy.samples_apart:
+        row["seconds"] = sum(work.seconds.values())
+        if work.rescoring is not None:
+            row["seconds"] += work.rescoring.seconds
             row["seconds_rescore"] = work.rescoring.seconds
         return row
 

@@ -152,10 +152,11 @@ def shape(model: Any) -> Shape:
     ValueError
         For anything else.
     """
-    path: Path | None = Path(model).expanduser()
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file():
+    local = Path(model).expanduser()
+    if local.is_dir():
+        local = local / "config.json"
+    path = local if local.is_file() else None
+    if path is None:
         # In this order the endings of names such as Qwen2.5-7B-Instruct-unsloth-bnb-4bit all come
         # off.
         short = str(model).rpartition("/")[2]

@@ -7,7 +7,7 @@ those of the trainer. They cost a forward pass, so only what needs one is rescor
 - otherwise the selected rollouts of all optimizer steps but the first. The first step computes the
   trainer's numbers anyway, while later ones find other weights than those that sampled.
 
-Where the trainer samples itself, nothing here does anything.
+Where the trainer samples itself, nothing here is needed.
 """
 
 from __future__ import annotations
@@ -50,15 +50,13 @@ class Rescoring:
     def __init__(self, policy: Policy, sampling: Sampling, needs: AbstractSet[str]) -> None:
         self.policy = policy
         self.sampling = sampling
-        self.everything = policy.samples_apart and bool(needs & NEEDS_RESCORED)
+        self.everything = bool(needs & NEEDS_RESCORED)
         self.tokens = 0
         self.seconds = 0.0
         self._sampled: list[Ragged] = []  # log-probabilities by the sampler, of each request
 
     def of_request(self, rollouts: Rollouts) -> Rollouts:
         """The rollouts of one request for samples, as the slots are to see them."""
-        if not self.policy.samples_apart:
-            return rollouts
         # Kept before a rescoring replaces them; the update measures the gap between the two.
         self._sampled.append(rollouts.old_logprobs)
         return self._rescored(rollouts) if self.everything else rollouts
@@ -82,11 +80,11 @@ class Rescoring:
         selected : Rollouts
             With the trainer's log-probabilities where steps after the first one need them.
         on_policy : (K,) bool
-            The rows of the first step that were sampled in this round: `grpo_step` takes their log-
-            probabilities from its own forward pass.
+            The rows of the first step that were sampled in this round. `grpo_step` takes their
+            log-probabilities from its own forward pass.
         """
         on_policy = np.zeros(len(selected), dtype=bool)
-        if not self.policy.samples_apart or self.everything:
+        if self.everything:
             return selected, on_policy
         is_new = selected.round == number
         # Clip-Cov and KL-Cov read the log-probabilities before any forward pass of the step.
@@ -104,9 +102,9 @@ class Rescoring:
     def sampler_logprobs(self, rollouts: Rollouts, rows: np.ndarray) -> Ragged | None:
         """The sampler's log-probabilities of the given rows of the round's whole table.
 
-        None where the trainer samples itself, and where they are not of the same distribution.
+        None where they are of another distribution than the trainer's.
         """
-        if not self.policy.samples_apart or not self.policy.comparable(self.sampling):
+        if not self.policy.comparable(self.sampling):
             return None
         new = sum(len(part) for part in self._sampled)
         # Old responses stand after those of the round. They were brought to the trainer's numbers
