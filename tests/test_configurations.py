@@ -353,17 +353,22 @@ def test_the_directory_of_a_run(tmp_path):
             "its arguments patience are unknown to this version of workbench",
         ),
         ({"arguments": {"seed": 0, "problems_per_round": 10**5}}, "n=100000: the pool has 16"),
+        ({"data": None}, "other problems"),
     ],
 )
 def test_a_manifest_that_cannot_be_followed(changes, message, tmp_path):
+    lab = wb.labs.tiny(16, base="clean", held_out=0)
     manifest = {
         "format": FORMAT,
         "method": {"is": "methods.Method", "name": "grpo"},
-        "lab": wb.labs.tiny(16, base="clean", held_out=0).config,
+        "lab": lab.config,
+        "data": lab.digests(),
         "seed": 0,
         "arguments": {"seed": 0},
     }
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | changes))
+    # None stands for an entry that is missing.
+    told = {name: value for name, value in (manifest | changes).items() if value is not None}
+    (tmp_path / "manifest.json").write_text(json.dumps(told))
     with pytest.raises(ValueError, match=message) as error:
         wb.Run.resume(tmp_path)
     assert "\n" not in str(error.value)

@@ -216,7 +216,7 @@ class Run:
             )
         if lab is None:
             lab = made_again(config.recorded_lab, manifest, "lab", path)
-            if manifest["data"] != lab.digests():
+            if manifest.get("data") != lab.digests():
                 raise ValueError(
                     f"{path}: the lab in its manifest has other problems than the run had; they "
                     "were of your own, or their file has changed: pass the lab that has them, "
