@@ -15,10 +15,8 @@ from workbench.labs import shipped
 from workbench.objectives import policy_loss
 from workbench.policies.transformers import TransformersPolicy
 from workbench.problems import arithmetic
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.trl.setup import trained_per_problem
-from workbench.trl.trainer import RoundAtWork
 from workbench.verifiers import Math
 
 MODEL = str(shipped("models/tiny"))
@@ -126,7 +124,9 @@ def trainer(
     """A trainer on the tiny model; `options` are the trainer's, `settings` the configuration's."""
     own = {} if make is trl.GRPOTrainer else {"method": method}
     if method is not None and "num_generations" not in settings:
-        settings["num_generations"] = trained_per_problem(method) or 4
+        number = method.trained
+        is_known = number is not None and number.of != "about"
+        settings["num_generations"] = number.n if is_known else 4
     return make(
         model,
         reward,
@@ -199,10 +199,10 @@ def dealt(one, steps, outcome):
     one.args.steps_per_generation = steps
     one.args.gradient_accumulation_steps = steps
     one.current_gradient_accumulation_steps = steps
-    context = Context(seed=0, round=1)
-    measured = np.full((3, len(outcome.rollouts)), np.nan)
-    one._at_work = RoundAtWork(outcome, context, measured)
-    return one._micro_batches.make(outcome, context, outcome.rollouts.take([1]))
+    one.driver.begin(1)
+    one.driver.outcome = outcome
+    one._measured = np.full((3, len(outcome.rollouts)), np.nan)
+    return one._micro_batches.make(outcome, outcome.rollouts.take([1]))
 
 
 def gradient(one, steps, outcome=None):

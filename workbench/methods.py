@@ -150,7 +150,24 @@ class Method:
     @property
     def needs(self) -> set[str]:
         """What its slots need of a trainer, together: names from `slots.NEEDS`."""
-        return {need for value in self.learning().values() for need in needs_of(value)}
+        return {need for slot in self.learning() for need in self._needs_of(slot)}
+
+    def _needs_of(self, slot: str) -> set[str]:
+        value = self.slots()[slot]
+        # Shuffled epochs are what any trainer's own data loader does.
+        chooses = slot == "curriculum" and not value.in_order
+        return needs_of(value) | ({"problem_choice"} if chooses else set())
+
+    @property
+    def reads_verdict(self) -> bool:
+        """Whether a slot may ask which rollouts are correct.
+
+        Examples
+        --------
+        >>> pods(8, 4).reads_verdict, dapo(8).reads_verdict
+        (False, True)
+        """
+        return any(value.reads_verdict for value in self.learning().values())
 
     @property
     def trained(self) -> PerProblem | None:
@@ -220,7 +237,7 @@ class Method:
         provides = set(provides)
         for slot, value in self.learning().items():
             # One missing need is enough to refuse; the message names the first.
-            missing = sorted(needs_of(value) - provides)
+            missing = sorted(self._needs_of(slot) - provides)
             if missing:
                 raise ValueError(
                     f"{slot}={compose(value)} needs {NEEDS[missing[0]]} ({missing[0]}), which "

@@ -69,7 +69,7 @@ BASELINES = ("selection", "group", "mixed")
 
 
 # What a slot does, each slot its own method, and what a value says of that.
-ACTIONS = ("choose", "allocate", "join", "select", "__call__")
+ACTIONS = ("choose", "allocate", "join", "select", "__call__", "feedback")
 SAID_OF_ACTIONS = (
     "reads_verdict",
     "in_order",
@@ -111,7 +111,7 @@ class Slot:
     class attribute or a property. `needs_of` asks for the needs of a value together with those of
     the value that it delegates to.
 
-    A class that overrides what another one does (`select`, `allocate` and so on) does not inherit
+    A class that overrides what another one does (`select`, `feedback` and so on) does not inherit
     what the other one says of that: it says so itself, or the defaults below hold.
     """
 

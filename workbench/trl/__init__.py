@@ -4,8 +4,9 @@
 """
 
 from workbench.trl import compatibility  # noqa: F401  says first what is missing
+
+from workbench.adapters import problem_id  # isort: skip
 from workbench.trl.setup import arguments
-from workbench.trl.table import problem_id
 from workbench.trl.trainer import GRPOTrainer
 
 __all__ = ["GRPOTrainer", "arguments", "problem_id"]

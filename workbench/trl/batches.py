@@ -7,94 +7,24 @@ filler, since every process has to take part in every step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate.logging import get_logger
 from trl.trainer.utils import use_adapter
 
+from workbench.adapters import Driver, row_weights, token_advantages
 from workbench.objectives import Objective
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.trl import table
-
-if TYPE_CHECKING:
-    from workbench.trl.trainer import GRPOTrainer
+from workbench.trl.losses import Part
+from workbench.trl.sampling import SamplingTrainer
 
 logger = get_logger(__name__)
 
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL's losses that divide by a number of rows
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a micro-batch is of its round. It travels in TRL's inputs under the key "workbench".
-
-    Attributes
-    ----------
-    rows : (n,) int64
-        Its rows in the round's table; none for a filler.
-    scale : float
-        What TRL's loss is multiplied with, so that every selected row of the round counts alike.
-    tokens : float
-        Response tokens that all processes together train on at this micro-step.
-    sequences : int
-        Rows that all processes together train on at this micro-step.
-    fillers : int
-        Processes that have a filler at this micro-step.
-    """
-
-    rows: np.ndarray
-    scale: float
-    tokens: float
-    sequences: int
-    fillers: int
-
-
-@dataclass(frozen=True)
-class Padding:
-    """How rows of different lengths become TRL's tensors.
-
-    Attributes
-    ----------
-    token : int
-        The padding token.
-    multiple : int, optional
-        Widths are multiples of it.
-    device : torch.device
-    """
-
-    token: int
-    multiple: int | None
-    device: torch.device
-
-    def tensor(self, rows: Ragged, fill: float = 0, side: str = "right") -> torch.Tensor:
-        """The rows as (R, T), filled up on one side."""
-        padded = rows.padded(fill, side)
-        missing = -padded.shape[1] % (self.multiple or 1)
-        if missing:
-            width = (missing, 0) if side == "left" else (0, missing)
-            padded = np.pad(padded, ((0, 0), width), constant_values=fill)
-        return torch.as_tensor(padded, device=self.device)
-
-    def tokens(self, rollouts: Rollouts, shown: np.ndarray | None = None) -> dict[str, Any]:
-        """Tokens and masks under TRL's names; responses with shown (R,) False are masked."""
-        if shown is None:
-            shown = np.ones(len(rollouts), dtype=bool)
-        ones = np.ones(len(rollouts.prompt.values), dtype=np.int64)
-        visible = np.repeat(shown.astype(np.int64), rollouts.lengths)
-        return {
-            "prompt_ids": self.tensor(rollouts.prompt, self.token, "left").long(),
-            "prompt_mask": self.tensor(Ragged(ones, rollouts.prompt.offsets), 0, "left"),
-            "completion_ids": self.tensor(rollouts.response, self.token).long(),
-            "completion_mask": self.tensor(Ragged(visible, rollouts.response.offsets)),
-        }
-
-    def column(self, values: np.ndarray, fill: float = 0) -> torch.Tensor:
-        """A column of arrays, (R,) object, as (R, T)."""
-        return self.tensor(Ragged.of(values, np.float32), fill)
 
 
 def deal(
@@ -129,54 +59,42 @@ def deal(
     return [parts[i * processes : (i + 1) * processes] for i in range(steps)]
 
 
-def group_factors(groups: np.ndarray) -> np.ndarray:
-    """What makes a mean over rollouts a mean over groups of the means over their rollouts, (K,).
-
-    Parameters
-    ----------
-    groups : (K,) keys of the groups
-
-    Examples
-    --------
-    >>> group_factors(np.array(["a", "a", "a", "b"])).round(4)
-    array([0.6667, 0.6667, 0.6667, 2.    ])
-    """
-    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    return len(groups) / (len(sizes) * sizes[group])
-
-
 class MicroBatches:
     """Makes a process's micro-batches of a round.
 
     Parameters
     ----------
-    trainer : GRPOTrainer
+    trainer : SamplingTrainer
+    driver : Driver
     objective : Objective, optional
         That of the method. None where the loss is that of TRL's configuration.
     """
 
-    def __init__(self, trainer: GRPOTrainer, objective: Objective | None) -> None:
+    def __init__(
+        self, trainer: SamplingTrainer, driver: Driver, objective: Objective | None
+    ) -> None:
         self.trainer = trainer
+        self.driver = driver
         # The constant of the loss "constant" (TRL's dr_grpo), in tokens; None for TRL's own, which
         # is max_completion_length.
         self.length = None if objective is None else objective.length
-        self.by_group = objective is not None and objective.loss_aggregation == "group"
+        self.loss_aggregation = "" if objective is None else objective.loss_aggregation
         self.warned = False
 
-    def make(self, outcome: Round, context: Context, filler: Rollouts) -> list[dict[str, Any]]:
+    def make(self, outcome: Round, filler: Rollouts) -> list[dict[str, Any]]:
         """Inputs of TRL's loss, one for each of its steps_per_generation.
 
         Parameters
         ----------
         outcome : Round
-        context : Context
         filler : Rollouts (1 row)
             What a micro-batch without rows computes, fully masked.
         """
         trainer = self.trainer
+        context = self.driver.context
         processes = trainer.accelerator.num_processes
         chosen = outcome.rollouts.take(outcome.rows)
-        advantages = self._weighted_advantages(outcome, chosen)
+        advantages = self._weighted_advantages(outcome)
         # `chosen` counts in the averages of the loss. Only `active`, positions in it, is computed.
         active = self._rows_to_compute(chosen, advantages)
         trainer.log_metrics({"computed": len(active)})
@@ -213,13 +131,11 @@ class MicroBatches:
             batches.append({**batch, "num_items_in_batch": total, "workbench": part})
         return batches
 
-    def _weighted_advantages(self, outcome: Round, chosen: Rollouts) -> np.ndarray | Ragged:
+    def _weighted_advantages(self, outcome: Round) -> np.ndarray | Ragged:
         """The advantages of the chosen rows, times their weights.
 
-        TRL has no weight of a row. Its clipped objective is positively homogeneous in the
-        advantage: a weight w >= 0 outside of min(r A, clip(r) A) is the same as one inside, and so
-        it is for TRL's other losses, which are linear in A given its sign. Only the KL penalty and
-        the entropy bonus have no advantage to put it in, so the two are refused together.
+        TRL has no weight of a row, see `adapters.token_advantages`. Its KL penalty and its entropy
+        bonus have no advantage to put one in, so they and weights are refused together.
         """
         if outcome.mini_batch is not None:
             raise ValueError(
@@ -231,12 +147,9 @@ class MicroBatches:
                 "selector: it weighs rollouts, but TRL weighs its KL penalty and its entropy bonus "
                 "alike for all of them; leave these two out"
             )
-        weights = np.ones(len(chosen)) if outcome.weights is None else outcome.weights
-        if self.by_group:
-            weights = weights * group_factors(chosen.group)
+        weights = row_weights(outcome, self.loss_aggregation)
         if isinstance(outcome.advantages, Ragged):
-            weights = np.repeat(weights, chosen.lengths)
-            return Ragged(outcome.advantages.values * weights, outcome.advantages.offsets)
+            return token_advantages(outcome, weights)
         return outcome.advantages * weights
 
     def _rows_to_compute(self, chosen: Rollouts, advantages: np.ndarray | Ragged) -> np.ndarray:
@@ -316,7 +229,7 @@ class MicroBatches:
         several_steps = config.gradient_accumulation_steps % (
             config.steps_per_generation * trainer.num_iterations
         )
-        if trainer.corrects_sampler or "old_logprobs" in trainer.needs:
+        if trainer.corrects_sampler or "old_logprobs" in self.driver.needs:
             # Old rows keep the probabilities that they were sampled with.
             further["old_per_token_logps"] = trainer.padding.tensor(rows.old_logprobs)
         elif several_steps:

@@ -7,7 +7,7 @@ missing or takes other parameters is an error at import.
 
 from __future__ import annotations
 
-import inspect
+from workbench.adapters import check_methods
 
 try:
     import trl
@@ -16,8 +16,9 @@ except ImportError:
 
 TESTED = "1.14.2 and 1.16.0"
 
-# The methods that our trainer overrides or calls, and how their parameters begin.
+# The methods that our trainer overrides or calls, and their parameters.
 EXPECTED = {
+    "_get_train_sampler": ("dataset",),
     "_prepare_inputs": ("generation_batch",),
     "_generate_and_score_completions": ("inputs",),
     "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
@@ -31,29 +32,13 @@ EXPECTED = {
 
 
 def check_overridden(trainer: type, version: str) -> None:
-    """Raise ImportError unless TRL's trainer has the methods that ours overrides.
-
-    Parameters
-    ----------
-    trainer : type
-        `trl.GRPOTrainer`.
-    version : str
-        Its version, for the message.
-    """
-    for name, expected in EXPECTED.items():
-        method = getattr(trainer, name, None)
-        if method is None:
-            problem = f"it has no method {name}"
-        else:
-            parameters = tuple(inspect.signature(method).parameters)[1:]  # without self
-            if parameters[: len(expected)] == expected:
-                continue
-            problem = f"its method {name} takes {', '.join(parameters) or 'nothing'}"
-        raise ImportError(
-            f"workbench.trl is tested with TRL {TESTED}, and TRL {version} does not fit: "
-            f"{problem}, where {name}({', '.join(expected)}) is expected; install a tested "
-            "version: pip install 'trl==1.16.0'"
-        )
+    """Raise ImportError unless TRL's trainer, of a version, has the methods that ours overrides."""
+    check_methods(
+        trainer,
+        EXPECTED,
+        f"workbench.trl is tested with TRL {TESTED}, and TRL {version} does not fit; install a "
+        "tested version: pip install 'trl==1.16.0'",
+    )
 
 
 check_overridden(trl.GRPOTrainer, trl.__version__)

@@ -7,16 +7,41 @@ some are fillers, so a token must weigh the same wherever it was computed.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from workbench.objectives import surrogate
-from workbench.trl.batches import Part
 
 CISPO_CLIPPED = "cispo_clip_ratio"  # TRL's name for the share of clipped ratios of CISPO
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a micro-batch is of its round. It travels in TRL's inputs under the key "workbench".
+
+    Attributes
+    ----------
+    rows : (n,) int64
+        Its rows in the round's table; none for a filler.
+    scale : float
+        What TRL's loss is multiplied with, so that every selected row of the round counts alike.
+    tokens : float
+        Response tokens that all processes together train on at this micro-step.
+    sequences : int
+        Rows that all processes together train on at this micro-step.
+    fillers : int
+        Processes that have a filler at this micro-step.
+    """
+
+    rows: np.ndarray
+    scale: float
+    tokens: float
+    sequences: int
+    fillers: int
 
 
 class LossMetrics:

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+import trl
 from accelerate.utils import gather_object
 
-from workbench import rewards
+from workbench.adapters import Driver, as_problems, draws, prefixed, scored
 from workbench.policies import Sampling
 from workbench.pools import Pool, Problem
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Ragged, Rollouts
 from workbench.trl import table
+from workbench.trl.table import Padding
+from workbench.trl.verdict import Verdict
 
-if TYPE_CHECKING:
-    from workbench.trl.trainer import GRPOTrainer
+
+@dataclass
+class Overheard:
+    """What TRL computes within one of its calls and does not hand back.
+
+    Attributes
+    ----------
+    sampling : bool
+        Whether the call samples.
+    answers : (scores (R, F), token ids of R responses, R texts)
+        Of this process, NaN where a reward function gave None.
+    tokens : (log-probabilities (R, T), entropies (R, T))
+    """
+
+    sampling: bool
+    answers: tuple = ()
+    tokens: tuple = ()
 
 
 class TrainingSet:
     """A data set that can be indexed, as a pool of problems.
+
+    Equal prompts are numbered in the order of the data set, which is the same in every run, so what
+    a method has learnt of a problem is found again.
 
     Parameters
     ----------
@@ -31,16 +54,11 @@ class TrainingSet:
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.places: dict[str, int] = {}  # id of a problem -> row
-        has_levels = "level" in dataset.column_names
-        levels = dataset["level"] if has_levels else [0] * len(dataset)
-        problems = []
-        for place, (prompt, level) in enumerate(zip(dataset["prompt"], levels)):
-            # Equal prompts are numbered in the order of the data set, which is the same in every
-            # run, so what a method has learnt of a problem is found again.
-            name = table.numbered(table.problem_id(prompt), self.places)
-            self.places[name] = place
-            problems.append(Problem(name, prompt, "", level))
+        problems = as_problems(dataset["prompt"])
+        if "level" in dataset.column_names:
+            levels = dataset["level"]
+            problems = [replace(each, level=level) for each, level in zip(problems, levels)]
+        self.places = {problem.id: place for place, problem in enumerate(problems)}
         self.pool = Pool(problems)
 
     def row(self, problem: Problem) -> dict[str, Any]:
@@ -48,13 +66,165 @@ class TrainingSet:
         return self.dataset[self.places[problem.id]]
 
 
+class SamplingTrainer(trl.GRPOTrainer):
+    """TRL's trainer, which generates and scores any number of rollouts for the round of a method.
+
+    Attributes
+    ----------
+    driver : Driver, optional
+        None trains as TRL does.
+    """
+
+    # What TRL's own annotations leave open.
+    args: Any
+    num_generations: Any
+    max_completion_length: Any
+    model: Any
+    processing_class: Any
+
+    driver: Driver | None = None
+    verdict: Verdict
+    rows_at_once: int | None
+    _training_set: TrainingSet | None = None
+    _overheard: Overheard | None = None
+
+    @property
+    def padding(self) -> Padding:
+        """How rows become TRL's tensors."""
+        return Padding(
+            self._tokenizer.pad_token_id, self.pad_to_multiple_of, self.accelerator.device
+        )
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether the loss has a KL penalty or an entropy bonus."""
+        return self.beta != 0 or self._entropy_bonus_enabled
+
+    @property
+    def corrects_sampler(self) -> bool:
+        """Whether TRL corrects for the difference between vLLM and the model."""
+        return self.use_vllm and self.vllm_importance_sampling_correction
+
+    def training_set(self) -> TrainingSet:
+        """The training set as a pool of problems, made when it is first needed."""
+        if self._training_set is None:
+            self._training_set = TrainingSet(self.train_dataset)
+        return self._training_set
+
+    def log_metrics(self, metrics: dict[str, float]) -> None:
+        """Log numbers with the prefix `workbench/`; those that are not finite are left out."""
+        for name, value in prefixed(metrics).items():
+            self._metrics["train"][name].append(value)
+
+    def agree(self, what: str, *values: str | np.ndarray) -> None:
+        """Raise ValueError, in every process, where processes are about to do different things."""
+        if self.accelerator.num_processes == 1:
+            return
+        # A digest of fixed size is exchanged in place of whole arrays.
+        digest = hashlib.sha256()
+        for value in values:
+            digest.update(value.tobytes() if isinstance(value, np.ndarray) else value.encode())
+        if len(set(gather_object([digest.hexdigest()]))) > 1:
+            raise ValueError(
+                f"{what}: the processes disagree; a slot may depend on the round's table and on "
+                "context.rng alone, and every process needs the same method and seed"
+            )
+
+    # What TRL computes
+
+    @contextmanager
+    def overhearing(self, sampling: bool = False) -> Iterator[Overheard]:
+        """Keep what TRL computes in the call within this block."""
+        self._overheard = heard = Overheard(sampling)
+        try:
+            yield heard
+        finally:
+            self._overheard = None
+
+    def draw(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple]:
+        """One rollout for each of these rows of the data set: TRL's own output, and the answers."""
+        # TRL groups rows by this number. With 1 any number of rollouts can be asked for, and its
+        # own advantages, which are not used, do not matter.
+        generations = self.num_generations
+        self.num_generations = 1
+        try:
+            with self.overhearing(sampling=True) as heard:
+                output = super()._generate_and_score_completions(rows)
+        finally:
+            self.num_generations = generations
+        # Every rollout was a group of its own to TRL. `workbench/all_positive` and so on tell it.
+        self._metrics["train"].pop("frac_reward_zero_std", None)
+        return output, heard.answers
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> torch.Tensor:
+        """TRL's rewards (R, F) of all processes; those of this process are kept."""
+        scores = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self._overheard is not None:
+            # TRL has gathered the rewards of all processes. Each has sent equally many rows.
+            start = self.accelerator.process_index * len(prompts)
+            own = scores[start : start + len(prompts)].float().cpu().numpy()
+            texts = completions
+            if not isinstance(completions[0], str):
+                texts = self.processing_class.batch_decode(
+                    completion_ids_list, skip_special_tokens=True
+                )
+            self._overheard.answers = own, completion_ids_list, texts
+        return scores
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **options: Any) -> Any:
+        heard = self._overheard
+        if heard is not None and heard.sampling and not self.corrects_sampler:
+            # Most of what is sampled may not be trained on; `MicroBatches` computes the rest.
+            return None, None, None
+        results = super()._get_per_token_logps_and_entropies(model, *args, **options)
+        if heard is not None:
+            heard.tokens = results[:2]
+        return results
+
+    def score_tokens(
+        self, model: Any, batch: dict[str, Any], entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities of the response tokens and, if asked for, entropies, (R, T) both."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        with torch.no_grad():
+            logprobs, entropies, _ = super()._get_per_token_logps_and_entropies(
+                model,
+                ids,
+                mask,
+                batch["completion_ids"].size(1),
+                batch_size=self.args.per_device_train_batch_size,
+                compute_entropy=entropy,
+            )
+        return logprobs, entropies
+
+
+class Policy:
+    """The trainer's model as a slot knows a policy."""
+
+    def __init__(self, trainer: SamplingTrainer) -> None:
+        self.trainer = trainer
+
+    def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
+        """Log-probabilities of the responses under the current weights, (R, T), in nats.
+
+        The temperature is the trainer's, which is what a round's context says as well.
+        """
+        assert temperature == self.trainer.temperature
+        inputs = self.trainer.padding.tokens(rollouts)
+        return self.trainer.score_tokens(self.trainer.model, inputs)[0].float()
+
+
 class RoundSampler:
     """What `rounds.play` asks for in one round: further problems, and scored rollouts.
 
     Parameters
     ----------
-    trainer : GRPOTrainer
-    context : Context
+    trainer : SamplingTrainer
+    driver : Driver
+        Whose round has begun.
 
     Attributes
     ----------
@@ -67,9 +237,9 @@ class RoundSampler:
         The shortest rollout of the first request.
     """
 
-    def __init__(self, trainer: GRPOTrainer, context: Context) -> None:
+    def __init__(self, trainer: SamplingTrainer, driver: Driver) -> None:
         self.trainer = trainer
-        self.context = context
+        self.driver = driver
         self.rows: dict[str, dict[str, Any]] = {}  # id of a problem -> row of the data set
         self.sampled = 0
         self.scored: list[np.ndarray] = []
@@ -80,22 +250,18 @@ class RoundSampler:
 
     def named(self, rows: Sequence[dict[str, Any]]) -> list[Problem]:
         """Rows of the data set as problems of the round."""
-        problems = []
-        for row in rows:
-            name = table.numbered(table.problem_id(row["prompt"]), self.rows)
-            self.rows[name] = row
-            problems.append(Problem(name, row["prompt"], ""))
+        problems = as_problems([row["prompt"] for row in rows])
+        self.rows |= {problem.id: row for problem, row in zip(problems, rows)}
         return problems
 
     def find_more(self, n: int, problems: Sequence[Problem]) -> Sequence[Problem]:
         """n further problems of the training set, chosen by the curriculum."""
         training_set = self.trainer.training_set()
         # A curriculum must not choose what the round has already.
-        context = replace(self.context, taken=frozenset(problem.id for problem in problems))
-        curriculum = self.trainer.method.curriculum
-        chosen = curriculum.choose(training_set.pool, n, context)
-        for problem in chosen:
-            self.rows[problem.id] = training_set.row(problem)
+        taken = frozenset(problem.id for problem in problems)
+        context = replace(self.driver.context, taken=taken)
+        chosen = self.driver.method.curriculum.choose(training_set.pool, n, context)
+        self.rows |= {problem.id: training_set.row(problem) for problem in chosen}
         return chosen
 
     # Rollouts
@@ -116,17 +282,17 @@ class RoundSampler:
         wanted = np.repeat(np.array(names, dtype=object), counts).tolist()
         if not wanted:
             raise ValueError(
-                f"allocator: {trainer.method.allocator!r} asked for a stage of no rollouts"
+                f"allocator: {self.driver.method.allocator!r} asked for a stage of no rollouts"
             )
         rollouts, scores = self._sample_together(wanted)
         if self.filler is None:
-            self.filler = _shortest(rollouts)
-        weights = trainer.reward_weights.cpu().numpy()
+            self.filler = rollouts.take([np.argmin(rollouts.prompt.lengths + rollouts.lengths)])
+        is_first = self.driver.round == self.driver.first_round
         rollouts = rollouts.assign(
-            reward=table.weighted_sum(scores, weights),
-            correct=trainer.verdict(scores, first=self.context.round == trainer.first_round),
+            reward=table.weighted_sum(scores, trainer.reward_weights.cpu().numpy()),
+            correct=trainer.verdict(scores, is_first),
             stage=np.full(len(wanted), stage),
-            round=np.full(len(wanted), self.context.round),
+            round=np.full(len(wanted), self.driver.round),
         )
         is_scored = np.isfinite(rollouts.reward)
         # Numbers count everything that was sampled, in order, so that TRL's log can be matched
@@ -137,9 +303,9 @@ class RoundSampler:
             rollouts = rollouts.take(is_scored)
         # After the unscored ones have left, so that the numbers of a problem's rollouts have no
         # gaps.
-        rollouts = rollouts.assign(draw=_draws(rollouts, names, before))
+        rollouts = rollouts.assign(draw=draws(rollouts.problem, problems, before))
         sampling = Sampling(trainer.temperature, max_new_tokens=trainer.max_completion_length)
-        return rewards.total(rollouts, trainer.method.reward, sampling)
+        return scored(rollouts, self.driver.method, sampling)
 
     def _sample_together(self, wanted: list[str]) -> tuple[Rollouts, np.ndarray]:
         """One rollout for each of the problems named, and their scores (R, F).
@@ -161,11 +327,10 @@ class RoundSampler:
         scores = np.concatenate(gather_object([part for _, part in parts]))
 
         # TRL logs completions call by call, and in each call process by process.
-        for first in range(0, share, size):
-            for process in range(processes):
-                for i in range(first, min(first + size, share)):
-                    number = process * share + i
-                    self._logged.append(self.sampled + number if number < len(wanted) else -1)
+        numbers = np.arange(share * processes).reshape(processes, share)
+        in_order = np.concatenate([numbers[:, i : i + size].ravel() for i in range(0, share, size)])
+        copies = in_order >= len(wanted)
+        self._logged += np.where(copies, -1, self.sampled + in_order).tolist()
         if len(padded) > len(wanted):
             rollouts = rollouts.take(np.arange(len(wanted)))
         return rollouts, scores[: len(wanted)]
@@ -176,13 +341,13 @@ class RoundSampler:
         # Rows of the data set may have columns that TRL's loader has removed from its own.
         columns = next(iter(self.rows.values())).keys()
         rows = [{name: self.rows[key][name] for name in columns} for key in names]
-        drawn = trainer.draw(rows)
+        output, (scores, responses, texts) = trainer.draw(rows)
         # TRL counts a padding token at the end of a response as an end too.
         ends = {*trainer.eos_token_ids, trainer.padding.token}
-        rollouts = table.sampled_table(names, drawn.output, drawn.responses, drawn.texts, ends)
-        if trainer.needs & {"entropy", "old_logprobs", "token_entropy"}:
+        rollouts = table.sampled_table(names, output, responses, texts, ends)
+        if self.driver.needs & {"entropy", "old_logprobs", "token_entropy"}:
             rollouts = self._with_logprobs(rollouts)
-        return rollouts, drawn.scores
+        return rollouts, scores
 
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
         """The rollouts with log-probabilities and entropies under the policy that sampled them."""
@@ -195,12 +360,11 @@ class RoundSampler:
             mask = mask * trainer.padding.column(rollouts["tool_mask"])
         entropy = torch.where(mask.bool(), entropy.double(), 0.0)
         mean = entropy.sum(1) / mask.sum(1).clamp(min=1)
-        columns = {"entropy": mean.cpu().numpy()}
-        if "token_entropy" in trainer.needs:
-            padded = entropy.float().cpu().numpy()
-            columns["token_entropy"] = Ragged.of_padded(padded, rollouts.lengths)
-        padded = logprobs.float().cpu().numpy()
-        columns["old_logprobs"] = Ragged.of_padded(padded, rollouts.lengths)
+        columns: dict[str, Any] = {"entropy": mean.cpu().numpy()}
+        for name, values in (("token_entropy", entropy), ("old_logprobs", logprobs)):
+            if name == "old_logprobs" or name in self.driver.needs:
+                padded = values.float().cpu().numpy()
+                columns[name] = Ragged.of_padded(padded, rollouts.lengths)
         return rollouts.assign(**columns)
 
     # TRL's log of completions
@@ -214,18 +378,3 @@ class RoundSampler:
         scored = np.concatenate(self.scored)
         of_number[scored] = advantages[: len(scored)]  # old rows stand behind the new ones
         return of_number[self._logged].tolist()
-
-
-def _draws(rollouts: Rollouts, names: Sequence[str], before: np.ndarray) -> np.ndarray:
-    """Number of each rollout within its problem and round, (R,), after those that were `before`."""
-    place = {name: i for i, name in enumerate(names)}
-    problem = np.array([place[name] for name in rollouts.problem], dtype=np.int64)
-    sizes = np.bincount(problem, minlength=len(names))
-    starts = np.cumsum(sizes) - sizes  # the rollouts of a problem stand together
-    return np.arange(len(rollouts)) - starts[problem] + before[problem]
-
-
-def _shortest(rollouts: Rollouts) -> Rollouts:
-    """The shortest rollout, as a table of one row."""
-    lengths = rollouts.prompt.lengths + rollouts.lengths
-    return rollouts.take([np.argmin(lengths)])

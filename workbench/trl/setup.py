@@ -16,20 +16,10 @@ from torch.nn import Module
 from trl import GRPOConfig
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
-from workbench.advantages import BatchNormalized, GroupNormalized, Posterior
-from workbench.allocators import DynamicSampling, Knapsack, MostLearnable, Uniform
-from workbench.curricula import AdaRft, ShuffledEpochs
+from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.objectives import Objective
-from workbench.selectors import (
-    All,
-    LargestAdvantage,
-    MaxReward,
-    MaxVariance,
-    Pruned,
-    Random,
-    Scheduler,
-)
+from workbench.slots import NEEDS
 from workbench.trl.verdict import check_correct
 from workbench.utils.descriptions import compose
 from workbench.utils.validation import instance_of, one_of, whole_number
@@ -37,7 +27,7 @@ from workbench.utils.validation import instance_of, one_of, whole_number
 logger = get_logger(__name__)
 
 # (surrogate, loss_aggregation) -> TRL's loss_type. The mean over groups is TRL's mean over rollouts
-# of advantages that `group_factors` weighs.
+# of advantages that `adapters.row_weights` weighs.
 LOSSES = {
     ("clip", "token"): "dapo",
     ("clip", "rollout"): "grpo",
@@ -51,26 +41,9 @@ OBJECTIVE_FROM = ("method", "args")
 # never overwritten silently.
 DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
 
-# What slots may need (see `slots.NEEDS`) and this trainer has. It lacks "prompt_states", and
-# "mini_batch" since TRL's own settings say how large a step is.
-PROVIDES = frozenset(
-    {
-        "problem_choice",
-        "epochs",
-        "more_problems",
-        "old_responses",
-        "old_logprobs",
-        "current_logprobs",
-        "entropy",
-        "update_statistics",
-        "row_weights",
-        "token_advantages",
-        "token_entropy",
-        "resampling",
-        "levels",
-        "rows_without_gradient",
-    }
-)
+# What slots may need and this trainer has: everything but the policy's hidden states, and steps of
+# a size that the selector chooses, since TRL's own settings say how large a step is.
+PROVIDES = NEEDS.keys() - {"prompt_states", "mini_batch"}
 
 
 # A method in TRL's words
@@ -135,58 +108,6 @@ def _check_cispo(objective: Objective) -> None:
             f"clip={objective.clip}: TRL's loss 'cispo' has no lower bound on the ratio; use "
             f"clip=(1.0, {objective.clip[1]})"
         )
-
-
-def scale_rewards(method: Method) -> str | None:
-    """The value of TRL's `scale_rewards` that says what a method's advantage does, None where none
-    does.
-    """
-    advantage = method.advantage
-    # Exact types here and below: a derived class may do anything.
-    if type(advantage) is GroupNormalized:
-        return "group" if advantage.scale else "none"
-    if type(advantage) is BatchNormalized and advantage.baseline == "group":
-        return "batch"
-    return None
-
-
-def trained_per_problem(method: Method) -> int | None:
-    """Rollouts of a problem that a method trains on, where that number does not vary from round to
-    round.
-
-    Examples
-    --------
-    >>> from workbench import methods
-    >>> trained_per_problem(methods.pods(32, 8)), trained_per_problem(methods.aero())
-    (8, None)
-    """
-    sampled = _sampled_per_problem(method.allocator)
-    selector = method.selector
-    if sampled is None or method.replay is not None:
-        return None
-    if type(selector) in (All, Pruned):
-        return sampled  # what `Pruned` drops stays in the batch, with weight 0
-    if type(method.allocator) is Knapsack:
-        return None  # the average over problems is fixed, but not what is selected of each
-    if type(selector) in (MaxVariance, MaxReward, Random):
-        return min(selector.m, sampled)
-    if type(selector) is LargestAdvantage and selector.scope == "group":
-        return max(1, int(sampled * (1 - selector.drop) + 1e-9))
-    if type(selector) is Scheduler and selector.scope == "group":
-        percent = 30 if selector.keep is None else selector.keep
-        return max(1, int(sampled * percent / 100 + 1e-9))
-    return None
-
-
-def _sampled_per_problem(allocator: Any) -> int | None:
-    if type(allocator) in (Uniform, MostLearnable):
-        return allocator.n
-    if type(allocator) is Knapsack and allocator.total is None:
-        return allocator.n
-    if type(allocator) is DynamicSampling and allocator.within is None:
-        # With a number of groups of its own, the rollouts of a round do not follow its problems.
-        return allocator.n if allocator.groups is None else None
-    return None
 
 
 # The configuration that a method runs with
@@ -291,7 +212,7 @@ def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) ->
 
 
 def _check_scale_rewards(config: GRPOConfig, method: Method) -> None:
-    if config.scale_rewards in (DEFAULTS["scale_rewards"], scale_rewards(method)):
+    if config.scale_rewards in (DEFAULTS["scale_rewards"], method.advantage.divided_by):
         return
     raise ValueError(
         f"scale_rewards={config.scale_rewards!r}: advantages are those of the method, "
@@ -304,9 +225,10 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
     """Let num_generations be the rollouts of a problem that are trained on, so that TRL's batch
     sizes, which count rollouts, stay what they say.
     """
-    size = trained_per_problem(method)
-    if size is None or config.num_generations == size:
+    trained = method.trained
+    if trained is None or trained.of == "about" or config.num_generations == trained.n:
         return
+    size = trained.n
     if config.num_generations != DEFAULTS["num_generations"]:
         raise ValueError(
             f"num_generations={config.num_generations}: the method {method.name!r} trains on "
@@ -336,107 +258,86 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
 def _check_carried(config: GRPOConfig, given: Mapping[str, Any]) -> None:
     dataset = given.get("train_dataset")
     columns = None if dataset is None else dataset.column_names  # a stream may not know them
-    if {"image", "images"} & set(columns or ()):
-        raise ValueError(
+    has_bonus = config.entropy_coef or config.use_adaptive_entropy
+    refused = [
+        (
+            {"image", "images"} & set(columns or ()),
             "train_dataset: it has images, and a method's table of rollouts holds tokens alone; "
-            "train with method=None"
-        )
-    if config.multi_objective_aggregation != "sum_then_normalize":
-        raise ValueError(
+            "train with method=None",
+        ),
+        (
+            config.multi_objective_aggregation != "sum_then_normalize",
             f"multi_objective_aggregation={config.multi_objective_aggregation!r}: a method reads "
             "the weighted sum of the rewards, and its advantage normalises it; use "
-            "'sum_then_normalize', or train with method=None"
-        )
-    if config.top_entropy_quantile < 1 and (config.entropy_coef or config.use_adaptive_entropy):
-        raise ValueError(
+            "'sum_then_normalize', or train with method=None",
+        ),
+        (
+            config.top_entropy_quantile < 1 and has_bonus,
             f"top_entropy_quantile={config.top_entropy_quantile}: together with an entropy bonus, "
-            "which tokens get the bonus would depend on the micro-batches; use one of the two"
-        )
+            "which tokens get the bonus would depend on the micro-batches; use one of the two",
+        ),
+    ]
+    for applies, message in refused:
+        if applies:
+            raise ValueError(message)
 
 
 def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -> None:
     """Raise ValueError where a slot needs what this trainer, as it is configured, cannot give."""
-    method.check_provided(PROVIDES, "TRL's trainer")
-    indexable = isinstance(given.get("train_dataset"), Dataset)
-    tools = any(given.get(name) for name in ("tools", "environment_factory", "rollout_func"))
-    penalties = config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy
-    corrected = config.use_vllm and config.vllm_importance_sampling_correction
-    # Each entry: whether it applies, what this trainer then cannot give, and how the error names
-    # it.
+    dataset: Any = given.get("train_dataset")
+    is_indexable = isinstance(dataset, Dataset)
+    has_tools = any(given.get(name) for name in ("tools", "environment_factory", "rollout_func"))
+    has_penalty = config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy
+    corrects = config.use_vllm and config.vllm_importance_sampling_correction
     limits = [
         (
-            not indexable,
+            not is_indexable,
             {"problem_choice", "more_problems"},
-            "TRL's trainer without a train_dataset that can be indexed (a datasets.Dataset)",
+            "without a train_dataset that can be indexed (a datasets.Dataset)",
         ),
         (
-            tools,
+            not is_indexable or "level" not in dataset.column_names,
+            {"levels"},
+            "without the column 'level' in train_dataset",
+        ),
+        (
+            has_tools,
             {"old_responses", "old_logprobs", "current_logprobs"},
-            "TRL's trainer with tools, environments or a rollout_func",
+            "with tools, environments or a rollout_func",
         ),
         (
-            corrected,
+            corrects,
             {"old_logprobs", "current_logprobs"},
-            "TRL's trainer with vllm_importance_sampling_correction=True, which has no ratio for "
-            "old responses,",
+            "with vllm_importance_sampling_correction=True, which has no ratio for old responses,",
         ),
         (
-            penalties,
+            has_penalty,
             {"row_weights"},
-            "TRL's trainer with a KL penalty or an entropy bonus, which it weighs alike for all "
-            "rollouts,",
+            "with a KL penalty or an entropy bonus, which it weighs alike for all rollouts,",
         ),
         (
             config.loss_type == "bnpo",
             {"old_responses"},
-            "TRL's trainer with loss_type='bnpo', which averages within micro-batches,",
+            "with loss_type='bnpo', which averages within micro-batches,",
         ),
     ]
-    for applies, lost, trainer in limits:
-        if applies:
-            method.check_provided(PROVIDES - lost, trainer)
-    if chooses_problems(method) and not indexable:
-        raise ValueError(
-            f"curriculum={compose(method.curriculum)}: it chooses problems from train_dataset, so "
-            "a datasets.Dataset is needed there"
-        )
-    _check_levels(method, given.get("train_dataset"))
-
-
-def _check_levels(method: Method, dataset: Any) -> None:
-    """Raise ValueError where a curriculum goes by levels that the data set does not have.
-
-    All problems would then have the same level, and the first ones would come back for ever.
-    """
-    curriculum = method.curriculum
-    if type(curriculum) is not AdaRft or curriculum.difficulties is not None:
-        return
-    if "level" not in dataset.column_names:
-        raise ValueError(
-            f"curriculum={compose(curriculum)}: train_dataset has no column 'level'; add one with "
-            "whole numbers, or pass difficulties= with a number for each workbench.trl.problem_id"
-        )
-    for row, level in enumerate(dataset["level"]):
-        whole_number(f"train_dataset: level of row {row}", level, 0)
-
-
-def chooses_problems(method: Method) -> bool:
-    """Whether the curriculum chooses a round's problems. Shuffled epochs are what TRL's own sampler
-    does.
-    """
-    return type(method.curriculum) is not ShuffledEpochs
+    check_fits(method, "TRL's trainer", PROVIDES, limits)
+    if "levels" in method.needs:
+        for row, level in enumerate(dataset["level"]):
+            whole_number(f"train_dataset: level of row {row}", level, 0)
 
 
 def _check_bounds(config: GRPOConfig, method: Method, names: Sequence[str]) -> None:
-    """Raise ValueError where rewards from 0 to 1 would sum to more than a posterior's success."""
-    if not isinstance(method.advantage, Posterior) or len(names) < 2:
+    """Raise ValueError where rewards from 0 to 1 would sum to more than the advantage takes."""
+    bounds = method.advantage.reward_range
+    if bounds is None or len(names) < 2:
         return
     weights = config.reward_weights or [1.0] * len(names)
     # A negative weight makes a penalty, which adds 0 at best.
     most = sum(weight for weight in weights if weight > 0)
-    if most > method.advantage.bounds[1] + 1e-6:
+    if most > bounds[1] + 1e-6:
         raise ValueError(
             f"reward_weights={list(weights)}: rewards of {', '.join(names)} may sum to {most:g}, "
-            f"but advantage={compose(method.advantage)} takes {method.advantage.bounds[1]:g} for "
-            "success; choose reward_weights that sum to it, or another bounds="
+            f"but advantage={compose(method.advantage)} takes {bounds[1]:g} at most; choose "
+            "reward_weights that sum to it, or another advantage"
         )

@@ -1,10 +1,9 @@
-"""From what TRL sampled and scored to a table of rollouts."""
+"""From what TRL sampled and scored to a table of rollouts, and back to TRL's tensors."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,31 +28,48 @@ CARRIED = {
 }
 
 
-def problem_id(prompt: Any) -> str:
-    """The stable id of a prompt, under which its history is kept: 16 digits of its hash.
+@dataclass(frozen=True)
+class Padding:
+    """How rows of different lengths become TRL's tensors.
 
-    Parameters
+    Attributes
     ----------
-    prompt : str or list of messages
-
-    Examples
-    --------
-    >>> problem_id("1+1=") == problem_id("1+1="), len(problem_id("1+1="))
-    (True, 16)
+    token : int
+        The padding token.
+    multiple : int, optional
+        Widths are multiples of it.
+    device : torch.device
     """
-    # Messages with their keys in a fixed order, so that equal prompts have equal ids.
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
+    token: int
+    multiple: int | None
+    device: torch.device
 
-def numbered(key: str, taken: Mapping[str, Any]) -> str:
-    """The key, or `key#2`, `key#3` and so on where it is taken already."""
-    name = key
-    number = 1
-    while name in taken:
-        number += 1
-        name = f"{key}#{number}"
-    return name
+    def tensor(self, rows: Ragged, fill: float = 0, side: str = "right") -> torch.Tensor:
+        """The rows as (R, T), filled up on one side."""
+        padded = rows.padded(fill, side)
+        missing = -padded.shape[1] % (self.multiple or 1)
+        if missing:
+            width = (missing, 0) if side == "left" else (0, missing)
+            padded = np.pad(padded, ((0, 0), width), constant_values=fill)
+        return torch.as_tensor(padded, device=self.device)
+
+    def tokens(self, rollouts: Rollouts, shown: np.ndarray | None = None) -> dict[str, Any]:
+        """Tokens and masks under TRL's names; responses with shown (R,) False are masked."""
+        if shown is None:
+            shown = np.ones(len(rollouts), dtype=bool)
+        ones = np.ones(len(rollouts.prompt.values), dtype=np.int64)
+        visible = np.repeat(shown.astype(np.int64), rollouts.lengths)
+        return {
+            "prompt_ids": self.tensor(rollouts.prompt, self.token, "left").long(),
+            "prompt_mask": self.tensor(Ragged(ones, rollouts.prompt.offsets), 0, "left"),
+            "completion_ids": self.tensor(rollouts.response, self.token).long(),
+            "completion_mask": self.tensor(Ragged(visible, rollouts.response.offsets)),
+        }
+
+    def column(self, values: np.ndarray, fill: float = 0) -> torch.Tensor:
+        """A column of arrays, (R,) object, as (R, T)."""
+        return self.tensor(Ragged.of(values, np.float32), fill)
 
 
 def weighted_sum(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -95,7 +111,6 @@ def sampled_table(
             f"train_dataset: it makes {', '.join(unknown)}, and a method's table of rollouts holds "
             "tokens alone; train with method=None"
         )
-    size = len(names)
     # TRL pads prompts on the left, and the mask says where they are. Taken as arrays first: an
     # operation of torch for every row would cost more than all the rest of this function.
     padded_prompts = output["prompt_ids"].cpu().numpy()
@@ -107,10 +122,6 @@ def sampled_table(
         response=Ragged.of(responses, np.int32),
         text=np.array(texts, dtype=object),
         truncated=np.array([ids[-1] not in ends for ids in responses]),
-        columns={
-            "gradient": np.ones(size, dtype=bool),
-            "uses": np.zeros(size, dtype=np.int64),
-        },
     )
     old_logprobs = output.get("old_per_token_logps")
     if old_logprobs is not None:

@@ -9,12 +9,13 @@ called, and verl would silently do something else.
 from __future__ import annotations
 
 import importlib
-import inspect
 import logging
 import re
 from collections.abc import Mapping
-from importlib import metadata
 from types import ModuleType
+
+from workbench.adapters import check_methods
+from workbench.utils.requirements import installed_version
 
 logger = logging.getLogger(__name__)
 
@@ -63,17 +64,9 @@ def explained(error: ImportError) -> ImportError:
     return ImportError(f"{error.name or error} is missing; verl has its own environment: {INSTALL}")
 
 
-def installed_version() -> str | None:
-    """The installed version of verl, None without one."""
-    try:
-        return metadata.version("verl")
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def check_installed() -> None:
     """`check_version` of the verl that is installed; nothing without one."""
-    version = installed_version()
+    version = installed_version("verl")
     if version is not None:
         check_version(version)
 
@@ -91,9 +84,10 @@ def check_version(version: str) -> None:
     # The first three numbers, so that endings such as .post1 or .dev0 do not matter.
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if not LOWEST <= numbers < BELOW:
+        lowest, below = (".".join(map(str, bound)) for bound in (LOWEST, BELOW))
         raise ImportError(
-            f"verl {version} is installed, and workbench.verl works with {_dotted(LOWEST)} up to, "
-            f"but not including, {_dotted(BELOW)}: {INSTALL}"
+            f"verl {version} is installed, and workbench.verl works with {lowest} up to, but not "
+            f"including, {below}: {INSTALL}"
         )
     if version != TESTED:
         logger.warning("verl %s is installed; workbench.verl is tested with %s", version, TESTED)
@@ -101,27 +95,9 @@ def check_version(version: str) -> None:
 
 def check_classes(version: str, *kinds: type) -> None:
     """Raise ImportError unless these classes of verl have what ours override or call."""
+    advice = (
+        f"verl {version} does not fit workbench.verl, which is tested with {TESTED}; install the "
+        f"tested version: {INSTALL}"
+    )
     for kind in kinds:
-        for name, expected in EXPECTED[kind.__name__].items():
-            problem = _misfit(kind, name, expected)
-            if problem is not None:
-                raise ImportError(
-                    f"verl {version} does not fit workbench.verl, which is tested with {TESTED}: "
-                    f"{problem}; install the tested version: {INSTALL}"
-                )
-
-
-def _misfit(kind: type, name: str, expected: tuple[str, ...]) -> str | None:
-    """What is wrong with a method, None where it has all parameters expected."""
-    method = getattr(kind, name, None)
-    if method is None:
-        return f"{kind.__name__} has no method {name}"
-    parameters = inspect.signature(method).parameters
-    for parameter in expected:
-        if parameter not in parameters:
-            return f"{kind.__name__}.{name} has no parameter {parameter}"
-    return None
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
+        check_methods(kind, EXPECTED[kind.__name__], advice)

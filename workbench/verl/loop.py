@@ -9,21 +9,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.grpo import marked
+from workbench.adapters import (
+    Driver,
+    as_problems,
+    check_fits,
+    draws,
+    prefixed,
+    round_metrics,
+    scored,
+)
 from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import play as play_round
+from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.validation import instance_of, whole_number
 from workbench.verl.functions import PADDING
-from workbench.verl.settings import check_curriculum, provided
-from workbench.verl.table import Verdict, as_problems, round_metrics, row_advantages, totalled
+from workbench.verl.table import Verdict, row_advantages
 
 SCORES = ("token_level_scores", "rm_scores")  # the reward before any KL term
 
 # What such a loop gives a method, see `slots.NEEDS`; with a function for more prompts, those too.
-PROVIDES = frozenset({"epochs", "resampling", "row_weights", "token_advantages"})
+# The updates come after it, but no old responses join, so every row is one that no update has seen.
+PROVIDES = frozenset(
+    {"epochs", "resampling", "row_weights", "token_advantages", "update_statistics"}
+)
 
 
 def play(
@@ -90,25 +99,23 @@ def play(
     instance_of("method", method, Method, "methods.pods(n=32, m=8)")
     whole_number("multiple", multiple, 1)
     whole_number("step", step, 1)
-    further = set() if more is None else {"more_problems"}
-    method.check_provided(provided(method, PROVIDES | further), "this loop")
-    check_curriculum(method)
+    check_fits(method, "this loop", PROVIDES | (set() if more is None else {"more_problems"}))
 
-    loop = _Loop(method, prompts, generate, step, Verdict(solved), more, max_new_tokens, decode)
-    context = Context(seed, step, epoch, max_new_tokens=max_new_tokens)
-    outcome = play_round(method, loop.problems, context, loop.sample, loop.find_more)
-    rows = outcome.rows
-    # The updates come after this function, so the slots learn from the round without their numbers,
-    # as `provided` has told the method.
-    rollouts = marked(outcome.rollouts, rows, outcome.advantages, [], step, outcome.weights)
-    method.feedback(rollouts, context)
-    if not len(rows):
+    driver = Driver(method, seed)
+    driver.begin(step, epoch=epoch, max_new_tokens=max_new_tokens)
+    loop = _Loop(driver, prompts, generate, Verdict(solved), more, max_new_tokens, decode)
+    outcome = driver.play(loop.problems, loop.sample, loop.find_more)
+    # The updates come after this function, so the slots learn from the round without their numbers.
+    rollouts = driver.learn()
+    if not len(outcome.rows):
         raise ValueError(
             f"method {method.name!r}: it kept none of {len(rollouts)} rollouts, and verl cannot "
             "train on an empty batch; go on with the next prompts"
         )
-    batch = loop.batch(rows, row_advantages(outcome, method.objective, multiple), multiple)
-    batch.meta_info["metrics"] = round_metrics(rollouts, method, step)
+    advantages = row_advantages(outcome, method.objective, multiple)
+    batch = loop.batch(outcome.rows, advantages, multiple)
+    metrics = {**round_metrics(rollouts, step), **method.metrics()}
+    batch.meta_info["metrics"] = prefixed(metrics)
     return batch
 
 
@@ -116,10 +123,9 @@ def play(
 class _Loop:
     """The prompts and rows of one round; its fields are arguments of `play`."""
 
-    method: Method
+    driver: Driver
     prompts: Any
     generate: Callable[[Any], Any]
-    step: int
     verdict: Verdict
     more: Callable[[int], Any] | None
     max_new_tokens: int | None
@@ -159,12 +165,6 @@ class _Loop:
         # Once more, since `generate` may have set others.
         rows.non_tensor_batch["uid"] = names.astype(object)
         self.parts.append(rows)
-        # The number of each rollout within its problem goes on where the last request ended.
-        first = np.repeat(np.cumsum(counts) - counts, counts)
-        draw = np.arange(len(places)) - first + before[places]
-        return self._table(rows, names, draw, stage)
-
-    def _table(self, rows: Any, names: np.ndarray, draw: np.ndarray, stage: int) -> Rollouts:
         size = len(rows)
         scores = rows.batch[_scores_of(rows)]
         responses = rows.batch["responses"].cpu().numpy()
@@ -186,11 +186,11 @@ class _Loop:
             # A response as long as the limit may have ended by itself at the last token. The rows
             # do not tell, so it counts as truncated.
             truncated=lengths >= limit,
-            draw=draw,
+            draw=draws(names, problems, before),
             stage=np.full(size, stage),
-            round=np.full(size, self.step),
+            round=np.full(size, self.driver.round),
         )
-        return totalled(rollouts, self.method, Sampling(max_new_tokens=limit))
+        return scored(rollouts, self.driver.method, Sampling(max_new_tokens=limit))
 
     def batch(self, rows: np.ndarray, advantages: Ragged, multiple: int) -> Any:
         """The selected rows (K,) as a `DataProto`, filled up to a multiple."""

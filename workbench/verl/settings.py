@@ -7,30 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from workbench import config
-from workbench.allocators import (
-    ByDeviation,
-    DynamicSampling,
-    HitUtility,
-    InverseRoot,
-    Knapsack,
-    LeastVariance,
-    MostLearnable,
-    Rescue,
-    Screening,
-    Staged,
-    Uniform,
-)
-from workbench.curricula import ShuffledEpochs
+from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.objectives import check_clipped
-from workbench.replay import CorrectResponses
-from workbench.selectors import HalfRight, MaxReward, MaxVariance, Random, Scheduler
-from workbench.utils.descriptions import compose, describe
+from workbench.slots import NEEDS
+from workbench.utils.descriptions import describe
 from workbench.utils.validation import (
     did_you_mean,
     instance_of,
@@ -41,41 +27,15 @@ from workbench.utils.validation import (
 
 logger = logging.getLogger(__name__)
 
-# What slots may need (see `slots.NEEDS`) and verl's v1 trainer gives through `workbench.verl.v1`.
-# It lacks "problem_choice", since verl's data loader chooses, "mini_batch", since verl's own keys
-# say how large a step is, and "prompt_states". See `provided` for "update_statistics".
-PROVIDES = frozenset(
-    {
-        "current_logprobs",
-        "entropy",
-        "epochs",
-        "more_problems",
-        "old_logprobs",
-        "old_responses",
-        "resampling",
-        "row_weights",
-        "rows_without_gradient",
-        "token_advantages",
-        "token_entropy",
-    }
-)
+# What slots may need and verl's v1 trainer gives through `workbench.verl.v1`: all but a choice of
+# problems, which is the data loader's, steps of a size that the selector chooses, since verl's own
+# keys say how large a step is, and the policy's hidden states. `check` has further limits.
+PROVIDES = NEEDS.keys() - {"problem_choice", "levels", "mini_batch", "prompt_states"}
 # Of these, what takes a pass of verl's training model while its inference servers are awake.
 MODEL_PASS = frozenset({"current_logprobs", "entropy", "token_entropy"})
 
-# Allocators whose n is the average over problems.
-AVERAGE_OF_N = (
-    ByDeviation,
-    DynamicSampling,
-    HitUtility,
-    InverseRoot,
-    Knapsack,
-    LeastVariance,
-    MostLearnable,
-    Uniform,
-)
-
 # loss_aggregation -> verl's loss_agg_mode. The mean over groups is the mean over rollouts, with
-# weights on the rows, see `table.row_advantages`.
+# weights on the rows, see `adapters.row_weights`.
 LOSS_AGGREGATION = {
     "token": "token-mean",
     "rollout": "seq-mean-token-mean",
@@ -198,7 +158,7 @@ def configuration(
     if objective.loss_aggregation == "constant":
         keys[f"{actor}.loss_scale_factor"] = objective.length or "${data.max_response_length}"
 
-    needs = method_needs(method)
+    needs = method.needs
     if "more_problems" in needs:
         keys["data.gen_batch_size"] = 1  # so that any number of further problems can be drawn
     # That pass comes amid a round, and more rollouts may be asked for after it, so the inference
@@ -214,107 +174,60 @@ def configuration(
 
 
 def trained_per_problem(method: Method) -> int:
-    """Rollouts of a problem that a step trains on, as far as the slots say.
-
-    Where the number varies it is the average over problems, that of the first request for rollouts,
-    or all that is sampled.
+    """Rollouts of a problem that a step trains on, about as many where it varies: `Method.trained`.
 
     Raises
     ------
     ValueError
-        For an allocator of your own, of which nothing is known.
+        For an allocator of which that is not known, such as one of your own.
 
     Examples
     --------
     >>> trained_per_problem(methods.pods(32, 8)), trained_per_problem(methods.cbs(n=8))
     (8, 2)
     """
-    sampled = _sampled_per_problem(method.allocator)
-    selector = method.selector
-    if isinstance(selector, MaxVariance | MaxReward | Random):
-        return min(selector.m, sampled)
-    if isinstance(selector, HalfRight):
-        return min(selector.n, sampled)
-    if isinstance(selector, Scheduler):
-        # The selector's own default. The small number guards the product against rounding below a
-        # whole number.
-        percent = 30 if selector.keep is None else selector.keep
-        return max(1, int(sampled * percent / 100 + 1e-9))
-    return sampled
-
-
-def _sampled_per_problem(allocator: Any) -> int:
-    if isinstance(allocator, DynamicSampling) and allocator.within is not None:
-        return _sampled_per_problem(allocator.within)
-    if isinstance(allocator, AVERAGE_OF_N):
-        return allocator.n
-    if isinstance(allocator, Staged):
-        return allocator.k
-    if isinstance(allocator, Rescue):
-        return allocator.explore
-    if isinstance(allocator, Screening):
-        return allocator.first + allocator.further
-    raise ValueError(
-        f"rollouts_per_problem=None: how many rollouts of a problem {shown(allocator)} brings is "
-        "not known; pass the number expected, which verl multiplies its mini-batch sizes with"
-    )
+    if method.trained is None:
+        raise ValueError(
+            f"rollouts_per_problem=None: how many rollouts of a problem {shown(method.allocator)} "
+            "brings is not known; pass the number expected, which verl multiplies its mini-batch "
+            "sizes with"
+        )
+    return method.trained.n
 
 
 # Which methods verl carries
 
 
-def method_needs(method: Method) -> set[str]:
-    """What the slots of a method need, together."""
-    return {need for value in method.learning().values() for need in value.needs}
-
-
-def provided(method: Method, provides: Iterable[str] = PROVIDES) -> set[str]:
-    """What verl provides for a method.
-
-    verl does not hand back what an update did to each row. Without old responses nobody can miss
-    it: every candidate is new, and no update has seen it yet.
-    """
-    update_statistics = {"update_statistics"} if method.replay is None else set()
-    return {*provides, *update_statistics}
-
-
 def check(method: Method) -> None:
     """Raise ValueError for a method with a slot that verl's v1 trainer cannot carry."""
     instance_of("method", method, Method, "methods.pods(n=32, m=8)")
-    method.check_provided(provided(method), "verl")
-    check_curriculum(method)
     objective = method.objective
+    has_penalty = objective.kl > 0 or objective.entropy > 0
+    limits = [
+        # Without old responses every candidate is new, and no update has seen it yet.
+        (
+            method.replay is not None,
+            {"update_statistics"},
+            "where old responses join, of whose updates it hands nothing back,",
+        ),
+        (
+            has_penalty,
+            {"row_weights", "rows_without_gradient"},
+            "with a KL penalty or an entropy bonus, which it weighs alike for all rollouts,",
+        ),
+        (
+            bool(method.needs & MODEL_PASS),
+            {"old_logprobs"},
+            "where its training model computes entropies or log-probabilities before the update",
+        ),
+    ]
+    check_fits(method, "verl", PROVIDES, limits)
     check_clipped(objective, "verl")
-    replay = method.replay
-    other_terms = objective.kl > 0 or objective.entropy > 0
-    if other_terms and isinstance(replay, CorrectResponses) and replay.mode == "stop-gradient":
-        raise ValueError(
-            f"replay={compose(replay)}: its responses must carry no gradient, but verl's KL "
-            "penalty and entropy bonus would reach them; use an Objective with kl=0 and "
-            "entropy=0, or mode='direct'"
-        )
-    if other_terms and objective.loss_aggregation != "token":
+    if has_penalty and objective.loss_aggregation != "token":
         logger.warning(
             "loss_aggregation=%r: verl averages the KL penalty and the entropy bonus over all "
             "rollouts of a mini-batch alike, padding included",
             objective.loss_aggregation,
-        )
-    needs = method_needs(method)
-    computed = sorted(needs & MODEL_PASS)
-    if computed and "old_logprobs" in needs:
-        raise ValueError(
-            f"method={method.name!r}: its slots need both old_logprobs and {computed[0]}, which "
-            "verl computes only where it does not take the log-probabilities of its inference "
-            "servers"
-        )
-
-
-def check_curriculum(method: Method) -> None:
-    """Raise ValueError for a curriculum, since verl's data loader chooses the problems."""
-    if type(method.curriculum) is not ShuffledEpochs:
-        raise ValueError(
-            f"curriculum={compose(method.curriculum)}: in verl the data loader chooses problems; "
-            "use ShuffledEpochs(), and data.sampler for an order of your own"
         )
 
 
@@ -442,7 +355,7 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
             f"method; use a reward function, or {model}.enable_resource_pool=True"
         )
     bypass = "algorithm.rollout_correction.bypass_mode"
-    computed = sorted(method_needs(method) & MODEL_PASS)
+    computed = sorted(method.needs & MODEL_PASS)
     if computed and _value(config, bypass):
         raise ValueError(
             f"{bypass}=True: verl's training model then makes no pass before the update, and the "

@@ -24,17 +24,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.grpo import marked
+from workbench.adapters import FILE, Driver, as_problems, prefixed, round_metrics, scored
 from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import Round, play
-from workbench.verl import state
+from workbench.rollouts import Ragged, Rollouts
+from workbench.rounds import Round
 from workbench.verl.compatibility import check_classes, explained
 from workbench.verl.functions import ADVANTAGES, TRAIN, register
-from workbench.verl.settings import check_configuration, method_needs, read_options
-from workbench.verl.table import Verdict, as_problems, round_metrics, row_advantages, totalled
+from workbench.verl.settings import check_configuration, read_options
+from workbench.verl.table import Verdict, row_advantages
 
 try:
     import transfer_queue as tq
@@ -54,7 +53,10 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5  # between two looks at the queue; a round may have many requests
-IDLE_ROUNDS = 5  # from the start without anything to train on, after which a run ends
+ADVICE = (
+    "This step's gradient is zero. Are any rollouts correct? The reward function's `acc` says so, "
+    "or else sampler_kwargs.solved; see the metric workbench/correct."
+)
 
 # Columns that an old response would need of its own, beside its tokens.
 NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_modal_inputs")
@@ -128,6 +130,7 @@ class ReplayBuffer(BaseBuffer):
         # A clone, so that what it learns stays in this trainer, also where the class has the
         # method.
         self.method = self.options.method.clone()
+        self.driver = Driver(self.method, self.options.seed)
         # verl passes a method of its trainer, which makes the agent loop manager later than this.
         self.trainer = refill_fn.__self__
         config = OmegaConf.to_container(self.trainer.config, resolve=True)
@@ -141,13 +144,10 @@ class ReplayBuffer(BaseBuffer):
         # verl counts a mini-batch in prompts and multiplies it with the rollouts of a prompt.
         self.mini_batch = actor["ppo_mini_batch_size"] * rollout["n"]
         self.has_logprobs = rollout["calculate_log_probs"]
-        self.needs = method_needs(self.method)
         self.verdict = Verdict(self.options.solved)
 
         self.restored = False
         self.drawn = 0  # prompts of the data so far
-        self.trained = False  # whether any round had something to train on
-        self.idle = 0  # rounds in a row that had not
         self.seconds = 0.0  # of this round's slots
 
     def sample(
@@ -163,31 +163,19 @@ class ReplayBuffer(BaseBuffer):
         # Before the round takes its prompts, which `drawn` counts.
         epoch = self._epoch()
         queue = QueueRound(self, global_steps)
-        context = Context(
-            self.options.seed,
+        self.driver.begin(
             global_steps,
-            epoch,
+            epoch=epoch,
             policy=queue,
             max_new_tokens=self.sampling.max_new_tokens,
             temperature=self.sampling.temperature,
         )
-        outcome = play(
-            self.method, queue.problems, context, queue.sample, queue.find_more, self._timed
-        )
-        rollouts = marked(
-            outcome.rollouts,
-            outcome.rows,
-            outcome.advantages,
-            [],
-            global_steps,
-            outcome.weights,
-        )
+        outcome = self.driver.play(queue.problems, queue.sample, queue.find_more, self._timed)
         with self._timed():
-            self.method.feedback(rollouts, context)
-        self._check_trained(int(rollouts["trained"].sum()), len(rollouts), global_steps)
-        metrics = round_metrics(rollouts, self.method, global_steps)
-        metrics["workbench/seconds_schedule"] = self.seconds
-        return queue.batch(outcome), metrics
+            rollouts = self.driver.learn()
+        self.driver.empty.check(global_steps, rollouts, True, ADVICE)
+        metrics = {**round_metrics(rollouts, global_steps), **self.method.metrics()}
+        return queue.batch(outcome), prefixed({**metrics, "seconds_schedule": self.seconds})
 
     def finished(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Queue keys and tags of all rows of these prompts, once every prompt has ended."""
@@ -215,36 +203,24 @@ class ReplayBuffer(BaseBuffer):
         loader = self.trainer.train_dataloader
         return self.drawn // (len(loader) * loader.batch_size)
 
-    def _check_trained(self, trained: int, rollouts: int, step: int) -> None:
-        """Warn of a round with nothing to train on; ValueError when a run begins with several."""
-        if trained:
-            self.trained = True
-            self.idle = 0
-            return
-        self.idle += 1
-        message = (
-            f"step {step}: the method {self.method.name!r} found nothing to train on among "
-            f"{rollouts} rollouts, so this step's gradient is zero"
-        )
-        if self.idle == IDLE_ROUNDS and not self.trained:
-            raise ValueError(
-                f"{message}, as in all {IDLE_ROUNDS} so far. Are any rollouts correct? The reward "
-                "function's `acc` says so, or else sampler_kwargs.solved; see the metric "
-                "workbench/correct"
-            )
-        logger.warning("%s", message)
-
     # What the method has learnt, in verl's checkpoints
 
     def save(self, folder: str | Path) -> None:
         """Write what the method has learnt into the folder of a checkpoint."""
-        state.save(folder, self.method, drawn=self.drawn, trained=self.trained)
+        self.driver.save(folder, drawn=self.drawn)
 
     def load(self, folder: str | Path) -> None:
-        """Read what `save` wrote."""
-        numbers = state.load(folder, self.method)
-        self.drawn = numbers.get("drawn", 0)
-        self.trained = numbers.get("trained", False)
+        """Read what `save` wrote; a warning where the checkpoint was made without a method."""
+        if (Path(folder) / FILE).exists():
+            self.drawn = self.driver.load(folder)["drawn"]
+            return
+        logger.warning(
+            "%s has no %s, so the checkpoint was made without a method; %r begins with nothing "
+            "learnt",
+            folder,
+            FILE,
+            self.method.name,
+        )
 
     def _restore(self, step: int) -> None:
         """Before the first step of a process: what was learnt before verl's checkpoint."""
@@ -376,7 +352,7 @@ class QueueRound:
         columns: dict[str, Any] = {}
         if buffer.has_logprobs:
             columns["old_logprobs"] = _ragged(data["rollout_log_probs"], np.float32)
-        if buffer.needs & {"entropy", "token_entropy"}:
+        if buffer.driver.needs & {"entropy", "token_entropy"}:
             entropy = self._model_pass(keys, "entropy")
             columns["token_entropy"] = _ragged(entropy, np.float32)
             columns["entropy"] = _means(entropy, data["response_mask"])
@@ -393,7 +369,7 @@ class QueueRound:
             round=np.full(size, self.step),
             **columns,
         )
-        return totalled(rollouts, buffer.method, buffer.sampling)
+        return scored(rollouts, buffer.method, buffer.sampling)
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
         """Log-probabilities of old responses under the current weights (R, T), at verl's

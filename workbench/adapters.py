@@ -1,0 +1,534 @@
+"""The methods inside other people's trainers: what `workbench.trl`, `workbench.verl` and an adapter
+of your own share.
+
+A trainer samples and updates; a `Driver` does the rest of a round. It asks the method's slots by
+`rounds.play`, lets them learn, and keeps what they have learnt beside the trainer's checkpoints:
+
+    check_fits(method, "my trainer", provides={"epochs", "resampling"})
+    driver = Driver(method.clone(), seed=0)
+    for prompts in loader:
+        driver.begin()
+        outcome = driver.play(as_problems(prompts), sample, find_more)
+        update(outcome.rollouts.take(outcome.rows), weighted_advantages(outcome))
+        log(round_metrics(driver.learn()))
+
+The guide "An adapter of your own" has a whole one.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench import rewards
+from workbench.grpo import StepStats, marked
+from workbench.methods import Method
+from workbench.policies import Sampling
+from workbench.pools import Problem
+from workbench.records import checkpoints
+from workbench.records.round_stats import round_stats
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import FindMore, Round, Sample, play
+from workbench.utils.descriptions import describe, differences
+
+logger = logging.getLogger(__name__)
+
+FILE = "workbench.safetensors"  # what the slots have learnt, in the folder of a checkpoint
+
+# What is logged of a round, see `records.round_stats`; the second part only where it is known which
+# rollouts are correct.
+LOGGED = (
+    "problems",
+    "rollouts",
+    "selected",
+    "trained",
+    "effective_gradient_ratio",
+    "reward",
+    "tokens_sampled",
+    "length",
+    "truncated",
+)
+LOGGED_OF_VERDICT = ("correct", "all_positive", "all_negative", "unsolved")
+
+# So many rounds from the start without anything to learn from are an error. Ten: with two problems
+# a round, one in eight of which gives a mixed group, less than one run in ten begins like that.
+MOST_EMPTY_ROUNDS = 10
+
+
+# Before a model is loaded
+
+
+def check_fits(
+    method: Method,
+    trainer: str,
+    provides: Iterable[str],
+    limits: Iterable[tuple[bool, set[str], str]] = (),
+) -> None:
+    """Raise ValueError where a slot needs what a trainer, as it is configured, does not provide.
+
+    Parameters
+    ----------
+    method : Method
+    trainer : str
+        Its name, for the message.
+    provides : names from `slots.NEEDS`
+    limits : (bool, set, str) each
+        Whether a limit applies, which needs the trainer then does not provide, and when that is,
+        as in "with a KL penalty".
+    """
+    provided = set(provides)
+    method.check_provided(provided, trainer)
+    for applies, lost, when in limits:
+        if applies:
+            method.check_provided(provided - lost, f"{trainer} {when}")
+
+
+def check_methods(kind: type, expected: Mapping[str, tuple[str, ...]], advice: str) -> None:
+    """Raise ImportError unless a trainer's class has the methods that ours overrides or calls.
+
+    A renamed method would never be called, and the trainer would silently do something else.
+
+    Parameters
+    ----------
+    kind : type
+    expected : method -> parameters that it needs, in this order
+    advice : str
+        Which version is needed and how to get it, for the message.
+    """
+    for name, parameters in expected.items():
+        method = getattr(kind, name, None)
+        present = None if method is None else list(inspect.signature(method).parameters)
+        if present is None or [each for each in present if each in parameters] != [*parameters]:
+            raise ImportError(
+                f"{advice} ({kind.__name__}.{name}({', '.join(parameters)}) is expected, and it "
+                f"{'is missing' if present is None else 'takes ' + ', '.join(present)})"
+            )
+
+
+# From prompts to problems
+
+
+def problem_id(prompt: Any) -> str:
+    """The stable id of a prompt, under which its history is kept: 16 digits of its hash.
+
+    Parameters
+    ----------
+    prompt : str or list of messages
+
+    Raises
+    ------
+    ValueError
+        For messages that hold anything but texts, numbers, lists and dicts.
+
+    Examples
+    --------
+    >>> message = {"role": "user", "content": "1+1="}
+    >>> problem_id([message]) == problem_id([dict(reversed(message.items()))])
+    True
+    >>> len(problem_id("1+1="))
+    16
+    """
+    return hashlib.blake2b(_text(prompt).encode(), digest_size=8).hexdigest()
+
+
+def as_problems(prompts: Iterable[Any], taken: Collection[str] = ()) -> list[Problem]:
+    """Prompts as the problems of a round; one that occurs again is another problem, `id#2`.
+
+    Parameters
+    ----------
+    prompts : texts or lists of messages
+    taken : ids of the problems that the round has already
+    """
+    used = set(taken)
+    problems = []
+    for prompt in prompts:
+        key = name = problem_id(prompt)
+        number = 1
+        while name in used:
+            number += 1
+            name = f"{key}#{number}"
+        used.add(name)
+        problems.append(Problem(name, _text(prompt), ""))
+    return problems
+
+
+def _text(prompt: Any) -> str:
+    """A prompt as text: of messages their JSON, with the keys in a fixed order."""
+    if isinstance(prompt, str):
+        return prompt
+    return json.dumps(prompt, sort_keys=True, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise ValueError(
+        f"prompt: a {type(value).__name__} has no stable id; prompts of text, numbers, lists and "
+        "dicts have"
+    )
+
+
+# From samples to a table
+
+
+def draws(problem: np.ndarray, problems: Sequence[Problem], before: np.ndarray) -> np.ndarray:
+    """Number of each rollout within its problem and round, (R,) int64.
+
+    Parameters
+    ----------
+    problem : (R,) ids; the rollouts of a problem stand together
+    problems : the problems of the round
+    before : (P,) rollouts that each of them had before
+
+    Examples
+    --------
+    >>> problems = [Problem("a", "", ""), Problem("b", "", "")]
+    >>> draws(np.array(["a", "a", "b"]), problems, np.array([0, 4]))
+    array([0, 1, 4])
+    """
+    place = {each.id: i for i, each in enumerate(problems)}
+    owner = np.array([place[name] for name in problem], dtype=np.int64)
+    sizes = np.bincount(owner, minlength=len(problems))
+    starts = np.cumsum(sizes) - sizes
+    # The rows of a problem begin where those of the problems before it end.
+    return np.arange(len(owner)) - starts[owner] + before[owner]
+
+
+def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:
+    """New rollouts with the method's parts of the reward on top of the trainer's own.
+
+    Raises
+    ------
+    ValueError
+        For a reward that is not finite.
+    """
+    size = len(rollouts)
+    # Replay sets these two columns otherwise for old rows.
+    rollouts = rollouts.assign(gradient=np.ones(size, bool), uses=np.zeros(size, np.int64))
+    rollouts = rewards.total(rollouts, method.reward, sampling)
+    finite = np.isfinite(rollouts.reward)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise ValueError(
+            f"reward: that of a rollout of problem {rollouts.problem[row]} is "
+            f"{rollouts.reward[row]}; finite numbers are needed"
+        )
+    return rollouts
+
+
+class Verdict:
+    """Which rollouts are correct, where all that a trainer knows of them is their rewards.
+
+    Rewards that are nothing but 0 and 1 say it by themselves.
+
+    Parameters
+    ----------
+    needed : bool
+        Whether the method reads the verdict, see `Method.reads_verdict`. If not, it may stay
+        unknown.
+    advice : str
+        How the user of the trainer says what is correct.
+
+    Attributes
+    ----------
+    known : bool
+        Whether the verdict says anything.
+    """
+
+    def __init__(self, needed: bool, advice: str) -> None:
+        self.needed = needed
+        self.advice = advice
+        self.known = True
+        self.warned = False
+
+    def of_rewards(self, reward: np.ndarray, first: bool) -> np.ndarray:
+        """The verdict by rewards (R,) alone, (R,) bool; NaN is a rollout that was not judged.
+
+        Parameters
+        ----------
+        reward : (R,)
+        first : bool
+            Whether nothing has been trained on yet. An error then costs little; later it is a
+            warning, and 1 or more is correct.
+        """
+        other = reward[~np.isnan(reward) & (reward != 0) & (reward != 1)]
+        if not len(other):
+            return reward == 1
+        if not self.needed:
+            self.known = False
+            return np.zeros(len(reward), dtype=bool)
+        message = (
+            f"a reward is {other[0]:g}, and only 0 and 1 say by themselves what is correct; "
+            f"{self.advice}"
+        )
+        if first:
+            raise ValueError(f"correct=None: {message}")
+        self.warn(f"{message}. Until then 1 or more is.")
+        return reward >= 1
+
+    def warn(self, message: str) -> None:
+        """Log a warning, once."""
+        if not self.warned:
+            logger.warning("%s", message)
+        self.warned = True
+
+
+# From a round to the trainer's loss
+
+
+def row_weights(outcome: Round, loss_aggregation: str) -> np.ndarray:
+    """What the loss of each selected row is multiplied with, (K,).
+
+    These are the weights of the selector. With loss_aggregation="group", they also make a mean over
+    rollouts a mean over groups of the means over their rollouts: of K rows in G groups, a row of a
+    group of S rows has the factor K / (G S).
+    """
+    weights = np.ones(len(outcome.rows)) if outcome.weights is None else outcome.weights
+    if loss_aggregation != "group":
+        return weights
+    groups = outcome.rollouts.group[outcome.rows]
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    return weights * (len(groups) / (len(sizes) * sizes[group]))
+
+
+def token_advantages(outcome: Round, weights: np.ndarray) -> Ragged:
+    """The advantages of the selected rows times their weights (K,), one number a response token.
+
+    A clipped objective grows in proportion to the advantage: a weight w >= 0 outside of
+    min(r A, clip(r) A) is the same as one inside. So a trainer whose loss has no weights of rows
+    takes advantages that hold them. A KL penalty and an entropy bonus are not reached that way.
+    """
+    rows = outcome.rollouts.response.take(outcome.rows)
+    factors = np.repeat(weights, rows.lengths)
+    if isinstance(outcome.advantages, Ragged):
+        return Ragged(outcome.advantages.values * factors, rows.offsets)
+    return Ragged(np.repeat(outcome.advantages, rows.lengths) * factors, rows.offsets)
+
+
+# What is logged
+
+
+def round_metrics(rollouts: Rollouts, number: int, known: bool = True) -> dict[str, float]:
+    """What is logged of round `number`, name to number.
+
+    Parameters
+    ----------
+    rollouts : Rollouts
+        The round's table after `Driver.learn` or `Driver.table`.
+    number : int
+    known : bool
+        Whether it is known which rollouts are correct.
+    """
+    stages = rollouts.stage[rollouts.round == number]
+    if not len(stages):
+        # There is nothing new to take means of. Old responses may still have joined.
+        return {"rollouts": 0, "selected": int(rollouts["selected"].sum()), "trained": 0}
+    # Parameters and learning rate stay 0: the entries that depend on them are not asked for.
+    row = round_stats(number, rollouts, [], 0, 0)
+    names = (*LOGGED, *LOGGED_OF_VERDICT) if known else LOGGED
+    return {**{name: row[name] for name in names}, "stages": int(stages.max()) + 1}
+
+
+def prefixed(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics under the prefix `workbench/`; those that are not finite are left out."""
+    return {
+        f"workbench/{name}": float(value) for name, value in metrics.items() if np.isfinite(value)
+    }
+
+
+class EmptyRounds:
+    """Counts rounds that nothing can be learnt from, and says so.
+
+    Attributes
+    ----------
+    in_a_row : int
+        Such rounds up to now, without one that was not.
+    """
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        self.warned = False
+
+    def check(self, number: int, rollouts: Rollouts, known: bool, advice: str) -> None:
+        """Count round `number`, whose table is marked. Warn at the first empty round.
+
+        Raises
+        ------
+        RuntimeError
+            When none of the first `MOST_EMPTY_ROUNDS` rounds had anything to train on.
+        """
+        if rollouts["trained"].any():
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        message = (
+            f"Round {number} has nothing to train on, since none of the rollouts selected has an "
+            f"advantage other than 0: {_description(rollouts, known)} {advice}"
+        )
+        # Equal to the number of the round only if no round before had anything. Later in a run,
+        # when something was learnt already, a warning must do.
+        if self.in_a_row == number == MOST_EMPTY_ROUNDS:
+            raise RuntimeError(f"{message} None of the rounds before had anything either.")
+        if self.in_a_row == MOST_EMPTY_ROUNDS:
+            logger.warning("%s This is round %d of that kind in a row.", message, MOST_EMPTY_ROUNDS)
+        elif not self.warned:
+            logger.warning("%s", message)
+            self.warned = True
+
+
+def _description(rollouts: Rollouts, known: bool) -> str:
+    fresh = rollouts.take(rollouts["age"] == 0)
+    if not len(fresh):
+        return "no reward function scored any rollout, all of them gave None."
+    selected = int(rollouts["selected"].sum())
+    verdict = f"{int(fresh.correct.sum())} of them correct, " if known else ""
+    return (
+        f"{len(fresh)} rollouts with rewards from {fresh.reward.min():g} to "
+        f"{fresh.reward.max():g}, {verdict}{selected} selected."
+    )
+
+
+# The rounds of a run
+
+
+class Driver:
+    """A method at work in somebody else's trainer.
+
+    Parameters
+    ----------
+    method : Method
+        It learns. `method.clone()` keeps what it learns in this trainer.
+    seed : int
+        Of everything that the method draws.
+
+    Attributes
+    ----------
+    method : Method
+    needs : set of str
+        What the method needs of the trainer.
+    round : int
+        Rounds begun.
+    first_round : int
+        The first one of this process: 1, or after `load` the one after those that were loaded.
+    context : Context
+        Of the round at work.
+    outcome : Round, optional
+        The round at work, from `play` to `learn`.
+    empty : EmptyRounds
+    """
+
+    def __init__(self, method: Method, seed: int) -> None:
+        self.method = method
+        self.needs = method.needs
+        self.seed = seed
+        self.round = 0
+        self.first_round = 1
+        self.context = Context(seed)
+        self.outcome: Round | None = None
+        self.empty = EmptyRounds()
+
+    def begin(self, number: int | None = None, **options: Any) -> Context:
+        """Begin a round, the next one or that of a number.
+
+        Options: further fields of its context, such as epoch, policy, max_new_tokens, temperature.
+        """
+        self.round = self.round + 1 if number is None else number
+        self.context = Context(self.seed, self.round, **options)
+        return self.context
+
+    def play(
+        self, problems: Sequence[Problem], sample: Sample, more: FindMore, *timed: Any
+    ) -> Round:
+        """What the method decides in the round that `begin` began; arguments of `rounds.play`."""
+        self.outcome = play(self.method, problems, self.context, sample, more, *timed)
+        return self.outcome
+
+    def table(self, steps: Sequence[tuple[np.ndarray, StepStats]] = ()) -> Rollouts:
+        """The table of the round at work with what became of each rollout, see `grpo.marked`.
+
+        Parameters
+        ----------
+        steps : list of (rows, StepStats)
+            What the updates measured, where the trainer hands that back.
+        """
+        outcome = self.outcome
+        assert outcome is not None
+        return marked(
+            outcome.rollouts, outcome.rows, outcome.advantages, steps, self.round, outcome.weights
+        )
+
+    def learn(self, steps: Sequence[tuple[np.ndarray, StepStats]] = ()) -> Rollouts:
+        """End the round: the slots learn from its table, which is returned. Parameters: `table`."""
+        rollouts = self.table(steps)
+        self.method.feedback(rollouts, self.context)
+        self.outcome = None
+        return rollouts
+
+    # What was learnt, beside the trainer's checkpoints
+
+    def save(
+        self, folder: str | Path, steps: Sequence[tuple[np.ndarray, StepStats]] = (), **numbers: int
+    ) -> None:
+        """Write what the method has learnt, and some numbers, into the folder of a checkpoint.
+
+        Parameters
+        ----------
+        folder : path
+        steps : see `table`
+            What the updates of the round at work have measured so far, where there is one.
+        numbers : int
+            Numbers of the trainer, which `load` returns. A `step` is compared there.
+        """
+        method = self.method
+        if self.outcome is not None:
+            # Amid a round's updates a copy learns what they measured so far, since saving must
+            # leave no trace in the run. `clone` would forget what the round itself left.
+            method = copy.deepcopy(method)
+            method.feedback(self.table(steps), self.context)
+        tensors: dict[str, Any] = {}
+        slots = {
+            slot: checkpoints.split_arrays(f"slots.{slot}", learnt, tensors)
+            for slot, learnt in method.state_dict().items()
+        }
+        own = {"round": self.round, "empty_rounds": self.empty.in_a_row, "seed": self.seed}
+        state = {**numbers, **own, "method": describe(method), "slots": slots}
+        checkpoints.save(Path(folder) / FILE, tensors, state)
+
+    def load(self, folder: str | Path, **expected: int) -> dict[str, Any]:
+        """Set what `save` wrote, and return its numbers.
+
+        Raises
+        ------
+        ValueError
+            When the checkpoint is of another method or seed, or its numbers are not those expected.
+        OSError
+            When the file is missing or damaged.
+        """
+        path = Path(folder) / FILE
+        tensors, state = checkpoints.load(path)
+        slots = state.pop("slots")
+        # Through JSON, as the saved one went: tuples become lists, for example.
+        ours = {"method": json.loads(json.dumps(describe(self.method))), "seed": self.seed}
+        for name, value in {**ours, **expected}.items():
+            different = differences(value, state.get(name), name)
+            if different:
+                raise ValueError(
+                    f"checkpoint: {path} has another {name} (this run's, the checkpoint's): "
+                    f"{'; '.join(different[:3])}"
+                )
+        self.method.load_state_dict(
+            {slot: checkpoints.join_arrays(learnt, tensors) for slot, learnt in slots.items()}
+        )
+        self.round = state["round"]
+        self.first_round = self.round + 1
+        self.empty.in_a_row = state["empty_rounds"]
+        self.outcome = None
+        return state
