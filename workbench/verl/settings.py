@@ -119,6 +119,7 @@ def configuration(
 
     Examples
     --------
+    >>> from workbench import methods
     >>> keys = configuration(methods.pods(n=32, m=8))
     >>> keys["actor_rollout_ref.rollout.n"], keys["actor_rollout_ref.actor.loss_agg_mode"]
     (8, 'seq-mean-token-mean')
@@ -183,6 +184,7 @@ def trained_per_problem(method: Method) -> int:
 
     Examples
     --------
+    >>> from workbench import methods
     >>> trained_per_problem(methods.pods(32, 8)), trained_per_problem(methods.cbs(n=8))
     (8, 2)
     """
@@ -303,12 +305,12 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
 
 def _named_method(options: Mapping[str, Any]) -> Method:
     named: Any = options.get("method")
-    arguments = options.get("arguments") or {}
+    arguments = options.get("arguments")
     try:
         if isinstance(named, Mapping):
             method = config.rebuild(dict(named))
         else:
-            method = config.method(named, dict(arguments))
+            method = config.method(named, arguments)
     except ValueError as error:
         raise ValueError(f"sampler_kwargs: {error}") from error
     if not isinstance(method, Method):
