@@ -500,6 +500,7 @@ class Driver:
         }
         own = {"round": self.round, "empty_rounds": self.empty.in_a_row, "seed": self.seed}
         state = {**numbers, **own, "method": describe(method), "slots": slots}
+        Path(folder).mkdir(parents=True, exist_ok=True)
         checkpoints.save(Path(folder) / FILE, tensors, state)
 
     def load(self, folder: str | Path, **expected: int) -> dict[str, Any]:

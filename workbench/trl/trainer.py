@@ -332,7 +332,6 @@ class GRPOTrainer(SamplingTrainer):
             if self.args.should_save:
                 step = self.state.global_step
                 folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{step}"
-                folder.mkdir(parents=True, exist_ok=True)
                 self.driver.save(folder, steps, step=step)
         super()._save_checkpoint(model, trial)
 
