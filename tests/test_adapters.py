@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
 
 from trl_cases import Dataset, small, trainer
+from verl_cases import Rows
 
 from workbench import methods, verl
 from workbench import trl as workbench_trl
@@ -175,33 +176,6 @@ def test_trl_trains_on_the_same_rows_with_the_same_advantages(name, one):
 
 
 # verl
-
-
-class Rows:
-    """As much of verl's `DataProto` as a loop on it uses."""
-
-    def __init__(self, batch, non_tensor_batch):
-        self.batch = batch
-        self.non_tensor_batch = non_tensor_batch
-        self.meta_info = {}
-
-    def __len__(self):
-        return len(next(iter({**self.non_tensor_batch, **self.batch}.values())))
-
-    def select_idxs(self, rows):
-        parts = ({k: v[rows] for k, v in p.items()} for p in (self.batch, self.non_tensor_batch))
-        return Rows(*parts)
-
-    @staticmethod
-    def concat(parts):
-        first = parts[0]
-        return Rows(
-            {k: torch.cat([part.batch[k] for part in parts]) for k in first.batch},
-            {
-                k: np.concatenate([part.non_tensor_batch[k] for part in parts])
-                for k in first.non_tensor_batch
-            },
-        )
 
 
 def prompts_of_verl(texts):

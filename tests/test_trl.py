@@ -1,6 +1,7 @@
 """The methods in TRL's trainer: TRL's own without a method, our arithmetic with one."""
 
 import importlib
+import inspect
 import math
 import runpy
 import subprocess
@@ -608,7 +609,6 @@ def test_two_processes(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-8000:]
     found = json.loads((tmp_path / "found.json").read_text())
-    assert list(found) == list(methods.PAPERS)
     for name, numbers in found.items():
         assert all(math.isfinite(loss) for loss in numbers["loss"]), name
     assert found["pods"]["rollouts"] == 32
@@ -645,33 +645,29 @@ def test_a_method_that_trl_renamed_is_an_error_at_import():
     from workbench.trl.compatibility import EXPECTED, check_overridden
 
     check_overridden(trl.GRPOTrainer, trl.__version__)
-    assert EXPECTED.keys() >= set(vars(workbench_trl.GRPOTrainer)) & set(vars(trl.GRPOTrainer)) - {
-        "__init__",
-        "__doc__",
-        "__module__",
-        "__annotations__",
-        "__firstlineno__",
-        "__static_attributes__",
-    }
-    for name in EXPECTED:
-        attributes = {other: vars(trl.GRPOTrainer).get(other) for other in EXPECTED}
-        kept = {other: value for other, value in attributes.items() if value and other != name}
-        changed = type("GRPOTrainer", (), kept)
-        expected = rf"tested with TRL 1\.14\.2 and 1\.16\.0, and TRL 9\.9 does not fit.*{name}"
-        with pytest.raises(ImportError, match=expected):
-            check_overridden(changed, "9.9")
+    expected = {each.split(".")[1].split("(")[0] for each in EXPECTED}
+    theirs = vars(trl.GRPOTrainer).keys()
+    for ours in workbench_trl.GRPOTrainer.__mro__:
+        if ours is trl.GRPOTrainer:
+            break
+        overridden = {name for name, value in vars(ours).items() if inspect.isfunction(value)}
+        assert expected | {"__init__"} >= overridden & theirs
+    for name in expected:
+        kept = {each: getattr(trl.GRPOTrainer, each) for each in expected - {name}}
+        with pytest.raises(ImportError, match=name):
+            check_overridden(type("GRPOTrainer", (), kept), "9.9")
 
 
 def test_a_method_that_takes_other_parameters_is_an_error_at_import():
     from workbench.trl.compatibility import check_overridden
 
-    class Changed(trl.GRPOTrainer):
+    class GRPOTrainer(trl.GRPOTrainer):
         def _compute_loss(self, model, batch):
             pass
 
     expected = "_compute_loss"
     with pytest.raises(ImportError, match=expected):
-        check_overridden(Changed, "9.9")
+        check_overridden(GRPOTrainer, "9.9")
 
 
 def test_a_prompt_has_one_id_in_any_order_of_its_keys():

@@ -336,8 +336,9 @@ def vllm(monkeypatch):
     os.environ.update(kept)
 
 
-@pytest.mark.parametrize("name", ["pods", "ar3po", "cbs"])
-@pytest.mark.parametrize("mode", ["colocate", "server"])
+@pytest.mark.parametrize(
+    "mode, name", [("colocate", "pods"), ("server", "ar3po"), ("colocate", "cbs")]
+)
 def test_both_modes_of_vllm_sample_with_the_weights_of_the_model(mode, name, vllm, tmp_path):
     settings = {"use_vllm": True, "vllm_mode": mode, "learning_rate": 1e-2}
     if name == "cbs":

@@ -20,6 +20,7 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verl_cases import INSTALLED, data_proto
 
 from workbench import adapters, methods, verl
 from workbench.adapters import Driver
@@ -55,7 +56,6 @@ from workbench.verl import settings as verl_settings
 from workbench.verl import table as verl_table
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-INSTALLED = importlib.util.find_spec("verl") is not None
 needs_verl = pytest.mark.skipif(not INSTALLED, reason="verl is not installed here: make test-verl")
 
 
@@ -669,8 +669,6 @@ def test_the_guide_explains_every_metric():
 
 def scored(rewards, uids, lengths=None, **columns):
     """A scored `DataProto`. The reward lies on each row's last token, as verl puts it."""
-    from verl import DataProto
-
     size = len(rewards)
     lengths = torch.tensor([1 + i % 4 for i in range(size)] if lengths is None else list(lengths))
     mask = torch.arange(4) < lengths[:, None]
@@ -683,7 +681,7 @@ def scored(rewards, uids, lengths=None, **columns):
         "token_level_rewards": scores.clone(),
         "row": torch.arange(size),
     }
-    return DataProto.from_dict(tensors, {"uid": np.array(uids, dtype=object), **columns})
+    return data_proto().from_dict(tensors, {"uid": np.array(uids, dtype=object), **columns})
 
 
 # two groups, five and three rows, in mixed order
@@ -779,10 +777,8 @@ def test_the_loss_in_verl_is_ours(ratio, aggregation, by_token):
 
 
 def prompts(texts):
-    from verl import DataProto
-
     tensors = {"row_of_prompt": torch.arange(len(texts))}
-    return DataProto.from_dict(tensors, {"raw_prompt": chats(texts)})
+    return data_proto().from_dict(tensors, {"raw_prompt": chats(texts)})
 
 
 class Scripted:
@@ -805,7 +801,6 @@ def rows_of(batch):
     ).tolist()
 
 
-@needs_verl
 def test_pods_keeps_rows_with_everything_they_have():
     generate = Scripted(a=[1, 0, 0, 0, 1], b=[0, 0, 1, 0, 0])
     batch = verl.play(methods.pods(5, 2), prompts(["a", "b"]), generate, step=1)
@@ -821,7 +816,6 @@ def test_pods_keeps_rows_with_everything_they_have():
     assert metrics["workbench/correct"] == 0.3 and metrics["workbench/stages"] == 1
 
 
-@needs_verl
 @pytest.mark.parametrize(
     "allocator, requests",
     [
@@ -841,7 +835,6 @@ def test_allocators_that_ask_again(allocator, requests):
     assert batch.meta_info["metrics"]["workbench/stages"] == len(requests)
 
 
-@needs_verl
 def test_dynamic_sampling_draws_further_prompts():
     generate = Scripted(a=[1, 1], b=[0, 0], c=[1, 0], d=[0, 0])
     method = methods.dapo(2, overlong=0.0).but(allocator=DynamicSampling(2, groups=1, max_draws=2))
@@ -858,7 +851,6 @@ def test_dynamic_sampling_draws_further_prompts():
         verl.play(method, prompts(["a"]), generate, step=2)
 
 
-@needs_verl
 def test_counts_come_from_what_was_learnt_and_go_through_a_state():
     """First uniform; then p = 1/2 takes what it can hold, since the others have no value."""
     method = methods.knapsack(4, low=2, up=8, fallback=False)
@@ -875,7 +867,6 @@ def test_counts_come_from_what_was_learnt_and_go_through_a_state():
     assert counts == knapsack([0, 0.5, 1], 12, low=2, up=8, fallback=False).tolist()
 
 
-@needs_verl
 def test_uneven_groups_and_mixed_baselines():
     """Rejection keeps right rows and as many wrong ones; a uniform group is measured as a whole."""
     method = methods.grpo(4).but(
@@ -954,14 +945,12 @@ class Halves(Slot):
         return Ragged.of(rows, np.float64)
 
 
-@needs_verl
 def test_advantages_of_each_token_reach_the_batch():
     method = methods.grpo(3).but(advantage=Halves())
     batch = verl.play(method, prompts(["a"]), Scripted(a=[0, 0, 1]), step=1)
     assert batch.batch["advantages"].tolist() == [[1, 0, 0, 0], [1, -1, 0, 0], [1, -1, -1, 0]]
 
 
-@needs_verl
 def test_tokens_of_tools_are_part_of_a_response_but_not_trained_on():
     def generate(wanted):
         rows = Scripted(a=[1, 0])(wanted)
@@ -975,7 +964,6 @@ def test_tokens_of_tools_are_part_of_a_response_but_not_trained_on():
     assert batch.meta_info["metrics"]["workbench/length"] == 4
 
 
-@needs_verl
 def test_reward_parts_read_lengths_and_texts():
     method = methods.grpo(2).but(reward=(Correct(), Overlong(weight=0.5, buffer=0.5)))
     batch = verl.play(method, prompts(["a"]), Scripted(a=[1, 1]), step=1, max_new_tokens=2)
@@ -983,7 +971,6 @@ def test_reward_parts_read_lengths_and_texts():
     assert batch.batch["advantages"][:, 0].tolist() == [1, -1]
 
 
-@needs_verl
 def test_a_loop_says_what_is_wrong_with_its_rows():
     ours = methods.grpo(2)
     with pytest.raises(ValueError, match="generate: it returned 1 rows for 2 prompts"):

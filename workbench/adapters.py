@@ -22,7 +22,8 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,25 +92,30 @@ def check_fits(
             method.check_provided(provided - lost, f"{trainer} {when}")
 
 
-def check_methods(kind: type, expected: Mapping[str, tuple[str, ...]], advice: str) -> None:
-    """Raise ImportError unless a trainer's class has the methods that ours overrides or calls.
+def check_methods(kinds: Iterable[type], expected: Iterable[str], advice: str) -> None:
+    """Raise ImportError unless a trainer's classes have the methods that ours override or call.
 
     A renamed method would never be called, and the trainer would silently do something else.
 
     Parameters
     ----------
-    kind : type
-    expected : method -> parameters that it needs, in this order
+    kinds : classes
+    expected : texts "Class.method(parameter, parameter)"
+        Parameters that a method must have, in this order. Classes that are not among `kinds` are
+        passed over.
     advice : str
         Which version is needed and how to get it, for the message.
     """
-    for name, parameters in expected.items():
-        method = getattr(kind, name, None)
-        present = None if method is None else list(inspect.signature(method).parameters)
-        if present is None or [each for each in present if each in parameters] != [*parameters]:
+    classes = {kind.__name__: kind for kind in kinds}
+    for signature in expected:
+        owner, name, *wanted = re.findall(r"\w+", signature)
+        if owner not in classes:
+            continue
+        method = getattr(classes[owner], name, None)
+        present = [] if method is None else list(inspect.signature(method).parameters)
+        if method is None or [each for each in present if each in wanted] != wanted:
             raise ImportError(
-                f"{advice} ({kind.__name__}.{name}({', '.join(parameters)}) is expected, and it "
-                f"{'is missing' if present is None else 'takes ' + ', '.join(present)})"
+                f"{advice} ({signature} is expected, with the parameters {', '.join(present)})"
             )
 
 

@@ -18,7 +18,6 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from workbench.adapters import check_fits
 from workbench.methods import Method
-from workbench.objectives import Objective
 from workbench.slots import NEEDS
 from workbench.trl.verdict import check_correct
 from workbench.utils.descriptions import compose
@@ -94,20 +93,16 @@ def arguments(method: Method) -> dict[str, Any]:
         "delta": objective.dual_clip,
     }
     if loss == "cispo":
-        _check_cispo(objective)
+        if low < 1:
+            raise ValueError(
+                f"clip={objective.clip}: TRL's loss 'cispo' has no lower bound on the ratio; use "
+                f"clip=(1.0, {high})"
+            )
         settings["epsilon_high"] = 1 + high  # TRL's bound is that of the ratio itself
     if loss == "sapo":
         positive, negative = objective.temperatures
         settings |= {"sapo_temperature_pos": positive, "sapo_temperature_neg": negative}
     return settings
-
-
-def _check_cispo(objective: Objective) -> None:
-    if objective.clip[0] < 1:
-        raise ValueError(
-            f"clip={objective.clip}: TRL's loss 'cispo' has no lower bound on the ratio; use "
-            f"clip=(1.0, {objective.clip[1]})"
-        )
 
 
 # The configuration that a method runs with
@@ -168,17 +163,12 @@ def check_without_method(correct: Any, rows_at_once: Any, objective_from: Any) -
 
 def reward_names(reward_funcs: Any) -> list[str]:
     """The names under which TRL logs reward functions."""
-    if reward_funcs is None:
-        return []
     if not isinstance(reward_funcs, list):
-        reward_funcs = [reward_funcs]
-    return [_reward_name(function) for function in reward_funcs]
-
-
-def _reward_name(function: Any) -> str:
-    if isinstance(function, str | Module):
-        return _model_name(function)
-    return get_callable_name(function)
+        reward_funcs = [] if reward_funcs is None else [reward_funcs]
+    return [
+        _model_name(each) if isinstance(each, str | Module) else get_callable_name(each)
+        for each in reward_funcs
+    ]
 
 
 def _model_name(model: Any) -> str:

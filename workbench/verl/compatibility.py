@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Mapping
 from types import ModuleType
 
 from workbench.adapters import check_methods
@@ -24,28 +23,18 @@ LOWEST = (0, 9, 1)  # 0.9.0 has no hook for checkpoints
 BELOW = (0, 10)
 INSTALL = f'pip install "verl=={TESTED}" TransferQueue cachetools fastapi uvicorn'
 
-# What `workbench.verl.v1` overrides or calls: class -> method -> parameters that it needs.
-EXPECTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "ReplayBuffer": {
-        "__init__": (
-            "trainer_mode",
-            "trainer_config",
-            "sampler_kwargs",
-            "poll_interval",
-            "refill_fn",
-        ),
-        "sample": ("global_steps", "partition_id", "batch_size"),
-        "_sync_metadata_from_transfer_queue": (),
-        "_wait_for_next_poll": ("partition_id", "last_debug_time"),
-    },
-    "AgentLoopManagerTQ": {"generate_sequences": ("prompts",)},
-    "PPOTrainer": {
-        "_add_prompts_to_generate": ("num_prompts",),
-        "_balance_batch": ("batch", "metrics"),
-        "_compute_old_log_prob": ("batch", "metrics"),
-    },
-    "CheckpointCallback": {"on_save": ("trainer", "global_step", "checkpoint_dir")},
-}
+# What `workbench.verl.v1` overrides or calls, with the parameters that it needs.
+EXPECTED = (
+    "ReplayBuffer.__init__(trainer_mode, trainer_config, sampler_kwargs, poll_interval, refill_fn)",
+    "ReplayBuffer.sample(global_steps, partition_id, batch_size)",
+    "ReplayBuffer._sync_metadata_from_transfer_queue()",
+    "ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)",
+    "AgentLoopManagerTQ.generate_sequences(prompts)",
+    "PPOTrainer._add_prompts_to_generate(num_prompts)",
+    "PPOTrainer._balance_batch(batch, metrics)",
+    "PPOTrainer._compute_old_log_prob(batch, metrics)",
+    "CheckpointCallback.on_save(trainer, global_step, checkpoint_dir)",
+)
 
 
 def load(module: str) -> ModuleType:
@@ -99,5 +88,4 @@ def check_classes(version: str, *kinds: type) -> None:
         f"verl {version} does not fit workbench.verl, which is tested with {TESTED}; install the "
         f"tested version: {INSTALL}"
     )
-    for kind in kinds:
-        check_methods(kind, EXPECTED[kind.__name__], advice)
+    check_methods(kinds, EXPECTED, advice)

@@ -209,10 +209,10 @@ class ReplayBuffer(BaseBuffer):
         """Write what the method has learnt into the folder of a checkpoint."""
         self.driver.save(folder, drawn=self.drawn)
 
-    def load(self, folder: str | Path) -> None:
+    def load(self, folder: str | Path, **expected: int) -> None:
         """Read what `save` wrote; a warning where the checkpoint was made without a method."""
         if (Path(folder) / FILE).exists():
-            self.drawn = self.driver.load(folder)["drawn"]
+            self.drawn = self.driver.load(folder, **expected)["drawn"]
             return
         logger.warning(
             "%s has no %s, so the checkpoint was made without a method; %r begins with nothing "
@@ -230,10 +230,10 @@ class ReplayBuffer(BaseBuffer):
         # A run that starts at a later step was resumed, from the path that was named or from the
         # last checkpoint of its own folder.
         config = self.trainer.config.trainer
+        folder = Path(config.default_local_dir) / f"global_step_{step - 1}"
         if config.resume_mode == "resume_path":
-            self.load(config.resume_from_path)
-        else:
-            self.load(Path(config.default_local_dir) / f"global_step_{step - 1}")
+            folder = Path(config.resume_from_path)
+        self.load(folder, round=step - 1)
 
 
 class CheckpointCallback(BaseCallback):
