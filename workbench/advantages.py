@@ -13,18 +13,19 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from workbench.posteriors import Posteriors, RemembersPosteriors
 from workbench.rollouts import Ragged
-from workbench.slots import Slot
+from workbench.slots import Slot, state_field
+from workbench.success_rates import Posteriors, RemembersPosteriors, outcomes
+from workbench.utils.bounds import Count, Flag, Positive
 from workbench.utils.validation import (
-    boolean,
     is_number,
+    is_pair,
     one_of,
     positive_number,
     shown,
@@ -379,59 +380,56 @@ def _best_of_k(ascending: np.ndarray, k: int, baseline: str) -> np.ndarray:
 # The same as slot values
 
 
+class _OfFunction(Slot):
+    """Base of slot values that are a function of rewards and groups; its options are arguments."""
+
+    function: ClassVar[Callable[..., np.ndarray]]
+
+    reads_verdict = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # An empty batch is enough for the function to check its options.
+        self._advantages([], [])
+
+    def _advantages(self, rewards: Any, groups: Any) -> np.ndarray:
+        return self.function(rewards, groups, **asdict(self))  # type: ignore[call-overload]
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        return self._advantages(rollouts.reward, rollouts.group)
+
+
 @dataclass(frozen=True)
-class GroupNormalized(Slot):
+class GroupNormalized(_OfFunction):
     """`group_normalized` as a slot value: GRPO's advantage."""
 
     ddof: int = 0
     eps: float = 0.0
     clip: float | None = None
-    scale: bool = True
+    scale: Flag = True
 
-    reads_verdict = False
+    function = staticmethod(group_normalized)
     compares_rollouts = True
-
-    def __post_init__(self) -> None:
-        _check_deviation(self.ddof, self.eps)
-        _check_clip(self.clip)
-        boolean("scale", self.scale)
 
     @property
     def divided_by(self) -> str:  # type: ignore[override]
         """The deviation of the group, or none."""
         return "group" if self.scale else "none"
 
-    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
-        """(R,) float64."""
-        return group_normalized(
-            rollouts.reward,
-            rollouts.group,
-            ddof=self.ddof,
-            eps=self.eps,
-            clip=self.clip,
-            scale=self.scale,
-        )
-
 
 @dataclass(frozen=True)
-class LeaveOneOut(Slot):
+class LeaveOneOut(_OfFunction):
     """`leave_one_out` as a slot value: RLOO's advantage."""
 
     clip: float | None = None
 
-    reads_verdict = False
+    function = staticmethod(leave_one_out)
     compares_rollouts = True
-
-    def __post_init__(self) -> None:
-        _check_clip(self.clip)
-
-    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
-        """(R,) float64."""
-        return leave_one_out(rollouts.reward, rollouts.group, clip=self.clip)
 
 
 @dataclass(frozen=True)
-class Posterior(Slot):
+class Posterior(_OfFunction):
     """`posterior` as a slot value: AERO's advantage, in which no group is dead."""
 
     alpha: float = 1.0
@@ -442,27 +440,16 @@ class Posterior(Slot):
     eps: float = 0.0
     clip: float | None = None
 
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        # An empty batch is enough for `posterior` to check its options.
-        posterior([], [], **self._options())
-
-    def _options(self) -> dict[str, Any]:
-        return asdict(self)
+    function = staticmethod(posterior)
 
     @property
     def reward_range(self) -> tuple[float, float]:  # type: ignore[override]
         """Its `bounds`."""
         return self.bounds
 
-    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
-        """(R,) float64."""
-        return posterior(rollouts.reward, rollouts.group, **self._options())
-
 
 @dataclass(frozen=True)
-class BatchNormalized(Slot):
+class BatchNormalized(_OfFunction):
     """`batch_normalized` as a slot value: the advantages of REINFORCE++."""
 
     baseline: str | None = None
@@ -470,12 +457,7 @@ class BatchNormalized(Slot):
     eps: float = 0.0
     clip: float | None = None
 
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        one_of("baseline", self.baseline, (None, "group"))
-        _check_deviation(self.ddof, self.eps)
-        _check_clip(self.clip)
+    function = staticmethod(batch_normalized)
 
     @property
     def compares_rollouts(self) -> bool:  # type: ignore[override]
@@ -487,20 +469,9 @@ class BatchNormalized(Slot):
         """The deviation of the batch, where the group's mean is taken off first."""
         return "batch" if self.baseline == "group" else None
 
-    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
-        """(R,) float64."""
-        return batch_normalized(
-            rollouts.reward,
-            rollouts.group,
-            baseline=self.baseline,
-            ddof=self.ddof,
-            eps=self.eps,
-            clip=self.clip,
-        )
-
 
 @dataclass(frozen=True)
-class Asymmetric(Slot):
+class Asymmetric(_OfFunction):
     """`asymmetric` as a slot value: problems of low success rate count more (arXiv 2602.11128).
 
     Confidence is medium for "linear" and low for "sqrt", see `asymmetric`.
@@ -508,27 +479,17 @@ class Asymmetric(Slot):
 
     weighting: str = "linear"
 
-    reads_verdict = False
+    function = staticmethod(asymmetric)
     reward_range = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        one_of("weighting", self.weighting, ("linear", "sqrt"))
-
-    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
-        """(R,) float64."""
-        return asymmetric(rollouts.reward, rollouts.group, weighting=self.weighting)
 
 
 @dataclass(frozen=True)
 class PassAtK(Slot):
     """`pass_at_k_normalized` as a slot value; a response counts as right by the verifier."""
 
-    k: int = 4
+    k: Count = 4
 
     compares_rollouts = True
-
-    def __post_init__(self) -> None:
-        whole_number("k", self.k, 1)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
@@ -536,21 +497,13 @@ class PassAtK(Slot):
 
 
 @dataclass(frozen=True)
-class Pkpo(Slot):
+class Pkpo(_OfFunction):
     """`pkpo` as a slot value."""
 
     k: int = 4
     baseline: str = "minus_one"
 
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        whole_number("k", self.k, 1)
-        one_of("baseline", self.baseline, ("minus_one", "none"))
-
-    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
-        """(R,) float64."""
-        return pkpo(rollouts.reward, rollouts.group, k=self.k, baseline=self.baseline)
+    function = staticmethod(pkpo)
 
 
 @dataclass(frozen=True)
@@ -563,13 +516,10 @@ class InverseRootWeighted(Slot):
     not printed, and the released code has no such variant.
     """
 
-    eps: float = 0.01
+    eps: Positive = 0.01
 
     reads_verdict = False
     compares_rollouts = True
-
-    def __post_init__(self) -> None:
-        positive_number("eps", self.eps)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
@@ -592,12 +542,9 @@ class EntropyShaped(Slot):
     RL-ZVP (arXiv 2509.21880), alpha = .1.
     """
 
-    alpha: float = 0.1
+    alpha: Positive = 0.1
 
     needs = frozenset({"token_advantages", "token_entropy"})
-
-    def __post_init__(self) -> None:
-        positive_number("alpha", self.alpha)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> Ragged:
         """One number for each response token."""
@@ -638,24 +585,20 @@ class DiscountedBeta(RemembersPosteriors):
     """
 
     decay: float = 0.5
-    scale: bool = True
-    # State and no argument: with init=False it is neither described in a manifest nor cloned.
-    posteriors: Posteriors = field(  # type: ignore[assignment]
-        default=None, init=False, repr=False, compare=False
-    )
+    scale: Flag = True
+    posteriors: Posteriors = state_field()
 
     def __post_init__(self) -> None:
-        boolean("scale", self.scale)
+        super().__post_init__()
         self.posteriors = Posteriors(decay=self.decay, towards="zero")
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
-        ids, problem_of_row = rollouts.problems()
-        correct = np.bincount(problem_of_row, rollouts.correct, len(ids))
-        tries = np.bincount(problem_of_row, minlength=len(ids))
+        ids, correct, tries = outcomes(rollouts)
+        _, problem_of_row = rollouts.problems()
         # The posteriors as they will be after this round, without storing them: advantages may be
         # asked for several times in a round, and only `feedback` may learn.
-        belief = self.posteriors.after(ids.tolist(), correct, tries)
+        belief = self.posteriors.after(ids, correct, tries)
         a, b = belief[problem_of_row].T
         if not self.scale:
             return rollouts.correct - a / (a + b)
@@ -686,19 +629,16 @@ class Marginalized(RemembersPosteriors):
     """
 
     decay: float = 0.5
-    posteriors: Posteriors = field(  # type: ignore[assignment]
-        default=None, init=False, repr=False, compare=False
-    )
+    posteriors: Posteriors = state_field()
 
     def __post_init__(self) -> None:
         self.posteriors = Posteriors(decay=self.decay)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
-        ids, problem_of_row = rollouts.problems()
-        correct = np.bincount(problem_of_row, rollouts.correct, len(ids))
-        tries = np.bincount(problem_of_row, minlength=len(ids))
-        belief = self.posteriors.after(ids.tolist(), correct, tries)
+        ids, correct, tries = outcomes(rollouts)
+        _, problem_of_row = rollouts.problems()
+        belief = self.posteriors.after(ids, correct, tries)
         # The posterior without the response itself has one right outcome less, or one wrong one.
         of_right = marginal_advantages(belief[:, 0] - 1, belief[:, 1], tries)
         of_wrong = -marginal_advantages(belief[:, 1] - 1, belief[:, 0], tries)
@@ -814,8 +754,7 @@ def _take(advantages: Any, rows: np.ndarray) -> Any:
 
 def _outcomes(rewards: np.ndarray, bounds: Any) -> np.ndarray:
     """Rewards on the scale where failure is 0 and success is 1, (R,)."""
-    is_pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(map(is_number, bounds))
-    if not is_pair or not bounds[0] < bounds[1]:
+    if not is_pair(bounds) or not bounds[0] < bounds[1]:
         raise ValueError(
             f"bounds={bounds!r}: two numbers are needed, the reward of failure and the greater one "
             "of success"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -31,18 +31,24 @@ from workbench.budgets import (
     serve_in_order,
     value,
 )
-from workbench.posteriors import Posteriors, RemembersPosteriors
-from workbench.slots import More, PerProblem, Slot
-from workbench.success_rates import GaussianProcess, SuccessRates, tally
-from workbench.utils.validation import (
-    boolean,
-    instance_of,
-    is_number,
-    one_of,
-    positive_number,
-    share,
-    whole_number,
+from workbench.slots import More, PerProblem, Slot, state_field
+from workbench.success_rates import (
+    GaussianProcess,
+    Posteriors,
+    RemembersPosteriors,
+    SuccessRates,
+    tally,
 )
+from workbench.utils.bounds import (
+    Count,
+    CountOrZero,
+    Flag,
+    Interval,
+    Positive,
+    PositiveOrZero,
+    choice,
+)
+from workbench.utils.validation import instance_of, whole_number
 
 if TYPE_CHECKING:
     from workbench.pools import Problem
@@ -76,16 +82,25 @@ __all__ = [
 Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Allocator`
 
 
+def _group_size(name: str, n: Any) -> None:
+    """The bound of the rollouts of a group."""
+    whole_number(name, n, 1)
+    if n == 1:
+        raise ValueError(
+            f"{name}={n!r}: a group needs at least 2 rollouts, since one alone has no advantage"
+        )
+
+
+GroupSize = Annotated[int, _group_size]
+
+
 @dataclass(frozen=True)
 class Uniform(Slot):
     """n rollouts for every problem (GRPO)."""
 
-    n: int = 8
+    n: GroupSize = 8
 
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        _group_size("n", self.n)
 
     def sampled(self) -> PerProblem:
         """n of every problem."""
@@ -97,9 +112,11 @@ class Uniform(Slot):
 
 
 class _ByRates(Slot):
-    """What allocators share whose counts follow from success rates: these learn and are stored."""
+    """Base of allocators whose counts follow from success rates: these learn and are stored."""
 
+    n: int
     low: int
+    up: int
     rates: SuccessRates | GaussianProcess
 
     @property
@@ -111,6 +128,27 @@ class _ByRates(Slot):
     def _least(self) -> int:
         """Rollouts that every problem gets."""
         return max(self.low, self.rates.spent)
+
+    def sampled(self) -> PerProblem | None:
+        """n on average."""
+        return PerProblem(self.n, "average")
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request; fresh rates make one for their probes before it, within the total."""
+        total = self._total(len(problems))
+        rates = yield from self.rates.estimates(problems, context)
+        # The probes are a part of a problem's count.
+        further = self._counts(rates, total) - self.rates.spent
+        if further.any():
+            yield further
+
+    def _total(self, problems: int) -> int:
+        """Rollouts of a round of so many problems."""
+        return self.n * problems
+
+    def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
+        """Rollouts of each problem, (P,) int64, by success rates (P,)."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -142,27 +180,22 @@ class Knapsack(_ByRates):
     fallback from appendix C.
     """
 
-    n: int = 8
-    total: int | None = None
-    low: int = 2
+    n: Count = 8
+    total: Count | None = None
+    low: CountOrZero = 2
     up: int = 128
-    info_gain: bool = True
-    fallback: bool = True
+    info_gain: Flag = True
+    fallback: Flag = True
     estimator: str = "grpo"
     rates: SuccessRates = field(default_factory=SuccessRates)
 
     def __post_init__(self) -> None:
-        whole_number("low", self.low, 0)
-        boolean("info_gain", self.info_gain)
-        boolean("fallback", self.fallback)
+        super().__post_init__()
         instance_of("rates", self.rates, SuccessRates, "SuccessRates('last')")
         # The number of problems is not known yet. One problem with the budget `up` always fits, so
         # this checks the bounds and the name.
         check_budget(1, self.up, self._least, self.up, self.estimator)
-        whole_number("n", self.n, 1)
-        if self.total is not None:
-            whole_number("total", self.total, 1)
-        elif not self._least <= self.n <= self.up:
+        if self.total is None and not self._least <= self.n <= self.up:
             raise ValueError(
                 f"n={self.n}: an average from {self._least} (low, or the probes) to {self.up} (up) "
                 "is needed"
@@ -172,13 +205,14 @@ class Knapsack(_ByRates):
         """n on average; unknown where a total is split among any number of problems."""
         return PerProblem(self.n, "average") if self.total is None else None
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request; fresh rates make one for their probes before it, within the total."""
+    def _total(self, problems: int) -> int:
+        total = self.n * problems if self.total is None else self.total
         # Before the probes, so that nothing is sampled for a total that cannot be split.
-        total = self.n * len(problems) if self.total is None else self.total
-        check_budget(len(problems), total, self._least, self.up, self.estimator)
-        rates = yield from self.rates.estimates(problems, context)
-        counts = knapsack(
+        check_budget(problems, total, self._least, self.up, self.estimator)
+        return total
+
+    def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
+        return knapsack(
             rates,
             total,
             low=self._least,
@@ -187,10 +221,6 @@ class Knapsack(_ByRates):
             fallback=self.fallback,
             estimator=self.estimator,
         )
-        # The probes are a part of a problem's count.
-        further = counts - self.rates.spent
-        if further.any():
-            yield further
 
 
 @dataclass(frozen=True)
@@ -210,18 +240,12 @@ class Staged(Slot):
     until 2 correct and 2 wrong ones ("balanced").
     """
 
-    stages: int = 2
-    k: int = 4
-    right: int = 1
-    wrong: int = 0
+    stages: Count = 2
+    k: GroupSize = 4
+    right: CountOrZero = 1
+    wrong: CountOrZero = 0
 
     needs = frozenset({"resampling"})
-
-    def __post_init__(self) -> None:
-        whole_number("stages", self.stages, 1)
-        _group_size("k", self.k)
-        whole_number("right", self.right, 0)
-        whole_number("wrong", self.wrong, 0)
 
     def sampled(self) -> PerProblem:
         """k in the first request; problems that go on get more."""
@@ -258,22 +282,19 @@ class Rescue(Slot):
     experiments extra=4 and k_max=3.
     """
 
-    explore: int = 8
+    explore: GroupSize = 8
     total: int = 16
-    threshold: int = 0
+    threshold: CountOrZero = 0
     n_max: int = 32
-    k_max: int = 10
-    extra: int = 2
+    k_max: CountOrZero = 10
+    extra: Count = 2
 
     needs = frozenset({"resampling"})
 
     def __post_init__(self) -> None:
-        _group_size("explore", self.explore)
+        super().__post_init__()
         whole_number("total", self.total, self.explore)
         whole_number("n_max", self.n_max, self.explore)
-        whole_number("k_max", self.k_max, 0)
-        whole_number("extra", self.extra, 1)
-        whole_number("threshold", self.threshold, 0)
         if 2 * self.threshold > self.explore:
             raise ValueError(
                 f"threshold={self.threshold}: at most half of explore={self.explore} is allowed"
@@ -338,30 +359,17 @@ class DynamicSampling(Slot):
     DAPO (arXiv 2503.14476), section 3.2. With Knapsack RL: arXiv 2509.25849, appendix G.5.
     """
 
-    n: int = 8
-    groups: int | None = None
-    max_draws: int = 3
+    n: GroupSize = 8
+    groups: Count | None = None
+    max_draws: Count = 3
     within: Any = None
-    refill: float | None = None
-    between: tuple[float, float] = (0.0, 1.0)
+    refill: Positive | None = None
+    between: Interval = (0.0, 1.0)
 
     needs = frozenset({"more_problems", "resampling"})
 
     def __post_init__(self) -> None:
-        _group_size("n", self.n)
-        whole_number("max_draws", self.max_draws, 1)
-        if self.refill is not None:
-            positive_number("refill", self.refill)
-        pair = isinstance(self.between, tuple | list) and len(self.between) == 2
-        if not pair or not all(map(is_number, self.between)):
-            raise ValueError(f"between={self.between!r}: two success rates are needed")
-        low, high = self.between
-        share("between", low)
-        share("between", high)
-        if not low < high:
-            raise ValueError(f"between={self.between!r}: the lower rate must come first")
-        if self.groups is not None:
-            whole_number("groups", self.groups, 1)
+        super().__post_init__()
         if self.within is not None:
             instance_of("within", self.within, Slot, "Knapsack()")
         if isinstance(self.within, DynamicSampling):
@@ -385,74 +393,118 @@ class DynamicSampling(Slot):
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """A draw's requests, and a request for problems between draws; keeps the mixed groups."""
-        size = len(problems)
-        wanted = size if self.groups is None else self.groups
-        drawn = 0
-        for draw in range(self.max_draws):
-            # `problems` are all of the round so far, of which the first `drawn` have their rollouts
-            # already.
-            before = drawn
-            rollouts = yield from self._sample_draw(problems, drawn, context)
-            drawn = len(problems)
-            ids = [problem.id for problem in problems]
-            correct, tries = tally(ids, rollouts)
-            low, high = self.between
-            # Without a division, so that a problem without any rollout does not count as mixed.
-            is_mixed = (correct > low * tries) & (correct < high * tries)
-            # In the order of drawing, so that the surplus is that of the last draw.
-            mixed = np.flatnonzero(is_mixed)[:wanted]
-            if len(mixed) == wanted or draw + 1 == self.max_draws:
-                break
-            problems = yield More(self._next_draw(size, wanted - len(mixed), is_mixed[before:]))
-            # No problems are left, so the round goes on with what it has.
-            if len(problems) == drawn:
-                break
-        # All rollouts of the kept problems, whichever request they came from.
-        return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in mixed]))
-
-    def _next_draw(self, size: int, missing: int, is_mixed: np.ndarray) -> int:
-        """Problems of the next draw, when so many mixed groups are missing."""
-        if self.refill is None:
-            return size
-        # Without any mixed group the share counts as half a group.
-        share_of_mixed = max(is_mixed.mean(), 1 / (2 * len(is_mixed)))
-        estimate = int(missing / share_of_mixed * self.refill)
-        return min(max(estimate, 1), size)
-
-    def _sample_draw(self, problems: Sequence[Problem], drawn: int, context: Context) -> Requests:
-        """The requests for the problems from `drawn` on; returns all rollouts of the round."""
+        wanted = len(problems) if self.groups is None else self.groups
         counter = Uniform(self.n) if self.within is None else self.within
-        # Driven by hand rather than by `yield from`, since its counts are for the new problems only
-        # and have to be extended to all.
-        requests = counter.allocate(problems[drawn:], context)
-        rollouts = None
-        while True:
-            try:
-                counts = requests.send(rollouts)
-            except StopIteration:
-                return rollouts
-            if isinstance(counts, More):
-                raise ValueError(
-                    f"within={self.within!r}: it draws problems itself, which dynamic sampling "
-                    "does already"
-                )
-            none_for_earlier_draws = np.zeros(drawn, dtype=np.int64)
-            rollouts = yield np.concatenate([none_for_earlier_draws, counts])
-
-
-def _group_size(name: str, n: Any) -> None:
-    whole_number(name, n, 1)
-    if n == 1:
-        raise ValueError(
-            f"{name}={n!r}: a group needs at least 2 rollouts, since one alone has no advantage"
+        rollouts, ids, is_mixed = yield from _draw_until_mixed(
+            problems, context, counter, wanted, self.max_draws, self.refill, self.between
         )
+        # In the order of drawing, so that the surplus is that of the last draw.
+        return _rows_of(rollouts, ids, np.flatnonzero(is_mixed)[:wanted])
+
+
+def _draw_until_mixed(
+    problems: Sequence[Problem],
+    context: Context,
+    counter: Any,
+    wanted: int,
+    max_draws: int,
+    refill: float | None = None,
+    between: tuple[float, float] = (0.0, 1.0),
+) -> Requests:
+    """Requests for draws of problems and their rollouts, until `wanted` problems are mixed.
+
+    The allocator `counter` says how many rollouts each draw has. Returns the round's rollouts, the
+    ids of its problems (P,), and which of them are mixed, (P,) bool: those whose success rates lie
+    strictly between two numbers.
+    """
+    size = len(problems)
+    drawn = 0
+    for draw in range(max_draws):
+        # `problems` are all of the round so far, of which the first `drawn` have their rollouts
+        # already.
+        rollouts = yield from _sample_draw(counter, problems, drawn, context)
+        ids = [problem.id for problem in problems]
+        correct, tries = tally(ids, rollouts)
+        low, high = between
+        # Without a division, so that a problem without any rollout does not count as mixed.
+        is_mixed = (correct > low * tries) & (correct < high * tries)
+        missing = wanted - int(is_mixed.sum())
+        if missing <= 0 or draw + 1 == max_draws:
+            break
+        more = size if refill is None else _refilled(missing, is_mixed[drawn:], refill, size)
+        drawn = len(problems)
+        problems = yield More(more)
+        # No problems are left, so the round goes on with what it has.
+        if len(problems) == drawn:
+            break
+    return rollouts, ids, is_mixed
+
+
+def _refilled(missing: int, is_mixed: np.ndarray, refill: float, most: int) -> int:
+    """Problems of the next draw, `refill` times those that the share of mixed ones suggests."""
+    # Without any mixed group the share counts as half a group.
+    share_of_mixed = max(is_mixed.mean(), 1 / (2 * len(is_mixed)))
+    return min(max(int(missing / share_of_mixed * refill), 1), most)
+
+
+def _sample_draw(
+    counter: Any, problems: Sequence[Problem], drawn: int, context: Context
+) -> Requests:
+    """An allocator's requests for the problems from `drawn` on; returns all rollouts so far."""
+    # Driven by hand rather than by `yield from`, since its counts are for the new problems only
+    # and have to be extended to all.
+    requests = counter.allocate(problems[drawn:], context)
+    rollouts = None
+    while True:
+        try:
+            counts = requests.send(rollouts)
+        except StopIteration:
+            return rollouts
+        if isinstance(counts, More):
+            raise ValueError(
+                f"within={counter!r}: it draws problems itself, which dynamic sampling does already"
+            )
+        none_for_earlier_draws = np.zeros(drawn, dtype=np.int64)
+        rollouts = yield np.concatenate([none_for_earlier_draws, counts])
+
+
+def _rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndarray:
+    """The rows of all rollouts of some problems, given by their places among the ids."""
+    return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
 
 
 # Allocators of further papers
 
 
 @dataclass
-class InverseRoot(RemembersPosteriors):
+class _InProportion(RemembersPosteriors):
+    """Base of allocators whose counts are in proportion to weights that posteriors give."""
+
+    n: int = 8
+    low: Count = 2
+    up: int = 32
+    posteriors: Posteriors = state_field(Posteriors)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("up", self.up, self.low)
+        whole_number("n", self.n, self.low, self.up)
+
+    def sampled(self) -> PerProblem:
+        """n on average."""
+        return PerProblem(self.n, "average")
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request, in proportion to the weights."""
+        weights = self._weights([problem.id for problem in problems])
+        yield in_proportion(weights, self.n * len(problems), self.low, self.up)
+
+    def _weights(self, ids: Sequence[str]) -> np.ndarray:
+        raise NotImplementedError
+
+
+@dataclass
+class InverseRoot(_InProportion):
     """More rollouts for problems with low success rates: counts in proportion to 1 / sqrt(p + eps).
 
     Attributes
@@ -474,41 +526,24 @@ class InverseRoot(RemembersPosteriors):
     and the bounds are our choices.
     """
 
-    n: int = 8
-    low: int = 2
-    up: int = 32
-    eps: float = 0.01
-    a: float = 0.5
-    b: float = 0.5
+    eps: PositiveOrZero = 0.01
+    a: Positive = 0.5
+    b: Positive = 0.5
     decay: float = 0.85
-    posteriors: Posteriors = field(  # type: ignore[assignment]
-        default=None, init=False, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
-        whole_number("low", self.low, 1)
-        whole_number("up", self.up, self.low)
-        whole_number("n", self.n, self.low, self.up)
-        positive_number("eps", self.eps, zero=True)
-        positive_number("a", self.a)
-        positive_number("b", self.b)
+        super().__post_init__()
         # No prior in here: the numbers are the bare decayed counts, and `allocate` adds a and b.
         self.posteriors = Posteriors(0.0, 0.0, self.decay, towards="zero")
 
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request, in proportion to 1 / sqrt(p + eps)."""
-        counts = self.posteriors.of([problem.id for problem in problems])
+    def _weights(self, ids: Sequence[str]) -> np.ndarray:
+        counts = self.posteriors.of(ids)
         p = (counts[:, 0] + self.a) / (counts.sum(axis=1) + self.a + self.b)
-        weights = 1 / np.sqrt(p + self.eps)
-        yield in_proportion(weights, self.n * len(problems), self.low, self.up)
+        return 1 / np.sqrt(p + self.eps)
 
 
 @dataclass
-class ByDeviation(RemembersPosteriors):
+class ByDeviation(_InProportion):
     """Counts in proportion to the deviation of a problem's outcomes, sqrt(p (1 - p)).
 
     That is the allocation of CurES when right and wrong responses have gradients of the same mean
@@ -528,36 +563,17 @@ class ByDeviation(RemembersPosteriors):
     CurES (arXiv 2510.01037). The released code weighs by gradient norms of the embedding matrix.
     """
 
-    n: int = 8
-    low: int = 2
     up: int = 64
     restart: int | None = None
-    posteriors: Posteriors = field(
-        default_factory=Posteriors, init=False, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
-        whole_number("low", self.low, 1)
-        whole_number("up", self.up, self.low)
-        whole_number("n", self.n, self.low, self.up)
-        if self.restart is not None:
-            whole_number("restart", self.restart, 1)
+        super().__post_init__()
+        self.posteriors = Posteriors(restart=self.restart)
 
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request, in proportion to the deviations."""
+    def _weights(self, ids: Sequence[str]) -> np.ndarray:
         # Under the prior no mean is 0 or 1, so every problem keeps a positive weight.
-        p = self.posteriors.means([problem.id for problem in problems])
-        yield in_proportion(np.sqrt(p * (1 - p)), self.n * len(problems), self.low, self.up)
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The posteriors learn from the round, and start afresh after `restart` rounds."""
-        super().feedback(rollouts, context)
-        if self.restart is not None and context.round % self.restart == 0:
-            self.posteriors = Posteriors()
+        p = self.posteriors.means(ids)
+        return np.sqrt(p * (1 - p))
 
 
 @dataclass(frozen=True)
@@ -586,19 +602,12 @@ class Screening(Slot):
     SPEED-RL (arXiv 2506.09016) and its released code: 4 + 12, 4 + 20 and 8 + 16 rollouts.
     """
 
-    first: int = 4
-    further: int = 12
-    groups: int | None = None
-    max_draws: int = 3
+    first: GroupSize = 4
+    further: Count = 12
+    groups: Count | None = None
+    max_draws: Count = 3
 
     needs = frozenset({"resampling", "more_problems"})
-
-    def __post_init__(self) -> None:
-        _group_size("first", self.first)
-        whole_number("further", self.further, 1)
-        whole_number("max_draws", self.max_draws, 1)
-        if self.groups is not None:
-            whole_number("groups", self.groups, 1)
 
     def sampled(self) -> PerProblem:
         """Those of both phases, for each problem that is kept."""
@@ -607,30 +616,16 @@ class Screening(Slot):
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
         # The first phase: few rollouts for each problem, of further draws until enough are mixed.
-        size = len(problems)
-        drawn = 0
-        for draw in range(self.max_draws):
-            counts = np.full(len(problems), self.first, dtype=np.int64)
-            # Problems of earlier draws are screened already.
-            counts[:drawn] = 0
-            rollouts = yield counts
-            drawn = len(problems)
-            ids = [problem.id for problem in problems]
-            correct, tries = tally(ids, rollouts)
-            is_mixed = (correct > 0) & (correct < tries)
-            enough = self.groups is None or is_mixed.sum() >= self.groups
-            if enough or draw + 1 == self.max_draws:
-                break
-            problems = yield More(size)
-            if len(problems) == drawn:
-                break
+        rollouts, ids, is_mixed = yield from _draw_until_mixed(
+            problems, context, Uniform(self.first), self.groups or 0, self.max_draws
+        )
         # The second phase: the mixed problems of all draws in one request.
         kept = np.flatnonzero(is_mixed)
         further = np.zeros(len(ids), dtype=np.int64)
         further[kept] = self.further
         if len(kept):
             rollouts = yield further
-        return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
+        return _rows_of(rollouts, ids, kept)
 
 
 @dataclass(frozen=True)
@@ -650,14 +645,10 @@ class MostLearnable(Slot):
     were read. Ties, which come in pairs, go to the lower index.
     """
 
-    n: int = 8
-    factor: int = 4
+    n: GroupSize = 8
+    factor: Count = 4
 
     needs = frozenset({"more_problems"})
-
-    def __post_init__(self) -> None:
-        _group_size("n", self.n)
-        whole_number("factor", self.factor, 1)
 
     def sampled(self) -> PerProblem:
         """n of every problem that is kept."""
@@ -674,7 +665,7 @@ class MostLearnable(Slot):
         p = correct / np.maximum(tries, 1)  # a trainer may leave out rollouts that nothing scored
         # Where the pool had fewer problems to give than asked for, fewer of them are dropped.
         kept = np.argsort(-p * (1 - p), kind="stable")[:wanted]
-        return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
+        return _rows_of(rollouts, ids, kept)
 
 
 @dataclass(frozen=True)
@@ -702,13 +693,13 @@ class HitUtility(Slot):
     """
 
     n: int = 8
-    probe: int = 4
+    probe: GroupSize = 4
     up: int = 32
 
     needs = frozenset({"resampling"})
 
     def __post_init__(self) -> None:
-        _group_size("probe", self.probe)
+        super().__post_init__()
         whole_number("up", self.up, self.probe)
         whole_number("n", self.n, self.probe, self.up)
 
@@ -755,32 +746,17 @@ class LeastVariance(_ByRates):
     n: int = 8
     low: int = 4
     up: int = 32
-    estimator: str = "rloo"
+    estimator: Annotated[str, choice("rloo", "dr_grpo")] = "rloo"
     rates: Any = field(default_factory=lambda: SuccessRates("beta"))
 
     def __post_init__(self) -> None:
-        one_of("estimator", self.estimator, ("rloo", "dr_grpo"))
+        super().__post_init__()
         whole_number("low", self.low, 2 if self.estimator == "rloo" else 3)
         instance_of("rates", self.rates, (SuccessRates, GaussianProcess), "SuccessRates('beta')")
         whole_number("up", self.up, self._least)
         whole_number("n", self.n, self._least, self.up)
 
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request, and one for probes before it where the rates are fresh.
-
-        Problems of which nothing is known count as p = 1/2.
-        """
-        rates = yield from self.rates.estimates(problems, context)
+    def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
         # At 1/2 outcomes vary most, so an unknown problem is tried often.
         p = np.where(np.isnan(rates), 0.5, rates)
-        counts = by_variance(
-            p, self.n * len(problems), low=self._least, up=self.up, estimator=self.estimator
-        )
-        # The probes are a part of a problem's count.
-        further = counts - self.rates.spent
-        if further.any():
-            yield further
+        return by_variance(p, total, low=self._least, up=self.up, estimator=self.estimator)

@@ -9,15 +9,24 @@ and `AdaRft` follows the mean reward up a scale of difficulties. All of them nee
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from workbench.pools import Pool, PoolExhausted, Problem
-from workbench.posteriors import Posteriors, outcomes_of_round
-from workbench.slots import Slot
-from workbench.utils.validation import is_number, one_of, positive_number, share, whole_number
+from workbench.slots import Slot, state_field
+from workbench.success_rates import Posteriors, outcomes_of_round
+from workbench.utils.bounds import (
+    Count,
+    Interval,
+    Positive,
+    Share,
+    ShareAboveZero,
+    at_least,
+    choice,
+)
+from workbench.utils.validation import instance_of, is_number, share
 
 if TYPE_CHECKING:
     from workbench.pools import Stream
@@ -42,9 +51,8 @@ class ShuffledEpochs(Slot):
         Epochs completed.
     """
 
-    # State and no arguments: with init=False both are left out of descriptions and clones.
-    cursor: int = field(default=0, init=False, repr=False, compare=False)
-    epoch: int = field(default=0, init=False, repr=False, compare=False)
+    cursor: int = state_field(int)
+    epoch: int = state_field(int)
 
     reads_verdict = False
     in_order = True
@@ -73,38 +81,52 @@ class ShuffledEpochs(Slot):
 
 
 @dataclass
-class _Candidates(Slot):
-    """Base of curricula that choose among a batch of candidates by a posterior of each problem."""
+class _OverEpochs(Slot):
+    """Base of curricula that remember problems by id, and pass over a finite pool in epochs."""
 
     needs = frozenset({"problem_choice"})
 
-    order: ShuffledEpochs = field(
-        default_factory=ShuffledEpochs, init=False, repr=False, compare=False
-    )
-    posteriors: Posteriors = field(
-        default_factory=Posteriors, init=False, repr=False, compare=False
-    )
-
-    # Whether the posteriors were loaded, and not yet held against a pool.
-    loaded: bool = field(default=False, init=False, repr=False, compare=False)
+    order: ShuffledEpochs = state_field(ShuffledEpochs)
+    # Whether the memory was loaded, and not yet held against a pool.
+    loaded: bool = state_field(bool)
 
     @property
     def epoch(self) -> int:
-        """Passes over the pool, candidates that were not chosen included."""
+        """Passes over the pool, problems that were not chosen included."""
         return self.order.epoch
+
+    def _finite(self, pool: Pool | Stream, remembered: Iterable[str]) -> Pool:
+        """The pool; ValueError for a stream, and where the loaded memory is of another pool."""
+        pool = finite(pool, self)
+        if self.loaded:
+            known = {problem.id for problem in pool}
+            for key in remembered:
+                if key not in known:
+                    raise ValueError(
+                        f"state: {type(self).__name__} remembers problem {key!r}, which this pool "
+                        "does not have; it was saved with another pool"
+                    )
+        self.loaded = False
+        return pool
+
+
+@dataclass
+class _ByPosteriors(_OverEpochs):
+    """Base of curricula that choose by a posterior of each problem."""
+
+    posteriors: Posteriors = state_field(Posteriors)
 
     def _candidates(
         self, pool: Pool | Stream, n: int, factor: int, context: Context
     ) -> Sequence[Problem]:
         """factor * n problems in the order of shuffled epochs, or as many as the pool has."""
-        self._check_history(pool)
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
-        available = len(finite(pool, self)) - len(context.taken)
+        available = len(self._finite(pool, self.posteriors.rows)) - len(context.taken)
         return self.order.choose(pool, max(n, min(factor * n, available)), context)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The posteriors of the problems in the round are updated."""
-        self.posteriors.observe_round(rollouts, context.round)
+        self.posteriors.feedback(rollouts, context)
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the pool and the posteriors."""
@@ -116,15 +138,9 @@ class _Candidates(Slot):
         self.posteriors.load_state_dict(state["posteriors"])
         self.loaded = True
 
-    def _check_history(self, pool: Pool | Stream) -> None:
-        """ValueError for posteriors that were loaded and are of another pool."""
-        if self.loaded:
-            check_history(self.posteriors.rows, finite(pool, self), self)
-        self.loaded = False
-
 
 @dataclass
-class Mopps(_Candidates):
+class Mopps(_ByPosteriors):
     """Draws a success rate for each candidate from its posterior, and keeps those nearest to a
     target.
 
@@ -146,16 +162,13 @@ class Mopps(_Candidates):
     decay 1 on MATH and .5 on Countdown (released configuration).
     """
 
-    factor: int = 16
-    target: float = 0.5
-    interval: tuple[float, float] | None = None
+    factor: Count = 16
+    target: Share = 0.5
+    interval: Interval | None = None
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        whole_number("factor", self.factor, 1)
-        share("target", self.target)
-        if self.interval is not None:
-            _check_interval(self.interval)
+        super().__post_init__()
         self.posteriors = Posteriors(decay=self.decay)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
@@ -179,7 +192,7 @@ class Mopps(_Candidates):
 
 
 @dataclass
-class Mapp(_Candidates):
+class Mapp(_ByPosteriors):
     """Draws problems in proportion to the predicted chance that their group will be mixed.
 
     The prediction is that of a Beta-binomial: with a, b the posterior of a problem and n rollouts,
@@ -199,13 +212,12 @@ class Mapp(_Candidates):
     MaPP (arXiv 2609.34990), the problem part; factor 8, decay .5.
     """
 
-    rollouts: int = 8
-    factor: int = 8
+    rollouts: Annotated[int, at_least(2)] = 8
+    factor: Count = 8
     decay: float = 0.5
 
     def __post_init__(self) -> None:
-        whole_number("rollouts", self.rollouts, 2)
-        whole_number("factor", self.factor, 1)
+        super().__post_init__()
         self.posteriors = Posteriors(decay=self.decay)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
@@ -220,7 +232,7 @@ class Mapp(_Candidates):
 
 
 @dataclass
-class Cures(_Candidates):
+class Cures(_ByPosteriors):
     """Draws problems with weights that grow with the deviation of their outcomes.
 
     Attributes
@@ -240,20 +252,17 @@ class Cures(_Candidates):
     our choice.
     """
 
-    temperature: float = 0.1
-    form: str = "paper"
+    temperature: Positive = 0.1
+    form: Annotated[str, choice("paper", "code")] = "paper"
     restart: int | None = None
 
     def __post_init__(self) -> None:
-        positive_number("temperature", self.temperature)
-        one_of("form", self.form, ("paper", "code"))
-        if self.restart is not None:
-            whole_number("restart", self.restart, 1)
+        super().__post_init__()
+        self.posteriors = Posteriors(restart=self.restart)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n problems of the whole pool, drawn without replacement by their weights."""
-        self._check_history(pool)
-        problems: Sequence[Problem] = finite(pool, self).problems
+        problems: Sequence[Problem] = self._finite(pool, self.posteriors.rows).problems
         if context.taken:
             problems = [problem for problem in problems if problem.id not in context.taken]
             if len(problems) < n:
@@ -274,15 +283,9 @@ class Cures(_Candidates):
         # The common factor changes no proportion and keeps the exponential from overflowing.
         return np.exp(exponent - exponent.max())
 
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The posteriors learn from the round, and start afresh after `restart` rounds."""
-        super().feedback(rollouts, context)
-        if self.restart is not None and context.round % self.restart == 0:
-            self.posteriors = Posteriors()
-
 
 @dataclass
-class Greso(Slot):
+class Greso(_OverEpochs):
     """Shuffled epochs in which problems with a streak of groups all alike are skipped more and
     more.
 
@@ -308,46 +311,23 @@ class Greso(Slot):
     earns .1 there.
     """
 
-    easy: float = 0.98
-    hard: float = 0.11
-    easy_target: float = 1 / 12
-    hard_target: float = 1 / 6
-    start: float = 0.5
-    step: float = 0.01
-    low: float = 0.05
-    high: float = 0.95
-    floor: float = 0.01
-
-    needs = frozenset({"problem_choice"})
-
-    order: ShuffledEpochs = field(
-        default_factory=ShuffledEpochs, init=False, repr=False, compare=False
-    )
+    easy: Share = 0.98
+    hard: Share = 0.11
+    easy_target: Share = 1 / 12
+    hard_target: Share = 1 / 6
+    start: Share = 0.5
+    step: Share = 0.01
+    low: Share = 0.05
+    high: Share = 0.95
+    floor: ShareAboveZero = 0.01  # at 0 a whole pool could be skipped without end
     # Problem -> [groups all right in a row, groups all wrong in a row].
-    streaks: dict[str, list[int]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    bases: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
-    skipped: int = field(default=0, init=False, repr=False, compare=False)
-    # Whether the streaks were loaded, and not yet held against a pool.
-    loaded: bool = field(default=False, init=False, repr=False, compare=False)
+    streaks: dict[str, list[int]] = state_field(dict)
+    bases: list[float] = state_field(list)
+    skipped: int = state_field(int)
 
     def __post_init__(self) -> None:
-        share("easy", self.easy)
-        share("hard", self.hard)
-        share("easy_target", self.easy_target)
-        share("hard_target", self.hard_target)
-        share("start", self.start)
-        share("step", self.step)
-        share("low", self.low)
-        share("high", self.high)
-        share("floor", self.floor, zero=False)  # at 0 a whole pool could be skipped without end
+        super().__post_init__()
         self.bases = [self.start, self.start]
-
-    @property
-    def epoch(self) -> int:
-        """Passes over the pool, skipped problems included."""
-        return self.order.epoch
 
     def skip_probability(self, problem: str) -> float:
         """Chance that a problem is passed over at its next turn."""
@@ -360,10 +340,7 @@ class Greso(Slot):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems that are not skipped, over as many epochs as it takes."""
-        pool = finite(pool, self)
-        if self.loaded:
-            check_history(self.streaks, pool, self)
-        self.loaded = False
+        pool = self._finite(pool, self.streaks)
         rng = context.rng("curriculum", len(context.taken))
         chosen: list[Problem] = []
         taken = set(context.taken)
@@ -433,6 +410,12 @@ class Greso(Slot):
         self.loaded = True
 
 
+def _difficulty(name: str, value: Any) -> None:
+    """The bound of a difficulty."""
+    if not (is_number(value) and 0 <= value <= 100):
+        raise ValueError(f"{name}={value!r}: a difficulty from 0 to 100 is needed")
+
+
 @dataclass
 class AdaRft(Slot):
     """Takes the problems whose difficulty is nearest to a target that follows the mean reward.
@@ -459,33 +442,25 @@ class AdaRft(Slot):
     """
 
     difficulties: Mapping[str, float] | None = None
-    start: float = 0.0
-    step: float = 50.0
-    sensitivity: float = 2.0
-    wanted: float = 0.5
-    ties: str = "index"
+    start: Annotated[float, _difficulty] = 0.0
+    step: Positive = 50.0
+    sensitivity: Positive = 2.0
+    wanted: Share = 0.5
+    ties: Annotated[str, choice("index", "random")] = "index"
 
     # It makes no passes: problems may come back as long as the target stays.
     epoch = 0
 
-    target: float = field(default=0.0, init=False, repr=False, compare=False)
-    _known: tuple[Pool, np.ndarray] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
+    target: float = state_field(float)
+    # The latest pool, and the difficulties of its problems.
+    _known: tuple[Pool, np.ndarray] | None = state_field()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.difficulties is not None:
+            instance_of("difficulties", self.difficulties, Mapping, "{'problem id': 40}")
             for problem, difficulty in self.difficulties.items():
-                if not (is_number(difficulty) and 0 <= difficulty <= 100):
-                    raise ValueError(
-                        f"difficulties: {difficulty!r} of problem {problem!r} lies outside [0, 100]"
-                    )
-        positive_number("step", self.step)
-        positive_number("sensitivity", self.sensitivity)
-        share("wanted", self.wanted)
-        if not (is_number(self.start) and 0 <= self.start <= 100):
-            raise ValueError(f"start={self.start!r}: a difficulty from 0 to 100 is needed")
-        one_of("ties", self.ties, ("index", "random"))
+                _difficulty(f"difficulties[{problem!r}]", difficulty)
         self.target = self.start
 
     @property
@@ -544,10 +519,7 @@ class AdaRft(Slot):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the target."""
-        if not (is_number(state["target"]) and 0 <= state["target"] <= 100):
-            raise ValueError(
-                f"target: {state['target']!r} was saved; a difficulty from 0 to 100 is needed"
-            )
+        _difficulty("target", state["target"])
         self.target = state["target"]
 
 
@@ -578,17 +550,6 @@ def finite(pool: Pool | Stream, curriculum: Slot) -> Pool:
     )
 
 
-def check_history(ids: Iterable[str], pool: Pool, curriculum: Slot) -> None:
-    """ValueError for what is remembered of problems that the pool does not have."""
-    known = {problem.id for problem in pool}
-    for key in ids:
-        if key not in known:
-            raise ValueError(
-                f"state: {type(curriculum).__name__} remembers problem {key!r}, which this pool "
-                "does not have; it was saved with another pool"
-            )
-
-
 def _not_taken(pool: Pool, context: Context) -> np.ndarray:
     """Places of the pool's problems that are not in the round yet, ascending."""
     if not context.taken:
@@ -610,11 +571,3 @@ def _drawn_by_weight(
     keys = np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=len(weights))
     chosen = np.argpartition(-keys, n - 1)[:n]
     return [problems[i] for i in np.sort(chosen)]
-
-
-def _check_interval(interval: Any) -> None:
-    pair = (
-        isinstance(interval, tuple | list) and len(interval) == 2 and all(map(is_number, interval))
-    )
-    if not pair or not 0 <= interval[0] < interval[1] <= 1:
-        raise ValueError(f"interval={interval!r}: two rates in [0, 1], the lower first, are needed")

@@ -400,5 +400,21 @@ def group_numbers(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return names, numbers.astype(dtype), np.bincount(numbers, minlength=len(names))
 
 
+def place_within(groups: np.ndarray) -> np.ndarray:
+    """Place of each row (R,) among the rows of its group, counted from 0, by group numbers (R,).
+
+    Examples
+    --------
+    >>> place_within(np.array([1, 0, 1, 1]))
+    array([0, 0, 1, 2])
+    """
+    order = np.argsort(groups, kind="stable")
+    size = np.bincount(groups)
+    place = np.empty_like(order)
+    # In sorted order the groups stand end to end; what is taken off is where each one starts.
+    place[order] = np.arange(len(groups)) - np.repeat(np.cumsum(size) - size, size)
+    return place
+
+
 def _offsets(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

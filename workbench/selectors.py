@@ -11,23 +11,25 @@ The rules are also functions of arrays: `max_variance`, `max_reward`, `random` a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from workbench.rollouts import group_numbers
+from workbench.rollouts import group_numbers, place_within
 from workbench.scheduler import Scheduler
-from workbench.slots import BASELINES, PerProblem, Selection, Slot
-from workbench.utils.seeding import derive
-from workbench.utils.validation import (
-    boolean,
-    booleans,
-    numpy_generator,
-    one_of,
-    positive_number,
-    share,
-    whole_number,
+from workbench.slots import Baseline, PerProblem, Selection, Slot
+from workbench.utils.bounds import (
+    Count,
+    CountOrZero,
+    Flag,
+    Positive,
+    Share,
+    ShareAboveZero,
+    at_least,
+    choice,
 )
+from workbench.utils.seeding import derive
+from workbench.utils.validation import booleans, numpy_generator, share, whole_number
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
@@ -91,19 +93,24 @@ def max_variance(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) 
     array([0, 2, 3, 4])
     """
     rewards, groups, sizes = _checked_rewards(rewards, m, groups)
+    # All rows, the groups end to end, from the lowest reward of each and from the highest. Among
+    # equal rewards the lower row stands first in both.
+    ascending = np.lexsort((rewards, groups))
+    descending = np.lexsort((-rewards, groups))
     large = np.flatnonzero(sizes > m)
-    ends = np.cumsum(sizes)
-    ordered = _sorted_within_groups(rewards, groups, len(sizes))
-    steps = np.arange(m if len(large) else 0)
-    lowest = ordered[(ends - sizes)[large, None] + steps]  # (large groups, m), ascending
-    highest = ordered[ends[large, None] - 1 - steps]  # (large groups, m), descending
+    starts = (np.cumsum(sizes) - sizes)[large, None] + np.arange(m if len(large) else 0)
+    lowest = rewards[ascending[starts]]
+    highest = rewards[descending[starts]]
     # The offset changes no variance, and without it large common rewards lose no digits.
     from_the_top = _count_from_the_top(lowest - lowest[:, :1], highest - lowest[:, :1])
-    # From here on rewards alone say which rows are kept: those beyond the edges, and of the rows
-    # at an edge the lowest.
-    low_edge = _edge(lowest, m - from_the_top, nothing=-np.inf)
-    high_edge = _edge(highest, from_the_top, nothing=np.inf)
-    return _outside_edges(rewards, groups, len(sizes), large, low_edge, high_edge)
+    from_each_end = np.stack([sizes, np.zeros_like(sizes)])
+    from_each_end[:, large] = m - from_the_top, from_the_top
+    kept = np.zeros(len(rewards), dtype=bool)
+    kept[_first_of_each_group(ascending, groups, from_each_end[0])] = True
+    # Where both ends meet in a block of equal rewards, the first rows of it are taken already.
+    left = descending[~kept[descending]]
+    kept[_first_of_each_group(left, groups, from_each_end[1])] = True
+    return np.flatnonzero(kept)
 
 
 def max_reward(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) -> np.ndarray:
@@ -120,9 +127,9 @@ def max_reward(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) ->
     >>> max_reward([0, 1, 0, 1, 0.5], 3)
     array([1, 3, 4])
     """
-    rewards, groups, sizes = _checked_rewards(rewards, m, groups)
+    rewards, groups, _ = _checked_rewards(rewards, m, groups)
     by_reward = np.argsort(-rewards, kind="stable")
-    return np.sort(_first_of_each_group(by_reward, groups, np.full(len(sizes), m)))
+    return np.sort(_first_of_each_group(by_reward, groups, m))
 
 
 def random(n: int, m: int, rng: np.random.Generator) -> np.ndarray:
@@ -180,7 +187,28 @@ class All(Slot):
 
 
 @dataclass(frozen=True)
-class MaxVariance(Slot):
+class _OfEachProblem(Slot):
+    """Base of selectors that keep m rollouts of each problem, whatever the verdicts say."""
+
+    m: Count
+    baseline: Baseline = "selection"
+
+    reads_verdict = False
+
+    def trained(self, sampled: PerProblem) -> PerProblem:
+        """m of every problem."""
+        return sampled.limited(self.m)
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """m rows of every group, or all where it has no more."""
+        return Selection(self._rows(rollouts, context), baseline=self.baseline)
+
+    def _rows(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MaxVariance(_OfEachProblem):
     """Keeps, for each problem, the m rollouts whose rewards have maximum variance.
 
     Attributes
@@ -195,77 +223,32 @@ class MaxVariance(Slot):
     PODS (arXiv 2504.13818), section 3.2.
     """
 
-    m: int
-    baseline: str = "selection"
-
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        whole_number("m", self.m, 1)
-        one_of("baseline", self.baseline, BASELINES)
-
-    def trained(self, sampled: PerProblem) -> PerProblem:
-        """m of every problem."""
-        return sampled.limited(self.m)
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """`max_variance` of every group; draws nothing."""
-        rows = max_variance(rollouts.reward, self.m, rollouts.group)
-        return Selection(rows, baseline=self.baseline)
+    def _rows(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        return max_variance(rollouts.reward, self.m, rollouts.group)
 
 
 @dataclass(frozen=True)
-class MaxReward(Slot):
+class MaxReward(_OfEachProblem):
     """Keeps, for each problem, the m rollouts with the highest rewards.
 
     A comparison of PODS (arXiv 2504.13818), section 3.2. Attributes: see `MaxVariance`.
     """
 
-    m: int
-    baseline: str = "selection"
-
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        whole_number("m", self.m, 1)
-        one_of("baseline", self.baseline, BASELINES)
-
-    def trained(self, sampled: PerProblem) -> PerProblem:
-        """m of every problem."""
-        return sampled.limited(self.m)
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """`max_reward` of every group; draws nothing."""
-        rows = max_reward(rollouts.reward, self.m, rollouts.group)
-        return Selection(rows, baseline=self.baseline)
+    def _rows(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        return max_reward(rollouts.reward, self.m, rollouts.group)
 
 
 @dataclass(frozen=True)
-class Random(Slot):
+class Random(_OfEachProblem):
     """Keeps, for each problem, m rollouts at random.
 
     A comparison of PODS (arXiv 2504.13818), section 3.2. Attributes: see `MaxVariance`.
     """
 
-    m: int
-    baseline: str = "selection"
-
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        whole_number("m", self.m, 1)
-        one_of("baseline", self.baseline, BASELINES)
-
-    def trained(self, sampled: PerProblem) -> PerProblem:
-        """m of every problem."""
-        return sampled.limited(self.m)
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """m rows of every group; reads neither reward nor verdict."""
-        problems, groups, sizes = group_numbers(rollouts.group)
+    def _rows(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        problems, groups, _ = group_numbers(rollouts.group)
         order = _shuffled(problems, groups, context.rng("selector"))
-        rows = np.sort(_first_of_each_group(order, groups, np.full(len(sizes), self.m)))
-        return Selection(rows, baseline=self.baseline)
+        return np.sort(_first_of_each_group(order, groups, self.m))
 
 
 @dataclass(frozen=True)
@@ -291,22 +274,13 @@ class Rejection(Slot):
     group is taken before the group is pruned (baseline="mixed").
     """
 
-    k: int = 1
-    uniform: int = 4
-    balanced: int = 1
-    threshold: int = 0
-    high: float = 0.5
-    trim_high: bool = False
-    baseline: str = "mixed"
-
-    def __post_init__(self) -> None:
-        whole_number("k", self.k, 1)
-        whole_number("uniform", self.uniform, 1)
-        whole_number("balanced", self.balanced, 1)
-        whole_number("threshold", self.threshold, 0)
-        share("high", self.high, zero=False)
-        boolean("trim_high", self.trim_high)
-        one_of("baseline", self.baseline, BASELINES)
+    k: Count = 1
+    uniform: Count = 4
+    balanced: Count = 1
+    threshold: CountOrZero = 0
+    high: ShareAboveZero = 0.5
+    trim_high: Flag = False
+    baseline: Baseline = "mixed"
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """The rows that each problem's kind of group keeps."""
@@ -334,21 +308,17 @@ class Rejection(Slot):
         solved = np.bincount(groups[explored & correct], minlength=len(sizes))
         right = np.bincount(groups[correct], minlength=len(sizes))
 
-        is_uniform = (right == 0) | (right == sizes)
-        is_rescued = solved <= self.threshold
-        is_partial = solved < self.high * tried
         rarer = np.minimum(right, sizes - right)
         high_right = rarer if self.trim_high else right
         high_wrong = rarer if self.trim_high else sizes - right
         # The first case that holds is taken, so a uniform group is never treated as a rescued one.
-        keep_right = np.select(
-            [is_uniform, is_rescued, is_partial], [self.uniform, self.balanced, right], high_right
-        )
-        keep_wrong = np.select(
-            [is_uniform, is_rescued, is_partial],
-            [self.uniform, self.balanced, self.k * right],
-            high_wrong,
-        )
+        cases = [
+            (right == 0) | (right == sizes),  # all right or all wrong
+            solved <= self.threshold,  # rescued
+            solved < self.high * tried,  # partial
+        ]
+        keep_right = np.select(cases, [self.uniform, self.balanced, right], high_right)
+        keep_wrong = np.select(cases, [self.uniform, self.balanced, self.k * right], high_wrong)
         return keep_right, keep_wrong
 
 
@@ -373,16 +343,15 @@ class LargestAdvantage(Slot):
     configuration has drop=.5.
     """
 
-    drop: float = 0.5
-    scope: str = "group"
+    drop: Share = 0.5
+    scope: Annotated[str, choice("group", "batch")] = "group"
 
     reads_verdict = False
 
     def __post_init__(self) -> None:
-        share("drop", self.drop)
+        super().__post_init__()
         if self.drop == 1:
             raise ValueError("drop=1: nothing would be left to train on")
-        one_of("scope", self.scope, ("group", "batch"))
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """The share that is not dropped."""
@@ -426,18 +395,12 @@ class GroupFilter(Slot):
     authors' guide recommends top_p .9 without them, which is the default here.
     """
 
-    mode: str = "top_p"
-    value: float = 0.9
-    score: str = "std"
-    zeros: bool = False
+    mode: Annotated[str, choice("top_p", "softmax", "top_k", "min_p")] = "top_p"
+    value: ShareAboveZero = 0.9
+    score: Annotated[str, choice("std", "variance")] = "std"
+    zeros: Flag = False
 
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        one_of("mode", self.mode, ("top_p", "softmax", "top_k", "min_p"))
-        share("value", self.value, zero=False)
-        one_of("score", self.score, ("std", "variance"))
-        boolean("zeros", self.zeros)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows of the kept groups."""
@@ -536,10 +499,7 @@ class HalfRight(Slot):
     variants, and advantages against the mean of all rollouts of the problem.
     """
 
-    n: int = 4
-
-    def __post_init__(self) -> None:
-        whole_number("n", self.n, 2)
+    n: Annotated[int, at_least(2)] = 4
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """n of every problem."""
@@ -580,13 +540,10 @@ class UniformDraws(Slot):
     Arnal et al., replay study (arXiv 2604.08706), together with `replay.Fifo`.
     """
 
-    share: float = 1.0
+    share: Positive = 1.0
 
     needs = frozenset({"row_weights"})
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        positive_number("share", self.share)
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """The drawn rows; weights average 1, so that the size of the loss stays."""
@@ -640,69 +597,13 @@ def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> np.ndarray:
     return np.count_nonzero(gains, axis=1)
 
 
-def _edge(ordered: np.ndarray, counts: np.ndarray, nothing: float) -> tuple[np.ndarray, np.ndarray]:
-    """The last reward among the first counts[g] of each row, and how many of these equal it.
-
-    Where counts[g] is 0 the reward is `nothing`.
-    """
-    # A count of 0 indexes the last entry, which is then replaced.
-    value = np.where(counts > 0, ordered[np.arange(len(ordered)), counts - 1], nothing)
-    taken = np.arange(ordered.shape[1]) < counts[:, None]
-    return value, np.count_nonzero(taken & (ordered == value[:, None]), axis=1)
-
-
-def _outside_edges(
-    rewards: np.ndarray,
-    groups: np.ndarray,
-    number_of_groups: int,
-    large: np.ndarray,
-    low_edge: tuple[np.ndarray, np.ndarray],
-    high_edge: tuple[np.ndarray, np.ndarray],
+def _first_of_each_group(
+    rows: np.ndarray, groups: np.ndarray, counts: np.ndarray | int
 ) -> np.ndarray:
-    """Rows outside the two edges of their group, and the lowest rows on an edge as counted.
-
-    The edges are (reward, count) of the groups `large`; all other groups keep everything.
-    """
-    # Groups that are not large have infinite edges, below which every reward lies, so they keep all
-    # of their rows.
-    values = np.full((2, number_of_groups), np.inf)
-    counts = np.zeros((2, number_of_groups), dtype=np.int64)
-    values[:, large] = low_edge[0], high_edge[0]
-    counts[:, large] = low_edge[1], high_edge[1]
-    # Where both edges are the same reward there is one block of equal rewards, taken from both
-    # sides.
-    same = values[0] == values[1]
-    counts[0] += np.where(same, counts[1], 0)
-
-    floor = values[0][groups]
-    ceiling = values[1][groups]
-    kept = (rewards < floor) | (rewards > ceiling)
-    on_low_edge = np.flatnonzero(rewards == floor)
-    on_high_edge = np.flatnonzero((rewards == ceiling) & ~same[groups])
-    kept[_first_of_each_group(on_low_edge, groups, counts[0])] = True
-    kept[_first_of_each_group(on_high_edge, groups, counts[1])] = True
-    return np.flatnonzero(kept)
-
-
-def _first_of_each_group(rows: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Of rows (N,) in order of preference, the first counts[g] of every group g."""
-    by_group = np.argsort(groups[rows], kind="stable")
-    group_of = groups[rows][by_group]
-    starts = np.searchsorted(group_of, np.arange(len(counts)))
-    place = np.arange(len(rows)) - starts[group_of]
-    return rows[by_group[place < counts[group_of]]]
-
-
-def _sorted_within_groups(
-    values: np.ndarray, groups: np.ndarray, number_of_groups: int
-) -> np.ndarray:
-    """values (R,) sorted within each group, the groups end to end."""
-    if number_of_groups == 1:
-        return np.sort(values)
-    # Sorting by value first and by group, stably, afterwards is faster than one sort by both,
-    # since group numbers of 16 bits are sorted by radix.
-    order = np.argsort(values)
-    return values[order[np.argsort(groups[order], kind="stable")]]
+    """Of rows (N,) in order of preference, the first counts[g] of every group g, or a number."""
+    group_of = groups[rows]
+    wanted = counts[group_of] if np.ndim(counts) else counts
+    return rows[place_within(group_of) < wanted]
 
 
 def _shuffled(problems: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -714,22 +615,17 @@ def _shuffled(problems: np.ndarray, groups: np.ndarray, rng: np.random.Generator
     """
     entropy = int(numpy_generator(rng).integers(2**63))
     seeds = [derive(entropy, "selector", str(problem)) for problem in problems]
-    by_group = np.argsort(groups, kind="stable")
-    sizes = np.bincount(groups, minlength=len(problems))
-    place_in_group = np.empty(len(groups), dtype=np.uint64)
-    place_in_group[by_group] = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.argsort(
-        _split_mix(np.array(seeds, dtype=np.uint64)[groups], place_in_group), kind="stable"
-    )
+    seeds_of_rows = np.array(seeds, dtype=np.uint64)[groups]
+    return np.argsort(_split_mix(seeds_of_rows, place_within(groups)), kind="stable")
 
 
 def _split_mix(seeds: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Output `number` (R,) of the SplitMix64 generators with `seeds` (R,), both uint64.
+    """Output `number` (R,) of the SplitMix64 generators with `seeds` (R,) uint64.
 
     Steele, Lea and Flood (2014).
     """
     # Arithmetic wraps around at 64 bits, as the generator is defined.
-    z = seeds + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = seeds + (number.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

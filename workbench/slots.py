@@ -30,14 +30,14 @@ given and records it, and both read the arguments from there.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import numpy as np
 
+from workbench.utils.bounds import Count, check_arguments, choice
 from workbench.utils.descriptions import clone
-from workbench.utils.validation import whole_number
 
 if TYPE_CHECKING:
     from workbench.policies import Sampling
@@ -66,6 +66,7 @@ NEEDS = {
 }
 
 BASELINES = ("selection", "group", "mixed")
+Baseline = Annotated[str, choice(*BASELINES)]
 
 
 # What a slot does, each slot its own method, and what a value says of that.
@@ -102,6 +103,14 @@ class PerProblem:
         n = min(n, self.n)
         # Where problems differ, some may have fewer than n, so the number is no longer certain.
         return PerProblem(n, "each" if self.of == "each" else "about")
+
+
+def state_field(make: Callable[[], Any] = lambda: None) -> Any:
+    """A field of a dataclass for what a value has learnt, made anew for each by `make`.
+
+    It is no argument of the constructor, so it is neither described in a manifest nor cloned.
+    """
+    return field(default_factory=make, init=False, repr=False, compare=False)
 
 
 class Slot:
@@ -147,6 +156,11 @@ class Slot:
             for name in SAID_OF_ACTIONS:
                 if name not in vars(cls):
                     setattr(cls, name, vars(Slot)[name])
+
+    def __post_init__(self) -> None:
+        # What a dataclass calls at the end of its constructor. One with further checks calls this
+        # first; a class with a constructor of its own checks what it likes.
+        check_arguments(self)
 
     @property
     def delegate(self) -> Slot | None:
@@ -207,10 +221,10 @@ def needs_of(value: Slot) -> set[str]:
 class More:
     """An allocator's request for n further problems in this round."""
 
-    n: int
+    n: Count
 
     def __post_init__(self) -> None:
-        whole_number("n", self.n, 1)
+        check_arguments(self)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,24 @@
-"""Success rates by problem id: what an allocator believes of a problem before it is asked.
+"""Beliefs about problems: what earlier rounds say of a problem's success rate.
 
-`SuccessRates` is the configuration, and it holds what has been learnt. Every kind reads
-`rollouts.correct`, never the reward. Its error against the round's new rollouts is measured
-(Knapsack RL, section 4.3 and appendix G.3).
+`SuccessRates` and `GaussianProcess` give an allocator one rate for each problem, and measure how
+far it was off (Knapsack RL, section 4.3 and appendix G.3). `Posteriors` holds two numbers for each
+problem, a Beta distribution; several methods keep it and differ in how it forgets. All of them read
+`rollouts.correct`, never the reward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from workbench.slots import Slot
+from workbench.rollouts import place_within
+from workbench.slots import Slot, state_field
+from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
 from workbench.utils.seeding import generator
-from workbench.utils.validation import instance_of, one_of, positive_number, whole_number
+from workbench.utils.validation import instance_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,14 +52,51 @@ def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.nda
     owner = np.array([place.get(key, -1) for key in keys], dtype=np.int64)[group]
     counted = owner >= 0
     if skip:
-        counted &= _place_within(group) >= skip
+        counted &= place_within(group) >= skip
     correct = np.bincount(owner[counted & rollouts.correct], minlength=len(ids))
     tries = np.bincount(owner[counted], minlength=len(ids))
     return correct, tries
 
 
+class _Estimates(Slot):
+    """Base of what estimates success rates: the rates asked for, against what came of them."""
+
+    asked: dict[str, Any]
+
+    def _ask(self, problems: Sequence[Problem], rates: np.ndarray) -> np.ndarray:
+        """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
+        self.asked = {
+            "ids": [problem.id for problem in problems],
+            "rates": rates,
+            "error": np.nan,
+            "known": float(np.mean(~np.isnan(rates))),
+        }
+        return rates
+
+    def _compare(self, rollouts: Rollouts, skip: int = 0) -> None:
+        """Measure the error against all rollouts but the first `skip` of each problem."""
+        if self.asked:
+            observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
+            self.asked["error"] = _mean_error(self.asked["rates"], observed)
+
+    def metrics(self) -> dict[str, float]:
+        """What is known of the round just observed.
+
+        Returns
+        -------
+        dict
+            success_rate_error: mean of |estimate - observed rate| over the problems that had an
+            estimate and rollouts after it (NaN where none had). It cannot fall below the sampling
+            noise of the observed rate. success_rate_known: share of problems with an estimate.
+        """
+        return {
+            "success_rate_error": self.asked.get("error", np.nan),
+            "success_rate_known": self.asked.get("known", np.nan),
+        }
+
+
 @dataclass
-class SuccessRates(Slot):
+class SuccessRates(_Estimates):
     """Estimates of success rates; NaN for a problem of which nothing is known.
 
     Attributes
@@ -84,29 +124,20 @@ class SuccessRates(Slot):
     appendix G.3.
     """
 
-    kind: str = "last"
-    window: int = 16
-    a: float = 1.0
-    b: float = 1.0
-    probe: int = 4
-    hidden: int = 64
-    learning_rate: float = 3e-3
-    steps: int = 20
-    memory: int = 1024
-    # State: what has been learnt, and what was asked for in the round at work.
-    learner: Any = field(default=None, init=False, repr=False, compare=False)
-    asked: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    kind: Annotated[str, choice(*KINDS)] = "last"
+    window: Count = 16
+    a: Positive = 1.0
+    b: Positive = 1.0
+    probe: Count = 4
+    hidden: Count = 64
+    learning_rate: Positive = 3e-3
+    steps: Count = 20
+    memory: Count = 1024
+    learner: Any = state_field()
+    asked: dict = state_field(dict)
 
     def __post_init__(self) -> None:
-        one_of("kind", self.kind, KINDS)
-        whole_number("window", self.window, 1)
-        whole_number("probe", self.probe, 1)
-        whole_number("hidden", self.hidden, 1)
-        whole_number("steps", self.steps, 1)
-        whole_number("memory", self.memory, 1)
-        positive_number("a", self.a)
-        positive_number("b", self.b)
-        positive_number("learning_rate", self.learning_rate)
+        super().__post_init__()
         if self.kind == "predictor":
             self.learner = Predictor(self)
         elif self.kind != "fresh":
@@ -127,48 +158,20 @@ class SuccessRates(Slot):
         self, problems: Sequence[Problem], context: Context
     ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
         """For an allocator to `yield from`: asks for probes if needed, and returns rates (P,)."""
-        ids = [problem.id for problem in problems]
         if self.kind == "fresh":
-            rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
-            correct, tries = tally(ids, rollouts)
-            rates = _ratio(correct, tries)
-        else:
-            rates = self.learner.estimate(problems, context)
-        # What `feedback` compares with the outcomes, and `metrics` reports.
-        self.asked = {
-            "ids": ids,
-            "rates": rates,
-            "error": np.nan,
-            "known": float(np.mean(~np.isnan(rates))),
-        }
-        return rates
+            rollouts = yield np.full(len(problems), self.probe, dtype=np.int64)
+            correct, tries = tally([problem.id for problem in problems], rollouts)
+            return self._ask(problems, _ratio(correct, tries))
+        return self._ask(problems, self.learner.estimate(problems, context))
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
         newest = rollouts.round == rollouts.round.max(initial=0)
         rollouts = rollouts.take(newest)
-        if self.asked:
-            # Without the probes, since an estimate must not be judged by the rollouts it was made
-            # of.
-            correct, tries = tally(self.asked["ids"], rollouts, self.spent)
-            self.asked["error"] = _mean_error(self.asked["rates"], _ratio(correct, tries))
+        # Without the probes, since an estimate must not be judged by the rollouts it was made of.
+        self._compare(rollouts, self.spent)
         if self.learner is not None:
             self.learner.observe(rollouts, context)
-
-    def metrics(self) -> dict[str, float]:
-        """What is known of the round just observed.
-
-        Returns
-        -------
-        dict
-            success_rate_error: mean of |estimate - observed rate| over the problems that had an
-            estimate and rollouts after it (NaN where none had). It cannot fall below the sampling
-            noise of the observed rate. success_rate_known: share of problems with an estimate.
-        """
-        return {
-            "success_rate_error": self.asked.get("error", np.nan),
-            "success_rate_known": self.asked.get("known", np.nan),
-        }
 
     def state_dict(self) -> dict[str, Any]:
         """The memory as JSON values and NumPy arrays."""
@@ -219,7 +222,7 @@ class History:
         """Add the outcomes, in row order."""
         keys, group = rollouts.problems()
         row = self._rows_of(keys.tolist())
-        place = _place_within(group)
+        place = place_within(group)
         size = np.bincount(group, minlength=len(keys))
 
         # A group longer than the window would overwrite its own start, so only its end is written.
@@ -384,7 +387,7 @@ class Predictor:
 
 
 @dataclass
-class GaussianProcess(Slot):
+class GaussianProcess(_Estimates):
     """Success rates from a Gaussian process over given embeddings of the prompts.
 
     The logit of a problem's success rate is the process. After every round it is conditioned on the
@@ -408,15 +411,16 @@ class GaussianProcess(Slot):
     """
 
     embeddings: Mapping[str, Any]
-    width: float | None = None
+    width: Positive | None = None
     mean: float = 0.0
-    jitter: float = 1e-4
-    logits: np.ndarray = field(default=None, init=False, repr=False, compare=False)  # type: ignore
-    asked: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    jitter: Positive = 1e-4
+    logits: np.ndarray = state_field()
+    asked: dict = state_field(dict)
 
     spent: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         instance_of("embeddings", self.embeddings, Mapping, "{'problem id': [0.1, -0.3]}")
         lengths = {np.shape(vector) for vector in self.embeddings.values()}
         if len(lengths) != 1 or len(next(iter(lengths))) != 1:
@@ -428,9 +432,6 @@ class GaussianProcess(Slot):
         if not np.isfinite(self._vectors).all():
             raise ValueError("embeddings: finite numbers are needed")
         self._place = {key: i for i, key in enumerate(self.embeddings)}
-        if self.width is not None:
-            positive_number("width", self.width)
-        positive_number("jitter", self.jitter)
         self.logits = np.full(len(self._vectors), float(self.mean))
         self._width = self._median_distance() if self.width is None else self.width
 
@@ -456,23 +457,16 @@ class GaussianProcess(Slot):
     ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
         """For an allocator to `yield from`: asks for nothing, and returns rates (P,) float64."""
         ids = [problem.id for problem in problems]
-        rates = 1 / (1 + np.exp(-self.logits[self._rows(ids)]))
-        self.asked = {"ids": ids, "rates": rates, "error": np.nan}
-        return rates
+        return self._ask(problems, 1 / (1 + np.exp(-self.logits[self._rows(ids)])))
         yield  # what makes this a generator, as the estimates that ask for probes are
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Condition the process on the round's observed rates."""
-        fresh = rollouts.take(rollouts.round == context.round)
-        ids, problem_of_row = fresh.problems()
-        tries = np.bincount(problem_of_row, minlength=len(ids))
-        rates = np.bincount(problem_of_row, fresh.correct, len(ids)) / tries
-        if self.asked:
-            correct, tried = tally(self.asked["ids"], fresh)
-            self.asked["error"] = _mean_error(self.asked["rates"], _ratio(correct, tried))
-        rows = self._rows(ids.tolist())
+        self._compare(rollouts.take(rollouts.round == context.round))
+        ids, correct, tries = outcomes_of_round(rollouts, context.round)
+        rows = self._rows(ids)
         # Rates of 0 and 1 have no logit; the released code cuts them off at 1e-6.
-        cut = np.clip(rates, 1e-6, 1 - 1e-6)
+        cut = np.clip(correct / tries, 1e-6, 1 - 1e-6)
         surprise = np.log(cut / (1 - cut)) - self.logits[rows]
         observed = self._kernel(rows, rows) + self.jitter * np.eye(len(rows))
         # The posterior mean of all problems becomes the prior mean of the next round. The kernel
@@ -485,10 +479,6 @@ class GaussianProcess(Slot):
 
         squares = cdist(self._vectors[a], self._vectors[b], "sqeuclidean")
         return np.exp(-squares / (2 * self._width**2))
-
-    def metrics(self) -> dict[str, float]:
-        """Mean |estimate - observed rate| of the round just observed."""
-        return {"success_rate_error": self.asked.get("error", np.nan), "success_rate_known": 1.0}
 
     def state_dict(self) -> dict[str, Any]:
         """The logits of all problems."""
@@ -503,6 +493,126 @@ class GaussianProcess(Slot):
                 f"{len(self.logits)}"
             )
         self.logits = logits
+
+
+@dataclass
+class Posteriors(Slot):
+    """Two numbers for each problem: how often it was solved and failed, with a prior.
+
+    Each visit of a problem with c of n rollouts correct adds c to its first number and n - c to its
+    second one, after both have been pulled towards the prior (MoPPS, MaPP) or towards zero
+    (discounted Beta baseline, Reinforce-Ada) by a factor.
+
+    Attributes
+    ----------
+    a, b : float
+        The prior: the numbers of a problem never seen.
+    decay : float
+        Factor on what was believed before, at each visit; 1 forgets nothing.
+    towards : {"prior", "zero"}
+        What a belief decays to.
+    restart : int, optional
+        Rounds after which all beliefs start afresh; None for never.
+    """
+
+    a: PositiveOrZero = 1.0
+    b: PositiveOrZero = 1.0
+    decay: Share = 1.0
+    towards: Annotated[str, choice("prior", "zero")] = "prior"
+    restart: Count | None = None
+    rows: dict[str, int] = state_field(dict)
+    # Row 0 stands for all problems never seen; the array grows by doubling.
+    counts: np.ndarray = state_field()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.rows = {}
+        self.counts = np.array([[self.a, self.b]], dtype=np.float64)
+
+    def of(self, ids: Sequence[str]) -> np.ndarray:
+        """The two numbers of each problem, (P, 2) float64."""
+        return self.counts[[self.rows.get(key, 0) for key in ids]]
+
+    def means(self, ids: Sequence[str]) -> np.ndarray:
+        """The posterior mean of each problem's success rate, (P,)."""
+        belief = self.of(ids)
+        return belief[:, 0] / belief.sum(axis=1)
+
+    def after(self, ids: Sequence[str], correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
+        """The two numbers of each problem as they will be after these outcomes, (P, 2)."""
+        possible = (correct >= 0) & (correct <= tries)
+        if not np.all(possible):
+            row = int(np.argmin(possible))
+            raise ValueError(
+                f"correct: {correct[row]} of {tries[row]} rollouts of problem {ids[row]!r}; a "
+                "number from 0 to all of them is needed"
+            )
+        before = self.of(ids)
+        target = self.counts[0] if self.towards == "prior" else np.zeros(2)
+        faded = self.decay * before + (1 - self.decay) * target
+        outcomes = np.stack([correct, tries - correct], axis=1)
+        # A problem that was not tried was not visited, so its belief does not fade.
+        return np.where(tries[:, None] > 0, faded + outcomes, before)
+
+    def observe(self, ids: Sequence[str], correct: np.ndarray, tries: np.ndarray) -> None:
+        """Take in the outcomes (P,) of one visit of each problem."""
+        # Before new ids get their rows: until then they read the prior in row 0.
+        updated = self.after(ids, correct, tries)
+        rows = [self.rows.setdefault(key, len(self.rows) + 1) for key in ids]
+        if len(self.rows) >= len(self.counts):
+            larger = np.zeros((2 * len(self.rows) + 1, 2))
+            larger[: len(self.counts)] = self.counts
+            self.counts = larger
+        self.counts[rows] = updated
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Take in the new rollouts of a round."""
+        self.observe(*outcomes_of_round(rollouts, context.round))
+        if self.restart is not None and context.round % self.restart == 0:
+            self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The ids and their numbers."""
+        return {"ids": list(self.rows), "counts": self.counts[1 : len(self.rows) + 1].copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        rows = {key: i + 1 for i, key in enumerate(state["ids"])}
+        saved = np.array(state["counts"], dtype=np.float64)
+        if saved.size != 2 * len(rows):
+            raise ValueError(f"counts: {saved.size} numbers for {len(rows)} problems; two each")
+        if not (np.isfinite(saved) & (saved >= 0)).all():
+            raise ValueError("counts: finite numbers of at least 0 are needed")
+        saved = saved.reshape(len(rows), 2)
+        self.rows = rows
+        self.counts = np.concatenate([[[self.a, self.b]], saved])
+
+
+def outcomes(rollouts: Rollouts) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Problem ids, and the correct and all rollouts of each, (P,) int64 both."""
+    ids, problem_of_row = rollouts.problems()
+    correct = np.bincount(problem_of_row[rollouts.correct], minlength=len(ids))
+    tries = np.bincount(problem_of_row, minlength=len(ids))
+    return ids.tolist(), correct, tries
+
+
+def outcomes_of_round(rollouts: Rollouts, number: int) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """`outcomes` of the new rollouts of a round, without old responses that joined it."""
+    return outcomes(rollouts.take(rollouts.round == number))
+
+
+class RemembersPosteriors(Slot):
+    """Base class of a slot value whose memory is its posteriors, an attribute of that name."""
+
+    posteriors: Posteriors
+
+    @property
+    def delegate(self) -> Slot:
+        """The posteriors: they learn from the round and are stored."""
+        return self.posteriors
 
 
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
@@ -520,16 +630,6 @@ def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
         )
     states = states - states.mean(axis=1, keepdims=True)
     return np.ascontiguousarray(states / (states.std(axis=1, keepdims=True) + 1e-6))
-
-
-def _place_within(group: np.ndarray) -> np.ndarray:
-    """Place of each row (R,) within its group, in row order."""
-    order = np.argsort(group, kind="stable")
-    size = np.bincount(group)
-    place = np.empty_like(order)
-    # In sorted order the groups stand end to end; what is taken off is where each one starts.
-    place[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
-    return place
 
 
 def _check_history(columns: Mapping[str, np.ndarray]) -> None:

@@ -38,6 +38,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | np.integer) and abs(int(value)) <= sys.float_info.max
 
 
+def is_pair(value: Any) -> bool:
+    """Whether a value is a tuple or a list of two numbers."""
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
+
+
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Raise ValueError unless `value` is a whole number from `low` to `high`.
 

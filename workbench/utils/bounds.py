@@ -1,0 +1,105 @@
+"""Bounds of arguments, declared with the argument's type and checked by one function.
+
+    @dataclass(frozen=True)
+    class Longest(Slot):
+        m: Count
+        share: Share = 0.5
+        rule: Annotated[str, choice("mean", "median")] = "mean"
+
+A bound is a function of a name and a value that raises ValueError for a value that is not allowed,
+such as those of `workbench.utils.validation`. Every dataclass that derives from `slots.Slot` is
+checked when it is made; any other dataclass calls `check_arguments(self)`. An argument with a plain
+type is taken as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+from workbench.utils.validation import (
+    boolean,
+    is_pair,
+    one_of,
+    positive_number,
+    share,
+    shown,
+    whole_number,
+)
+
+Bound = Callable[[str, Any], None]
+
+
+def at_least(low: int) -> Bound:
+    """The bound of whole numbers from `low` on."""
+    return partial(whole_number, low=low)
+
+
+def choice(*allowed: Any) -> Bound:
+    """The bound that a value is one of `allowed`."""
+    return partial(one_of, allowed=allowed)
+
+
+def interval_of_rates(name: str, value: Any) -> None:
+    """The bound of two rates in [0, 1], the lower one first."""
+    if not is_pair(value) or not 0 <= value[0] < value[1] <= 1:
+        raise ValueError(f"{name}={shown(value)}: two rates in [0, 1], the lower first, are needed")
+
+
+Count = Annotated[int, at_least(1)]
+CountOrZero = Annotated[int, at_least(0)]
+Share = Annotated[float, share]
+ShareAboveZero = Annotated[float, partial(share, zero=False)]
+Positive = Annotated[float, positive_number]
+PositiveOrZero = Annotated[float, partial(positive_number, zero=True)]
+Interval = Annotated[tuple[float, float], interval_of_rates]
+Flag = Annotated[bool, boolean]
+
+
+def check_arguments(value: Any) -> None:
+    """Raise ValueError for an argument of a dataclass that the bound of its field does not allow.
+
+    None passes where the field's type has it: `capacity: Count | None`.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass
+    ... class Kept:
+    ...     m: Count
+    >>> check_arguments(Kept(0))
+    Traceback (most recent call last):
+    ValueError: m=0: a whole number of at least 1 is needed
+    """
+    for name, bound, may_be_none in _declared(type(value)):
+        argument = getattr(value, name)
+        if argument is not None or not may_be_none:
+            bound(name, argument)
+
+
+@functools.cache
+def _declared(kind: type) -> list[tuple[str, Bound, bool]]:
+    """The name and the bound of every argument that has one, and whether it may be None."""
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except NameError:
+        # A type that is known to type checkers alone, which a class of somebody else may have.
+        return []
+    declared = []
+    for field in dataclasses.fields(kind):
+        members = _members(hints[field.name])
+        bounds = [bound for member in members for bound in getattr(member, "__metadata__", ())]
+        declared += [
+            (field.name, bound, types.NoneType in members) for bound in bounds if field.init
+        ]
+    return declared
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The types of a union such as `Count | None`; any other type alone."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
