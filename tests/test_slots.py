@@ -1,7 +1,10 @@
 """What every slot value keeps: it derives from Slot, is cloned, described and made again."""
 
+import dataclasses
 import importlib
 import inspect
+import typing
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -19,12 +22,13 @@ from workbench.allocators import (
 )
 from workbench.config import rebuild
 from workbench.curricula import ShuffledEpochs
-from workbench.posteriors import RemembersPosteriors
 from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
 from workbench.selectors import All, MaxVariance
 from workbench.slots import NEEDS, More, PerProblem, Selection, Slot
+from workbench.success_rates import Posteriors, RemembersPosteriors
+from workbench.utils.bounds import Count, Share
 from workbench.utils.descriptions import compose, describe
 
 # Every slot value of the package, with arguments other than its defaults.
@@ -87,7 +91,7 @@ VALUES = {
     ],
 }
 # Estimates of success rates learn like slot values, and stand inside allocators.
-ESTIMATES = (SuccessRates, GaussianProcess)
+ESTIMATES = (SuccessRates, GaussianProcess, Posteriors)
 EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
 MODULES = ("curricula", "allocators", "replay", "selectors", "scheduler", "advantages")
 
@@ -429,3 +433,34 @@ def test_needs_are_those_of_all_slots_and_of_what_they_delegate_to():
     inner = Knapsack(rates=SuccessRates("epoch"))
     method = methods.grpo().but(allocator=DynamicSampling(within=inner))
     assert method.needs == {"epochs", "more_problems", "resampling"}
+
+
+# Declared bounds
+
+
+def test_an_own_class_declares_bounds_or_does_without():
+    @dataclass
+    class Longest(Slot):
+        m: Count
+        share: Share | None = None
+        rule: str = "mean"
+
+    assert Longest(np.int64(3), None, rule=5).m == 3
+    with pytest.raises(ValueError, match=r"^m="):
+        Longest(0)
+    with pytest.raises(ValueError, match=r"^m="):
+        Longest(None)
+    with pytest.raises(ValueError, match=r"^share="):
+        Longest(1, 1.5)
+
+    class Plain(Slot):
+        def __init__(self, m: Count):
+            self.m = m
+
+    assert Plain(0).m == 0
+
+
+@pytest.mark.parametrize("slot, value", EVERY)
+def test_the_types_of_every_constructor_can_be_read(slot, value):
+    if dataclasses.is_dataclass(value):
+        typing.get_type_hints(type(value), include_extras=True)

@@ -725,7 +725,7 @@ def cures(n: int = 8, temperature: float = 0.1, form: str = "paper") -> Method:
     """
     return Method(
         "cures",
-        curriculum=curricula.Cures(temperature, form),
+        curriculum=curricula.Cures(temperature=temperature, form=form),
         allocator=allocators.ByDeviation(n),
     )
 
@@ -889,7 +889,7 @@ def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
         "mapp",
         # Curriculum and advantage have a posterior each, which see the same outcomes and decay
         # alike.
-        curriculum=curricula.Mapp(n, factor, decay),
+        curriculum=curricula.Mapp(rollouts=n, factor=factor, decay=decay),
         allocator=Uniform(n),
         advantage=Marginalized(decay),
     )

@@ -602,7 +602,7 @@ def _first_of_each_group(
 ) -> np.ndarray:
     """Of rows (N,) in order of preference, the first counts[g] of every group g, or a number."""
     group_of = groups[rows]
-    wanted = counts[group_of] if np.ndim(counts) else counts
+    wanted = counts[group_of] if isinstance(counts, np.ndarray) else counts
     return rows[place_within(group_of) < wanted]
 
 

@@ -75,7 +75,7 @@ def check_arguments(value: Any) -> None:
     Traceback (most recent call last):
     ValueError: m=0: a whole number of at least 1 is needed
     """
-    for name, bound, may_be_none in _declared(type(value)):
+    for name, bound, may_be_none in _declared(value.__class__):
         argument = getattr(value, name)
         if argument is not None or not may_be_none:
             bound(name, argument)
