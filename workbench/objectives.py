@@ -20,24 +20,50 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from workbench.utils.validation import (
-    is_number,
-    one_of,
-    positive_number,
-    share,
-    whole_number,
-)
+from workbench.utils.bounds import Count, PositiveOrZero, Share, check_arguments, choice
+from workbench.utils.validation import is_number, is_pair
 
 IMPORTANCE_SAMPLING = ("token", "sequence")
 LOSS_AGGREGATION = ("rollout", "token", "group", "constant")
 SURROGATES = ("clip", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov")
 BY_COVARIANCE = ("clip_cov", "kl_cov")  # the surrogates that treat some tokens apart
 SAMPLER_CORRECTION = ("truncate", "mask")
+
+
+# Bounds of the arguments below
+
+
+def _clip_range(name: str, value: Any) -> None:
+    pair = isinstance(value, tuple | list) and len(value) == 2
+    # Infinity is no number by `is_number`, but it is allowed as the absence of a bound.
+    pair = pair and all(is_number(bound) or bound == float("inf") for bound in value)
+    if not pair or not (0 <= value[0] <= 1 and value[1] >= 0):
+        raise ValueError(f"{name}={value}: (low, high) with low in [0, 1] and high >= 0 is needed")
+
+
+def _above_one(name: str, value: Any) -> None:
+    if not is_number(value) or value <= 1:
+        raise ValueError(f"{name}={value!r}: a number above 1 is needed")
+
+
+def _one_or_more(name: str, value: Any) -> None:
+    if not is_number(value) or value < 1:
+        raise ValueError(f"{name}={value!r}: a number of at least 1 is needed")
+
+
+def _two_positive(name: str, value: Any) -> None:
+    if not is_pair(value) or min(value) <= 0:
+        raise ValueError(f"{name}={value!r}: two numbers above 0 are needed")
+
+
+def _ascending(name: str, value: Any) -> None:
+    if not is_pair(value) or not value[0] < value[1]:
+        raise ValueError(f"{name}={value!r}: two numbers are needed, the lower one first")
 
 
 @dataclass(frozen=True)
@@ -90,32 +116,33 @@ class Objective:
     share of 2e-3 and a weight of 1 with "kl_cov".
     """
 
-    clip: tuple[float, float] = (0.2, 0.28)
-    importance_sampling: str = "token"
-    loss_aggregation: str = "token"
-    length: int | None = None
-    kl: float = 0.0
-    entropy: float = 0.0
-    surrogate: str = "clip"
-    dual_clip: float | None = None
-    temperatures: tuple[float, float] = (1.0, 1.05)
-    covariance_share: float = 2e-4
-    covariance_range: tuple[float, float] = (1.0, 5.0)
-    covariance_kl: float = 0.1
-    sampler_correction: str | None = None
-    sampler_cap: float = 2.0
+    clip: Annotated[tuple[float, float], _clip_range] = (0.2, 0.28)
+    importance_sampling: Annotated[str, choice(*IMPORTANCE_SAMPLING)] = "token"
+    loss_aggregation: Annotated[str, choice(*LOSS_AGGREGATION)] = "token"
+    length: Count | None = None
+    kl: PositiveOrZero = 0.0
+    entropy: PositiveOrZero = 0.0
+    surrogate: Annotated[str, choice(*SURROGATES)] = "clip"
+    dual_clip: Annotated[float, _above_one] | None = None
+    temperatures: Annotated[tuple[float, float], _two_positive] = (1.0, 1.05)
+    covariance_share: Share = 2e-4
+    covariance_range: Annotated[tuple[float, float], _ascending] = (1.0, 5.0)
+    covariance_kl: PositiveOrZero = 0.1
+    sampler_correction: Annotated[str, choice(*SAMPLER_CORRECTION)] | None = None
+    sampler_cap: Annotated[float, _one_or_more] = 2.0
 
     def __post_init__(self) -> None:
-        _check(self.clip, self.importance_sampling, self.loss_aggregation)
-        _check_surrogate(self)
-        if self.length is not None:
-            whole_number("length", self.length, 1)
-        positive_number("kl", self.kl, zero=True)
-        positive_number("entropy", self.entropy, zero=True)
-        if self.sampler_correction is not None:
-            one_of("sampler_correction", self.sampler_correction, SAMPLER_CORRECTION)
-        if not is_number(self.sampler_cap) or self.sampler_cap < 1:
-            raise ValueError(f"sampler_cap={self.sampler_cap!r}: a number of at least 1 is needed")
+        check_arguments(self)
+        if self.surrogate == "gmpo" and self.importance_sampling != "token":
+            raise ValueError(
+                f"importance_sampling={self.importance_sampling!r}: surrogate='gmpo' has its own "
+                "ratio of a whole response; leave it at 'token'"
+            )
+        if self.dual_clip is not None and self.surrogate not in ("clip", "clip_cov"):
+            raise ValueError(
+                f"dual_clip={self.dual_clip!r}: surrogate={self.surrogate!r} has no such bound; it "
+                "goes with 'clip' and 'clip_cov'"
+            )
 
 
 def check_clipped(objective: Objective, trainer: str) -> None:
@@ -499,44 +526,3 @@ def kl_estimate(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> tor
     """
     difference = reference_logprobs - logprobs
     return difference.exp() - difference - 1
-
-
-def _check(clip: Any, importance_sampling: Any, loss_aggregation: Any) -> None:
-    one_of("importance_sampling", importance_sampling, IMPORTANCE_SAMPLING)
-    one_of("loss_aggregation", loss_aggregation, LOSS_AGGREGATION)
-    pair = isinstance(clip, tuple | list) and len(clip) == 2
-    # Infinity is no number by `is_number`, but it is allowed as the absence of a bound.
-    pair = pair and all(is_number(bound) or bound == float("inf") for bound in clip)
-    if not pair or not (0 <= clip[0] <= 1 and clip[1] >= 0):
-        raise ValueError(f"clip={clip}: (low, high) with low in [0, 1] and high >= 0 is needed")
-
-
-def _check_surrogate(objective: Objective) -> None:
-    one_of("surrogate", objective.surrogate, SURROGATES)
-    if objective.surrogate == "gmpo" and objective.importance_sampling != "token":
-        raise ValueError(
-            f"importance_sampling={objective.importance_sampling!r}: surrogate='gmpo' has its own "
-            "ratio of a whole response; leave it at 'token'"
-        )
-    if objective.dual_clip is not None:
-        if objective.surrogate not in ("clip", "clip_cov"):
-            raise ValueError(
-                f"dual_clip={objective.dual_clip!r}: surrogate={objective.surrogate!r} has no such "
-                "bound; it goes with 'clip' and 'clip_cov'"
-            )
-        if not is_number(objective.dual_clip) or objective.dual_clip <= 1:
-            raise ValueError(f"dual_clip={objective.dual_clip!r}: a number above 1 is needed")
-    temperatures = _pair("temperatures", objective.temperatures)
-    if min(temperatures) <= 0:
-        raise ValueError(f"temperatures={temperatures}: numbers above 0 are needed")
-    low, high = _pair("covariance_range", objective.covariance_range)
-    if not low < high:
-        raise ValueError(f"covariance_range=({low}, {high}): the lower bound must come first")
-    share("covariance_share", objective.covariance_share)
-    positive_number("covariance_kl", objective.covariance_kl, zero=True)
-
-
-def _pair(name: str, pair: Any) -> tuple[float, float]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(is_number, pair)):
-        raise ValueError(f"{name}={pair!r}: two numbers are needed")
-    return pair[0], pair[1]

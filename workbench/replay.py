@@ -8,15 +8,17 @@ choose from; see `workbench.slots.Replay`. What it has stored is in its attribut
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Ragged, Rollouts
-from workbench.slots import Slot
-from workbench.utils.validation import one_of, share, whole_number
+from workbench.rollouts import Ragged, Rollouts, place_within
+from workbench.slots import Slot, state_field
+from workbench.success_rates import outcomes
+from workbench.utils.bounds import Count, CountOrZero, Share, choice
+from workbench.utils.validation import whole_number
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context
@@ -32,11 +34,38 @@ __all__ = [
     "save_answers",
 ]
 
-MODES = ("stop-gradient", "recompute", "direct")
+
+class _Stored(Slot):
+    """Base of replay slot values: the table that they keep is what they have learnt."""
+
+    stored: Rollouts | None = None
+
+    def metrics(self) -> dict[str, float]:
+        """Rollouts stored."""
+        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stored rollouts."""
+        return {} if self.stored is None else _to_state(self.stored)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the stored rollouts."""
+        self.stored = _from_state(state) if state else None
+
+    def _keep(self, fresh: Rollouts, capacity: int | None) -> None:
+        """Add rows to the table, of which each problem keeps the newest."""
+        if not len(fresh):
+            return
+        # Columns such as advantage and uses belong to the round that is over.
+        fresh = _without_marks(fresh)
+        table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
+        if capacity is not None:
+            table = table.take(_newest_of_each_problem(table, capacity))
+        self.stored = table
 
 
 @dataclass
-class CorrectResponses(Slot):
+class CorrectResponses(_Stored):
     """An earlier correct response stands in for a wrong one of an unsolved problem.
 
     Attributes
@@ -60,14 +89,8 @@ class CorrectResponses(Slot):
     AR3PO (arXiv 2509.25808), section 3.2 and table 2.
     """
 
-    mode: str = "stop-gradient"
-    capacity: int | None = None
-    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        one_of("mode", self.mode, MODES)
-        if self.capacity is not None:
-            whole_number("capacity", self.capacity, 1)
+    mode: Annotated[str, choice("stop-gradient", "recompute", "direct")] = "stop-gradient"
+    capacity: Count | None = None
 
     @property
     def needs(self) -> set[str]:  # type: ignore[override]
@@ -90,23 +113,15 @@ class CorrectResponses(Slot):
         dropped = np.array([position for position, _ in pairs], dtype=np.int64)
         reused = np.array([row for _, row in pairs], dtype=np.int64)
         old = self._prepared(self.stored.take(reused), rollouts, context)
-        added = np.arange(len(rollouts), len(rollouts) + len(old))
-        table = Rollouts.concat([rollouts, old])
         # The wrong row is no candidate any more but stays in the table, where all rollouts of the
         # round are recorded.
-        return table, np.concatenate([np.delete(candidates, dropped), added])
+        return _joined(rollouts, np.delete(candidates, dropped), old)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Keep the round's new correct responses."""
-        fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
-        if not len(fresh):
-            return
-        # Columns such as advantage and uses belong to the round that is over.
-        fresh = _without_marks(fresh)
-        table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
-        if self.capacity is not None:
-            table = table.take(_newest_of_each_problem(table, self.capacity))
-        self.stored = table
+        self._keep(
+            rollouts.take(rollouts.correct & (rollouts.round == context.round)), self.capacity
+        )
 
     def metrics(self) -> dict[str, float]:
         """Size of what is stored: responses and bytes."""
@@ -114,14 +129,6 @@ class CorrectResponses(Slot):
             "replay_stored": 0 if self.stored is None else len(self.stored),
             "replay_bytes": 0 if self.stored is None else self.stored.nbytes,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """The stored responses."""
-        return {} if self.stored is None else _to_state(self.stored)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the stored responses."""
-        self.stored = _from_state(state) if state else None
 
     def _replacements(self, pool: Rollouts, context: Context) -> list[tuple[int, int]]:
         """What is exchanged: pairs of a candidate's position to drop and a stored row to add."""
@@ -144,14 +151,13 @@ class CorrectResponses(Slot):
 
     def _prepared(self, old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
         """Old rows as the mode wants them."""
-        old = _as_rows_of_this_round(old, rollouts, gradient=self.mode != "stop-gradient")
         if self.mode == "recompute":
-            old = old.assign(old_logprobs=_current_logprobs(old, context))
-        return old
+            return _recomputed(old, rollouts, context)
+        return _as_rows_of_this_round(old, rollouts, gradient=self.mode == "direct")
 
 
 @dataclass
-class Buffer(Slot):
+class Buffer(_Stored):
     """All rollouts of the last `rounds` rounds, this one included, are candidates.
 
     First in, first out by round. What passed the allocator is stored; with dynamic sampling these
@@ -172,17 +178,13 @@ class Buffer(Slot):
     CBS (arXiv 2602.08499), definition 3.2.
     """
 
-    rounds: int = 2
-    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
+    rounds: Count = 2
     # The rows that went past the allocator, from `join` until `feedback` stores them.
-    passed: np.ndarray | None = field(default=None, init=False, repr=False, compare=False)
-    seconds: float = field(default=0.0, init=False, repr=False, compare=False)
+    passed: np.ndarray | None = state_field()
+    seconds: float = state_field(float)
 
     needs = frozenset({"old_responses", "old_logprobs", "update_statistics"})
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        whole_number("rounds", self.rounds, 1)
 
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
@@ -197,8 +199,7 @@ class Buffer(Slot):
             # This round is one of the `rounds`, so with 2 only those of the round before join.
             old = self.stored.take(self.stored.round > context.round - self.rounds)
             old = old.assign(gradient=np.ones(len(old), bool), group=_problem_and_round(old))
-            candidates = np.concatenate([candidates, len(table) + np.arange(len(old))])
-            table = Rollouts.concat([table, old])
+            table, candidates = _joined(table, candidates, old)
         self.seconds = perf_counter() - started
         return table, candidates
 
@@ -222,14 +223,6 @@ class Buffer(Slot):
             "seconds_buffer": self.seconds,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """The stored rollouts."""
-        return {} if self.stored is None else _to_state(self.stored)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the stored rollouts."""
-        self.stored = _from_state(state) if state else None
-
     @staticmethod
     def _as_stored(rollouts: Rollouts) -> Rollouts:
         latest = rollouts["update_entropy"]
@@ -240,7 +233,7 @@ class Buffer(Slot):
 
 
 @dataclass
-class Fifo(Slot):
+class Fifo(_Stored):
     """The newest `size` rollouts of earlier rounds are candidates beside those of this round.
 
     Together with `selectors.UniformDraws` this is plain experience replay. A rollout's advantage is
@@ -260,16 +253,11 @@ class Fifo(Slot):
     Arnal et al., replay study (arXiv 2604.08706): shares 0, .2 and .5.
     """
 
-    size: int = 1024
-    positive: float = 0.0
-    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
-    passed: np.ndarray | None = field(default=None, init=False, repr=False, compare=False)
+    size: Count = 1024
+    positive: Share = 0.0
+    passed: np.ndarray | None = state_field()
 
     needs = frozenset({"old_responses", "old_logprobs"})
-
-    def __post_init__(self) -> None:
-        whole_number("size", self.size, 1)
-        share("positive", self.positive)
 
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
@@ -279,8 +267,7 @@ class Fifo(Slot):
         table = rollouts.assign(group=_problem_and_round(rollouts))
         if self.stored is not None:
             old = self.stored.assign(group=_problem_and_round(self.stored))
-            candidates = np.concatenate([candidates, len(table) + np.arange(len(old))])
-            table = Rollouts.concat([table, old])
+            table, candidates = _joined(table, candidates, old)
         return table, candidates
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
@@ -309,21 +296,9 @@ class Fifo(Slot):
         right = rows[:start][correct[rows[:start]]]
         return np.concatenate([right[max(0, len(right) - places_for_right) :], rows[start:]])
 
-    def metrics(self) -> dict[str, float]:
-        """Rollouts stored."""
-        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The stored rollouts."""
-        return {} if self.stored is None else _to_state(self.stored)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the stored rollouts."""
-        self.stored = _from_state(state) if state else None
-
 
 @dataclass
-class Experience(Slot):
+class Experience(_Stored):
     """Right answers join every group of their problem, one group for mean and deviation.
 
     Attributes
@@ -342,15 +317,14 @@ class Experience(Slot):
     log-probabilities are computed anew under the current policy, so that the ratio starts at 1.
     """
 
-    each: int = 2
+    each: Count = 2
     path: str | None = None
     capacity: int = 16
-    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
 
     needs = frozenset({"old_responses", "current_logprobs"})
 
     def __post_init__(self) -> None:
-        whole_number("each", self.each, 1)
+        super().__post_init__()
         whole_number("capacity", self.capacity, self.each)
         if self.path is not None:
             # Read by the constructor, so that a missing file is found before a model is loaded.
@@ -373,40 +347,29 @@ class Experience(Slot):
                 rows += rng.permutation(stored)[: self.each].tolist()
         if not rows:
             return rollouts, candidates
-        old = _as_rows_of_this_round(self.stored.take(np.array(rows)), rollouts, gradient=True)
-        old = old.assign(old_logprobs=_current_logprobs(old, context))
-        table = Rollouts.concat([rollouts, old])
-        return table, np.concatenate([candidates, np.arange(len(rollouts), len(table))])
+        old = _recomputed(self.stored.take(np.array(rows)), rollouts, context)
+        return _joined(rollouts, candidates, old)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Keep the round's new right answers, unless they come from a file."""
         if self.path is not None:
             return
-        fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
-        if not len(fresh):
-            return
-        fresh = _without_marks(fresh)
-        table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
-        self.stored = table.take(_newest_of_each_problem(table, self.capacity))
-
-    def metrics(self) -> dict[str, float]:
-        """Answers stored."""
-        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+        self._keep(
+            rollouts.take(rollouts.correct & (rollouts.round == context.round)), self.capacity
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The stored answers, unless they come from a file."""
-        if self.path is not None or self.stored is None:
-            return {}
-        return _to_state(self.stored)
+        return {} if self.path is not None else super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the stored answers."""
         if self.path is None:
-            self.stored = _from_state(state) if state else None
+            super().load_state_dict(state)
 
 
 @dataclass
-class Buckets(Slot):
+class Buckets(_Stored):
     """One right answer joins the group of a problem that was partly solved at its last visit.
 
     Problems are in buckets by the number c of correct rollouts at their last visit. Problems that
@@ -434,19 +397,13 @@ class Buckets(Slot):
     ExGRPO (arXiv 2510.02245): share .5, start .35.
     """
 
-    share: float = 0.5
-    start: float = 0.35
-    capacity: int = 8
-    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
-    right: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    started: bool = field(default=False, init=False, repr=False, compare=False)
+    share: Share = 0.5
+    start: Share = 0.35
+    capacity: Count = 8
+    right: dict[str, int] = state_field(dict)
+    started: bool = state_field(bool)
 
     needs = frozenset({"old_responses", "current_logprobs", "entropy"})
-
-    def __post_init__(self) -> None:
-        share("share", self.share)
-        share("start", self.start)
-        whole_number("capacity", self.capacity, 1)
 
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
@@ -472,10 +429,8 @@ class Buckets(Slot):
             rows.append(stored[np.argmin(self.stored.entropy[stored])])
         if not rows:
             return rollouts, candidates
-        old = _as_rows_of_this_round(self.stored.take(np.array(rows)), rollouts, gradient=True)
-        old = old.assign(old_logprobs=_current_logprobs(old, context))
-        table = Rollouts.concat([rollouts, old])
-        return table, np.concatenate([candidates, np.arange(len(rollouts), len(table))])
+        old = _recomputed(self.stored.take(np.array(rows)), rollouts, context)
+        return _joined(rollouts, candidates, old)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The buckets of the round's problems change, and their new right answers are kept."""
@@ -486,26 +441,15 @@ class Buckets(Slot):
         self.started = self.started or bool(fresh.correct.mean() > self.start)
         if not self.started:
             return
-        ids, problem_of_row = fresh.problems()
-        right = np.bincount(problem_of_row, fresh.correct, len(ids)).astype(int)
-        sizes = np.bincount(problem_of_row, minlength=len(ids))
-        for problem, c, n in zip(ids.tolist(), right.tolist(), sizes.tolist()):
+        ids, right, sizes = outcomes(fresh)
+        for problem, c, n in zip(ids, right.tolist(), sizes.tolist()):
             self.right[problem] = 0 if c == n else c  # all right: the problem retires
-        fresh = _without_marks(fresh.take(fresh.correct))
-        if not len(fresh):
-            return
-        table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
-        self.stored = table.take(_newest_of_each_problem(table, self.capacity))
-
-    def metrics(self) -> dict[str, float]:
-        """Answers stored."""
-        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+        self._keep(fresh.take(fresh.correct), self.capacity)
 
     def state_dict(self) -> dict[str, Any]:
         """The stored answers and the buckets."""
-        table = {} if self.stored is None else _to_state(self.stored)
         return {
-            "table": table,
+            "table": super().state_dict(),
             "ids": list(self.right),
             "right": np.array(list(self.right.values()), dtype=np.int64),
             "started": self.started,
@@ -516,13 +460,13 @@ class Buckets(Slot):
         right = np.asarray(state["right"])
         if (right < 0).any():
             raise ValueError(f"right: {right.min()} was saved; counts of at least 0 are needed")
-        self.stored = _from_state(state["table"]) if state["table"] else None
+        super().load_state_dict(state["table"])
         self.right = dict(zip(state["ids"], right.tolist()))
         self.started = bool(state["started"])
 
 
 @dataclass
-class Surplus(Slot):
+class Surplus(_Stored):
     """Groups that a round does not train on wait for the next one, the oldest first.
 
     Attributes
@@ -540,15 +484,10 @@ class Surplus(Slot):
     when a group is trained on.
     """
 
-    groups: int = 16
-    capacity: int = 64
-    stored: Rollouts | None = field(default=None, init=False, repr=False, compare=False)
+    groups: Count = 16
+    capacity: CountOrZero = 64
 
     needs = frozenset({"old_responses", "current_logprobs"})
-
-    def __post_init__(self) -> None:
-        whole_number("groups", self.groups, 1)
-        whole_number("capacity", self.capacity, 0)
 
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
@@ -558,9 +497,8 @@ class Surplus(Slot):
         if self.stored is not None:
             # A problem may come again while a group of it waits, so groups are told apart by their
             # round as well.
-            old = _as_rows_of_this_round(self.stored, table, gradient=True)
+            old = _recomputed(self.stored, table, context)
             old = old.assign(group=_problem_and_round(old))
-            old = old.assign(old_logprobs=_current_logprobs(old, context))
             candidates = np.concatenate([len(table) + np.arange(len(old)), candidates])
             table = Rollouts.concat([table, old])
         # Groups in the order of the candidates, those that waited first.
@@ -574,18 +512,6 @@ class Surplus(Slot):
         # Stored here and not in `feedback`, since these groups take no further part in the round.
         self.stored = _without_marks(table).take(left) if len(left) else None
         return table, candidates[[group in trained for group in group_of]]
-
-    def metrics(self) -> dict[str, float]:
-        """Rollouts that wait."""
-        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The groups that wait."""
-        return {} if self.stored is None else _to_state(self.stored)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the groups that wait."""
-        self.stored = _from_state(state) if state else None
 
 
 def bucket_weights(right: np.ndarray, n: int) -> np.ndarray:
@@ -634,6 +560,18 @@ def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) ->
     return old.assign(**{**missing, "gradient": np.full(len(old), gradient), "stage": stage})
 
 
+def _recomputed(old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
+    """Old rows to be trained on in this round, with log-probabilities of the current policy."""
+    old = _as_rows_of_this_round(old, rollouts, gradient=True)
+    return old.assign(old_logprobs=_current_logprobs(old, context))
+
+
+def _joined(table: Rollouts, candidates: np.ndarray, old: Rollouts) -> tuple[Rollouts, np.ndarray]:
+    """The table with old rows at its end, all of them candidates besides the present ones."""
+    added = np.arange(len(table), len(table) + len(old))
+    return Rollouts.concat([table, old]), np.concatenate([candidates, added])
+
+
 def _problem_and_round(rollouts: Rollouts) -> np.ndarray:
     """Problem and round of each rollout as one key, (R,) str."""
     with_separator = np.char.add(rollouts.problem, "@")
@@ -648,11 +586,9 @@ def _without_marks(rollouts: Rollouts) -> Rollouts:
 def _newest_of_each_problem(table: Rollouts, capacity: int) -> np.ndarray:
     """Rows left when each problem keeps its `capacity` last ones, in order."""
     _, problem_of_row = table.problems()
-    order = np.argsort(problem_of_row, kind="stable")
-    ends = np.bincount(problem_of_row).cumsum()
-    # How many later rows of its problem follow each row.
-    rows_after = ends[problem_of_row[order]] - 1 - np.arange(len(order))
-    return np.sort(order[rows_after < capacity])
+    # Counted from the end: how many later rows of its problem follow each row.
+    rows_after = place_within(problem_of_row[::-1])[::-1]
+    return np.flatnonzero(rows_after < capacity)
 
 
 def _current_logprobs(old: Rollouts, context: Context) -> Ragged:

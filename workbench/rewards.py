@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from workbench.utils.validation import positive_number, share, shown
+from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
+from workbench.utils.validation import shown
 
 if TYPE_CHECKING:
     from workbench.policies import Sampling
@@ -83,14 +84,12 @@ class Overlong:
     """
 
     weight: float = 1.0
-    limit: int | None = None
-    buffer: float = 0.2
+    limit: Positive | None = None
+    buffer: ShareAboveZero = 0.2
     name: ClassVar[str] = "overlong"
 
     def __post_init__(self) -> None:
-        share("buffer", self.buffer, zero=False)
-        if self.limit is not None:
-            positive_number("limit", self.limit)
+        check_arguments(self)
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [-1, 0]; a truncated response has -1."""

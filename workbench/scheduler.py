@@ -9,25 +9,28 @@ with its squared-error step (equation 7), and `Scheduler` is the selector that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from math import tanh
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import group_numbers
-from workbench.slots import PerProblem, Selection, Slot
-from workbench.utils.seeding import generator
-from workbench.utils.validation import (
-    boolean,
-    is_number,
-    one_of,
-    positive_number,
-    share,
-    whole_number,
+from workbench.rollouts import group_numbers, place_within
+from workbench.slots import PerProblem, Selection, Slot, state_field
+from workbench.utils.bounds import (
+    Count,
+    CountOrZero,
+    Flag,
+    Positive,
+    PositiveOrZero,
+    Share,
+    at_least,
+    choice,
 )
+from workbench.utils.seeding import generator
+from workbench.utils.validation import is_number, one_of
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
@@ -419,6 +422,12 @@ class Learner:
 # The selector
 
 
+def _percentage(name: str, value: Any) -> None:
+    """The bound of a percentage of which something is left."""
+    if not (is_number(value) and 0 < value <= 100):
+        raise ValueError(f"{name}={value!r}: a percentage above 0 and up to 100 is needed")
+
+
 @dataclass
 class Scheduler(Slot):
     """Keeps the rollouts that a learnt score puts first, and some of the newest among them.
@@ -458,55 +467,31 @@ class Scheduler(Slot):
     CBS (arXiv 2602.08499), algorithm 1. Defaults are those of table 4 for GRPO, where it has them.
     """
 
-    keep: float | None = None
-    scope: str = "group"
-    mini_batch: int | None = None
-    warmup: int = 50
-    start: float = 1.0
-    decay: float = 0.008
-    floor: float = 0.2
-    ema: bool = True
-    alpha: float = 0.9
-    order: str = "before"
-    entropy_weight: float = 100.0
-    entropy_least: float = 0.1
-    learning_rate: float = 1e-4
-    optimizer: str = "adam"
-    width: int = 64
-    depth: int = 3
-    scaling: str = "standard"
-    scores: str = "network"
+    keep: Annotated[float, _percentage] | None = None
+    scope: Annotated[str, choice(*SCOPES)] = "group"
+    mini_batch: Count | None = None
+    warmup: CountOrZero = 50
+    start: Share = 1.0
+    decay: PositiveOrZero = 0.008
+    floor: Share = 0.2
+    ema: Flag = True
+    alpha: Share = 0.9
+    order: Annotated[str, choice(*ORDERS)] = "before"
+    entropy_weight: PositiveOrZero = 100.0
+    entropy_least: PositiveOrZero = 0.1
+    learning_rate: Positive = 1e-4
+    optimizer: Annotated[str, choice("adam", "sgd")] = "adam"
+    width: Count = 64
+    depth: Annotated[int, at_least(2)] = 3
+    scaling: Annotated[str, choice(*SCALINGS)] = "standard"
+    scores: Annotated[str, choice("network", "random")] = "network"
 
     # What it has learnt: the network, the moving average of the gains, the round that waits for its
     # reward, and what the latest call measured.
-    learner: Learner | None = field(default=None, init=False, repr=False, compare=False)
-    average: tuple[float, float] = field(default=(0.0, 1.0), init=False, repr=False, compare=False)
-    pending: dict | None = field(default=None, init=False, repr=False, compare=False)
-    measured: dict = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        if self.keep is not None and not (is_number(self.keep) and 0 < self.keep <= 100):
-            raise ValueError(f"keep={self.keep}: a percentage above 0 and up to 100 is needed")
-        one_of("scope", self.scope, SCOPES)
-        one_of("order", self.order, ORDERS)
-        one_of("optimizer", self.optimizer, ("adam", "sgd"))
-        one_of("scaling", self.scaling, SCALINGS)
-        one_of("scores", self.scores, ("network", "random"))
-        whole_number("warmup", self.warmup, 0)
-        whole_number("width", self.width, 1)
-        whole_number("depth", self.depth, 2)
-        boolean("ema", self.ema)
-        if self.mini_batch is not None:
-            whole_number("mini_batch", self.mini_batch, 1)
-        share("start", self.start)
-        share("floor", self.floor)
-        share("alpha", self.alpha)
-        positive_number("learning_rate", self.learning_rate)
-        positive_number("decay", self.decay, zero=True)
-        positive_number("entropy_weight", self.entropy_weight, zero=True)
-        positive_number("entropy_least", self.entropy_least, zero=True)
+    learner: Learner | None = state_field()
+    average: tuple[float, float] = state_field(lambda: (0.0, 1.0))
+    pending: dict | None = state_field()
+    measured: dict = state_field(dict)
 
     @property
     def needs(self) -> set[str]:  # type: ignore[override]
@@ -677,8 +662,7 @@ def _taking_turns(counts: np.ndarray) -> np.ndarray:
     array([0, 1, 0])
     """
     groups = np.repeat(np.arange(len(counts)), counts)
-    turn = np.arange(len(groups)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return groups[np.argsort(turn, kind="stable")]
+    return groups[np.argsort(place_within(groups), kind="stable")]
 
 
 def _filled(total: int, size: int) -> int:
