@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
 import workbench as wb
 from examples.base_model import training

@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 
 import pytest
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
 from workbench.__main__ import main
 from workbench.cli import doctor
@@ -255,39 +255,6 @@ def test_an_old_driver_and_an_old_c_library_are_obstacles(two_gpus, monkeypatch)
     install(monkeypatch, **{**EVERYTHING, "torch": "2.11.0+cu126"})
     assert doctor.obstacles("unsloth") == []
     assert doctor.obstacles("transformers") == []
-
-
-@pytest.mark.parametrize(
-    ("torch", "cuda", "told"),
-    [
-        ("2.13.0", 1208, "xformers 0.0.35 is built for CUDA 12 and torch for CUDA 13"),
-        ("2.13.0+cu126", 1300, "xformers 0.0.35 is built for CUDA 13 and torch for CUDA 12"),
-        ("2.13.0", 1300, None),
-        ("2.11.0+cu126", 1208, None),
-        ("2.13.0", None, None),
-    ],
-)
-def test_an_xformers_for_another_cuda_is_a_note(tmp_path, monkeypatch, torch, cuda, told):
-    """Nothing of it is imported: the module would raise."""
-    package = tmp_path / "xformers"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('imported')")
-    (package / "cpp_lib.json").write_text(json.dumps({"version": {"cuda": cuda}}))
-    monkeypatch.syspath_prepend(tmp_path)
-    install(monkeypatch, **{**EVERYTHING, "torch": torch, "xformers": "0.0.35"})
-    lines = doctor.notes("unsloth")
-    assert [line.partition(":")[0] for line in lines] == ([told] if told else [])
-    assert doctor.notes("transformers") == []
-    # It is shown, and is no obstacle.
-    report = doctor.report("unsloth")
-    assert report["notes"] == lines
-    assert not any("xformers" in line for line in report["obstacles"])
-    assert ("note: xformers" in doctor.text(report)) == bool(told)
-
-
-def test_without_xformers_there_is_no_note(monkeypatch):
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    assert doctor.notes("unsloth") == []
 
 
 def test_unknown_labs():

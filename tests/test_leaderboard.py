@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
 from sweep_processes import PARAMETERS
+from typer.testing import CliRunner
 from written_records import curve
 
 import workbench as wb

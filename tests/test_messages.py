@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import go, small_lab
+from typer.testing import CliRunner
 
 import workbench as wb
 from workbench.cli.app import main

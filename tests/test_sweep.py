@@ -16,11 +16,11 @@ import pandas as pd
 import pytest
 import sweep_processes as under_test
 import yaml
-from click.testing import CliRunner
 from conftest import started
 from filelock import FileLock
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sweep_processes import PARAMETERS, wait_for, write_grid
+from typer.testing import CliRunner
 
 import workbench as wb
 from workbench import config as named
@@ -410,7 +410,8 @@ def test_seeds_that_are_no_whole_numbers_are_refused(seed):
 
 
 @pytest.mark.parametrize(
-    "label", ["../../up", "..", ".hidden", "a/b", "/etc", "", "a b", "a\n", "logs", 3, None]
+    "label",
+    ["../../up", "..", ".hidden", "a/b", "/etc", "", "a b", "a\n", "logs", 3, None, "=1+1", "-1"],
 )
 def test_labels_that_are_no_directory_names_are_refused(label):
     with pytest.raises(ValueError, match=r"label=.* it names a directory"):

@@ -1,27 +1,39 @@
 """Make a base model of the tiny lab again: `python -m examples.base_model early-small`."""
 
-import click
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, Option
 
 from examples.base_model.training import RECIPES, make
 
+main = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
-@click.command(
-    help=f"""Make a base model by supervised training.
 
-    NAME is one of {", ".join(RECIPES)}. The directory gets the weights, the tokenizer, a card,
-    and tables of the loss and of the held-out accuracy while training.
+@main.command()
+def make_again(
+    name: Annotated[Literal[tuple(RECIPES)], Argument()],
+    out: Annotated[
+        str | None,
+        Option(help="Directory that the model is written to. Default: data/models/NAME."),
+    ] = None,
+    seed: Annotated[
+        int | None, Option(help="Of weights and corpus. Default: that of the shipped model.")
+    ] = None,
+    steps: Annotated[
+        int | None, Option(help="Training steps. Default: those of the shipped model.")
+    ] = None,
+) -> None:
+    """Make a base model by supervised training.
+
+    The directory gets the weights, the tokenizer, a card, and tables of the loss and of the
+    held-out accuracy while training.
     """
-)
-@click.argument("name", type=click.Choice(list(RECIPES)))
-@click.option("--out", help="Directory that the model is written to. Default: data/models/NAME.")
-@click.option("--seed", type=int, help="Of weights and corpus. Default: that of the shipped model.")
-@click.option("--steps", type=int, help="Training steps. Default: those of the shipped model.")
-def main(name: str, out: str | None, seed: int | None, steps: int | None) -> None:
-    """Make a base model; the decorator above has the help."""
     try:
-        make(name, out or f"data/models/{name}", seed=seed, steps=steps, report=click.echo)
+        make(name, out or f"data/models/{name}", seed=seed, steps=steps, report=typer.echo)
     except ValueError as error:
-        raise click.ClickException(str(error)) from None
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 if __name__ == "__main__":

@@ -27,7 +27,17 @@ from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.validation import one_of
 
-__all__ = ["SHARE", "UNITS", "changed_slots", "markdown", "ratios", "table", "target_of", "winners"]
+__all__ = [
+    "SHARE",
+    "UNITS",
+    "changed_slots",
+    "markdown",
+    "ratios",
+    "table",
+    "tables",
+    "target_of",
+    "winners",
+]
 
 UNITS = ("rollouts", "flops", "seconds", "round")
 # The target lies so far on the baseline's way from its start to its end. At the end itself, a
@@ -152,6 +162,32 @@ def table(
     # The baseline is 1 by definition, and stands where it belongs among the others.
     frame.loc[baseline, list(UNITS)] = 1.0
     return frame.sort_values("rollouts", kind="stable", na_position="last")
+
+
+def tables(groups: Any, baseline: str = "grpo") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The leaderboard, and who wins at which price: by tokens, in FLOPs, and on this machine.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    baseline : str
+        A label.
+
+    Returns
+    -------
+    leaderboard : DataFrame
+        As `table` gives it.
+    prices : DataFrame
+        As `winners` gives it, with a column `price_of`.
+    """
+    courses = read(groups)
+    target = target_of(courses, baseline)
+    here = cost.price_of_sampling(groups[baseline]).value
+    prices = sorted({0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0, here})
+    cheapest = winners(courses, target, baseline, prices)
+    names = {cost.FLOP_PRICE: "FLOPs", here: "these records, in seconds"}
+    cheapest.insert(1, "price_of", [names.get(price, "") for price in cheapest["price"]])
+    return table(courses, baseline=baseline, target=target), cheapest
 
 
 def ratios(

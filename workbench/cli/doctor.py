@@ -6,18 +6,21 @@ package: versions come from the installed metadata, GPUs from nvidia-smi.
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from packaging.version import Version
+from typer import Context, Exit, Option
+
+from workbench.cli.options import Json
+from workbench.cli.terminal import as_json, say
 from workbench.policies import memory
 from workbench.utils import machine
 from workbench.utils.machine import no_gpu
-from workbench.utils.names import LABS
+from workbench.utils.names import LABS, OPTIMIZER_BITS
 from workbench.utils.requirements import install_command, installed_version, requirements
 from workbench.utils.validation import one_of
 
@@ -27,9 +30,62 @@ EXTRAS_OF_LABS = {"tiny": (), "transformers": (), "unsloth": ("gpu",)}
 SHARES = {"unsloth": 0.5, "transformers": 0.4}
 UNSLOTH_ROWS = 256  # that Unsloth's `generate` samples at once
 CUDA_DRIVER = 580  # the first driver for CUDA 13, which torch of our pins is built for
-GLIBC = (2, 31)  # of llguidance, which vLLM asks for: the newest that a wheel of the pins needs
+GLIBC = "2.31"  # of llguidance, which vLLM asks for: the newest that a wheel of the pins needs
 MODELS = "models"
 MAKE_MODELS = "python -m examples.base_model"
+
+
+def doctor(
+    context: Context,
+    lab: Annotated[Literal[LABS], Option(help="The lab in question.")] = "tiny",
+    model: Annotated[
+        str | None,
+        Option(
+            metavar="NAME_OR_PATH",
+            help="Estimate the memory that this model takes. Nothing is downloaded.",
+        ),
+    ] = None,
+    lora_rank: Annotated[int, Option(help="Of the adapters; 0 trains all parameters.")] = 64,
+    load_in_4bit: Annotated[
+        bool, Option("--load-in-4bit", help="Quantise the weights by bitsandbytes.")
+    ] = False,
+    fast_inference: Annotated[bool, Option(help="Whether vLLM samples in the lab unsloth.")] = True,
+    engine: Annotated[
+        Literal["transformers", "vllm"], Option(help="What samples in the lab transformers.")
+    ] = "transformers",
+    gradient_checkpointing: Annotated[
+        bool | None,
+        Option(
+            "--gradient-checkpointing/--no-gradient-checkpointing",
+            help="Whether layers are computed again in the backward pass. Default: as the lab does "
+            "it.",
+        ),
+    ] = None,
+    optimizer_bits: Annotated[
+        Literal[OPTIMIZER_BITS], Option(help="Of the moments of AdamW.")
+    ] = 32,
+    dtype: Annotated[str, Option(help="Of the weights.")] = "bfloat16",
+    max_length: Annotated[int, Option(help="Tokens of prompt and response together.")] = 1024,
+    rollouts: Annotated[int, Option(help="Rollouts sampled at once.")] = 64,
+    micro_tokens: Annotated[int, Option(help="Tokens of one micro-batch.")] = 16_384,
+    json: Json = False,
+) -> None:
+    """Show this machine, and what it lacks to run a lab.
+
+    The exit status is 1 when the lab, with the model if one is named, cannot run here.
+
+    \b
+    Examples:
+      python -m workbench doctor
+      python -m workbench doctor --lab unsloth --model Qwen/Qwen2.5-3B-Instruct --max-length 1024
+      python -m workbench doctor --json
+    """
+    options = {name: value for name, value in context.params.items() if name != "json"}
+    told = report(**options)
+    # The report comes first: that the lab cannot run here is a result and no error.
+    say(as_json(told) if json else text(told))
+    if not told["can_run"]:
+        raise Exit(1)
 
 
 def report(
@@ -61,7 +117,7 @@ def report(
     Returns
     -------
     dict
-        machine, packages, lab, obstacles, notes, can_run and, with a model, model. `can_run` is
+        machine, packages, lab, obstacles, can_run and, with a model, model. `can_run` is
         also False where the lab would load the model and it takes more than `memory.SHARE` of the
         room.
     """
@@ -74,18 +130,19 @@ def report(
         "packages": packages(),
         "lab": lab,
         "obstacles": problems,
-        "notes": notes(lab),
     }
     if model is not None:
         largest = max((gpu["bytes"] for gpu in here["gpus"]), default=0)
         if gradient_checkpointing is None:
             gradient_checkpointing = lab == "unsloth" or largest > 0
+        options["gradient_checkpointing"] = gradient_checkpointing
         vllm_samples = fast_inference if lab == "unsloth" else engine == "vllm"
-        options = {
-            **_sampler(lab, vllm_samples, largest),
-            "gradient_checkpointing": gradient_checkpointing,
-            **options,
-        }
+        if vllm_samples and largest and lab in SHARES:
+            # vLLM holds its share from the start, whatever the number of rollouts is.
+            options["sampler_bytes"] = SHARES[lab] * largest
+            options["shares_weights"] = lab == "unsloth"
+        elif lab == "unsloth":
+            options["rows"] = UNSLOTH_ROWS
         told["model"] = _model(model, here, options)
         # The tiny lab trains its own models, so there the size of another one is shown and no more.
         if lab != "tiny" and not told["model"]["fits"]:
@@ -96,17 +153,6 @@ def report(
     # Last, since the model may have been one obstacle more.
     told["can_run"] = not problems
     return told
-
-
-def _sampler(lab: str, vllm_samples: bool, gpu_bytes: int) -> dict[str, Any]:
-    """Options of `memory.estimate` that say what samples in a lab."""
-    if vllm_samples and gpu_bytes and lab in SHARES:
-        # vLLM holds its share from the start, whatever the number of rollouts is.
-        return {
-            "sampler_bytes": SHARES[lab] * gpu_bytes,
-            "shares_weights": lab == "unsloth",
-        }
-    return {"rows": UNSLOTH_ROWS if lab == "unsloth" else memory.ROWS}
 
 
 def obstacles(
@@ -146,45 +192,15 @@ def obstacles(
         lines.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
     if lab == "tiny" and not shipped_models():
         lines.append(f"the shipped models are missing; make one with: {MAKE_MODELS}")
-    # `no_gpu` gives None where there is nothing to say.
+    # The checks give None where there is nothing to say.
     return [line for line in lines if line]
-
-
-def notes(lab: str) -> list[str]:
-    """What is good to know of a lab here and keeps it from nothing, one line each."""
-    built_for = _cuda_of_xformers()
-    needed_for = _cuda_of_torch()
-    if lab != "unsloth" or built_for in (None, needed_for):
-        return []
-    version = installed_version("xformers")
-    return [
-        f"xformers {version} is built for CUDA {built_for} and torch for CUDA {needed_for}: "
-        "Unsloth cannot load it and takes PyTorch's attention; nothing has to be done"
-    ]
-
-
-def _cuda_of_xformers() -> int | None:
-    """The major version of CUDA that xformers was compiled for; None where it does not say."""
-    found = find_spec("xformers")
-    if found is None or found.origin is None:
-        return None
-    try:
-        # Its wheels carry what they were built with. 1208 is CUDA 12.8.
-        built = json.loads((Path(found.origin).parent / "cpp_lib.json").read_text())
-        return int(built["version"]["cuda"]) // 100
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _cuda_of_torch() -> int:
-    """The major version of CUDA of torch. A build for CUDA 13, as of our pins, does not name it."""
-    return 12 if "+cu12" in (installed_version("torch") or "") else 13
 
 
 def _old_driver() -> str | None:
     """What is wrong with the NVIDIA driver; None where nothing is, or none can be seen."""
-    # A build of torch for CUDA 12 is content with an older driver.
-    if _cuda_of_torch() == 12:
+    # A build of torch for CUDA 12 names it in its version, and is content with an older driver. A
+    # build for CUDA 13, as of our pins, does not name it.
+    if "+cu12" in (installed_version("torch") or ""):
         return None
     for gpu in machine.gpus():
         major = gpu["driver"].partition(".")[0]
@@ -201,17 +217,9 @@ def _old_glibc() -> str | None:
     name, version = platform.libc_ver()
     if name != "glibc":
         return None
-    parts = tuple(int(part) for part in version.split(".")[:2])
-    if parts >= GLIBC:
+    if Version(version) >= Version(GLIBC):
         return None
-    return (
-        f"glibc {version}: the packages of the GPU need {_dotted(GLIBC)} or newer; take a newer "
-        "system"
-    )
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
+    return f"glibc {version}: the packages of the GPU need {GLIBC} or newer; take a newer system"
 
 
 def needed(
@@ -302,7 +310,6 @@ def text(told: dict[str, Any]) -> str:
     verdict = "can run here" if told["can_run"] else "cannot run here"
     lines += ["", f"lab {told['lab']}: {verdict}"]
     lines += [f"  {line}" for line in told["obstacles"]]
-    lines += [f"  note: {line}" for line in told["notes"]]
     return "\n".join(lines)
 
 
@@ -340,7 +347,7 @@ def _machine_lines(here: dict[str, Any]) -> list[str]:
     lines = [
         f"python    {here['python']} ({here['executable']})",
         f"system    {here['system']}",
-        f"libc      {here['libc'] or 'unknown'} (a GPU's packages need glibc {_dotted(GLIBC)})",
+        f"libc      {here['libc'] or 'unknown'} (a GPU's packages need glibc {GLIBC})",
         f"cores     {here['cores']}",
         f"memory    {_gb(here['memory'])}",
         f"disk      {_gb(here['disk'])} free here",

@@ -6,60 +6,124 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from workbench.analysis import cost
-from workbench.analysis import leaderboard as analysis
+from typer import Argument, Option
+
+from workbench.cli.options import Jobs, Json, Ray
 from workbench.cli.terminal import as_json, say
-from workbench.trials import halving, sweep
-from workbench.trials import leaderboard as runs
+from workbench.utils.names import BASES_WITH_MISTAKES, REGIMES, SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BASELINE = "grpo"
 # The columns that fit on a terminal; the file has all.
-SHOWN = (
-    "seeds",
-    "rollouts",
-    "rollouts_low",
-    "rollouts_high",
-    "verdict",
-    "flops",
-    "seconds",
-    "round",
-    "accuracy",
-    "resolves",
-)
+SHOWN = ["seeds", "rollouts", "rollouts_low", "rollouts_high", "verdict"]
+SHOWN += ["flops", "seconds", "round", "accuracy", "resolves"]
 
 
 def leaderboard(
-    grid: str | None,
-    seeds: int | None,
-    only: tuple[str, ...],
-    add: tuple[str, ...],
-    base: str,
-    size: str,
-    regime: str,
-    search: bool,
-    price: float | None,
-    single: str | None,
-    only_table: bool,
-    out: str | None,
-    jobs: int | None,
-    ray: str | None,
-    json: bool,
+    grid: Annotated[str | None, Argument()] = None,
+    seeds: Annotated[
+        int | None, Option(min=1, help="Seeds of each method. Default: the grid's.")
+    ] = None,
+    only: Annotated[
+        list[str], Option(metavar="LABEL", help="Only the method of this label. Repeatable.")
+    ] = [],  # noqa: B006  typer makes a new list
+    add: Annotated[
+        list[str],
+        Option(
+            metavar="LABEL=MODULE:FUNCTION",
+            help="A method of your own, which FUNCTION returns. This runs the code of MODULE. "
+            "Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    base: Annotated[
+        Literal[BASES_WITH_MISTAKES], Option(help="The base model of the lab.")
+    ] = "early",
+    size: Annotated[Literal[SIZES], Option(help="The size of the base model.")] = "small",
+    regime: Annotated[
+        Literal[REGIMES],
+        Option(help="How hard the training problems are for the base model."),
+    ] = "spread",
+    search: Annotated[
+        bool,
+        Option(
+            "--search",
+            help="Search for the best combination of slots, and compare the best ones on fresh "
+            "seeds.",
+        ),
+    ] = False,
+    price: Annotated[
+        float | None,
+        Option(
+            min=0,
+            help="Of sampling, at which the search ranks: a sampled token's cost over a trained "
+            "one's. Default: that in FLOPs, 1/3.",
+        ),
+    ] = None,
+    single: Annotated[
+        str | None,
+        Option(
+            metavar="LABEL",
+            help="The method that the search's winners are compared with, besides GRPO. Default: "
+            "the best one of the leaderboard.",
+        ),
+    ] = None,
+    only_table: Annotated[
+        bool, Option("--table", help="Make no runs: only the table of what is recorded.")
+    ] = False,
+    out: Annotated[
+        str | None,
+        Option(help="Directory of records, logs and table. Default: where the grid says."),
+    ] = None,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    json: Json = False,
 ) -> None:
-    """The runs of a leaderboard, and its table; ValueError when some runs failed."""
+    """Every method against GRPO at equal cost, with intervals.
+
+    Makes the runs of GRID that are missing, the first seed of all methods before the second, and
+    then a table: what each method needs to GRPO's target in rollouts, FLOPs, seconds and rounds,
+    how accurate it is at an equal number of rollouts, and which one is the cheapest at which price
+    of sampling. GRID is a YAML file as of the command sweep; without it, the one that comes with
+    this package. The same command goes on where it was stopped.
+
+    \b
+    Examples:
+      python -m workbench leaderboard
+      python -m workbench leaderboard --only grpo --only knapsack --seeds 3 --out runs/two
+      python -m workbench leaderboard --add mine=my_methods:mine
+      python -m workbench leaderboard --base late --jobs 2
+      python -m workbench leaderboard --table
+      python -m workbench leaderboard --search --price 0.5
+    """
+    from workbench.trials import halving, sweep
+    from workbench.trials import leaderboard as runs
+
+    # With --json the lines about progress go to stderr, so that stdout holds the tables alone.
+    def report(line: str) -> None:
+        say(line, err=json)
+
     lab = {"base": base, "size": size, "regime": regime}
     plan = runs.plan(grid, out=out, lab=lab, seeds=seeds, only=only, own=own_methods(add))
     if search:
-        _search(plan, price, single, jobs, ray, json)
+        single = single or halving.best_single(plan, BASELINE, price)
+        rungs, final = halving.search(
+            plan, single, baseline=BASELINE, price=price, jobs=jobs, ray=ray, report=report
+        )
+        folder = plan.folder.with_name(f"{plan.folder.name}-search")
+        rungs.to_csv(folder / "rungs.csv", index=False, float_format="%.6g", lineterminator="\n")
+        _write_and_say(final, [], folder, json)
         return
-    # With --json the lines about progress go to stderr, so that stdout holds the tables alone.
     failed = 0
+    cases = plan.cases()
     if not only_table:
-        _announce(plan, err=json)
+        labels = {case.values["label"] for case in cases}
+        report(f"{len(cases)} runs of {len(labels)} methods, in {os.path.relpath(plan.folder)}")
+        hours = runs.expected_hours(cases)
+        report(f"about {hours:.1f} hours on one core for those that are missing")
         frame = sweep(
             plan.grid,
             out=plan.out,
@@ -67,37 +131,19 @@ def leaderboard(
             ray=ray,
             own=plan.own,
             by_seed=True,
-            report=lambda line: say(line, err=json),
+            report=report,
         )
         failed = int((frame["status"] == "failed").sum())
-    _tell(plan, json)
+    groups, missing = runs.recorded(cases)
+    if BASELINE not in groups:
+        raise ValueError(
+            f"{os.path.relpath(plan.folder)}: no run of {BASELINE!r} is complete yet, and every "
+            "method is compared with it"
+        )
+    _write_and_say(groups, missing, plan.folder, json)
     # After the tables, which show what there is. The error makes the exit status 1.
     if failed:
         raise ValueError(f"{failed} of {len(frame)} runs failed; the same command makes them again")
-
-
-def _search(
-    plan: runs.Plan,
-    price: float | None,
-    single: str | None,
-    jobs: int | None,
-    ray: str | None,
-    json: bool,
-) -> None:
-    """The search over combinations, and the table of its final."""
-    single = single or halving.best_single(plan, BASELINE, price)
-    rungs, final = halving.search(
-        plan,
-        single,
-        baseline=BASELINE,
-        price=price,
-        jobs=jobs,
-        ray=ray,
-        report=lambda line: say(line, err=json),
-    )
-    folder = plan.folder.with_name(f"{plan.folder.name}-search")
-    rungs.to_csv(folder / "rungs.csv", index=False, float_format="%.6g", lineterminator="\n")
-    _write_and_say(final, [], folder, json)
 
 
 def own_methods(texts: Iterable[str]) -> dict[str, str]:
@@ -113,34 +159,17 @@ def own_methods(texts: Iterable[str]) -> dict[str, str]:
             raise ValueError(f"--add {text}: LABEL=MODULE:FUNCTION is needed, as mine=my_file:mine")
         own[label] = function
     # The script `workbench` begins its search at its own directory, `python -m` at this one. The
-    # processes that run are started by the latter.
+    # processes that run search where this one does.
     if own and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return own
 
 
-def _announce(plan: runs.Plan, err: bool) -> None:
-    """What will be made, before anything is."""
-    cases = plan.cases()
-    labels = {case.values["label"] for case in cases}
-    hours = runs.expected_hours(cases)
-    say(f"{len(cases)} runs of {len(labels)} methods, in {os.path.relpath(plan.folder)}", err=err)
-    say(f"about {hours:.1f} hours on one core for those that are missing", err=err)
-
-
-def _tell(plan: runs.Plan, json: bool) -> None:
-    """Write the tables beside the records, and print them."""
-    groups, missing = runs.recorded(plan.cases())
-    if BASELINE not in groups:
-        raise ValueError(
-            f"{os.path.relpath(plan.folder)}: no run of {BASELINE!r} is complete yet, and every "
-            "method is compared with it"
-        )
-    _write_and_say(groups, missing, plan.folder, json)
-
-
 def _write_and_say(groups: Any, missing: list[str], folder: Path, json: bool) -> None:
-    table, prices = tables(groups)
+    """Write the tables beside the records, and print them."""
+    from workbench.analysis.leaderboard import tables
+
+    table, prices = tables(groups, BASELINE)
     table.to_csv(folder / "leaderboard.csv", float_format="%.6g", lineterminator="\n")
     prices.to_csv(folder / "prices.csv", index=False, float_format="%.6g", lineterminator="\n")
     if json:
@@ -148,7 +177,7 @@ def _write_and_say(groups: Any, missing: list[str], folder: Path, json: bool) ->
         say(as_json({"methods": rows, "prices": prices.to_dict("records"), "missing": missing}))
         return
     say("\nto the target, as ratios to GRPO's cost; below 1 is less\n")
-    say(_as_text(table[list(SHOWN)]))
+    say(_as_text(table[SHOWN]))
     say("\nthe cheapest method by the price of sampling; tied: the interval holds 1\n")
     say(_as_text(prices.set_index("price")))
     if missing:
@@ -158,23 +187,3 @@ def _write_and_say(groups: Any, missing: list[str], folder: Path, json: bool) ->
 
 def _as_text(table: pd.DataFrame) -> str:
     return table.to_string(float_format=lambda number: f"{number:.3g}")
-
-
-def tables(groups: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The leaderboard, and who wins at which price: by tokens, in FLOPs, and on this machine.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    """
-    from workbench.analysis.courses import read
-
-    courses = read(groups)
-    target = analysis.target_of(courses, BASELINE)
-    table = analysis.table(courses, baseline=BASELINE, target=target)
-    here = cost.price_of_sampling(groups[BASELINE]).value
-    prices = sorted({0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0, here})
-    winners = analysis.winners(courses, target, BASELINE, prices)
-    names = {cost.FLOP_PRICE: "FLOPs", here: "these records, in seconds"}
-    winners.insert(1, "price_of", [names.get(price, "") for price in winners["price"]])
-    return table, winners

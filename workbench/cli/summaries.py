@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workbench.records import Record
 from workbench.utils.names import TRAINING_PHASES
+
+if TYPE_CHECKING:
+    from workbench.records import Record
+
+# What a cost can be counted in, as `compare --x` has it.
+UNITS = {
+    "seconds": "seconds of training",
+    "flops": "floating-point operations",
+    "rollouts": "rollouts",
+    "round": "rounds",
+}
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -53,6 +63,12 @@ def text(summarized: dict[str, Any]) -> str:
             f"seconds a round {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
+
+
+def amount(budget: float) -> str:
+    """A budget with four digits, FLOPs as a power of ten."""
+    # Large numbers of rollouts and seconds are shown in full. FLOPs have far more digits.
+    return f"{budget:,.0f}" if 1000 <= budget < 1e7 else f"{budget:.4g}"
 
 
 def _held_out_lines(k: int, first: dict[str, Any], last: dict[str, Any]) -> list[str]:

@@ -7,13 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import click
-import numpy as np
+import typer
 
 
 def say(text: str, err: bool = False) -> None:
     """Print a text; names in records are other people's, and may hold escape sequences."""
-    click.echo(printable(text), err=err)
+    typer.echo(printable(text), err=err)
 
 
 def printable(text: str) -> str:
@@ -49,8 +48,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        # Not returned yet, since it may be a float that is not finite.
+    if hasattr(value, "item"):
+        # A number of NumPy. It is not returned yet, since it may be a float that is not finite.
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None

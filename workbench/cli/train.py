@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
 
 from workbench.cli import summaries
+from workbench.cli.options import Jobs, Json, Ray, Rounds, Seed
 from workbench.cli.terminal import as_json, say
+from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
 
 if TYPE_CHECKING:
     from workbench.run import Run
@@ -17,8 +21,28 @@ if TYPE_CHECKING:
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
-def quickstart(rounds: int, seed: int, out: str, figures: str) -> None:
-    """GRPO in the tiny lab, its table, and its overview figure in two formats."""
+def method_names(incomplete: str) -> list[str]:
+    """The methods that begin like this, for completion in the shell."""
+    return [name for name in (*PAPERS, *MORE_PAPERS) if name.startswith(incomplete)]
+
+
+def quickstart(
+    rounds: Annotated[
+        int, Option(min=1, help="Rounds in all, each of 32 problems x 8 rollouts.")
+    ] = 100,
+    seed: Seed = 0,
+    out: Annotated[
+        str, Option(help="Directory of the record. A run that stopped there goes on.")
+    ] = "runs/quickstart",
+    figures: Annotated[str, Option(help="Directory of the pictures.")] = "figures",
+) -> None:
+    """Train the tiny language model by GRPO on this machine, and draw what happened.
+
+    \b
+    Examples:
+      python -m workbench quickstart
+      python -m workbench quickstart --rounds 20 --out runs/first --figures figures
+    """
     import workbench as wb
 
     run = wb.Run(wb.labs.tiny(), wb.methods.grpo(), seed=seed, out=out)
@@ -43,22 +67,69 @@ def quickstart(rounds: int, seed: int, out: str, figures: str) -> None:
 
 
 def run(
-    method: str,
-    settings: Iterable[str],
-    lab: Iterable[str],
-    model: str | None,
-    data: str | None,
-    held_out_data: str | None,
-    prompt_column: str,
-    answer_column: str,
-    rounds: int,
-    problems: int,
-    seed: int,
-    evaluate_every: int,
-    out: str,
-    json: bool,
+    method: Annotated[
+        str,
+        Argument(
+            autocompletion=method_names,
+            help=f"One of {', '.join(PAPERS)}; or, from further papers, {', '.join(MORE_PAPERS)}.",
+        ),
+    ],
+    settings: Annotated[
+        list[str],
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="An argument of the method, as n=16, or of a slot, as selector.m=4. Repeatable.",
+        ),
+    ] = [],  # noqa: B006  typer makes a new list
+    lab: Annotated[
+        list[str],
+        Option(
+            metavar="NAME|NAME=VALUE",
+            help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    model: Annotated[
+        str | None, Option(metavar="NAME_OR_PATH", help="The model that the lab trains.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Problems to train on: a .jsonl, .json, .csv or .parquet file.",
+        ),
+    ] = None,
+    held_out_data: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Problems to evaluate on, in a file of the same kinds."),
+    ] = None,
+    prompt_column: Annotated[str, Option(help="The column of the questions.")] = "prompt",
+    answer_column: Annotated[str, Option(help="The column of the right answers.")] = "answer",
+    rounds: Rounds = 200,
+    problems: Annotated[int, Option(help="Problems that a round begins with.")] = 32,
+    seed: Seed = 0,
+    evaluate_every: Annotated[
+        int, Option(help="Rounds between evaluations on held-out problems; 0 for none.")
+    ] = 20,
+    out: Annotated[
+        str, Option(help="Directory of the record. If it holds this run already, the run goes on.")
+    ] = ...,
+    json: Json = False,
 ) -> None:
-    """Any method in any lab, and its table."""
+    """Train by METHOD in a lab, and leave a record.
+
+    A method has a slot for each decision: SLOTS. With --set you change an argument of the method
+    (n=16), put another value into a slot (selector=MaxVariance), or change an argument of a slot
+    (selector.m=4). The parts of the reward go by their names (reward.overlong.buffer=64).
+
+    \b
+    Examples:
+      python -m workbench run grpo --set n=16 --out runs/grpo
+      python -m workbench run cbs --set selector.scope=round --set allocator.n=16 --out runs/cbs
+      python -m workbench run knapsack --set selector=MaxVariance --set selector.m=8 --out runs/both
+      python -m workbench run aero --lab pool=1024 --lab levels=1,2,3 --out runs/aero
+      python -m workbench run pods --lab transformers --model m --data train.jsonl --out runs/mine
+    """
     from workbench import config
     from workbench.problems import from_file
 
@@ -84,8 +155,23 @@ def run(
     _train(started, rounds, json)
 
 
-def resume(path: str, rounds: int, json: bool) -> None:
-    """A run as its record says, and its table."""
+run.__doc__ = str(run.__doc__).replace("SLOTS", ", ".join(SLOTS))
+
+
+def resume(
+    path: Annotated[str, Argument(metavar="RECORD")],
+    rounds: Rounds,
+    json: Json = False,
+) -> None:
+    """Go on with a run, as its record says that it was begun.
+
+    Lab, method and settings are read from the manifest in RECORD. It may come from somebody else:
+    it can name parts of this package and their arguments, and nothing in it is run as code.
+
+    \b
+    Examples:
+      python -m workbench resume runs/grpo --rounds 400
+    """
     import workbench as wb
 
     _train(wb.Run.resume(path), rounds, json)
@@ -103,14 +189,35 @@ def _train(run: Run, rounds: int, json: bool) -> None:
 
 def sweep(
     grid: str,
-    out: str | None,
-    jobs: int | None,
-    ray: str | None,
-    gpus: float,
-    records: str | None,
-    json: bool,
+    out: Annotated[
+        str | None,
+        Option(
+            help="Output directory. A sweep that stopped there goes on. Default: runs/sweeps/NAME."
+        ),
+    ] = None,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    gpus: Annotated[float, Option(help="GPUs that each run takes on Ray.")] = 0.0,
+    records: Annotated[
+        str | None,
+        Option(
+            metavar="DIRECTORY",
+            help="Directory of the records. Default: the grid's folder, or that of --out.",
+        ),
+    ] = None,
+    json: Json = False,
 ) -> None:
-    """The runs of a grid, and their table; ValueError when some failed."""
+    """Make all the runs of a grid, and a table of what came of them.
+
+    GRID is a YAML file of names and plain data; nothing in it is run as code, except that a grid
+    may name a notebook, which is run. Its folder must lie in the working directory or in that of
+    --out; --records may name any other. The same command makes what is missing or has failed.
+
+    \b
+    Examples:
+      python -m workbench sweep data/grids/example.yaml
+      python -m workbench sweep data/grids/cbs.yaml --jobs 2 --out runs/sweeps/cbs
+    """
     from workbench.trials import sweep as make_runs
 
     # With --json the lines about progress go to stderr, so that stdout holds the table alone.

@@ -7,7 +7,7 @@ by a forward pass over what was drawn.
 Unsloth replaces parts of transformers and peft, so import this module before them. Later it works,
 with a warning from Unsloth and without some of its speed. On a CPU (device="cpu") Unsloth 2026.10.9
 and later have a backend that computes in float32 and has no vLLM. Unsloth takes PyTorch's own
-attention where xformers is built for another CUDA than torch; `doctor` has a note on it.
+attention where xformers is built for another CUDA than torch.
 
 On a GPU the trainer computes rows end to end: Unsloth's attention takes the lengths of the rows
 (`packed_seq_lengths`), as Unsloth's own GRPO passes them. The policy tries it when it is made.

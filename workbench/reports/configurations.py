@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.records import Record
@@ -35,21 +35,19 @@ def configuration(label: str, group: Sequence[Record]) -> dict[str, Any]:
         parts = value if slot == "reward" else [value]
         words.append((TITLES.get(slot, slot), " + ".join(map(expression, parts))))
 
-    inside = [_setting(name, value) for name, value in lab.items() if name != "lab"]
-    # None is an endless pool, which `_setting` would take for a value left to its default. A lab
-    # that says nothing of a pool has the 0.
-    if lab.get("pool", 0) is None:
-        inside.insert(0, "fresh problems every round")
+    inside = {name: value for name, value in lab.items() if name != "lab"}
+    # None is an endless pool here, and elsewhere a value that was left to its default.
+    if inside.get("pool", 0) is None:
+        inside["pool"] = "of fresh problems every round"
     arguments = manifest.get("arguments", {})
-    training = [_setting(name, value) for name, value in arguments.items() if name != "seed"]
     # The seed is what the runs of a label differ in, so all of them are named.
     seeds = sorted({record.manifest["seed"] for record in group})
     words += [
-        ("lab", "; ".join(filter(None, [lab["lab"], *inside]))),
-        ("training", "; ".join(filter(None, training))),
+        ("lab", "; ".join([lab["lab"], *_settings(inside)])),
+        ("training", "; ".join(_settings({**arguments, "seed": None}))),
         ("seed" if len(seeds) == 1 else "seeds", span(seeds)),
-        ("machine", _listed(manifest.get("hardware", {}))),
-        ("software", _listed(manifest.get("versions", {}))),
+        ("machine", ", ".join(_settings(manifest.get("hardware", {})))),
+        ("software", ", ".join(_settings(manifest.get("versions", {})))),
         ("started", manifest.get("started")),
         ("commit", manifest.get("commit")),
         ("records", ", ".join(str(record.path) for record in group)),
@@ -81,10 +79,10 @@ def expression(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _setting(name: str, value: Any) -> str:
+def _settings(values: Mapping[str, Any]) -> list[str]:
     """`pool 512`; nothing for a value that was left to its default."""
-    return "" if value is None else f"{name.replace('_', ' ')} {expression(value)}"
-
-
-def _listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+    return [
+        f"{name.replace('_', ' ')} {expression(value)}"
+        for name, value in values.items()
+        if value is not None
+    ]

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from markupsafe import Markup, escape
 from matplotlib.ticker import MaxNLocator
 
 from workbench.analysis import comparisons
 from workbench.plots import curves as plots
 from workbench.plots import tables as plots_tables
-from workbench.plots.style import BASELINE, DASHES, PALETTE, looks
+from workbench.plots.style import BASELINE
 from workbench.plots.text import plain
 from workbench.records import Record
 
@@ -27,6 +27,8 @@ Groups = Mapping[str, Sequence[Record]]
 # In inches. Smaller than figures of notebooks, since the page sets several beside one another
 # where it has room.
 WIDTH, HEIGHT = 5.6, 3.3
+A_ROW = 0.22  # of a legend or of a bar chart
+ABOVE = 4  # labels up to which the legend is above the axes; it is beside them for more
 # Colours of the house style and of seaborn's and Matplotlib's defaults, by their role on the
 # page.
 INK = {
@@ -38,13 +40,14 @@ INK = {
     "#e6e6e6": "var(--grid)",
     BASELINE: "var(--baseline)",
 }
-# The dashes of the house style in the legend of the page.
-SVG_DASHES = dict(zip(DASHES, ("", "7 4", "2 4", "7 3 2 3", "9 2 2 2 2 2", "1 5"), strict=True))
-IN_FIGURE = 4  # labels up to which a figure has a legend of its own
-SHORT = 24  # letters of a label that fit into a figure's legend
+# HTML has no such characters, and a terminal that shows the file would act on some of them.
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
-OUTCOMES = ("all right", "mixed", "all wrong")
-
+HELD_OUT = {
+    ("round", "accuracy"): "Held-out accuracy of sampled responses by round.",
+    ("seconds", "accuracy"): "The same by training time; evaluation is not counted.",
+    ("round", "greedy"): "Held-out accuracy of greedy responses by round.",
+}
 CURVES = {
     "reward": "Mean reward of a round's rollouts.",
     "entropy": "Mean entropy of the sampling distribution.",
@@ -52,6 +55,8 @@ CURVES = {
 }
 MECHANISMS = {
     "effective_gradient_ratio": "Share of the selected rollouts whose advantage is not zero.",
+    "all_positive": "Share of the problems whose rollouts were all right.",
+    "all_negative": "Share of the problems whose rollouts were all wrong.",
     "trained": "Rollouts trained on in a round.",
     "gradient_norm": "Norm of the gradient before clipping.",
 }
@@ -59,117 +64,27 @@ MECHANISMS = {
 
 def curves(groups: Groups) -> list[dict[str, Any]]:
     """Held-out accuracy and what changes with it: svg and caption of each figure."""
+    # One evaluation is no curve.
     evaluated = {}
     for label, group in groups.items():
-        # One evaluation is no curve.
         runs = [record for record in group if len(record.accuracy()) > 1]
         if runs:
             evaluated[label] = runs
     figures = []
     if evaluated:
-        captions = {
-            ("round", "accuracy"): "Held-out accuracy of sampled responses by round.",
-            ("seconds", "accuracy"): "The same by training time; evaluation is not counted.",
-            ("round", "greedy"): "Held-out accuracy of greedy responses by round.",
-        }
-        for (x, y), caption in captions.items():
-            figures.append(_curve(evaluated, x, y, caption, order=list(groups)))
+        figures = [_curve(evaluated, x, y, caption) for (x, y), caption in HELD_OUT.items()]
     # By level there is a bar for each level and round; several labels would be too many bars.
     if len(evaluated) == 1:
         [runs] = evaluated.values()
         name = "Held-out accuracy by difficulty level"
-        figures.append(
-            _figure(
-                lambda ax: plots.accuracy_by_level(runs, ax=ax),
-                name,
-                f"{name}, at the first and the last evaluation.",
-            )
-        )
+        caption = f"{name}, at the first and the last evaluation."
+        figures.append(_figure(lambda ax: plots.accuracy_by_level(runs, ax=ax), name, caption))
     return figures + _round_curves(groups, CURVES)
 
 
 def mechanisms(groups: Groups) -> list[dict[str, Any]]:
     """Where gradients came from, and phases of a round: svg and caption of each figure."""
-    if not groups:
-        return []
-    return [*_round_curves(groups, MECHANISMS), *_shares(groups), _phases(groups)]
-
-
-def draw_curves(
-    groups: Groups,
-    *,
-    x: str,
-    y: str,
-    ax: Any,
-    smooth: int = 1,
-    order: Sequence[str] | None = None,
-    legend: bool = True,
-) -> None:
-    """`plots.learning_curve` of any number of labels, each with a look of its own.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    x, y, smooth, ax
-        As in `plots.learning_curve`.
-    order : labels, optional
-        All labels of the page. They decide the looks, so that a label has the same one in every
-        figure, also where a figure lacks some of them.
-    legend : bool
-        Whether to draw one, outside the axes where there are more than `IN_FIGURE` labels.
-    """
-    styles = looks(order or groups)
-    for label, group in groups.items():
-        # One label at a time, so that each line can be given its look.
-        plots.learning_curve({plain(label): group}, x=x, y=y, smooth=smooth, legend=None, ax=ax)
-        line = ax.lines[-1]
-        line.set_color(styles[label].colour)
-        line.set_linestyle(styles[label].dash)
-        line.set_label(f"{_shortened(plain(label))} (n = {len(group)})")
-        if len(group) > 1:
-            band = ax.collections[-1]
-            band.set_facecolor(styles[label].colour)
-            if len(groups) > IN_FIGURE:
-                band.set_alpha(0.07)  # or all bands together hide the curves
-    if x == "round":
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    _place_legend(ax, len(styles) if legend else 1)
-
-
-def legend(groups: Groups) -> list[dict[str, Any]]:
-    """Colour, dashes and text of every label, for the legend of the page; empty for few labels.
-
-    The colour is the name of a variable of the page.
-    """
-    # Few short labels have a legend in each figure; the page needs none of its own.
-    if not _page_has_legend(list(groups)):
-        return []
-    variables = {colour: f"--c{place}" for place, colour in enumerate(PALETTE)}
-    variables[BASELINE] = "--baseline"
-    return [
-        {
-            "colour": variables[look.colour],
-            "dashes": SVG_DASHES[look.dash],
-            "text": f"{label} (n = {len(groups[label])})",
-        }
-        for label, look in looks(groups).items()
-    ]
-
-
-def _page_has_legend(labels: Sequence[str]) -> bool:
-    """Whether the labels are too many or too long for a legend in every figure."""
-    long = any(len(label) > SHORT for label in labels)
-    return len(labels) > IN_FIGURE or (long and len(labels) > 1)
-
-
-def _place_legend(ax: Any, labels: int) -> None:
-    """Above the axes, or beside them when there are many labels: never on a curve."""
-    if labels == 1:
-        return
-    if labels <= IN_FIGURE:
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small")
-    else:
-        ax.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    return [*_round_curves(groups, MECHANISMS), _phases(groups)] if groups else []
 
 
 def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -184,7 +99,7 @@ def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, An
         }
         if having:
             caption = f"{caption} Moving mean of 10 rounds."
-            figures.append(_curve(having, "round", column, caption, list(groups), smooth=10))
+            figures.append(_curve(having, "round", column, caption, smooth=10))
     return figures
 
 
@@ -195,9 +110,7 @@ def _has_numbers(record: Record, column: str) -> bool:
     return numeric and bool(rounds[column].notna().any())
 
 
-def _curve(
-    groups: Groups, x: str, y: str, caption: str, order: Sequence[str], smooth: int = 1
-) -> dict[str, Any]:
+def _curve(groups: Groups, x: str, y: str, caption: str, smooth: int = 1) -> dict[str, Any]:
     name = plots.axis_label(y, [record for group in groups.values() for record in group])
     # The text for those who cannot see the figure says where each curve begins and ends.
     ends = []
@@ -205,13 +118,15 @@ def _curve(
         first, last = np.mean([_ends(record, y) for record in group], axis=0)
         ends.append(f"{label} from {first:.3g} to {last:.3g}")
     alt = f"{name} by {plots.AXIS_LABELS[x]}: {'; '.join(ends)}"
-    in_figure = not _page_has_legend(order)
+    beside = len(groups) > ABOVE
+    legend = None if len(groups) == 1 else "outside" if beside else "above"
 
     def draw(ax: Any) -> None:
-        draw_curves(groups, x=x, y=y, ax=ax, smooth=smooth, order=order, legend=in_figure)
-        ax.set_ylabel(name)
+        plots.learning_curve(groups, x=x, y=y, smooth=smooth, ylabel=name, legend=legend, ax=ax)
+        if x == "round":
+            ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
-    return _figure(draw, alt, caption)
+    return _figure(draw, alt, caption, rows=len(groups) if beside else 0)
 
 
 def _ends(record: Record, y: str) -> np.ndarray:
@@ -222,42 +137,6 @@ def _ends(record: Record, y: str) -> np.ndarray:
     return np.array([rounds.head(10).mean(), rounds.tail(10).mean()])
 
 
-def _shares(groups: Groups) -> list[dict[str, Any]]:
-    """Problems all right, mixed, all wrong: by round for few labels, their means for many."""
-    means = comparisons.means(groups, ["all_positive", "all_negative"])
-    # Shares of problems; what is neither all right nor all wrong is mixed.
-    right = means["all_positive", "mean"]
-    wrong = means["all_negative", "mean"]
-    table = pd.DataFrame(dict(zip(OUTCOMES, (right, 1 - right - wrong, wrong))))
-    alts = {}
-    for label, row in table.iterrows():
-        shares = ", ".join(f"{share:.0%} of problems {name}" for name, share in row.items())
-        alts[label] = f"{label}: on average {shares}"
-
-    # A figure for each label would make a long page that nobody compares.
-    if len(groups) > IN_FIGURE:
-        return [
-            _figure(
-                lambda ax: _draw_bars(table, ax, "share of problems"),
-                "; ".join(alts.values()),
-                "Problems whose rollouts were all right, mixed, all wrong; means over rounds.",
-                rows=len(table),
-            )
-        ]
-    figures = []
-    # `draw` takes its label's runs as a default argument, so that it does not hang on the loop
-    # variable.
-    for label, group in groups.items():
-
-        def draw(ax: Any, group: Sequence[Record] = group) -> None:
-            plots.zero_gradient(group, ax=ax)
-            ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-
-        caption = f"{label}: problems whose rollouts were all right, mixed, all wrong."
-        figures.append(_figure(draw, alts[label], caption))
-    return figures
-
-
 def _phases(groups: Groups) -> dict[str, Any]:
     table = comparisons.phases(groups)
     parts = []
@@ -265,34 +144,24 @@ def _phases(groups: Groups) -> dict[str, Any]:
         seconds = ", ".join(f"{phase} {value:.3g}" for phase, value in row.items())
         parts.append(f"{label} {seconds}")
     return _figure(
-        lambda ax: _draw_bars(table, ax, "seconds a round"),
+        lambda ax: plots_tables.stacked(table.rename(index=plain), label="seconds a round", ax=ax),
         f"Seconds a round by phase: {'; '.join(parts)}",
         "Seconds a round by phase.",
         rows=len(table),
     )
 
 
-def _draw_bars(table: pd.DataFrame, ax: Any, label: str) -> None:
-    named = table.rename(index=lambda row: _shortened(plain(row)))
-    plots_tables.stacked(named, label=label, ax=ax)
-    # Long names leave little width, and a legend in one row would be cut.
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize="small")
-
-
-def _shortened(label: str) -> str:
-    """A label cut in its middle, since a path says most at its ends."""
-    if len(label) <= SHORT + 8:
-        return label
-    half = (SHORT + 8) // 2
-    return f"{label[: half - 1]}…{label[-half:]}"
+def visible(value: Any) -> Any:
+    """A text of the page with its control characters written as escapes; else the value itself."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", value)
 
 
 def _figure(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -> dict[str, Any]:
-    """What `draw` draws on new axes, as an element of the page; rows: of a bar chart."""
-    from markupsafe import Markup, escape
-
-    # A bar chart grows with its rows, so that their names do not meet.
-    size = (WIDTH, max(HEIGHT, 1.0 + 0.22 * rows))
+    """What `draw` draws on new axes, as an element of the page; `rows` are those of a bar chart."""
+    # The figure grows with its rows, so that their names do not meet.
+    size = (WIDTH, max(HEIGHT, 1.0 + A_ROW * rows))
     with plots.style() as colours:
         figure, ax = plots.plt.subplots(figsize=size, layout="constrained")
         draw(ax)
@@ -304,7 +173,7 @@ def _figure(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -
         figure.savefig(buffer, format="svg", metadata=nothing)
         # Matplotlib keeps every open figure in memory, and a report has many.
         plots.plt.close(figure)
-    svg = _inline(buffer.getvalue(), escape(alt), colours.as_hex())
+    svg = _inline(buffer.getvalue(), escape(visible(alt)), colours.as_hex())
     return {"svg": Markup(svg), "caption": caption}
 
 

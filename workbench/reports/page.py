@@ -91,7 +91,6 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
         "results": results(groups),
         "comparison": table,
         "notes": notes,
-        "legend": figures.legend(trained),
         "curves": figures.curves(trained),
         "mechanisms": figures.mechanisms(trained),
         "average_round": average_round(trained),
@@ -153,7 +152,10 @@ def _render(content: dict[str, Any]) -> str:
     from markupsafe import Markup
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        finalize=figures.visible,
     )
     # The page's own files are the only text that is not escaped.
     script = Markup((TEMPLATES / "report.js").read_text())

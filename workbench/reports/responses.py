@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,24 +10,15 @@ import pandas as pd
 
 from workbench.config import recorded_lab
 from workbench.pools import Pool
-from workbench.records import Record
+from workbench.records import Record, RecordError
 
 ROUNDS_SHOWN = 6  # rounds of a run that responses come from
 ROLLOUTS_A_ROUND = 16  # fewest that are worth another round
 HEAD = 240  # letters of a response that are shown at once
 LIMIT = 4000  # letters of a response that the page holds
 MOST_MADE = 4096  # problems that are made again to show their answers
-COLUMNS = (
-    "problem",
-    "text",
-    "reward",
-    "status",
-    "advantage",
-    "selected",
-    "trained",
-    "round",
-    "age",
-)
+COLUMNS = ("problem", "text", "reward", "status", "advantage")
+COLUMNS += ("selected", "trained", "round", "age")
 NOTE = (
     "The first problems of rounds spread over each run, all rollouts of each; nothing is picked by "
     "quality. “Chosen” was selected, but its advantage was zero or its gradient stopped."
@@ -40,45 +31,33 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
     Returns
     -------
     dict
-        rows, several (whether there is more than one run), answered (whether right answers are
-        known), heads, filters and note.
+        rows, heads, filters and note.
     """
-    runs = [(label, record) for label, group in groups.items() for record in group]
+    runs = {
+        f"{label}, seed {record.manifest['seed']}": record
+        for label, group in groups.items()
+        for record in group
+    }
     # The same for every run, so that a long one does not push out the others.
     share = most // max(1, len(runs))
-    rows = []
-    for label, record in runs:
-        rows += _sampled(f"{label}, seed {record.manifest['seed']}", record, share)
-    rows = rows[:most]
+    rows = [row for run, record in runs.items() for row in _sampled(run, record, share)][:most]
     answers: dict[str, str] = {}
-    for _, record in runs:
+    for record in runs.values():
         answers |= _gold_answers(record)
+
+    heads = ["round", "problem", "response", "verdict", "reward", "advantage", "training"]
+    filters = ["round", "reward", "training"]
+    # With one run, a column and a filter that always say the same are left out.
+    if len(runs) > 1:
+        heads.insert(0, "run")
+        filters.insert(0, "run")
     for row in rows:
         row["answer"] = answers.get(row["problem"], "")
-
-    # With one run, a column and a filter that always say the same are left out.
-    several = len(runs) > 1
-    heads = ["round", "problem", "response", "verdict", "reward", "advantage", "training"]
-    answered = any(row["answer"] for row in rows)
-    if answered:
-        heads.insert(2, "right answer")
-    filters = [
-        ("round", "round", sorted({row["round"] for row in rows})),
-        ("reward", "reward", _distinct(row["bucket"] for row in rows)),
-        ("training", "training", _distinct(row["training"] for row in rows)),
-    ]
-    if several:
-        heads = ["run", *heads]
-        filters = [("run", "run", _distinct(row["run"] for row in rows)), *filters]
-    note = NOTE if rows else _why_none([record for _, record in runs], most)
-    return {
-        "rows": rows,
-        "several": several,
-        "answered": answered,
-        "heads": heads,
-        "filters": filters,
-        "note": note,
-    }
+    if any(row["answer"] for row in rows):
+        heads.insert(heads.index("response"), "right answer")
+    offered = {name: list(dict.fromkeys(row[name] for row in rows)) for name in filters}
+    note = NOTE if rows else _why_none(list(runs.values()), most)
+    return {"rows": rows, "heads": heads, "filters": offered, "note": note}
 
 
 def kept_rollouts(
@@ -118,14 +97,12 @@ def _why_none(records: Sequence[Record], most: int) -> str:
     """Why there is no row to show."""
     if not any(len(record.rounds) for record in records):
         return "No round yet."
-    if not any(_has_texts(record) for record in records):
+    if all(
+        kept_rollouts(record, COLUMNS, record.rounds_with_rollouts()[:1]) is None
+        for record in records
+    ):
         return "The record kept no texts of responses."
     return f"No responses: {most} rows are too few for the {len(records)} runs of this report."
-
-
-def _has_texts(record: Record) -> bool:
-    recorded = record.rounds_with_rollouts()
-    return bool(recorded) and kept_rollouts(record, COLUMNS, recorded[:1]) is not None
 
 
 def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
@@ -140,9 +117,20 @@ def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
     for place in places:
         frame = kept_rollouts(record, COLUMNS, [recorded[place]])
         if frame is not None:
+            frame = _of_the_right_types(frame, record)
             first = _whole_groups(frame, share // len(places))
             rows += [_row(run, recorded[place], each) for each in first.to_dict("records")]
     return rows
+
+
+def _of_the_right_types(frame: pd.DataFrame, record: Record) -> pd.DataFrame:
+    """The rollouts with texts as texts and numbers as numbers; RecordError where they are none."""
+    texts = dict.fromkeys(("problem", "text", "status"), str)
+    numbers = dict.fromkeys(("reward", "advantage"), float)
+    try:
+        return frame.astype({**texts, **numbers})
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{record.path}: rollouts that cannot be shown: {error}") from None
 
 
 def _whole_groups(frame: pd.DataFrame, size: int) -> pd.DataFrame:
@@ -160,24 +148,18 @@ def _whole_groups(frame: pd.DataFrame, size: int) -> pd.DataFrame:
 
 
 def _row(run: str, number: int, rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """A rollout as the page shows it; `bucket` is what the filter of rewards goes by."""
+    """A rollout as the page shows it; `reward` is what the filter goes by."""
     text = rollout["text"]
     # The page holds the rest folded up; very long responses are cut, or the file would grow too
     # large.
     rest = text[HEAD:LIMIT]
     if len(text) > LIMIT:
         rest += f"\n… {len(text) - LIMIT} characters more"
-    if rollout["trained"]:
-        training = "trained"
-    else:
-        training = "chosen" if rollout["selected"] else "left out"
-    advantage = rollout["advantage"]
+    training = "chosen" if rollout["selected"] else "left out"
     # An advantage is NaN where the rollout was not selected. A zero is shown without a sign,
     # because its meaning is that there is no gradient.
-    if np.isnan(advantage):
-        shown = ""
-    else:
-        shown = f"{advantage:+.3f}" if advantage else "0"
+    advantage = rollout["advantage"]
+    shown = f"{advantage:+.3f}" if advantage else "0"
     return {
         "run": run,
         "round": number,
@@ -186,12 +168,8 @@ def _row(run: str, number: int, rollout: Mapping[str, Any]) -> dict[str, Any]:
         "text": text[:HEAD],
         "rest": rest,
         "status": rollout["status"],
-        "reward": f"{rollout['reward']:.3g}",
-        "bucket": "above 0" if rollout["reward"] > 0 else "0 or below",
-        "training": training,
-        "advantage": shown,
+        "reward": "above 0" if rollout["reward"] > 0 else "0 or below",
+        "exact_reward": f"{rollout['reward']:.3g}",
+        "training": "trained" if rollout["trained"] else training,
+        "advantage": "" if np.isnan(advantage) else shown,
     }
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))

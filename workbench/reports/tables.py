@@ -1,13 +1,13 @@
 """Tables of the HTML report: results, the comparison, an average round, transitions.
 
-A table is a dict of caption, heads and groups: pairs of a title (or None) and rows of text.
+A table of the page has a caption and parts: data frames of texts by their titles.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,6 @@ from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.numbers import NOTHING, duration, mean_and_half, span
 
 Groups = Mapping[str, Sequence[Record]]
-Table = dict[str, Any]
 
 # Columns of the rounds table by section, with the words that the page has for them.
 AVERAGE_ROUND = {
@@ -56,6 +55,13 @@ AVERAGE_ROUND = {
 }
 
 
+class Table(NamedTuple):
+    """Data frames of texts with the same columns, below one another, by their titles."""
+
+    caption: str
+    parts: dict[str, pd.DataFrame]
+
+
 def each_record(groups: Groups) -> Iterator[tuple[str, Record]]:
     """Label and record of every run."""
     for label, group in groups.items():
@@ -74,6 +80,11 @@ def default_baseline(groups: Groups) -> str:
     return next(iter(groups))
 
 
+def frame(rows: Mapping[str, Sequence[Any]], heads: Sequence[str]) -> pd.DataFrame:
+    """Rows by their names as a data frame."""
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(heads), dtype=object)
+
+
 # Results
 
 
@@ -81,18 +92,13 @@ def results(groups: Groups) -> Table:
     """Held-out accuracy before and after, and what it took."""
     samples = set()
     for _, record in each_record(groups):
-        evals = record.evals
-        if len(evals):
-            samples |= set(evals["samples"])
+        samples |= set(record.evals.get("samples", []))
     sampled = f"avg@{samples.pop()}" if len(samples) == 1 else "sampled"
-    heads = ["", "runs", "rounds", f"{sampled} before", f"{sampled} after", "greedy before"]
+    heads = ["runs", "rounds", f"{sampled} before", f"{sampled} after", "greedy before"]
     heads += ["greedy after", "rollouts", "training time"]
-    return {
-        "caption": "Held-out accuracy at the first and the last evaluation; ± is the 95 % interval "
-        "over seeds",
-        "heads": heads,
-        "groups": [(None, [[label, *_result(group)] for label, group in groups.items()])],
-    }
+    rows = {label: _result(group) for label, group in groups.items()}
+    caption = "Held-out accuracy at the first and the last evaluation; ± is the 95 % interval "
+    return Table(caption + "over seeds", {"": frame(rows, heads)})
 
 
 def _result(group: Sequence[Record]) -> list[Any]:
@@ -101,13 +107,16 @@ def _result(group: Sequence[Record]) -> list[Any]:
     ends = []
     for column in ("accuracy", "greedy"):
         for place in (0, -1):
-            ends.append(_with_interval([curve[column].iloc[place] for curve in curves]))
+            values = [curve[column].iloc[place] for curve in curves]
+            ends.append(mean_and_half(*mean_interval(values)) if values else NOTHING)
     rounds = [record.rounds for record in group]
     # Runs may have stopped early, so their lengths are shown as a span.
     lengths = sorted({len(table) for table in rounds})
-    rounds = [table for table in rounds if len(table)]
-    rollouts = _mean([table["rollouts"].sum() for table in rounds])
-    seconds = _mean([table["seconds"].sum() for table in rounds])
+    totals = pd.DataFrame(
+        [table[["rollouts", "seconds"]].sum() for table in rounds if len(table)],
+        columns=["rollouts", "seconds"],
+    ).mean()
+    rollouts, seconds = totals.fillna(0)
     return [len(group), span(lengths), *ends, f"{rollouts:,.0f}", duration(seconds)]
 
 
@@ -122,13 +131,12 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
     except ValueError as error:
         return None, [f"No comparison at an equal budget: {error}."]
     baseline = default_baseline(groups)
-    parts = []
+    parts = {}
     for unit, name in (("rollouts", "rollouts"), ("seconds", "seconds of training")):
         budget = comparisons.common_budget(groups, unit)
         table = comparisons.at_budget(groups, unit, budget, baseline=baseline)
         amount = f"{budget:,.0f}" if budget >= 100 else f"{budget:.3g}"
-        rows = [[label, *_compared(row)] for label, row in table.iterrows()]
-        parts.append((f"at {amount} {name}", rows))
+        parts[f"at {amount} {name}"] = compared(table, baseline)
     notes = [
         "Budgets are the most that every run reached. Differences are between runs of the same "
         "seed, on the same problems."
@@ -137,20 +145,27 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
     machines = [record.manifest.get("hardware") for _, record in each_record(groups)]
     if len({json.dumps(machine, sort_keys=True) for machine in machines}) > 1:
         notes.append("The runs come from different machines, so their seconds do not compare.")
-    heads = ["", "runs", "held-out accuracy", f"minus {baseline}", "95 % interval", "seeds ahead"]
-    caption = "Held-out accuracy when all had spent the same"
-    return {"caption": caption, "heads": heads, "groups": parts}, notes
+    return Table("Held-out accuracy when all had spent the same", parts), notes
 
 
-def _compared(row: pd.Series) -> list[str]:
-    shown = [f"{row['n']:.0f}", mean_and_half(row["mean"], row["half"])]
-    # The baseline has no difference to itself, and a label may share no seed with it.
-    if not np.isfinite(row.get("difference", np.nan)):
-        return [*shown, "", "", ""]
-    interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
-    if not np.isfinite(row["low"]):
-        interval = "needs two seeds"
-    return [*shown, f"{row['difference']:+.3f}", interval, f"{row['better']:.0%}"]
+def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The table of `comparisons.at_budget` as texts, a row a label."""
+    rows = {}
+    for label, row in table.iterrows():
+        difference = interval = ahead = ""
+        # The baseline has no difference to itself, and a label may share no seed with it.
+        if np.isfinite(row.get("difference", np.nan)):
+            difference = f"{row['difference']:+.3f}"
+            interval = "needs two seeds"
+            if np.isfinite(row["low"]):
+                interval = f"{row['low']:+.3f} to {row['high']:+.3f}"
+            ahead = f"{row['better']:.0%}"
+        elif label != baseline:
+            difference = "no seed in common"
+        accuracy = mean_and_half(row["mean"], row["half"])
+        rows[label] = [f"{row['n']:.0f}", accuracy, difference, interval, ahead]
+    heads = ["runs", "held-out accuracy", f"minus {baseline}", "95 % interval", "seeds ahead"]
+    return frame(rows, heads)
 
 
 # An average round
@@ -166,20 +181,16 @@ def average_round(groups: Groups) -> Table:
         present = numbers if present is None else present & numbers
     shared = sorted(present or ())
     means = comparisons.means(groups, shared) if groups else pd.DataFrame()
-    parts = []
+    parts = {}
     for title, names in AVERAGE_ROUND.items():
-        rows = []
+        rows = {}
         for column, name in names.items():
             if column in shared:
                 pairs = zip(means[column, "mean"], means[column, "half"])
-                rows.append([name, *(mean_and_half(mean, half) for mean, half in pairs)])
+                rows[name] = [mean_and_half(mean, half) for mean, half in pairs]
         if rows:
-            parts.append((title, rows))
-    return {
-        "caption": "Means over all rounds; ± is the 95 % interval over seeds",
-        "heads": ["", *groups],
-        "groups": parts,
-    }
+            parts[title] = frame(rows, list(groups))
+    return Table("Means over all rounds; ± is the 95 % interval over seeds", parts)
 
 
 def _numeric_columns(table: pd.DataFrame) -> set[str]:
@@ -251,11 +262,3 @@ def _evaluated(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
     # problems.
     rates = evals.pivot_table(index="problem", columns="round", values="rate")
     return rates.iloc[:, 0].to_numpy(), rates.iloc[:, -1].to_numpy()
-
-
-def _with_interval(values: Sequence[float]) -> str:
-    return mean_and_half(*mean_interval(values)) if values else NOTHING
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else 0.0

@@ -45,7 +45,8 @@ from workbench.utils.validation import did_you_mean, is_number, shown, whole_num
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 LOGS = "logs"  # directory beside the records, which no label may be called
-LABEL = re.compile(r"[\w=+,~-][\w.=+,~-]*")
+# A label that began with = would be a formula to a program that opens the table.
+LABEL = re.compile(r"\w[\w.=+,~-]*")
 # Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
 # What a file may hold. Those of this package have about a hundred entries and a few hundred runs.
@@ -360,7 +361,7 @@ def _check_label(label: Any) -> None:
     if not isinstance(label, str) or not LABEL.fullmatch(label) or label == LOGS:
         raise ValueError(
             f"label={shown(label)}: it names a directory, so letters, digits and . _ = + , ~ - "
-            f"are allowed, not beginning with a dot, and not {LOGS!r}"
+            f"are allowed, a letter or digit first, and not {LOGS!r}"
         )
 
 

@@ -18,27 +18,27 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from workbench.analysis import cost
+from workbench.analysis.courses import read as read_courses
+from workbench.analysis.intervals import mean_interval
+from workbench.analysis.leaderboard import target_of
 from workbench.trials.grids import read
 from workbench.trials.leaderboard import Plan, recorded
 from workbench.trials.runner import sweep
 from workbench.utils.validation import whole_number
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 # Slot -> name -> settings of that slot, in the words of a grid; empty settings are those of GRPO.
 # What saves something alone, on the leaderboard, stands here for what decides alike: MoPPS for the
 # curricula that prefer mixed groups, PKPO and unbiased pruning for training on less.
-CHOICES: dict[str, dict[str, dict[str, Any]]] = {
+Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
+CHOICES: Choices = {
     "curriculum": {"epochs": {}, "mopps": {"curriculum": "Mopps"}},
-    "allocator": {
-        "uniform": {},
-        "staged": {"allocator": "Staged"},
-    },
+    "allocator": {"uniform": {}, "staged": {"allocator": "Staged"}},
     "replay": {"fresh": {}, "reuse": {"replay": "CorrectResponses"}},
     "selector": {
         "all": {},
@@ -68,9 +68,7 @@ RUNG_EVALUATIONS = 10
 # Which combinations there are, and which go on: pure functions
 
 
-def combinations(
-    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = CHOICES,
-) -> dict[str, dict[str, Any]]:
+def combinations(choices: Choices = CHOICES) -> dict[str, dict[str, Any]]:
     """Every choice of one value for each slot.
 
     Parameters
@@ -141,7 +139,7 @@ def rung_seeds(rung: int) -> list[int]:
 
 
 def final_seeds(n: int) -> list[int]:
-    """Seeds of the final, none of which a rung has.
+    """The seeds of the final. No run of the rungs has any of them.
 
     >>> final_seeds(3)
     [200, 201, 202]
@@ -180,7 +178,7 @@ def search(
     plan: Plan,
     single: str,
     *,
-    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = CHOICES,
+    choices: Choices = CHOICES,
     baseline: str = "grpo",
     price: float | None = None,
     finalists: int = 3,
@@ -218,17 +216,17 @@ def search(
         logarithm of its bill to the target over the baseline's.
     final : dict from label to records
     """
-    import pandas as pd
-
-    candidates = combinations(choices)
+    candidates = {
+        label: {"label": label, "method": "grpo", "settings": settings}
+        for label, settings in combinations(choices).items()
+    }
     left = list(candidates)
     sizes = rung_sizes(len(left), finalists)
     rows = []
     for rung, size in enumerate(sizes):
         left = left[:size]
         of_rung = rung_seeds(rung)
-        cases = [_case(plan, baseline)]
-        cases += [_combination(label, candidates[label]) for label in left]
+        cases = [_case(plan, baseline), *(candidates[label] for label in left)]
         report(f"rung {rung + 1} of {len(sizes)}: {size} combinations, {len(of_rung)} seeds each")
         grid = _rung_grid(plan, cases, of_rung)
         groups = _made(grid, baseline, _beside(plan.out) / "rungs", jobs, ray, report)
@@ -245,8 +243,8 @@ def search(
     # The single paper takes part anyway, also where it was one of the combinations.
     best = [label for label in left if label != single][:finalists]
     report(f"final on fresh seeds: {', '.join(best)}, against {baseline} and {single}")
-    cases = [_case(plan, baseline), _case(plan, single)]
-    cases += [_combination(label, candidates[label]) for label in best]
+    cases = [_case(plan, label) for label in (baseline, single)]
+    cases += [candidates[label] for label in best]
     grid = {**_grid(plan, cases, final_seeds(seeds)), "folder": str(_beside(plan.folder))}
     final = _made(grid, baseline, _beside(plan.out) / "final", jobs, ray, report)
     return pd.DataFrame(rows), final
@@ -269,10 +267,6 @@ def bill_scores(groups: Any, baseline: str, price: float | None = None) -> dict[
         The mean over seeds of the logarithm of the ratio, infinite where a run did not arrive: it
         had as many rollouts as the baseline, and what it still lacks is not known.
     """
-    from workbench.analysis import cost
-    from workbench.analysis.courses import read as read_courses
-    from workbench.analysis.leaderboard import target_of
-
     if price is None:
         price = cost.FLOP_PRICE
     courses = read_courses(groups)
@@ -287,10 +281,7 @@ def bill_scores(groups: Any, baseline: str, price: float | None = None) -> dict[
     return scores
 
 
-def effects(
-    rungs: pd.DataFrame,
-    choices: Mapping[str, Mapping[str, Mapping[str, Any]]] = CHOICES,
-) -> pd.DataFrame:
+def effects(rungs: pd.DataFrame, choices: Choices = CHOICES) -> pd.DataFrame:
     """What each value of a slot changes, on average over everything that the other slots do.
 
     The first rung has all combinations, so for each value there are pairs of combinations that
@@ -319,10 +310,6 @@ def effects(
     ValueError
         If the first rung lacks a combination.
     """
-    import pandas as pd
-
-    from workbench.analysis.intervals import mean_interval
-
     first = rungs[rungs["rung"] == 1]
     scores = dict(zip(first["label"], first["score"].astype(float)))
     missing = sorted(set(combinations(choices)) - set(scores))
@@ -367,16 +354,17 @@ def best_single(plan: Plan, baseline: str = "grpo", price: float | None = None) 
     """
     cases = plan.cases()
     plain = {case.values["label"] for case in cases if not case.values.get("settings")}
+    seeds: dict[str, set[int]] = {}
     groups, _ = recorded(cases)
-    known = {label: records for label, records in groups.items() if label in plain}
-    seeds = {record.manifest["seed"] for record in known.get(baseline, [])}
+    for label, records in groups.items():
+        seeds[label] = {record.manifest["seed"] for record in records}
     # Only what has all seeds of the baseline, so that the scores are of the same seeds.
     whole = {
         label: records
-        for label, records in known.items()
-        if {record.manifest["seed"] for record in records} == seeds
+        for label, records in groups.items()
+        if label in plain and seeds[label] == seeds.get(baseline)
     }
-    if len(whole) < 2 or not seeds:
+    if len(whole) < 2:
         raise ValueError(
             "the best single paper is not known yet: make the leaderboard first, or name one"
         )
@@ -386,19 +374,13 @@ def best_single(plan: Plan, baseline: str = "grpo", price: float | None = None) 
     return label
 
 
-def _labels(
-    choices: Mapping[str, Mapping[str, Mapping[str, Any]]],
-) -> dict[tuple[str, ...], str]:
+def _labels(choices: Choices) -> dict[tuple[str, ...], str]:
     """The names of the values of every combination, and its label; GRPO's is empty."""
     made = {}
     for names in itertools.product(*choices.values()):
         changed = [name for slot, name in zip(choices, names) if choices[slot][name]]
         made[names] = "+".join(changed)
     return made
-
-
-def _combination(label: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {"label": label, "method": "grpo", "settings": dict(settings)}
 
 
 def _case(plan: Plan, label: str) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""The figures that commands write to files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.backend_bases import FigureCanvasBase
+
+from workbench.cli.summaries import UNITS, amount
+from workbench.plots import curves as plots
+from workbench.plots import tables as plots_tables
+from workbench.plots.text import plain
+from workbench.records import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def seeds(records: list[Record]) -> Figure:
+    """One method's seeds in one figure."""
+    for record in records:
+        if record.evals.empty or not len(record.rounds):
+            raise ValueError(
+                f"--out: {record.path} has no evaluation or no round yet, so its seeds make no "
+                "figure"
+            )
+    return plots.summary(records)
+
+
+def comparison(
+    groups: Mapping[str, list[Record]],
+    x: str,
+    y: str,
+    budget: float,
+    table: pd.DataFrame,
+    baseline: str,
+) -> Figure:
+    """Curves up to where each run ended, and the paired differences at the budget."""
+    with plots.style():
+        # In inches: the panel of differences has a row for each method.
+        height = max(3.8, 0.8 + 0.22 * len(groups))
+        figure, (curves, differences) = plots.plt.subplots(
+            1, 2, figsize=(11, height), layout="constrained"
+        )
+        plots.learning_curve(groups, x=x, y=y, legend="above", ax=curves)
+        curves.axvline(budget, color="#666666", ls=":", lw=1)
+        curves.set_xlabel(f"{plots.AXIS_LABELS[x]} (dotted: {amount(budget)})")
+        # The column is missing where there is nothing to compare, and the panel then stays empty.
+        if "difference" in table:
+            plots_tables.differences(
+                table.rename(index=plain),
+                label="difference in held-out accuracy, 95 %",
+                ax=differences,
+            )
+        title = f"minus {plain(baseline)} at {amount(budget)} {UNITS[x]}"
+        differences.set_title(title, fontsize="small")
+    return figure
+
+
+def check_format(out: str) -> None:
+    """ValueError for a picture format that cannot be written."""
+    known = FigureCanvasBase.get_supported_filetypes()
+    if Path(out).suffix.lstrip(".") not in known:
+        endings = ", ".join(f".{name}" for name in sorted(known))
+        raise ValueError(f"--out {out}: no picture format; allowed are {endings}")
+
+
+def save(figure: Any, out: str) -> str:
+    """Write a figure, and return where it is."""
+    target = Path(out)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    # pyplot keeps a figure in memory until it is closed.
+    plots.plt.close(figure)
+    return str(target)
