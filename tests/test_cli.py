@@ -1,5 +1,7 @@
 """The command line and the import, as a newcomer meets them."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -13,7 +15,7 @@ import warnings
 
 import pytest
 import typer
-from conftest import heed_interrupts
+from conftest import started
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
@@ -152,23 +154,28 @@ def test_resume_goes_on_with_what_the_record_says(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
+def command_line(arguments, told):
+    """The command line in a process of its own; tells what it says on stderr."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            main(arguments)
+        finally:
+            told.send(said.getvalue())
+
+
 def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "workbench", "run", "grpo", *SMALL, "--problems", "4"]
-    process = subprocess.Popen(
-        [*command, "--rounds", "100000", "--out", str(out)],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_interrupts,
-    )
-    ended = time.monotonic() + 240
-    while not (out / "rounds.parquet").exists() and process.poll() is None:
-        assert time.monotonic() < ended
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[1]
-    assert "stopped; the same command goes on" in said
-    assert process.returncode == 130
+    arguments = ["run", "grpo", *SMALL, "--problems", "4", "--rounds", "100000", "--out", str(out)]
+    with started(command_line, arguments) as run:
+        ended = time.monotonic() + 240
+        while not (out / "rounds.parquet").exists() and run.process.is_alive():
+            assert time.monotonic() < ended
+            time.sleep(0.02)
+        os.kill(run.process.pid, signal.SIGINT)
+        assert "stopped; the same command goes on" in run.told.recv()
+        run.process.join(60)
+        assert run.process.exitcode == 130
     assert len(wb.load(out).rounds) >= 1
 
 

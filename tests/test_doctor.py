@@ -227,7 +227,7 @@ def test_a_gpu_and_the_wrong_torch(two_gpus, monkeypatch):
         ("vllm-bnb-plugin", {}, False),
         ("vllm-bnb-plugin", {"load_in_4bit": True}, True),
         ("vllm-bnb-plugin", {"load_in_4bit": True, "fast_inference": False}, False),
-        ("bitsandbytes", {"optimizer_in_8_bits": True}, True),
+        ("bitsandbytes", {"optimizer_bits": 8}, True),
     ],
 )
 def test_what_unsloth_needs(two_gpus, monkeypatch, gone, options, missing):

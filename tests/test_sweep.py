@@ -176,7 +176,7 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
     wrong = [
         ({"method": "knapsak"}, "a/seed-0: method='knapsak': .*did you mean 'knapsack'"),
         ({"arguments": {"m": 1}}, "m: no argument of grpo"),
-        ({"settings": {"selektor.m": 1}}, "no such slot; .*did you mean 'selector'"),
+        ({"settings": {"selektor.m": 1}}, "selektor: .*did you mean 'selector'"),
         ({"lab": {"heldout": 3}}, "heldout: no argument of tiny"),
         ({"lab": {"name": "cloud"}}, "lab='cloud'"),
         ({"problems_per_round": 0}, "problems_per_round=0"),
@@ -421,7 +421,7 @@ def test_labels_that_are_no_directory_names_are_refused(label):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ({"parameters": {"numbr": 3}}, "unknown parameter 'numbr'; there are label"),
+        ({"parameters": {"numbr": 3}}, "parameter='numbr': allowed are 'label'"),
         ({"parameters": {"method": []}}, r"method=\[\]: a list of at least one value"),
         ({"parameters": {"rounds": [1, 1]}}, "two runs are called 'rounds=1/seed-0'"),
         ({"parameters": ["rounds"]}, r"parameters=\['rounds'\]: names with values"),
@@ -430,7 +430,7 @@ def test_labels_that_are_no_directory_names_are_refused(label):
         ({"cases": {"rounds": 1}}, "cases=.*: a list of at least one value is needed"),
         ({"cases": [3]}, "cases=.*: a list of names with values"),
         ({"seeds": 0}, r"seeds=\[\]: a list of at least one value"),
-        ({"paramters": {}}, "unknown key 'paramters'; .*did you mean 'parameters'"),
+        ({"paramters": {}}, "key='paramters': .*did you mean 'parameters'"),
         ({"notebook": None}, "notebook=None: a path is needed"),
         ({"folder": 3}, "folder=3: a path is needed"),
     ],
@@ -477,7 +477,7 @@ def test_what_is_no_grid_is_refused(text, message, tmp_path):
 
 def test_a_file_that_is_missing_names_the_nearest(tmp_path):
     (tmp_path / "grid.yaml").write_text("{}")
-    with pytest.raises(FileNotFoundError, match=r"no such file; did you mean 'grid.yaml'"):
+    with pytest.raises(FileNotFoundError, match=r"grid=.*did you mean 'grid.yaml'"):
         read(tmp_path / "gird.yaml")
 
 
@@ -694,7 +694,7 @@ def test_a_notebook_whose_code_changed_is_refused(notebooks):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ({"numbr": 3}, "unknown parameter 'numbr'; there are number, .*did you mean 'number'"),
+        ({"numbr": 3}, "parameter='numbr': .*did you mean 'number'"),
         ({"number": "three"}, "'number', value 'three': the notebook says int, this is str"),
         ({"number": [1, 2.5]}, "'number', value 2.5: the notebook says int, this is float"),
         ({"number": True}, "'number', value True: the notebook says int, this is bool"),
@@ -712,7 +712,7 @@ def test_what_does_not_fit_the_notebook_is_said(content, message, tmp_path):
 
 def test_an_unknown_notebook_names_the_nearest(tmp_path):
     write_notebook(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no such notebook, .*; did you mean 'work.ipynb'"):
+    with pytest.raises(FileNotFoundError, match=r"notebook=.*; did you mean 'work.ipynb'"):
         read({"notebook": str(tmp_path / "wrok.ipynb")})
 
 
@@ -724,7 +724,7 @@ def test_the_path_of_a_notebook_starts_at_the_folder_of_the_grid(tmp_path, monke
     grid = tmp_path / "grids" / "grid.yaml"
     grid.write_text("notebook: work.ipynb")
     place = re.escape(str(tmp_path / "grids" / "work.ipynb"))
-    with pytest.raises(FileNotFoundError, match=f"no such notebook, looked for at '{place}'$"):
+    with pytest.raises(FileNotFoundError, match=f"notebook='{place}': there is no such file$"):
         read("grids/grid.yaml")
     grid.write_text("notebook: ../work.ipynb")
     assert read("grids/grid.yaml")

@@ -24,8 +24,8 @@ from workbench.utils.names import LABS, OPTIMIZER_BITS
 from workbench.utils.requirements import install_command, installed_version, requirements
 from workbench.utils.validation import one_of
 
-# What a lab needs beyond the packages that are always installed, as named in pyproject.toml.
-EXTRAS_OF_LABS = {"tiny": (), "transformers": (), "unsloth": ("gpu",)}
+# What a lab needs: the packages that are always installed, "", and extras of pyproject.toml.
+EXTRAS_OF_LABS = {"tiny": ("",), "transformers": ("",), "unsloth": ("", "gpu")}
 # Of the GPU's memory that vLLM holds by default in the labs on which it can sample.
 SHARES = {"unsloth": 0.5, "transformers": 0.4}
 UNSLOTH_ROWS = 256  # that Unsloth's `generate` samples at once
@@ -92,9 +92,11 @@ def report(
     lab: str = "tiny",
     model: Any = None,
     *,
+    load_in_4bit: bool = False,
     fast_inference: bool = True,
     engine: str = "transformers",
     gradient_checkpointing: bool | None = None,
+    optimizer_bits: int = 32,
     **options: Any,
 ) -> dict[str, Any]:
     """All that `doctor` shows, as plain data.
@@ -105,14 +107,14 @@ def report(
     model : str or path, optional
         Its memory is estimated and held against the largest GPU, or against main memory where there
         is no GPU.
+    load_in_4bit, optimizer_bits, options
+        As for `memory.estimate`.
     fast_inference : bool
         Whether vLLM samples in the lab "unsloth".
     engine : {"transformers", "vllm"}
         What samples in the lab "transformers".
     gradient_checkpointing : bool, optional
         Default: as the lab does it. Unsloth always does, the others on a GPU.
-    options
-        Of `memory.estimate`.
 
     Returns
     -------
@@ -122,8 +124,12 @@ def report(
         room.
     """
     one_of("engine", engine, ("transformers", "vllm"))
-    in_8_bits = options.get("optimizer_bits", 32) == 8
-    problems = obstacles(lab, options.get("load_in_4bit", False), fast_inference, in_8_bits)
+    problems = obstacles(
+        lab,
+        load_in_4bit=load_in_4bit,
+        fast_inference=fast_inference,
+        optimizer_bits=optimizer_bits,
+    )
     here = this_machine()
     told: dict[str, Any] = {
         "machine": here,
@@ -136,6 +142,7 @@ def report(
         if gradient_checkpointing is None:
             gradient_checkpointing = lab == "unsloth" or largest > 0
         options["gradient_checkpointing"] = gradient_checkpointing
+        options |= {"load_in_4bit": load_in_4bit, "optimizer_bits": optimizer_bits}
         vllm_samples = fast_inference if lab == "unsloth" else engine == "vllm"
         if vllm_samples and largest and lab in SHARES:
             # vLLM holds its share from the start, whatever the number of rollouts is.
@@ -157,9 +164,10 @@ def report(
 
 def obstacles(
     lab: str,
+    *,
     load_in_4bit: bool = False,
     fast_inference: bool = True,
-    optimizer_in_8_bits: bool = False,
+    optimizer_bits: int = 32,
 ) -> list[str]:
     """Why a lab cannot run here, one line each with the way out; an empty list if it can.
 
@@ -169,25 +177,36 @@ def obstacles(
     ----------
     lab : {"tiny", "transformers", "unsloth"}
     load_in_4bit : bool
-        Whether the lab "unsloth" needs bitsandbytes.
+        Whether the lab "unsloth" needs bitsandbytes for its weights.
     fast_inference : bool
         Whether it needs vLLM.
-    optimizer_in_8_bits : bool
-        Whether its AdamW is that of bitsandbytes.
+    optimizer_bits : {32, 8}
+        Whether it needs bitsandbytes for its AdamW.
     """
     one_of("lab", lab, LABS)
     lines = []
     if lab == "unsloth":
-        lines.append(no_gpu())
+        lines += [no_gpu(), _old_driver(), _old_glibc()]
         if machine.compiler() is None:
             lines.append(
                 "no C compiler, which Triton needs: apt install build-essential, or set CC"
             )
     # Only what is needed counts: an extra also lists packages for options that are not in use.
-    names = needed(lab, load_in_4bit, fast_inference, optimizer_in_8_bits)
-    if lab == "unsloth":
-        lines += [_old_driver(), _old_glibc()]
-    missing = [name for name in names if installed_version(name) is None]
+    not_in_use = set()
+    if not load_in_4bit and optimizer_bits == 32:
+        not_in_use.add("bitsandbytes")
+    # The plugin lets vLLM read weights of 4 bits.
+    if not load_in_4bit or not fast_inference:
+        not_in_use.add("vllm-bnb-plugin")
+    if not fast_inference:
+        not_in_use.add("vllm")
+    groups = requirements()
+    needed = [each.name for extra in EXTRAS_OF_LABS[lab] for each in groups.get(extra, [])]
+    missing = [
+        name
+        for name in dict.fromkeys(needed)
+        if name not in not_in_use and installed_version(name) is None
+    ]
     if missing:
         lines.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
     if lab == "tiny" and not shipped_models():
@@ -220,32 +239,6 @@ def _old_glibc() -> str | None:
     if Version(version) >= Version(GLIBC):
         return None
     return f"glibc {version}: the packages of the GPU need {GLIBC} or newer; take a newer system"
-
-
-def needed(
-    lab: str,
-    load_in_4bit: bool = False,
-    fast_inference: bool = True,
-    optimizer_in_8_bits: bool = False,
-) -> list[str]:
-    """Names of the distributions that a lab needs: what is always needed, and its extras.
-
-    The parameters are those of `obstacles`.
-    """
-    groups = requirements()
-    names: list[str] = []
-    for extra in ("", *EXTRAS_OF_LABS[lab]):
-        names += [requirement.name for requirement in groups.get(extra, [])]
-    # The plugin lets vLLM read weights of 4 bits, so it is left out when either of them is.
-    left_out = set()
-    if not load_in_4bit:
-        left_out.add("vllm-bnb-plugin")
-    if not load_in_4bit and not optimizer_in_8_bits:
-        left_out.add("bitsandbytes")
-    if not fast_inference:
-        left_out |= {"vllm", "vllm-bnb-plugin"}
-    names = [name for name in names if name not in left_out]
-    return list(dict.fromkeys(names))
 
 
 def packages() -> list[dict[str, Any]]:
@@ -344,24 +337,24 @@ def _model(model: Any, here: dict[str, Any], options: dict[str, Any]) -> dict[st
 
 
 def _machine_lines(here: dict[str, Any]) -> list[str]:
-    lines = [
-        f"python    {here['python']} ({here['executable']})",
-        f"system    {here['system']}",
-        f"libc      {here['libc'] or 'unknown'} (a GPU's packages need glibc {GLIBC})",
-        f"cores     {here['cores']}",
-        f"memory    {_gb(here['memory'])}",
-        f"disk      {_gb(here['disk'])} free here",
+    gpus = [
+        f"{gpu['name']}, {_gb(gpu['bytes'])}, {_gb(gpu['free'])} free, driver {gpu['driver']} "
+        f"({CUDA_DRIVER} needed)"
+        for gpu in here["gpus"]
     ]
-    for gpu in here["gpus"]:
-        size = f"{_gb(gpu['bytes'])}, {_gb(gpu['free'])} free"
-        lines.append(
-            f"gpu       {gpu['name']}, {size}, driver {gpu['driver']} ({CUDA_DRIVER} needed)"
-        )
-    if not here["gpus"]:
-        lines.append("gpu       none")
-    lines.append(f"compiler  {here['compiler'] or 'none: apt install build-essential'}")
-    lines.append(f"models    {', '.join(here['models']) or f'none shipped here: {MAKE_MODELS}'}")
-    return lines
+    libc = here["libc"] or "unknown"
+    facts = [
+        ("python", f"{here['python']} ({here['executable']})"),
+        ("system", here["system"]),
+        ("libc", f"{libc} (a GPU's packages need glibc {GLIBC})"),
+        ("cores", here["cores"]),
+        ("memory", _gb(here["memory"])),
+        ("disk", f"{_gb(here['disk'])} free here"),
+        *[("gpu", gpu) for gpu in gpus or ["none"]],
+        ("compiler", here["compiler"] or "none: apt install build-essential"),
+        ("models", ", ".join(here["models"]) or f"none shipped here: {MAKE_MODELS}"),
+    ]
+    return [f"{name:<10}{fact}" for name, fact in facts]
 
 
 def _package_lines(entries: list[dict[str, Any]]) -> list[str]:

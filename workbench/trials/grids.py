@@ -41,7 +41,7 @@ from typing import Any
 
 from workbench.records.files import cause_of
 from workbench.trials.cases import PARAMETERS, Case
-from workbench.utils.validation import did_you_mean, is_number, shown, whole_number
+from workbench.utils.validation import did_you_mean, is_number, one_of, shown, whole_number
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 LOGS = "logs"  # directory beside the records, which no label may be called
@@ -83,11 +83,14 @@ def read(
     """
     base, content = read_content(grid)
     for key in content:
-        _check_known("key", key, KEYS)
+        one_of("key", key, KEYS)
     for key in ("notebook", "folder"):
         if not isinstance(content.get(key, ""), str):
             raise ValueError(f"{key}={content[key]!r}: a path is needed")
-    notebook = _notebook(base, content["notebook"]) if "notebook" in content else None
+    notebook = None
+    if "notebook" in content:
+        notebook = Path(os.path.abspath(base / content["notebook"]))
+        _check_exists("notebook", notebook, ".ipynb")
     records = _records(grid, base, content, out, records)
     # The parameters that exist: those of a run made directly have no declared types, and those of a
     # notebook are what its cell tagged `parameters` assigns.
@@ -114,9 +117,9 @@ def read(
         cases[name] = Case(
             name, values, records / name, out / LOGS / name, notebook, sets_out, function
         )
-    labels = {case.values.get("label") for case in cases.values()}
+    labels = {case.values["label"] for case in cases.values() if "label" in case.values}
     for label in own:
-        _check_known("label", label, [each for each in labels if each])
+        one_of("label", label, sorted(labels))
     return list(cases.values())
 
 
@@ -136,11 +139,7 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
     import yaml
 
     path = Path(grid)
-    if not path.is_file():
-        nearby = [other.name for other in path.parent.glob("*.yaml")]
-        raise FileNotFoundError(
-            f"grid {str(path)!r}: there is no such file{did_you_mean(path.name, nearby)}"
-        )
+    _check_exists("grid", path, ".yaml")
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"{path}: a grid of at most {MOST_BYTES // 2**20} MiB is needed")
     try:
@@ -233,15 +232,11 @@ def _check_folder(value: str, folder: Path, out: Path) -> None:
     )
 
 
-def _notebook(base: Path, value: str) -> Path:
-    path = Path(os.path.abspath(base / value))
-    if path.suffix != ".ipynb" or not path.is_file():
-        nearby = [other.name for other in path.parent.glob("*.ipynb")]
-        raise FileNotFoundError(
-            f"notebook={value!r}: there is no such notebook, looked for at {str(path)!r}"
-            f"{did_you_mean(path.name, nearby)}"
-        )
-    return path
+def _check_exists(what: str, path: Path, ending: str) -> None:
+    """FileNotFoundError, with the nearest name that is right, unless there is such a file."""
+    if not path.is_file():
+        nearest = did_you_mean(path.name, [other.name for other in path.parent.glob(f"*{ending}")])
+        raise FileNotFoundError(f"{what}={str(path)!r}: there is no such file{nearest}")
 
 
 def _declared(notebook: Path) -> dict[str, str]:
@@ -323,7 +318,7 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     """The value as the notebook's type; ValueError for an unknown name or another type."""
-    _check_known("parameter", name, types)
+    one_of("parameter", name, types)
     if name == "label":
         _check_label(value)
     if name == "seed":
@@ -346,15 +341,6 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
             f"{type(value).__name__}"
         )
     return value
-
-
-def _check_known(what: str, name: str, known: Iterable[str]) -> None:
-    known = list(known)
-    if name not in known:
-        raise ValueError(
-            f"grid: unknown {what} {name!r}; there are {', '.join(known)}"
-            f"{did_you_mean(name, known)}"
-        )
 
 
 def _check_label(label: Any) -> None:
