@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench import advantages, allocators, config, methods, replay, selectors
 from workbench.allocators import DynamicSampling, Knapsack
+from workbench.datasets import chains
 from workbench.scheduler import Scheduler
+from workbench.utils import names
 from workbench.utils.descriptions import describe
 
 
@@ -122,7 +124,7 @@ def test_labs_are_made_by_their_name():
 def test_a_lab_of_ones_own_model_is_plain_data():
     parts = {"sampling": {"max_new_tokens": 7, "stop": ["}"]}, "verifier": {"boxed": True}}
     lab = config.lab(
-        "transformers", {**OWN, **parts, "lora": {"r": 2, "target_modules": ".*_proj"}}
+        "transformers", {**OWN, **parts, "lora": {"r": 2, "target_modules": r".*\.(q|v)_proj.*"}}
     )
     assert len(lab.problems) == 8
     assert (lab.sampling.max_new_tokens, lab.sampling.stop) == (7, ("}",))
@@ -172,6 +174,27 @@ def test_a_lab_of_ones_own_model_is_plain_data():
 def test_a_lab_that_cannot_be_made_is_named(name, arguments, named):
     with pytest.raises(ValueError, match=named):
         config.lab(name, arguments)
+
+
+def test_numbers_of_a_task_are_bounded():
+    config.check_pool({**GYM, "max_terms": 10_000, "seed": 10**9, "low": -0.5})
+    for option in (10_001, -10_001, [1, 10_001]):
+        with pytest.raises(ValueError, match="max_terms"):
+            config.check_pool({**GYM, "max_terms": option})
+
+
+@pytest.mark.parametrize("described", [{"lab": "tiny"}, {"lab": "tiny", "pool": 8, "own": True}])
+def test_a_lab_of_the_callers_own_has_to_be_passed(described):
+    with pytest.raises(ValueError, match="caller's own"):
+        config.recorded_lab(described)
+
+
+def test_the_names_that_help_shows_are_those_of_the_code():
+    """The command line shows them without loading what they name."""
+    assert all(callable(getattr(wb.labs, name)) for name in names.LABS)
+    assert tuple(names.SLOTS) == config.SLOTS
+    assert names.BASES_WITH_MISTAKES == tuple(chains.ERROR_RATES)
+    assert names.REGIMES == tuple(chains.REGIMES)
 
 
 def test_a_task_of_a_stranger_cannot_ask_for_an_endless_text():

