@@ -29,37 +29,39 @@ settings.load_profile("any")
 
 # The files that take longest, the longest first. `make test` gives whole files to its processes in
 # this order, so that none of them is left with a long file when the others have nothing to do.
+# `make check` leaves them out, as it does single tests that are marked slow.
 LONGEST = (
     "test_sweep.py",
-    "test_docs.py",
     "test_trl.py",
-    "00_quickstart.ipynb",
     "test_trl_resume.py",
-    "test_hostile.py",
-    "test_escapes.py",
-    "07_theory.ipynb",
     "test_trl_rewards.py",
+    "test_trl_wider.py",
     "test_power_loss.py",
     "test_halving.py",
-    "test_trl_wider.py",
+    "test_escapes.py",
     "test_verifier_pool.py",
-    "test_verifiers.py",
+    "test_code_guide.py",
     "test_cli.py",
     "test_strangers.py",
     "test_hub.py",
+    "test_gpu_first_run.py",
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Long files first, then other notebooks, which start a kernel each."""
+    """Notebooks first, which start a kernel each, then long files; those are marked slow."""
 
     def rank(item):
+        if item.path.suffix == ".ipynb":
+            return 0
         name = item.path.name
-        if name in LONGEST:
-            return LONGEST.index(name)
-        return len(LONGEST) + (item.path.suffix != ".ipynb")
+        return 1 + (LONGEST.index(name) if name in LONGEST else len(LONGEST))
 
     items.sort(key=rank)
+    for item in items:
+        if item.path.name in LONGEST:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
