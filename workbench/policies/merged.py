@@ -309,18 +309,9 @@ class Normalised:
         return x / length.hypot_(self.least)
 
 
-def _projections(layer: Any) -> list[torch.nn.Module]:
-    """The seven linear modules of a decoder layer."""
-    attention, mlp = layer.self_attn, layer.mlp
-    return [
-        attention.q_proj,
-        attention.k_proj,
-        attention.v_proj,
-        attention.o_proj,
-        mlp.gate_proj,
-        mlp.up_proj,
-        mlp.down_proj,
-    ]
+def _projections(layer: torch.nn.Module) -> list[torch.nn.Module]:
+    """The linear modules of a decoder layer: q_proj, k_proj, v_proj, o_proj, gate_proj and so on."""
+    return [module for name, module in layer.named_modules() if name.endswith("_proj")]
 
 
 def _can_merge(module: torch.nn.Module) -> bool:
