@@ -48,10 +48,7 @@ def test_an_evaluation_shares_prefixes_and_leaves_the_policy_as_it_was(policy, m
     assert seen == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    "problems, k, message",
-    [(PROBLEMS, 0, "k=0: a whole number of at least 1"), ([], 4, r"problems=\[\]")],
-)
-def test_bad_arguments(policy, problems, k, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("problems, k, named", [(PROBLEMS, 0, "k=0"), ([], 4, "problems")])
+def test_bad_arguments(policy, problems, k, named):
+    with pytest.raises(ValueError, match=named):
         evaluate(policy, problems, None, k)

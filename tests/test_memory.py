@@ -272,24 +272,20 @@ def test_a_local_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "call, message",
+    "call, named",
     [
-        (lambda: shape("no/such-model"), "model='no/such-model': no directory"),
-        (lambda: shape("a b"), "model='a b'"),
-        (
-            lambda: from_config({"model_type": "mamba"}),
-            "model_type='mamba': sizes are known for llama",
-        ),
-        (lambda: from_config({"model_type": "llama"}), "'hidden_size' is missing"),
-        (lambda: estimate(SMALL, lora_rank=-1), "lora_rank=-1"),
-        (lambda: estimate(SMALL, max_length=0), "max_length=0"),
-        (lambda: estimate(SMALL, dtype="int8"), "dtype='int8': allowed are 'float32'"),
-        (
-            lambda: estimate(SMALL, lora_rank=0, load_in_4bit=True),
-            "quantised weights cannot be trained",
-        ),
+        (lambda: shape("no/such-model"), "model"),
+        (lambda: shape("a b"), "model"),
+        (lambda: from_config({"model_type": "mamba"}), "model_type"),
+        (lambda: from_config({"model_type": "llama"}), "hidden_size"),
+        (lambda: estimate(SMALL, lora_rank=-1), "lora_rank"),
+        (lambda: estimate(SMALL, max_length=0), "max_length"),
+        (lambda: estimate(SMALL, rollouts=-1), "rollouts"),
+        (lambda: estimate(SMALL, micro_tokens=0), "micro_tokens"),
+        (lambda: estimate(SMALL, dtype="int8"), "dtype"),
+        (lambda: estimate(SMALL, lora_rank=0, load_in_4bit=True), "load_in_4bit"),
     ],
 )
-def test_bad_arguments(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments(call, named):
+    with pytest.raises(ValueError, match=named):
         call()

@@ -220,7 +220,7 @@ def test_a_table_without_tokens_has_empty_logprobs(policy):
 
 def test_a_prompt_without_tokens_is_refused(policy):
     empty = MIXED.assign(prompt=Ragged.of([[]] * 8, np.int32))
-    with pytest.raises(ValueError, match="a prompt has no tokens"):
+    with pytest.raises(ValueError, match="prompt"):
         policy.logprobs(empty)
 
 

@@ -16,7 +16,6 @@ from transformers import AutoConfig
 import workbench.policies.transformers as room
 from workbench.labs import shipped
 from workbench.policies import Sampling, checks
-from workbench.policies.decoding import restrict
 from workbench.problems import Problem, arithmetic
 
 KINDS = {"full": {}, "lora": {"lora": LORA}}
@@ -49,13 +48,6 @@ def test_samples_follow_the_distribution(policy):
         assert abs((first == token).mean() - p) < 4.5 * np.sqrt(p * (1 - p) / n) + 1e-3
 
 
-def test_top_k_and_top_p_keep_the_head():
-    probabilities = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
-    kept = restrict(probabilities, Sampling(top_p=0.7))
-    assert kept.tolist() == [[pytest.approx(0.5), pytest.approx(0.3), 0, 0]]
-    assert restrict(probabilities, Sampling(top_k=1)).tolist() == [[0.5, 0, 0, 0]]
-
-
 def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
     rollouts = policy.generate(PROMPTS, [2] * 6, SAMPLING, seed=1)
 
@@ -76,17 +68,17 @@ def test_every_kind_of_device_has_a_size_of_chunks():
 
 
 @pytest.mark.parametrize(
-    "call, message",
+    "call, named",
     [
-        (lambda: tiny_policy(template="no place"), r"must contain \{prompt\}"),
-        (lambda: tiny_policy(template="chat"), "no chat template"),
-        (lambda: Sampling(temperature=-1), "temperature=-1"),
-        (lambda: Sampling(top_p=0), "top_p=0"),
-        (lambda: Sampling(max_new_tokens=0), "max_new_tokens=0"),
+        (lambda: tiny_policy(template="no place"), "template"),
+        (lambda: tiny_policy(template="chat"), "template"),
+        (lambda: Sampling(temperature=-1), "temperature"),
+        (lambda: Sampling(top_p=0), "top_p"),
+        (lambda: Sampling(max_new_tokens=0), "max_new_tokens"),
     ],
 )
-def test_bad_arguments(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments(call, named):
+    with pytest.raises(ValueError, match=named):
         call()
 
 
@@ -130,21 +122,17 @@ def broken(tmp_path):
 
 def test_what_does_not_fit_is_said_before_weights_are_loaded(broken):
     load = room.TransformersPolicy.from_pretrained
-    with pytest.raises(ValueError, match="66 tokens, and the model's embedding has 60 rows"):
+    with pytest.raises(ValueError, match="tokenizer: 66 tokens"):
         load(broken(vocab_size=60))
-    with pytest.raises(ValueError, match="this tokenizer has no chat template"):
+    with pytest.raises(ValueError, match="template"):
         load(broken(), template="chat")
-    with pytest.raises(ValueError, match="max_length=500: the model has 128 positions"):
+    with pytest.raises(ValueError, match="max_length=500"):
         load(broken(), vllm={"max_length": 500})
     quantised = broken(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
-    with pytest.raises(
-        ValueError, match="it is quantised, so its own weights cannot be trained; give lora"
-    ):
+    with pytest.raises(ValueError, match="quantised"):
         load(quantised)
     if not find_spec("bitsandbytes"):
-        with pytest.raises(
-            ImportError, match="LoRA on a quantised model needs a package: pip install bitsandbytes"
-        ):
+        with pytest.raises(ImportError, match="pip install bitsandbytes"):
             load(quantised, lora=LORA)
 
 

@@ -85,13 +85,13 @@ def test_mask_selects_rows():
 
 
 def test_bad_columns():
-    with pytest.raises(ValueError, match="column reward has 1 rows, problem has 2"):
+    with pytest.raises(ValueError, match="column reward"):
         Rollouts(problem=["a", "b"], reward=[1.0])
-    with pytest.raises(ValueError, match="differ in columns: age"):
+    with pytest.raises(ValueError, match="age"):
         Rollouts.concat([Rollouts(problem=["a"]), Rollouts(problem=["a"], columns={"age": [1]})])
-    with pytest.raises(ValueError, match=r"parts=\[\]: at least one table is needed"):
+    with pytest.raises(ValueError, match="parts"):
         Rollouts.concat([])
-    with pytest.raises(ValueError, match="rollouts: column 'score' is missing"):
+    with pytest.raises(ValueError, match="score"):
         Rollouts(problem=["a"])["score"]
 
 

@@ -325,9 +325,7 @@ def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path):
 def test_a_directory_with_another_run_is_refused(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(
-        ValueError, match=r"holds another run \(asked for, recorded\): method.allocator.n: 8, 4"
-    ):
+    with pytest.raises(ValueError, match=r"holds another run .*: method.allocator.n: 8, 4"):
         wb.Run(lab, wb.methods.grpo(n=8), out=tmp_path, **SMALL)
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
@@ -342,7 +340,7 @@ def test_a_record_without_its_checkpoint_is_not_overwritten(lab, tmp_path):
 
 def test_a_directory_with_other_files_is_refused(lab, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(ValueError, match="files that are no record"):
+    with pytest.raises(ValueError, match="no record"):
         go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -409,7 +407,7 @@ def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
     lab = replace(small_lab(), verifier=Nan(), held_out=None)
     with pytest.raises(
         NonFinite,
-        match=r"round 1: the reward of 16 rollouts is not finite; .*failed-000001.parquet",
+        match=r"round 1: the reward of 16 .*failed-000001.parquet",
     ):
         go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 1)
     kept = pd.read_parquet(tmp_path / "failed-000001.parquet")
@@ -422,7 +420,7 @@ def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path)
     run = wb.Run(lab, wb.methods.grpo(n=4, kl=1e308), out=tmp_path, **SMALL)  # 0 x inf
     with pytest.raises(
         NonFinite,
-        match=r"round 1: the loss of \d+ rollouts is .*; the rollouts .*failed-000001.parquet",
+        match=r"round 1: the loss of .*failed-000001.parquet",
     ):
         go(run, 1)
     assert len(pd.read_parquet(tmp_path / "failed-000001.parquet")) > 0
