@@ -310,7 +310,7 @@ class Normalised:
 
 
 def _projections(layer: torch.nn.Module) -> list[torch.nn.Module]:
-    """The linear modules of a decoder layer: q_proj, k_proj, v_proj, o_proj, gate_proj and so on."""
+    """The linear modules of a decoder layer: four of its attention and three of its MLP."""
     return [module for name, module in layer.named_modules() if name.endswith("_proj")]
 
 
