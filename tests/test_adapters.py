@@ -269,7 +269,7 @@ def test_a_trainer_that_gives_nothing_carries_what_needs_nothing():
         else:
             check_fits(method, "a bare loop", ())
     assert [name for name in ("grpo", "pods", "cppo") if getattr(methods, name)().needs] == []
-    limits = [(False, {"epochs"}, ""), (True, {"row_weights"}, "with a penalty")]
+    limits = {"with a penalty": {"row_weights"}}
     check_fits(methods.grpo(), "a loop", NEEDS, limits)
     with pytest.raises(ValueError, match="a loop with a penalty"):
         check_fits(methods.pruned(), "a loop", NEEDS, limits)

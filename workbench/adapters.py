@@ -23,7 +23,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def check_fits(
     method: Method,
     trainer: str,
     provides: Iterable[str],
-    limits: Iterable[tuple[bool, set[str], str]] = (),
+    limits: Mapping[str, set[str]] | None = None,
 ) -> None:
     """Raise ValueError where a slot needs what a trainer, as it is configured, does not provide.
 
@@ -81,15 +81,14 @@ def check_fits(
     trainer : str
         Its name, for the message.
     provides : names from `slots.NEEDS`
-    limits : (bool, set, str) each
-        Whether a limit applies, which needs the trainer then does not provide, and when that is,
-        as in "with a KL penalty".
+    limits : dict, optional
+        What of this the trainer does not provide as it is configured, under the setting that is the
+        reason: {"with a KL penalty": {"row_weights"}}.
     """
     provided = set(provides)
     method.check_provided(provided, trainer)
-    for applies, lost, when in limits:
-        if applies:
-            method.check_provided(provided - lost, f"{trainer} {when}")
+    for setting, lost in (limits or {}).items():
+        method.check_provided(provided - lost, f"{trainer} {setting}")
 
 
 def check_methods(kinds: Iterable[type], expected: Iterable[str], advice: str) -> None:

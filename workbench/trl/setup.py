@@ -276,41 +276,23 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     """Raise ValueError where a slot needs what this trainer, as it is configured, cannot give."""
     dataset: Any = given.get("train_dataset")
     is_indexable = isinstance(dataset, Dataset)
-    has_tools = any(given.get(name) for name in ("tools", "environment_factory", "rollout_func"))
-    has_penalty = config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy
-    corrects = config.use_vllm and config.vllm_importance_sampling_correction
-    limits = [
-        (
-            not is_indexable,
-            {"problem_choice", "more_problems"},
-            "without a train_dataset that can be indexed (a datasets.Dataset)",
-        ),
-        (
-            not is_indexable or "level" not in dataset.column_names,
-            {"levels"},
-            "without the column 'level' in train_dataset",
-        ),
-        (
-            has_tools,
-            {"old_responses", "old_logprobs", "current_logprobs"},
-            "with tools, environments or a rollout_func",
-        ),
-        (
-            corrects,
-            {"old_logprobs", "current_logprobs"},
-            "with vllm_importance_sampling_correction=True, which has no ratio for old responses,",
-        ),
-        (
-            has_penalty,
-            {"row_weights"},
-            "with a KL penalty or an entropy bonus, which it weighs alike for all rollouts,",
-        ),
-        (
-            config.loss_type == "bnpo",
-            {"old_responses"},
-            "with loss_type='bnpo', which averages within micro-batches,",
-        ),
-    ]
+    limits: dict[str, set[str]] = {}
+    if not is_indexable:
+        limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = {
+            "problem_choice",
+            "more_problems",
+        }
+    if not is_indexable or "level" not in dataset.column_names:
+        limits["without the column 'level' in train_dataset"] = {"levels"}
+    old = {"old_logprobs", "current_logprobs"}
+    if any(given.get(name) for name in ("tools", "environment_factory", "rollout_func")):
+        limits["with tools, environments or a rollout_func"] = {"old_responses", *old}
+    if config.use_vllm and config.vllm_importance_sampling_correction:
+        limits["with vllm_importance_sampling_correction=True, for new responses alone,"] = old
+    if config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy:
+        limits["with a KL penalty or an entropy bonus, the same for all,"] = {"row_weights"}
+    if config.loss_type == "bnpo":
+        limits["with loss_type='bnpo', which averages micro-batches,"] = {"old_responses"}
     check_fits(method, "TRL's trainer", PROVIDES, limits)
     if "levels" in method.needs:
         for row, level in enumerate(dataset["level"]):

@@ -35,10 +35,9 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 
 from workbench import adapters
-from workbench.adapters import Driver, round_metrics
+from workbench.adapters import Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
-from workbench.rollouts import Ragged
 from workbench.trl import setup
 from workbench.trl.batches import MicroBatches
 from workbench.trl.losses import LossMetrics, row_statistics, with_bonus
@@ -206,7 +205,8 @@ class GRPOTrainer(SamplingTrainer):
             problems = list(sampler.find_more(size, []))
         outcome = driver.play(problems, sampler.sample, sampler.find_more)
         # Processes that trained on different rows would drift apart without any error.
-        self.agree("the rollouts to train on", outcome.rows, *_arrays(outcome.advantages))
+        advantages = token_advantages(outcome, np.ones(len(outcome.rows)))
+        self.agree("the rollouts to train on", outcome.rows, advantages.values)
         self._measured = np.full((3, len(outcome.rollouts)), np.nan)
         self._report(driver, sampler)
         # TRL shuffles its generation batch here. Drawing as it does keeps what is sampled next the
@@ -351,9 +351,3 @@ class GRPOTrainer(SamplingTrainer):
                 state = json.loads((path.parent / "trainer_state.json").read_text())
                 self.driver.load(checkpoint, step=state["global_step"])
         super()._load_optimizer_and_scheduler(checkpoint)
-
-
-def _arrays(advantages: np.ndarray | Ragged) -> tuple[np.ndarray, ...]:
-    if isinstance(advantages, Ragged):
-        return advantages.values, advantages.offsets
-    return (advantages,)

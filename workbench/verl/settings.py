@@ -205,24 +205,17 @@ def check(method: Method) -> None:
     instance_of("method", method, Method, "methods.pods(n=32, m=8)")
     objective = method.objective
     has_penalty = objective.kl > 0 or objective.entropy > 0
-    limits = [
-        # Without old responses every candidate is new, and no update has seen it yet.
-        (
-            method.replay is not None,
-            {"update_statistics"},
-            "where old responses join, of whose updates it hands nothing back,",
-        ),
-        (
-            has_penalty,
-            {"row_weights", "rows_without_gradient"},
-            "with a KL penalty or an entropy bonus, which it weighs alike for all rollouts,",
-        ),
-        (
-            bool(method.needs & MODEL_PASS),
-            {"old_logprobs"},
-            "where its training model computes entropies or log-probabilities before the update",
-        ),
-    ]
+    limits: dict[str, set[str]] = {}
+    # Without old responses every candidate is new, and no update has seen it yet.
+    if method.replay is not None:
+        limits["where old responses join, of whose updates it says nothing,"] = {
+            "update_statistics"
+        }
+    if has_penalty:
+        reached = {"row_weights", "rows_without_gradient"}
+        limits["with a KL penalty or an entropy bonus, the same for all,"] = reached
+    if method.needs & MODEL_PASS:
+        limits["with a pass of its training model amid a round"] = {"old_logprobs"}
     check_fits(method, "verl", PROVIDES, limits)
     check_clipped(objective, "verl")
     if has_penalty and objective.loss_aggregation != "token":

@@ -215,11 +215,7 @@ class ReplayBuffer(BaseBuffer):
             self.drawn = self.driver.load(folder, **expected)["drawn"]
             return
         logger.warning(
-            "%s has no %s, so the checkpoint was made without a method; %r begins with nothing "
-            "learnt",
-            folder,
-            FILE,
-            self.method.name,
+            "%s has no %s, so it was made without a method, which begins anew", folder, FILE
         )
 
     def _restore(self, step: int) -> None:
