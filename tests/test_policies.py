@@ -136,6 +136,15 @@ def test_what_does_not_fit_is_said_before_weights_are_loaded(broken):
             load(quantised, lora=LORA)
 
 
+def test_code_that_comes_with_a_model_never_runs(broken, monkeypatch):
+    """transformers would ask first, and somebody, or `yes`, might answer."""
+    folder = broken(model_type="strange", auto_map={"AutoConfig": "strange.Config"})
+    (folder / "strange.py").write_text("raise SystemExit('code of a stranger ran')")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        room.TransformersPolicy.from_pretrained(folder)
+
+
 def test_a_vllm_for_this_machine_is_asked_for():
     if find_spec("vllm"):
         pytest.skip("vllm is here")

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.doctor import install_command, no_gpu
+from workbench.utils.machine import no_gpu
+from workbench.utils.requirements import install_command
 
 GIB = 2**30
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
@@ -203,7 +204,8 @@ def count_weights(config: Any) -> int:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config).num_parameters()
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return model.num_parameters()
 
 
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
@@ -211,8 +213,10 @@ def load_configuration(path: Any, revision: str | None, template: str) -> tuple[
     from transformers import AutoConfig, AutoTokenizer
 
     with offline_hint(path), quiet():
-        config = AutoConfig.from_pretrained(path, revision=revision)
-        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision)
+        # Without the refusal transformers would ask whether to run code that comes with the model.
+        options = {"revision": revision, "trust_remote_code": False}
+        config = AutoConfig.from_pretrained(path, **options)
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
     check_template(template, tokenizer)
     # A model of text and images keeps the sizes of its language model in a configuration inside.
     check_tokenizer(tokenizer, config.get_text_config().vocab_size)

@@ -188,7 +188,7 @@ class TransformersPolicy:
             check_memory(config, trainer=trainer)
         with offline_hint(path), quiet():
             model = AutoModelForCausalLM.from_pretrained(
-                path, dtype=getattr(torch, dtype), revision=revision
+                path, dtype=getattr(torch, dtype), revision=revision, trust_remote_code=False
             )
         model.to(device)
         if gradient_checkpointing is None:

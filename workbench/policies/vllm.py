@@ -107,7 +107,7 @@ class Engine:
             )
         check_vllm(device)
         if str(device).startswith("cuda"):
-            config = AutoConfig.from_pretrained(path, revision=revision)
+            config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
             check_memory(config, trainer=trainer, sampler=2, share=gpu_memory_utilization)
         # Weights are handed over within this process.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
