@@ -153,24 +153,24 @@ class UnslothPolicy(TransformersPolicy):
         check_length(config, max_length)
         # vLLM would be given no revision, so all parts load from the directory of that revision.
         source = local_snapshot(path, revision)
+        settings = {
+            "lora_rank": lora_rank,
+            "load_in_4bit": load_in_4bit,
+            "max_length": max_length,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "float32_head": float32_head,
+        }
         # What the loaded model depends on, and nothing of the policy around it, such as its
         # template.
-        settings = (
-            source,
-            lora_rank,
-            load_in_4bit,
-            max_length,
-            gpu_memory_utilization,
-            float32_head,
-        )
+        served = (source, *settings.values())
         first = None
         engine = None
-        if fast_inference and settings in _SERVED:
-            model, tokenizer, engine, first = _SERVED[settings]
+        if fast_inference and served in _SERVED:
+            model, tokenizer, engine, first = _SERVED[served]
         else:
             if not on_cpu:
                 _check_room(config, load_in_4bit, fast_inference, gpu_memory_utilization)
-            model, tokenizer = _load(*settings, fast_inference, on_cpu)
+            model, tokenizer = _load(source, settings, fast_inference, on_cpu)
             if fast_inference:
                 engine = Engine(_started_vllm(model))
         policy = cls(
@@ -188,7 +188,7 @@ class UnslothPolicy(TransformersPolicy):
             # since.
             policy.load_state_dict(first)
         elif fast_inference:
-            _SERVED[settings] = (model, tokenizer, engine, policy.state_dict())
+            _SERVED[served] = (model, tokenizer, engine, policy.state_dict())
         return policy
 
     def _draw(
@@ -391,14 +391,7 @@ def _started_vllm(model: Any) -> Any:
 
 
 def _load(
-    source: str,
-    lora_rank: int,
-    load_in_4bit: bool,
-    max_length: int,
-    gpu_memory_utilization: float,
-    float32_head: bool,
-    fast_inference: bool,
-    on_cpu: bool,
+    source: str, settings: dict[str, Any], fast_inference: bool, on_cpu: bool
 ) -> tuple[Any, Any]:
     """The model with its adapter, and the tokenizer."""
     served: dict[str, Any] = {}
@@ -406,11 +399,11 @@ def _load(
         # Set in either case, since a model before may have set it to the other. Unsloth reads it
         # for its own trainer when it is imported, and says now that the trainer's head stays in 16
         # bits. That holds for its own trainer and not for `UnslothPolicy`.
-        os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1" if float32_head else "0"
+        os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = "1" if settings["float32_head"] else "0"
         served = {
             "fast_inference": True,
-            "max_lora_rank": lora_rank,
-            "gpu_memory_utilization": gpu_memory_utilization,
+            "max_lora_rank": settings["lora_rank"],
+            "gpu_memory_utilization": settings["gpu_memory_utilization"],
             "max_num_seqs": SEQUENCES,
         }
     with offline_hint(source), quiet():
@@ -418,15 +411,15 @@ def _load(
             source,
             # Otherwise its tables put another repository in the place of a known name.
             use_exact_model_name=True,
-            max_seq_length=max_length,
-            load_in_4bit=load_in_4bit,
+            max_seq_length=settings["max_length"],
+            load_in_4bit=settings["load_in_4bit"],
             dtype=torch.float32 if on_cpu else torch.bfloat16,
             **served,
         )
     model = FastLanguageModel.get_peft_model(
         model,
-        r=lora_rank,
-        lora_alpha=lora_rank,
+        r=settings["lora_rank"],
+        lora_alpha=settings["lora_rank"],
         target_modules=list(PROJECTIONS),
         lora_dropout=0.0,
         bias="none",
