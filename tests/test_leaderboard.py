@@ -241,7 +241,7 @@ def test_an_output_directory_holds_everything(tmp_path):
 
 
 def test_labels_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match=r"knapsak: .*did you mean 'knapsack'"):
+    with pytest.raises(ValueError, match=r"only='knapsak': .*did you mean 'knapsack'"):
         leaderboard.plan(only=["knapsak"])
     with pytest.raises(ValueError, match="pods: the grid has a method of this label"):
         leaderboard.plan(own={"pods": "my:pods"})

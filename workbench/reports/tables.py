@@ -14,44 +14,19 @@ import pandas as pd
 
 from workbench.analysis import comparisons, difficulty
 from workbench.analysis.intervals import mean_interval
+from workbench.plots.curves import AXIS_LABELS
 from workbench.records import Record
 from workbench.reports.responses import kept_rollouts
-from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.numbers import NOTHING, duration, mean_and_half, span
 
 Groups = Mapping[str, Sequence[Record]]
 
-# Columns of the rounds table by section, with the words that the page has for them.
+# Columns of the rounds table, by section.
 AVERAGE_ROUND = {
-    "Counts": {
-        "problems": "problems",
-        "rollouts": "rollouts sampled",
-        "selected": "rollouts selected",
-        "trained": "rollouts trained on",
-        "steps": "optimizer steps",
-        "tokens_sampled": "tokens sampled",
-        "tokens_trained": "tokens trained on",
-    },
-    "Gradient": {
-        "effective_gradient_ratio": "effective-gradient ratio",
-        "all_positive": "problems all right",
-        "all_negative": "problems all wrong",
-        "gradient_norm": "gradient norm",
-        "clip_ratio": "clip ratio",
-    },
-    "Responses": {
-        "reward": "reward",
-        "length": "tokens",
-        "entropy": "token entropy (nats)",
-        "truncated": "truncated",
-        "status_unparsed": "unparsed",
-        "status_timeout": "verifier timeouts",
-        "status_crash": "verifier crashes",
-    },
-    "Seconds": {
-        **{f"seconds_{phase}": phase for phase in TRAINING_PHASES},
-        "seconds": "in all",
-    },
+    "Counts": "problems rollouts selected trained steps tokens_sampled tokens_trained",
+    "Gradient": "effective_gradient_ratio all_positive all_negative gradient_norm clip_ratio",
+    "Responses": "reward length entropy truncated status_unparsed status_timeout status_crash",
+    "Seconds": "seconds_generate seconds_verify seconds_schedule seconds_update seconds",
 }
 
 
@@ -182,10 +157,11 @@ def average_round(groups: Groups) -> Table:
     shared = sorted(present or ())
     means = comparisons.means(groups, shared) if groups else pd.DataFrame()
     parts = {}
-    for title, names in AVERAGE_ROUND.items():
+    for title, columns in AVERAGE_ROUND.items():
         rows = {}
-        for column, name in names.items():
+        for column in columns.split():
             if column in shared:
+                name = AXIS_LABELS.get(column, column.replace("_", " "))
                 pairs = zip(means[column, "mean"], means[column, "half"])
                 rows[name] = [mean_and_half(mean, half) for mean, half in pairs]
         if rows:
@@ -225,19 +201,12 @@ def transitions(groups: Groups) -> list[dict[str, Any]]:
             after = np.concatenate([pair[1] for pair in pairs])
             seeds = f", {len(pairs)} seeds together" if len(pairs) > 1 else ""
             caption = f"{len(before)} problems{seeds}: counts, shaded by the share of a row"
-            matrices.append(_matrix(f"{label}: {name}", caption, before, after))
+            classes = [each.replace("-", " ") for each in difficulty.CLASSES]
+            counts = difficulty.transition_matrix(before, after)
+            shares = difficulty.transition_matrix(before, after, "rows").round(3)
+            matrix = {"label": f"{label}: {name}", "caption": caption, "names": classes}
+            matrices.append(matrix | {"counts": counts.tolist(), "shares": shares.tolist()})
     return matrices
-
-
-def _matrix(label: str, caption: str, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
-    counts = difficulty.transition_matrix(before, after)
-    shares = difficulty.transition_matrix(before, after, "rows")
-    names = [name.replace("-", " ") for name in difficulty.CLASSES]
-    rows = []
-    for i, name in enumerate(names):
-        cells = [(int(count), round(float(share), 3)) for count, share in zip(counts[i], shares[i])]
-        rows.append((name, cells))
-    return {"label": label, "caption": caption, "names": names, "rows": rows}
 
 
 def _visited(record: Record) -> tuple[np.ndarray, np.ndarray] | None:

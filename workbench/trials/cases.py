@@ -357,6 +357,6 @@ def printed_results(notebook: Any) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    named = isinstance(error, NotebookError)
-    text = str(error) if named else f"{type(error).__name__}: {error}"
+    # The message of a cell's error begins with its type already.
+    text = str(error) if isinstance(error, NotebookError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]

@@ -97,7 +97,7 @@ def read(
     types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
 
     axes = _axes(content)
-    varied = _varied(content)
+    varied = _varied(axes)
     own = dict(own or {})
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
@@ -354,16 +354,15 @@ def _check_label(label: Any) -> None:
 # Naming
 
 
-def _varied(content: Mapping[str, Any]) -> list[str]:
+def _varied(axes: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
     """The parameters that a run is called after: those written as lists, and those of the cases."""
-    parameters = content.get("parameters", {})
-    names = [name for name, value in parameters.items() if isinstance(value, list)]
-    cases = content.get("cases", [])
-    # Labels name the cases only if each has one of its own. Otherwise the values do.
-    labels = [case.get("label") for case in cases]
-    # Counted by their texts, since what is no label yet may be a list.
-    each_has_its_own = None not in labels and len(set(map(repr, labels))) == len(labels)
-    names += ["label"] if cases and each_has_its_own else _union(cases)
+    names = []
+    for axis in axes[1:]:
+        # Labels name the cases only if each has one of its own. Otherwise the values do. They are
+        # counted by their texts, since what is no label yet may be a list.
+        labels = [part.get("label") for part in axis]
+        each_has_its_own = None not in labels and len(set(map(repr, labels))) == len(labels)
+        names += ["label"] if each_has_its_own else _union(axis)
     return [name for name in names if name != "seed"]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from workbench.records import Record, load
 from workbench.trials.cases import Case, is_complete
 from workbench.trials.grids import read, read_content
-from workbench.utils.validation import did_you_mean, whole_number
+from workbench.utils.validation import one_of, whole_number
 
 GRID = "grids/leaderboard.yaml"
 # What the grid's lab is where the command does not say otherwise; a folder is called after the
@@ -101,7 +101,10 @@ def plan(
         if label in labels:
             raise ValueError(f"{label}: the grid has a method of this label; choose another one")
     cases += [{"label": label} for label in own]
-    content["cases"] = _chosen(cases, list(only))
+    only = list(only)
+    for label in only:
+        one_of("only", label, [case["label"] for case in cases])
+    content["cases"] = [case for case in cases if not only or case["label"] in only]
     if seeds is not None:
         if isinstance(seeds, int):
             whole_number("seeds", seeds, 1)
@@ -163,14 +166,3 @@ def expected_hours(cases: Iterable[Case]) -> float:
     usual = next((cost for cost in costs if cost), 0.0)
     seconds = sum(cost or usual for case, cost in zip(cases, costs) if not is_complete(case))
     return seconds / 3600
-
-
-def _chosen(cases: list[dict[str, Any]], only: list[str]) -> list[dict[str, Any]]:
-    labels = [case["label"] for case in cases]
-    for label in only:
-        if label not in labels:
-            raise ValueError(
-                f"{label}: the grid has no method of this label; there are {', '.join(labels)}"
-                f"{did_you_mean(label, labels)}"
-            )
-    return [case for case in cases if not only or case["label"] in only]
