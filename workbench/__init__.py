@@ -49,6 +49,7 @@ _NAMES = {
     "Run": "run",
     "grpo_step": "grpo",
     "load": "records",
+    "load_all": "analysis.runs",
 }
 
 # trl and verl are left out: a star import must not need the packages behind these two.

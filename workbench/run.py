@@ -33,7 +33,7 @@ from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.policies.rescoring import Rescoring
 from workbench.pools import MOST_PROBLEMS, Pool, Problem
-from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
+from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.environment import changes, commit, hardware, versions
 from workbench.records.health import History, TrainingWarning
@@ -438,13 +438,6 @@ class Run:
                 )
             return 0
         tensors, state = checkpoint
-        # A round is written before its checkpoint, so one process alone cannot leave this behind.
-        if recorded < state["round"]:
-            raise RecordError(
-                f"{self.path}: rounds.parquet has {recorded} rounds, but the checkpoint was made "
-                f"after round {state['round']}: put both back from one copy, or start again in "
-                "another directory"
-            )
         try:
             unpack(tensors, state, work.policy, work.optimizer, work.method)
         except ValueError as error:
@@ -609,7 +602,7 @@ class Run:
     def _row(
         self, work: _Work, rollouts: Rollouts, steps: list[tuple[np.ndarray, StepStats]]
     ) -> dict[str, Any]:
-        """The round's row of `rounds.parquet`."""
+        """The round's row of the table of rounds."""
         weights = work.policy.parameter_count
         rate = work.optimizer.param_groups[0]["lr"]
         row: dict[str, Any] = round_stats(work.context.round, rollouts, steps, weights, rate)

@@ -16,7 +16,7 @@ import pandas as pd
 from workbench.analysis.courses import Course, Unit, common_budget, comparable, read, spent
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.metrics import gradient_norm_stats
-from workbench.analysis.runs import arms, by_seed, find, labelled, load_all
+from workbench.analysis.runs import arms, by_seed, labelled, load_all
 from workbench.records import Record
 from workbench.utils.validation import one_of, shown
 
@@ -28,7 +28,6 @@ __all__ = [
     "common_budget",
     "comparable",
     "evaluations",
-    "find",
     "gradient_norms",
     "labelled",
     "load_all",

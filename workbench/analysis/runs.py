@@ -4,8 +4,8 @@ Two records are *seeds of one another* if everything but the seed is the same: m
 arguments, lab, and training arguments. How often a run was evaluated or checkpointed does not
 count. Records of different settings are never averaged, whatever their names say.
 
-A comparison is a dict from label to the records of its seeds, as `load_all`, `find` and `labelled`
-return it; the labels are the arms of the comparison.
+A comparison is a dict from label to the records of its seeds, as `load_all` and `labelled` return
+it; the labels are the arms of the comparison.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.records import Record
+from workbench.records import Record, record_paths
 
 __all__ = [
     "Arms",
     "arms",
     "by_seed",
-    "find",
     "labelled",
     "load_all",
     "one_setting",
@@ -39,12 +38,13 @@ LONGEST_LABEL = 60
 FREE_ARGUMENTS = ("seed", "evaluate_every", "checkpoint_every")
 
 
-def load_all(path: Any) -> dict[str, list[Record]]:
-    """The records in directories `path/label/seed-N`, by label.
+def load_all(*paths: Any) -> dict[str, list[Record]]:
+    """All records at or under some paths, packed ones included, by label; see `labelled`.
 
     Parameters
     ----------
-    path : path
+    *paths : path
+        Of records, or of folders of records such as `folder/label/seed-0`.
 
     Returns
     -------
@@ -54,37 +54,15 @@ def load_all(path: Any) -> dict[str, list[Record]]:
     Raises
     ------
     ValueError
-        When there are none, or when runs of different settings share a label.
-    """
-    by_label: dict[str, list[Record]] = {}
-    # The sort puts labels into alphabetical order; `arms` puts each label's seeds into theirs.
-    for manifest in sorted(Path(path).glob("*/*/manifest.json")):
-        by_label.setdefault(manifest.parent.parent.name, []).append(Record(manifest.parent))
-    if not by_label:
-        raise ValueError(f"path={str(path)!r}: no records of the form label/seed-0 there")
-    return arms(by_label)
-
-
-def find(paths: Iterable[Any]) -> dict[str, list[Record]]:
-    """The records at or under some paths, at most two directories deep, by label; see `labelled`.
-
-    Raises
-    ------
-    ValueError
         For a path without any record.
     """
     records: dict[Path, Record] = {}
     for path in map(Path, paths):
-        manifests = []
-        for depth in ("", "*/", "*/*/"):
-            manifests += sorted(path.glob(f"{depth}manifest.json"))
-        if not manifests:
-            raise ValueError(
-                f"{str(path)!r}: no record there (manifest.json is missing), nor in its directories"
-            )
-        for manifest in manifests:
-            # By its real path, so that overlapping arguments give a record once.
-            records[manifest.parent.resolve()] = Record(manifest.parent)
+        found = record_paths(path)
+        if not found:
+            raise ValueError(f"path={str(path)!r}: no record there, nor in its folders")
+        # By its real path, so that overlapping arguments give a record once.
+        records |= {each.resolve(): Record(each) for each in found}
     return labelled(records.values())
 
 
@@ -287,5 +265,5 @@ def _listed(records: Any) -> list[Record]:
             return records
     raise TypeError(
         f"records={records!r}: a Record, a list of them, or a dict from label to either is needed, "
-        "as wb.load(path) and analysis.runs.load_all(path) give them"
+        "as wb.load(path) and wb.load_all(path) give them"
     )

@@ -38,7 +38,7 @@ def show(
     from workbench.cli import pictures
     from workbench.reports import report
 
-    groups = comparisons.find(paths)
+    groups = comparisons.load_all(*paths)
     records = [record for group in groups.values() for record in group]
     # What cannot be drawn is refused before any record is summed up.
     if out is not None:
@@ -103,7 +103,7 @@ def compare(
     from workbench.plots import curves
     from workbench.reports.tables import compared, default_baseline
 
-    groups = comparisons.find(paths)
+    groups = comparisons.load_all(*paths)
     if out is not None:
         pictures.check_format(out)
     if len(groups) < 2:

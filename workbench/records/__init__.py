@@ -1,9 +1,11 @@
 """What a run leaves on disk, and how it is read again."""
 
 from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.parts import FORMAT, refuse_other_files
+from workbench.records.packing import pack
+from workbench.records.parts import FORMAT
 from workbench.records.record import Record, load
-from workbench.records.writer import Writer, thin
+from workbench.records.shelf import exists, record_paths
+from workbench.records.writer import Writer, refuse_other_files
 
 __all__ = [
     "FORMAT",
@@ -11,7 +13,9 @@ __all__ = [
     "RecordError",
     "RecordWarning",
     "Writer",
+    "exists",
     "load",
+    "pack",
+    "record_paths",
     "refuse_other_files",
-    "thin",
 ]

@@ -9,18 +9,20 @@ this module wrote before is on the disk in the order in which it was written.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import stat
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.records.parts import WRITING
-
+WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # What some network file systems answer when a directory is to be brought to the disk. There is
 # nothing more that a program can do there.
 NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 LONGEST_CAUSE = 300  # characters of another library's message that are passed on
+LARGEST = 2**36  # bytes of any file of a record
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
-        _sync_file(temporary)
+        sync_file(temporary)
         # The order matters: content first, then the name. After a loss of power a name could
         # otherwise stand for a file whose content never reached the disk.
         os.replace(temporary, path)
@@ -64,6 +66,48 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: Path) -> None:
+    """Bring a file's content to the disk. Some file systems report a full disk only now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_ordinary(path: Path, largest: int = LARGEST) -> None:
+    """OSError unless the path is an ordinary file with one name and at most `largest` bytes.
+
+    A record may come from a stranger. Opening a pipe that lies in the place of a file could wait
+    for ever, and a link could lead anywhere.
+    """
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError("it is a symbolic link")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is not an ordinary file")
+    if status.st_nlink > 1:
+        raise OSError("it has a second name elsewhere (a hard link)")
+    if status.st_size > largest:
+        raise OSError(f"it is larger than {largest // 2**20} MiB")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a whole file, as hex."""
+    check_ordinary(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What tells that a file has changed: time, size and inode; None where there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def cause_of(error: BaseException) -> str:
     """The first line of an error's message, without characters that would steer a terminal.
 
@@ -80,12 +124,3 @@ def cause_of(error: BaseException) -> str:
 def _is_control(character: str) -> bool:
     """Whether a character is a control character or half of a surrogate pair."""
     return unicodedata.category(character) in ("Cc", "Cs")
-
-
-def _sync_file(path: Path) -> None:
-    """Bring a file's content to the disk. Some file systems report a full disk only now."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,20 +9,21 @@ turn that nothing but a part of this package is made (`config.recorded_lab`,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench import __version__
 from workbench.records.errors import RecordError
-from workbench.records.files import cause_of
-from workbench.records.parts import FORMAT, MANIFEST, READABLE_FORMATS
+from workbench.records.files import cause_of, check_ordinary
+from workbench.records.parts import FORMAT, MANIFEST
+from workbench.records.tables import reading
 from workbench.utils.validation import LARGEST_INTEGER, shown
 
 MOST_BYTES = 4 * 2**20  # of a manifest; those of real runs have a few thousand
+OLD_FORMAT = 2  # of directories that can be packed, but not read as they are
 DEEPEST = 64  # levels of lists and objects in each other; real ones have about eight
 LONGEST_NAME = 1000  # characters of the name of a method or a lab
 # Control characters, except the ends of lines and tabs of a prompt template, and half surrogate
@@ -39,34 +40,29 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path, formats: Sequence[int] = (FORMAT,)) -> dict[str, Any]:
     """The manifest of a record.
 
     Raises
     ------
+    FileNotFoundError
+        Where there is none.
     RecordError
-        Where there is none, where it cannot be read or holds what no manifest may hold, and for a
-        format that this version cannot read.
+        Where it cannot be read or holds what no manifest may hold, and for another format.
     """
     path = directory / MANIFEST
-    if not path.is_file():
-        raise RecordError(f"{directory}: no record here ({MANIFEST} is missing)")
-    try:
+
+    def read() -> dict[str, Any]:
         # The size is asked before the file is read, since reading a huge one would fill the memory.
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+        check_ordinary(path, MOST_BYTES)
         manifest = json.loads(path.read_text(encoding="utf-8"))
         # The format comes before all other checks: a manifest of a later version may well have
         # other entries, and the useful answer is which version reads it.
         if isinstance(manifest, dict) and "format" in manifest:
-            _check_format(manifest, path)
+            _check_format(manifest, path, formats)
         return checked_manifest(manifest)
-    except RecordError:
-        raise
-    except RecursionError:
-        raise RecordError(f"{path}: cannot be read: it is nested too deeply") from None
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read: {cause_of(error)}") from None
+
+    return reading(path, read)
 
 
 def checked_manifest(manifest: Any) -> dict[str, Any]:
@@ -106,31 +102,12 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
 
 
 def check_resumable(manifest: Mapping[str, Any], directory: Path) -> None:
-    """Raise ValueError for a record that can be read only: one of an old format, or a thinned one.
-
-    See `workbench.records.thin`.
-    """
-    if manifest["format"] != FORMAT:
+    """Raise ValueError for a record that can be read only, since it is packed."""
+    if not (directory / MANIFEST).exists():
         raise ValueError(
-            f"{directory}: format {manifest['format']}, written by workbench {_version(manifest)}, "
-            f"can be read but not resumed; runs of format {FORMAT} can: name another directory to "
-            "start this run again"
+            f"{directory}: the run is packed and finished; it can be read, but not go on: name "
+            "another directory to start it again"
         )
-    if "thinned" in manifest:
-        raise ValueError(
-            f"{directory}: the record was thinned, so its checkpoint is gone; it can be read but "
-            "not resumed: name another directory to start this run again"
-        )
-
-
-def digest(directory: Path) -> str:
-    """A digest of a record's manifest, which tells this run from every other.
-
-    The manifest holds method, lab, seed and arguments, and also when and where the run was started.
-    """
-    content = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def made_again(
@@ -164,15 +141,17 @@ def made_again(
         ) from error
 
 
-def _check_format(manifest: Mapping[str, Any], path: Path) -> None:
-    """Raise RecordError for a record of a format that this version does not know."""
+def _check_format(manifest: Mapping[str, Any], path: Path, known: Sequence[int]) -> None:
+    """Raise RecordError for a record of another format."""
     found = manifest["format"]
-    if _is_whole(found) and found in READABLE_FORMATS:
+    if _is_whole(found) and found in known:
         return
-    readable = " and ".join(map(str, READABLE_FORMATS))
+    advice = "use the version that wrote it"
+    if found == OLD_FORMAT:
+        advice = f"`python -m workbench pack {path.parent}` makes it one that can be read"
     raise RecordError(
         f"{path}: format {shown(found)}, written by workbench {_version(manifest)}; this is "
-        f"workbench {__version__}, which reads format {readable}: use the version that wrote it"
+        f"workbench {__version__}, which reads format {known[0]}: {advice}"
     )
 
 

@@ -1,71 +1,72 @@
-"""The parts of a record: every file and folder that a run writes, and what its tables must hold.
+"""The names of everything that a run writes, and what the columns of its tables must hold.
 
-This is the one place that names them. The reader, the writer, the lock and `thin` all ask here, so
-a file with any other name is never read, counted, overwritten or deleted.
+This is the one place that names files and folders. A file with any other name is never read,
+counted, overwritten or deleted.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from workbench.records.errors import RecordError
+from workbench.records.files import WRITING, cause_of, check_ordinary
 
-FORMAT = 2  # what is written
-READABLE_FORMATS = (1, 2)
+FORMAT = 3  # of the directory that a run writes
 
 MANIFEST = "manifest.json"
-ROUNDS = "rounds.parquet"
-EVALS = "evals.parquet"
+JOURNAL = "journal.jsonl"
 ROLLOUTS = "rollouts"  # a folder with one part a round
-MERGED = "rollouts.parquet"  # of a thinned record: its parts in one file, which is much smaller
 CHECKPOINTS = "checkpoint"  # a folder
 CHECKPOINT = "state.safetensors"
 LOCK = "lock.json"
 TENSORBOARD = "tensorboard"  # a folder that belongs to TensorBoard
-WRITING = ".writing"  # the end of the name of a file that is not complete yet
+SHELF = "shelf.json"  # of a folder of packed runs
+KINDS = ("rounds", "evals", "rollouts")  # the tables of a record
 
 # Folder -> pattern of the names in it. Rounds have six digits at least, and more where a run is
-# longer than that.
+# longer than that. The tables in the directory itself are those of format 2. A killed process may
+# leave a file of safetensors, which writes beside the place of its file under a name of its own.
 _NAMES = {
-    ".": rf"({MANIFEST}|{ROUNDS}|{EVALS}|{MERGED}|failed-\d{{6,}}\.parquet)({WRITING})?"
-    rf"|{LOCK}|{ROLLOUTS}|{CHECKPOINTS}|{TENSORBOARD}",
+    ".": rf"({MANIFEST}|{JOURNAL}|(rounds|evals|rollouts)\.parquet|failed-\d{{6,}}\.parquet)"
+    rf"({WRITING})?|{LOCK}|{ROLLOUTS}|{CHECKPOINTS}|{TENSORBOARD}",
     ROLLOUTS: rf"\d{{6,}}\.parquet({WRITING})?",
-    CHECKPOINTS: rf"{CHECKPOINT}({WRITING})?",
+    CHECKPOINTS: rf"{CHECKPOINT}({WRITING})?|\.tmp\w{{6}}",
 }
+UNFINISHED = rf".*{WRITING}|\.tmp\w{{6}}"
 
 # What the columns hold that reading a record relies on. A table in which one of them holds anything
-# else counts as damaged, and so does one without a column of `NEEDED_COLUMNS`.
+# else counts as damaged, and so does one that lacks a column of `NEEDED_COLUMNS`.
 COLUMNS = {
-    ROUNDS: {
+    "rounds": {
         "round": "whole numbers",
         "rollouts": "numbers",
         "seconds": "numbers",
         "flops": "numbers",
+        "warnings": "texts",
     },
-    EVALS: {
+    "evals": {
         "round": "whole numbers",
         "problem": "texts",
         "samples": "numbers",
         "correct": "numbers",
         "greedy": "numbers",
     },
-    ROLLOUTS: {"round": "whole numbers"},
-    MERGED: {"round": "whole numbers", "part": "whole numbers"},
+    "rollouts": {
+        "round": "whole numbers",
+        "part": "whole numbers",
+        "problem": "texts",
+        "text": "texts",
+        "status": "texts",
+        "reward": "numbers",
+        "correct": "numbers",
+    },
 }
 NEEDED_COLUMNS = {
-    ROUNDS: ("round",),
-    EVALS: ("round", "problem", "samples", "correct", "greedy"),
-    ROLLOUTS: (),  # a thinned record keeps what its owner chose
-    MERGED: ("part",),  # the number of the part that a row comes from
-}
-
-# What columns were called in format 1: table -> new name -> old name.
-OLD_COLUMNS = {
-    ROUNDS: {"replay_stored": "reuse_stored", "replay_bytes": "reuse_bytes"},
-    EVALS: {},
-    ROLLOUTS: {"logprob_diff": "drift"},
-    MERGED: {},  # there was none
+    "rounds": ("round",),
+    "evals": ("round", "problem", "samples", "correct", "greedy"),
+    "rollouts": (),  # whoever packs a record chooses what is kept of its rollouts
 }
 
 
@@ -87,7 +88,7 @@ def checkpoint_part(directory: Path) -> Path:
 def rollout_parts(directory: Path) -> dict[int, Path]:
     """Round -> its file, for the rounds that have one, in order."""
     numbers = {}
-    for path in _own_files(directory, ROLLOUTS):
+    for path in own_files(directory, ROLLOUTS):
         stem = path.name.removesuffix(".parquet")
         # A round has one name only: 0000012.parquet would be a second one for round 12.
         if stem.isdecimal() and path == rollout_part(directory, int(stem)):
@@ -97,48 +98,31 @@ def rollout_parts(directory: Path) -> dict[int, Path]:
 
 def unfinished_files(directory: Path) -> list[Path]:
     """What a killed process was writing. Nothing in it is needed."""
-    return [
-        path
-        for folder in _NAMES
-        for path in _own_files(directory, folder)
-        if path.name.endswith(WRITING)
-    ]
+    files = [path for folder in _NAMES for path in own_files(directory, folder)]
+    return [path for path in files if re.fullmatch(UNFINISHED, path.name)]
 
 
 def refuse_links(directory: Path) -> None:
-    """Raise RecordError when a part of the record is a symbolic link.
+    """Raise RecordError when a part of the record is a link, or no ordinary file or folder.
 
-    A run that followed it would write to, or delete, files outside its directory. The directory
-    itself may be reached through a link.
+    A run that followed a symbolic link, or wrote to a file that has a second name elsewhere, would
+    change what lies outside its directory. The directory itself may be reached through a link.
     """
     for folder in _NAMES:
-        for path in _own_files(directory, folder):
-            if path.is_symlink():
+        for path in own_files(directory, folder):
+            try:
+                if path.is_symlink() or not path.is_dir():
+                    check_ordinary(path)
+            except OSError as error:
                 raise RecordError(
-                    f"{path}: this is a symbolic link, and a run writes inside its own directory "
-                    "only; put the file or folder itself there, or name another directory"
-                )
+                    f"{path}: {cause_of(error)}, and a run writes inside its own directory only; "
+                    "put the file or folder itself there, or name another directory"
+                ) from None
 
 
-def refuse_other_files(directory: Path) -> None:
-    """Raise ValueError for a directory without a record that is not empty.
-
-    What a start that was killed at once leaves there is no obstacle.
-    """
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"out={str(directory)!r}: this is a file; name an empty or new directory")
-    # The lock is taken before the manifest is written, so these two may be alone in the directory.
-    left_by_a_start = {LOCK, MANIFEST + WRITING}
-    if directory.exists() and {path.name for path in directory.iterdir()} - left_by_a_start:
-        raise ValueError(
-            f"out={str(directory)!r}: the directory holds files that are no record; name an empty "
-            "or new one"
-        )
-
-
-def _own_files(directory: Path, folder: str) -> list[Path]:
+def own_files(directory: Path, folder: str = ".") -> list[Path]:
     """The parts of the record in the directory itself (".") or in one of its folders."""
-    place = directory if folder == "." else directory / folder
+    place = directory / folder
     if not place.is_dir():
         return []
-    return sorted(path for path in place.iterdir() if re.fullmatch(_NAMES[folder], path.name))
+    return sorted(place / name for name in os.listdir(place) if re.fullmatch(_NAMES[folder], name))

@@ -1,94 +1,106 @@
-"""The tables of a record: parquet files whose pages carry checksums."""
+"""Tables of a record: parquet files, checked before their rows are read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench.records.errors import RecordError
-from workbench.records.files import cause_of, replacing
-from workbench.records.parts import COLUMNS, NEEDED_COLUMNS, OLD_COLUMNS
+from workbench.records.files import cause_of, file_digest, replacing
+from workbench.records.parts import COLUMNS, NEEDED_COLUMNS
 
-if TYPE_CHECKING:
-    import pandas as pd
+# A table of a few megabytes on the disk can have hundreds of millions of rows, so its size is
+# looked at before anything is read. The numbers of one run stay far below these bounds.
+MOST_CELLS = 10**8  # rows times columns
+MOST_BYTES = 2**32  # uncompressed
 
 
-def write_table(path: Path, table: pa.Table, compact: bool = False) -> None:
-    """Write a table, complete or not at all.
-
-    Of a small table a third of the file is statistics of its columns, which nothing here asks for,
-    and Arrow's own copy of the schema. A compact file leaves both out; a table that grows needs the
-    second, so that its parts keep their types.
-    """
+def write_table(path: Path, table: pa.Table) -> str:
+    """Write a table, complete or not at all; returns the digest of the file."""
     with replacing(path) as temporary:
-        pq.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            write_page_checksum=True,
-            write_statistics=not compact,
-            store_schema=not compact,
-        )
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        return file_digest(temporary)
 
 
-def read_table(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a table of a record.
-
-    Parameters
-    ----------
-    path : Path
-    kind : str
-        `parts.ROUNDS`, `parts.EVALS` or `parts.ROLLOUTS`.
-    columns : names, optional
-        Those to read, as far as the table has them; None reads all.
+def open_table(path: Path, digest: str | None) -> pq.ParquetFile:
+    """Open a file that should have this digest; None does not check it.
 
     Raises
     ------
-    FileNotFoundError
-        Where there is no such file.
     RecordError
-        Where it cannot be read, or is not a table of this kind.
+        Where it is not the file that was written, or cannot be read.
     """
-    # Opening a pipe or a device that a stranger left in the place of a file could wait for ever.
-    if path.exists() and not path.is_file():
-        raise RecordError(f"{path}: cannot be read: it is not an ordinary file")
+
+    def opened() -> pq.ParquetFile:
+        if digest not in (file_digest(path), None):
+            raise ValueError("it was changed, or is a part of another run")
+        return pq.ParquetFile(path, page_checksum_verification=True)
+
+    return reading(path, opened)
+
+
+def read_rows(
+    file: pq.ParquetFile, columns: Sequence[str] | None = None, group: int | None = None
+) -> pa.Table:
+    """The rows of a file, or of one of its row groups; ValueError where they are too many.
+
+    Columns that the file does not have are left out.
+    """
+    groups = range(file.num_row_groups) if group is None else [group]
+    there = file.schema_arrow.names
+    names = there if columns is None else [name for name in columns if name in there]
+    sizes = [file.metadata.row_group(each) for each in groups]
+    rows = sum(size.num_rows for size in sizes)
+    if rows * len(names) > MOST_CELLS or sum(size.total_byte_size for size in sizes) > MOST_BYTES:
+        raise ValueError(f"it has {rows} rows and {len(names)} columns, which is too large to read")
+    return file.read_row_groups(list(groups), columns=names)
+
+
+def reading(path: Path, read: Callable[[], Any]) -> Any:
+    """What `read` returns; RecordError with the path for whatever goes wrong.
+
+    FileNotFoundError is passed on, since a file may go while somebody reads.
+    """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            wanted = None
-            if columns is not None:
-                wanted = [name for name in columns if name in file.schema_arrow.names]
-            table = file.read(wanted)
-        _check_columns(table, kind, columns)
-    except FileNotFoundError:
+        return read()
+    except (FileNotFoundError, RecordError):
         raise
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+    except RecursionError:
+        raise RecordError(f"{path}: cannot be read: it is nested too deeply") from None
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise RecordError(f"{path}: cannot be read: {cause_of(error)}") from None
+
+
+def checked(table: pa.Table, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table; ValueError unless the columns that reading relies on hold what they should."""
+    for name in NEEDED_COLUMNS[kind]:
+        is_wanted = columns is None or name in columns
+        if is_wanted and name not in table.column_names:
+            raise ValueError(f"column {name!r} is missing")
+        # A gap would turn whole numbers into floats in pandas.
+        if is_wanted and table[name].null_count:
+            raise ValueError(f"column {name!r} has gaps")
+    for name, needed in COLUMNS[kind].items():
+        if name in table.column_names and not _holds(needed, table[name].type):
+            raise ValueError(f"column {name!r} is of type {table[name].type}; {needed} are needed")
+    if kind == "rounds" and columns is None:
+        # A row that is missing or comes twice would shift everything that is summed over rounds.
+        if table["round"].to_pylist() != list(range(1, len(table) + 1)):
+            raise ValueError("its rounds are not 1, 2, 3 and so on")
     return table
-
-
-def read_frame(
-    path: Path, kind: str, record_format: int, columns: Sequence[str] | None = None
-) -> pd.DataFrame:
-    """Read a table as a DataFrame, with the names that columns have today.
-
-    Parameters and errors are those of `read_table`; record_format is the format of the record.
-    """
-    old_names = OLD_COLUMNS[kind] if record_format == 1 else {}
-    if columns is not None:
-        # Asked for by the names of today, read by those in the file, and renamed back below.
-        columns = [old_names.get(name, name) for name in columns]
-    table = read_table(path, kind, columns)
-    try:
-        # The names are those of the table. What pandas once noted of them in the file may differ.
-        frame = table.to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, ValueError, LookupError, TypeError) as error:
-        raise RecordError(f"{path}: cannot be read: {cause_of(error)}") from None
-    return frame.rename(columns={old: new for new, old in old_names.items()})
 
 
 def column(values: object) -> pa.Array:
@@ -100,22 +112,10 @@ def column(values: object) -> pa.Array:
     return pa.array(values)
 
 
-def _check_columns(table: pa.Table, kind: str, columns: Sequence[str] | None) -> None:
-    """ValueError unless the columns that reading relies on are there and hold what they should."""
-    for name in NEEDED_COLUMNS[kind]:
-        is_wanted = columns is None or name in columns
-        if is_wanted and name not in table.column_names:
-            raise ValueError(f"column {name!r} is missing")
-        # A gap would turn whole numbers into floats in pandas.
-        if is_wanted and table[name].null_count:
-            raise ValueError(f"column {name!r} has gaps")
-    for name, needed in COLUMNS[kind].items():
-        if name in table.column_names and not _holds(needed, table[name].type):
-            raise ValueError(f"column {name!r} is of type {table[name].type}; {needed} are needed")
-
-
 def _holds(needed: str, kind: pa.DataType) -> bool:
     """Whether a column of an Arrow type holds what `parts.COLUMNS` asks for."""
+    if pa.types.is_null(kind):
+        return True
     if needed == "texts":
         return pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if needed == "whole numbers":

@@ -1,43 +1,50 @@
 """Writing a record: a round, an evaluation or a checkpoint at a time, each complete or not at all.
 
-A round's rollouts are written before its row in the table of rounds, so a round that the table
-lists is complete. What a killed process wrote after its last checkpoint is removed when the run is
-resumed, and made again.
+A round's rollouts are written before its line in the journal, so a round that the journal lists is
+complete. What a killed process wrote after its last checkpoint is removed when the run is resumed,
+and made again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from workbench.records import journal
 from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.files import cause_of, make_directory, replacing, sync_directory
+from workbench.records.files import (
+    WRITING,
+    cause_of,
+    file_digest,
+    make_directory,
+    replacing,
+    sync_directory,
+)
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import check_resumable, digest, manifest_text, read_manifest
+from workbench.records.manifest import check_resumable, manifest_text, read_manifest
 from workbench.records.parts import (
     CHECKPOINTS,
-    EVALS,
     FORMAT,
+    JOURNAL,
+    LOCK,
     MANIFEST,
-    MERGED,
     ROLLOUTS,
-    ROUNDS,
     checkpoint_part,
     failure_part,
     refuse_links,
-    refuse_other_files,
     rollout_part,
     rollout_parts,
     unfinished_files,
 )
 from workbench.records.record import Record
-from workbench.records.tables import column, read_table, write_table
+from workbench.records.shelf import find_packed
+from workbench.records.tables import column, write_table
 from workbench.rollouts import Ragged
 
 if TYPE_CHECKING:
@@ -47,6 +54,27 @@ if TYPE_CHECKING:
     from workbench.rollouts import Rollouts
 
 LOST = "the run cannot go on without it: put a copy back, or start again in another directory"
+
+
+def refuse_other_files(path: Path) -> None:
+    """Raise ValueError for a directory without a record that is not empty, and for a packed run.
+
+    What a start that was killed at once leaves there is no obstacle.
+    """
+    if find_packed(path) is not None:
+        raise ValueError(
+            f"out={str(path)!r}: the run of this name is packed and finished; it can be read, but "
+            "not go on: name another directory"
+        )
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"out={str(path)!r}: this is a file; name an empty or new directory")
+    # These come before the manifest, so they may be alone in the directory.
+    left_by_a_start = {LOCK, JOURNAL, JOURNAL + WRITING, MANIFEST + WRITING}
+    if path.exists() and {file.name for file in path.iterdir()} - left_by_a_start:
+        raise ValueError(
+            f"out={str(path)!r}: the directory holds files that are no record; name an empty or "
+            "new one"
+        )
 
 
 class Writer:
@@ -63,25 +91,32 @@ class Writer:
 
     Attributes
     ----------
-    rows : list of dict
-        The row of every round so far.
-    evaluations : pyarrow.Table or None
-        All evaluations so far.
+    rounds : int
+        How many there are so far.
+    evaluated : set of int
+        The rounds that have an evaluation.
     """
 
     def __init__(
         self, path: Any, manifest: Mapping[str, Any], lock: RecordLock | None = None
     ) -> None:
         self.path = Path(path)
-        self.rows: list[dict[str, Any]] = []
-        self.evaluations: pa.Table | None = None
-        self._rounds = pa.table({})
+        self.rounds = 0
+        self.evaluated: set[int] = set()
+        self._journal = self.path / JOURNAL
+        # The checksum and end of every line, and the round that it belongs to; 0 for the manifest.
+        self._lines: list[tuple[int, journal.Line]] = []
         self._lock = lock
         if not (self.path / MANIFEST).exists():
             self._create({**manifest, "format": FORMAT})
         self._open()
 
     # Rounds and evaluations
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The row of every round so far, read from the disk."""
+        return journal.read(self._journal).rows
 
     def round(self, row: Mapping[str, Any], rollouts: Mapping[str, Any]) -> None:
         """Add a round.
@@ -94,58 +129,46 @@ class Writer:
             Columns (R,) by name.
         """
         number = row["round"]
+        plain = {name: _plain(value) for name, value in row.items()}
         with self._writing(f"round {number}"):
             part = pa.table({name: column(values) for name, values in rollouts.items()})
-            # The rollouts first: a round counts as complete once the table of rounds lists it.
-            write_table(rollout_part(self.path, number), part)
-            # Rows of later rounds may have further columns, or numbers where there was nothing, so
-            # types are widened. `combine_chunks` keeps the table from growing by one chunk a round.
-            table = pa.concat_tables(
-                [self._rounds, pa.Table.from_pylist([dict(row)])], promote_options="permissive"
-            ).combine_chunks()
-            write_table(self.path / ROUNDS, table)
+            # The rollouts first: a round counts as complete once the journal lists it.
+            digest = write_table(rollout_part(self.path, number), part)
+            self._append(number, {"row": plain, "rollouts": digest})
         # Only now, so that memory and disk agree after a failed write too.
-        self._rounds = table
-        self.rows.append(dict(row))
+        self.rounds += 1
 
     def evaluation(self, frame: pd.DataFrame) -> None:
-        """Add an evaluation: a DataFrame with a column `round`."""
-        table = pa.Table.from_pandas(frame, preserve_index=False)
-        if self.evaluations is not None:
-            table = pa.concat_tables([self.evaluations, table])
-        self._write_evaluations(table, "an evaluation")
-
-    @property
-    def evaluated(self) -> set[int]:
-        """The rounds that have an evaluation."""
-        return set() if self.evaluations is None else set(self.evaluations["round"].to_pylist())
+        """Add an evaluation: a DataFrame with a column `round`, the same in all rows."""
+        number = int(frame["round"].iloc[0])
+        columns = {str(name): frame[name].tolist() for name in frame}
+        with self._writing("an evaluation"):
+            self._append(number, {"evaluation": number, "columns": columns})
+        self.evaluated.add(number)
 
     def forget_evaluation(self, number: int) -> None:
-        """Remove the evaluation after round `number`."""
-        assert self.evaluations is not None
-        kept = self.evaluations.filter(pc.not_equal(self.evaluations["round"], number))
-        self._write_evaluations(kept, "the evaluations")
+        """Remove the evaluation after round `number`, the last thing that was written."""
+        assert number == self.rounds and number in self.evaluated
+        with self._writing("the journal"):
+            self._cut(len(self._lines) - 1)
+        self.evaluated.remove(number)
 
     def truncate(self, last: int) -> None:
         """Forget rounds and evaluations after round `last`; they are made again.
 
         With last=-1 also the evaluation before the first round.
         """
-        kept = sum(row["round"] <= last for row in self.rows)
+        kept = 1 + sum(number <= last for number, _ in self._lines[1:])
         with self._writing(f"the record as of round {last}"):
-            # The table first: a round that it lists has its rollouts at every moment.
-            if kept < len(self.rows):
-                table = self._rounds.slice(0, kept)
-                write_table(self.path / ROUNDS, table)
-                self._rounds = table
-                self.rows = self.rows[:kept]
-            if self.evaluations is not None:
-                is_kept = pc.less_equal(self.evaluations["round"], last)
-                evaluations = self.evaluations.filter(is_kept)
-                if len(evaluations) < len(self.evaluations):
-                    write_table(self.path / EVALS, evaluations)
-                    self.evaluations = evaluations
-            self._remove_rollouts_after(last)
+            # The journal first: a round that it lists has its rollouts at every moment.
+            self._cut(kept)
+            self.rounds = min(self.rounds, max(0, last))
+            self.evaluated = {number for number in self.evaluated if number <= last}
+            surplus = [file for n, file in rollout_parts(self.path).items() if n > last]
+            for file in surplus:
+                file.unlink()
+            if surplus:
+                sync_directory(self.path / ROLLOUTS)
 
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
@@ -174,9 +197,9 @@ class Writer:
         """
         from workbench.records import checkpoints  # torch is needed here only
 
-        # Signed with the manifest, so that `restore` notices a checkpoint that was copied from
-        # another run, or a manifest that was edited.
-        signed = {**state, "manifest": self._digest}
+        # Signed with the manifest and the journal, so that `restore` notices a checkpoint that was
+        # copied from another run, or a record that was edited.
+        signed = {**state, "record": self._sum_of_round(state["round"])}
         with self._writing("the checkpoint"), replacing(checkpoint_part(self.path)) as temporary:
             checkpoints.save(temporary, tensors, signed)
 
@@ -186,7 +209,7 @@ class Writer:
         Raises
         ------
         RecordError
-            When it is damaged, or belongs to another run.
+            When it is damaged, belongs to another run, or was made after rounds that are lost.
         """
         from workbench.records import checkpoints  # torch is needed here only
 
@@ -197,11 +220,18 @@ class Writer:
             tensors, state = checkpoints.load(path)
         except OSError as error:
             raise RecordError(f"{path}: {cause_of(error)}; {LOST}") from error
-        if not _names_a_round(state):
+        number = state.get("round") if isinstance(state, dict) else None
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise RecordError(f"{path}: damaged (its state names no round); {LOST}")
-        if state.pop("manifest", None) != self._digest:
+        if number > self.rounds:
             raise RecordError(
-                f"{path}: this checkpoint is of another run, or {MANIFEST} was changed since: put "
+                f"{self.path}: {JOURNAL} has {self.rounds} rounds, but the checkpoint was made "
+                f"after round {number}: put both back from one copy, or start again in another "
+                "directory"
+            )
+        if state.pop("record", None) != self._sum_of_round(number):
+            raise RecordError(
+                f"{path}: this checkpoint is of another run, or {JOURNAL} was changed since: put "
                 "both back from one copy, or start again in another directory"
             )
         return tensors, state
@@ -215,52 +245,61 @@ class Writer:
             make_directory(self.path)
             with replacing(self.path / MANIFEST) as temporary:
                 temporary.write_text(text, encoding="utf-8")
+                # The manifest comes last: where there is one, there is a journal.
+                journal.begin(self._journal, file_digest(temporary))
 
     def _open(self) -> None:
         # Nothing is written or deleted before the links are refused and the manifest is known to be
         # of a run that can go on.
         refuse_links(self.path)
         check_resumable(read_manifest(self.path), self.path)
-        self._digest = digest(self.path)
+        try:
+            found = journal.read(self._journal)
+        except OSError as error:
+            raise RecordError(f"{self._journal}: {cause_of(error)}; {LOST}") from None
+        if found.manifest != file_digest(self.path / MANIFEST):
+            raise RecordError(
+                f"{self.path}: {MANIFEST} is not the one that {JOURNAL} began with: it was edited, "
+                "or one of them is of another run; put both back from one copy"
+            )
         with self._writing("the record"):
             for folder in (ROLLOUTS, CHECKPOINTS):
                 make_directory(self.path / folder)
             for unfinished in unfinished_files(self.path):
                 unfinished.unlink()
-        rounds = self._own_table(ROUNDS)
-        if rounds is not None:
-            self._rounds = rounds
-        self.rows = self._rounds.to_pylist()
-        self.evaluations = self._own_table(EVALS)
-        # The two tables above are needed to go on. Parts of the rollouts are not, so their damage
-        # is only reported.
+        for line in found.lines:
+            number = 0
+            if "row" in line.entry:
+                self.rounds += 1
+                number = self.rounds
+            elif "evaluation" in line.entry:
+                number = line.entry["evaluation"]
+                self.evaluated.add(number)
+            self._lines.append((number, line._replace(entry={})))
+        # The journal is needed to go on. Parts of the rollouts are not, so their damage is only
+        # reported; so are lines after the checkpoint, which are made again.
         for problem in Record(self.path).problems():
             warnings.warn(f"{problem}; the run goes on without it", RecordWarning, stacklevel=4)
 
-    def _own_table(self, name: str) -> pa.Table | None:
-        """A table that the run needs to go on; None where it was not written yet."""
-        path = self.path / name
-        if not path.exists():
-            return None
-        try:
-            return read_table(path, name)
-        except RecordError as error:
-            raise RecordError(f"{error}; {LOST}") from None
-
     # Writing
 
-    def _write_evaluations(self, table: pa.Table, what: str) -> None:
-        with self._writing(what):
-            write_table(self.path / EVALS, table)
-        self.evaluations = table
+    def _append(self, number: int, entry: Mapping[str, Any]) -> None:
+        """Add a line that belongs to round `number`."""
+        line = journal.append(self._journal, entry, self._lines[-1][1])
+        # Of the lines only their sums and ends are needed again.
+        self._lines.append((number, line._replace(entry={})))
 
-    def _remove_rollouts_after(self, last: int) -> None:
-        parts = rollout_parts(self.path)
-        surplus = [path for number, path in parts.items() if number > last]
-        for path in surplus:
-            path.unlink()
-        if surplus:
-            sync_directory(self.path / ROLLOUTS)
+    def _cut(self, kept: int) -> None:
+        """Forget all but the first lines."""
+        if kept < len(self._lines):
+            journal.cut(self._journal, self._lines[kept - 1][1])
+            self._lines = self._lines[:kept]
+
+    def _sum_of_round(self, number: int) -> str:
+        """The checksum of a round's line, which depends on everything before it."""
+        # An evaluation after the round comes behind its line, and may be forgotten.
+        lines = [line for of, line in self._lines if of == number]
+        return lines[0].sum if number else self._lines[0][1].sum
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:
@@ -271,108 +310,14 @@ class Writer:
             yield
         except OSError as error:
             kept = "no round was lost"
-            if self.rows:
-                kept = f"rounds 1 to {self.rows[-1]['round']} are kept"
+            if self.rounds:
+                kept = f"rounds 1 to {self.rounds} are kept"
             raise RecordError(
                 f"{self.path}: cannot write {what}: {cause_of(error)}; {kept}, mend the cause and "
                 "run again"
             ) from error
 
 
-def thin(
-    path: Any, columns: Sequence[str] | None = (), rounds: Iterable[int] | None = None
-) -> None:
-    """Make a finished record small enough to be kept in a repository.
-
-    It can be read as before, but not resumed: the checkpoint goes, and of the rollouts everything
-    but the columns and rounds that are named. What is kept of them goes into one file, which takes
-    about a tenth of the space of a file a round, and the other tables are written without
-    statistics of their columns. The manifest says so under `thinned`.
-
-    Parameters
-    ----------
-    path : path
-    columns : names, optional
-        Columns of the rollouts to keep: () for none, None for all.
-    rounds : numbers, optional
-        Rounds whose rollouts are kept; None for all.
-
-    Raises
-    ------
-    RecordError
-        When a run writes the record, or it cannot be written to.
-    ValueError
-        For a record of an old format.
-    """
-    directory = Path(path)
-    manifest = read_manifest(directory)
-    if manifest["format"] != FORMAT:
-        check_resumable(manifest, directory)
-    kept_rounds = None if rounds is None else sorted({int(number) for number in rounds})
-    kept_columns = None if columns is None else list(columns)
-    with RecordLock(directory):
-        # The mark comes first: from here on the record is not resumed, wherever this stops.
-        mark = _joined_marks(manifest.get("thinned"), kept_columns, kept_rounds)
-        with replacing(directory / MANIFEST) as temporary:
-            temporary.write_text(manifest_text({**manifest, "thinned": mark}), encoding="utf-8")
-        checkpoint_part(directory).unlink(missing_ok=True)
-        tables = _kept_tables(directory, kept_columns, kept_rounds)
-        if tables:
-            # A column that a part lacks is empty in its rows.
-            merged = pa.concat_tables(tables, promote_options="default")
-            write_table(directory / MERGED, merged, compact=True)
-        else:
-            (directory / MERGED).unlink(missing_ok=True)
-        # The one file is on the disk before the first part goes.
-        for part in rollout_parts(directory).values():
-            part.unlink()
-        with contextlib.suppress(OSError):  # there is none, or somebody else's files lie in it
-            (directory / ROLLOUTS).rmdir()
-        # Once is enough: a record that is thinned again keeps these files as they are.
-        if "thinned" not in manifest:
-            for kind in (ROUNDS, EVALS):
-                path = directory / kind
-                if path.exists():
-                    write_table(path, read_table(path, kind), compact=True)
-        sync_directory(directory)
-
-
-def _names_a_round(state: Any) -> bool:
-    """Whether the state of a checkpoint says after which round it was taken."""
-    number = state.get("round") if isinstance(state, dict) else None
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
-
-
-def _joined_marks(
-    mark: Mapping[str, Any] | None, columns: list[str] | None, rounds: list[int] | None
-) -> dict[str, Any]:
-    """What is kept of a record that was thinned to `mark` and is thinned once more."""
-    kept: dict[str, Any] = {"columns": columns, "rounds": rounds}
-    for name, wanted in kept.items():
-        before = None if mark is None else mark[name]
-        # None stands for everything, so a second thinning can only shrink what is kept.
-        if before is not None:
-            kept[name] = before if wanted is None else [item for item in wanted if item in before]
-    return kept
-
-
-def _kept_tables(
-    directory: Path, columns: list[str] | None, rounds: list[int] | None
-) -> list[pa.Table]:
-    """What is kept of the rollouts, each row with the number of its part; empty for nothing."""
-    if columns == []:
-        return []
-    merged = directory / MERGED
-    if merged.exists():  # thinned before
-        names = None if columns is None else [*columns, "part"]
-        table = read_table(merged, MERGED, names)
-        if rounds is not None:
-            table = table.filter(pc.is_in(table["part"], pa.array(rounds, pa.int64())))
-        return [table] if len(table) else []
-    tables = []
-    for number, part in rollout_parts(directory).items():
-        if rounds is None or number in rounds:
-            table = read_table(part, ROLLOUTS, columns)
-            numbers = pa.array([number] * len(table), pa.int64())
-            tables.append(table.append_column("part", numbers))
-    return tables
+def _plain(value: Any) -> Any:
+    """A number or text as JSON takes it."""
+    return value.item() if isinstance(value, np.generic) else value

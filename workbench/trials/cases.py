@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.records import load, thin
+from workbench.records import exists, load, pack
 from workbench.records.files import make_directory, replacing
 from workbench.run import Run
 from workbench.scheduler import FEATURES
@@ -126,8 +126,11 @@ class Case:
     @property
     def finished(self) -> bool:
         """Whether it ended well, and what it made is still there."""
-        made = self.logs / "notebook.ipynb" if self.notebook else self.record / "manifest.json"
-        return self.outcome.get("status") == "done" and made.exists()
+        if self.outcome.get("status") != "done":
+            return False
+        if self.notebook:
+            return (self.logs / "notebook.ipynb").exists()
+        return exists(self.record)
 
     def make(self) -> dict[str, Any]:
         """Make the run, or go on with it; returns what came of it, for the table of the sweep."""
@@ -191,7 +194,7 @@ def execute(case: Case) -> None:
 def prepare(case: Case) -> Any:
     """The `Run` of a case; ValueError for whatever is wrong with its parameters.
 
-    A complete record was thinned and cannot be opened to go on. It is only compared with what is
+    A complete record is packed and cannot be opened to go on. It is only compared with what is
     asked for.
     """
     values = case.parameters
@@ -217,11 +220,11 @@ def prepare(case: Case) -> Any:
 
 
 def is_complete(case: Case) -> bool:
-    """Whether the record of a case has all its rounds and was thinned, which is the last step."""
-    if not (case.record / "manifest.json").exists():
+    """Whether the record of a case has all its rounds and is packed, which is the last step."""
+    if not exists(case.record):
         return False
     record = load(case.record)
-    if "thinned" not in record.manifest:
+    if not record.is_packed:
         return False
     values = case.parameters
     return len(record.rounds) >= values["rounds"] and not lacks_rollouts(values, record.rounds)
@@ -268,15 +271,15 @@ def imported_method(name: str) -> Method:
 
 
 def run_directly(case: Case) -> dict[str, Any]:
-    """Make the run and thin its record; returns what came of it."""
+    """Make the run and pack its record; returns what came of it."""
     values = case.parameters
     run = prepare(case)
     if not is_complete(case):
         _train(run, values)
-    # The last step, since a thinned record cannot go on. `is_complete` relies on that.
-    kept = KEPT_COLUMNS[values["columns"]]
-    if kept is not None:
-        thin(case.record, kept)
+        # The last step, since a packed record cannot go on. `is_complete` relies on that.
+        kept = KEPT_COLUMNS[values["columns"]]
+        if kept is not None:
+            pack(case.record, kept)
 
     record = load(case.record)
     table = record.rounds

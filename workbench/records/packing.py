@@ -1,0 +1,367 @@
+"""Packing finished runs onto a shelf, see `workbench.records.shelf`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from workbench.records.directory import Directory, joined, read_part
+from workbench.records.errors import RecordError
+from workbench.records.files import (
+    WRITING,
+    cause_of,
+    file_digest,
+    replacing,
+    sync_directory,
+    sync_file,
+)
+from workbench.records.locks import RecordLock
+from workbench.records.manifest import OLD_FORMAT, read_manifest
+from workbench.records.parts import (
+    CHECKPOINTS,
+    FORMAT,
+    KINDS,
+    LOCK,
+    MANIFEST,
+    ROLLOUTS,
+    SHELF,
+    own_files,
+    rollout_parts,
+)
+from workbench.records.shelf import (
+    SHELF_FORMAT,
+    TABLE_NAME,
+    Packed,
+    Shelf,
+    find_packed,
+    index_content,
+    record_paths,
+    shelf_at,
+)
+from workbench.records.tables import checked, open_table, read_rows, reading
+
+ROWS_OF_A_GROUP = 2**16  # at least; one run is read without the others, and small ones share
+
+
+def pack(
+    folder: Any, columns: Sequence[str] | None = None, rounds: Iterable[int] | None = None
+) -> list[str]:
+    """Put all finished runs at or under a folder onto one shelf.
+
+    They can be read as before, under the same paths, but they cannot go on: their checkpoints are
+    removed. Every table and manifest is read back from the shelf and compared before the
+    directories of the runs are removed. A shelf that is there already gets the new runs as well.
+
+    Parameters
+    ----------
+    folder : path
+        Of the runs; shelves below it are joined with its own. A folder that is itself the record of
+        one run becomes a shelf with this run alone.
+    columns : names, optional
+        Columns of the rollouts to keep: () for none, None for all.
+    rounds : numbers, optional
+        Rounds whose rollouts are kept; None for all.
+
+    Returns
+    -------
+    list of str
+        The names of all runs on the shelf: their places below the folder.
+
+    Raises
+    ------
+    ValueError
+        For a folder without any record.
+    RecordError
+        When a run is being written, is damaged, or does not read back as it was. Nothing has been
+        removed then.
+    """
+    root = Path(folder)
+    if not record_paths(root):
+        raise ValueError(f"folder={str(folder)!r}: there is no record in it")
+    kept = None if columns is None else list(columns)
+    numbers = None if rounds is None else sorted({int(number) for number in rounds})
+    with contextlib.ExitStack() as locks:
+        lock = locks.enter_context(RecordLock(root))
+        # Another process may have ended its packing between the two lines, and removed this file.
+        lock.check()
+        locked = {root.resolve()}
+        sources = {}
+        for path in record_paths(root):
+            owner = _owner(path)
+            if not owner.is_relative_to(root.resolve()):
+                continue  # on a shelf further up, which is none of ours
+            if owner not in locked:
+                locks.enter_context(RecordLock(owner))
+                locked.add(owner)
+            name = path.relative_to(root).as_posix()
+            sources[name] = _Kept(_source(path), kept, numbers)
+        try:
+            _write(root, sources)
+            _remove_what_is_packed(root, list(sources), locked)
+        except OSError as error:
+            raise RecordError(f"{root}: cannot be packed: {cause_of(error)}") from error
+        (root / LOCK).unlink(missing_ok=True)
+    return list(sources)
+
+
+class _Old:
+    """A directory of format 2, in which each table was one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        self.manifest = read_manifest(path, (OLD_FORMAT,))
+        self.rounds = self._table("rounds")
+        self.evals = self._table("evals")
+
+    def rollouts(self) -> tuple[pa.Table, list[str]]:
+        """All rollouts, with the round that recorded them as `part`."""
+        table = self._table("rollouts")
+        # Parts of rounds that never ended are left out, as they were when such records were read.
+        last = len(self.rounds)
+        parts = {n: path for n, path in rollout_parts(self.path).items() if n <= last}
+        if not len(table):
+            table = joined([read_part(path, n, None, None) for n, path in parts.items()])
+        return table, []
+
+    def _table(self, kind: str) -> pa.Table:
+        path = self.path / f"{kind}.parquet"
+        if not path.exists():
+            return pa.table({})
+        return reading(path, lambda: checked(read_rows(open_table(path, None)), kind))
+
+
+class _Kept:
+    """What is kept of a record when it is packed."""
+
+    def __init__(
+        self,
+        source: Directory | Packed | _Old,
+        columns: list[str] | None,
+        rounds: list[int] | None,
+    ) -> None:
+        self.source = source
+        self.columns = columns
+        self.rounds = rounds
+        self.manifest = dict(source.manifest)
+        if columns is not None or rounds is not None:
+            before = self.manifest.get("thinned")
+            self.manifest["thinned"] = _mark(before, {"columns": columns, "rounds": rounds})
+
+    def table(self, kind: str) -> pa.Table:
+        """One of the tables, without what is left out."""
+        if kind != "rollouts":
+            return getattr(self.source, kind).replace_schema_metadata()
+        if self.columns == []:
+            return pa.table({})
+        table, problems = self.source.rollouts()
+        if problems:
+            raise RecordError(problems[0])
+        if not len(table):
+            return pa.table({})
+        if self.rounds is not None:
+            table = table.filter(pc.is_in(table["part"], pa.array(self.rounds, pa.int64())))
+        if self.columns is not None:
+            names = [name for name in table.column_names if name in (*self.columns, "part")]
+            table = table.select(names)
+        return table.replace_schema_metadata()
+
+
+def _mark(before: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of the columns and rounds that are kept of the rollouts.
+
+    None stands for all of them. What an earlier packing left out stays out.
+    """
+    mark = dict(wanted)
+    for name, kept in (before or {}).items():
+        if kept is not None:
+            mark[name] = kept if mark[name] is None else [x for x in mark[name] if x in kept]
+    return mark
+
+
+def _owner(path: Path) -> Path:
+    """The folder whose files hold the record at a path: its own, or that of a shelf."""
+    packed = None if (path / MANIFEST).exists() else find_packed(path)
+    return path.resolve() if packed is None else packed.shelf.folder
+
+
+def _source(path: Path) -> Directory | Packed | _Old:
+    """The record at a path, once it is known to be whole."""
+    packed = find_packed(path)
+    if not (path / MANIFEST).exists():
+        assert packed is not None
+        return packed
+    is_old = read_manifest(path, (FORMAT, OLD_FORMAT))["format"] == OLD_FORMAT
+    source: Directory | _Old = _Old(path) if is_old else Directory(path)
+    for problem in source.problems:
+        raise RecordError(f"{problem}; only a whole record is packed")
+    # A killed packing may leave a run in both places, but never two runs of one name.
+    if packed is not None and packed.manifest != source.manifest:
+        raise RecordError(
+            f"{path}: another run of this name is on the shelf in {packed.shelf.folder}; move one "
+            "of them"
+        )
+    return source
+
+
+# Writing a shelf
+
+
+def _write(root: Path, sources: Mapping[str, _Kept]) -> None:
+    """Write a shelf and read it back; it takes the place of the old one when all is equal."""
+    index: dict[str, Any] = {"format": SHELF_FORMAT, "tables": {}, "columns": [], "runs": {}}
+    for name, source in sources.items():
+        index["runs"][name] = {"manifest": source.manifest}
+    for kind in KINDS:
+        _write_table(root, kind, sources, index)
+    content = index_content(index)
+    shelf = Shelf(root, content)
+    for name, source in sources.items():
+        if shelf.manifest(name) != source.manifest:
+            raise RecordError(f"{root / name}: its manifest does not read back as it was")
+        for kind in KINDS:
+            if not same_tables(source.table(kind), shelf.table(kind, name)):
+                raise RecordError(f"{root / name}: its {kind} do not read back as they were")
+    # The names of the tables are on the disk before the one that stands for all of them.
+    sync_directory(root)
+    with replacing(root / SHELF) as temporary:
+        temporary.write_bytes(content)
+
+
+def _write_table(
+    root: Path, kind: str, sources: Mapping[str, _Kept], index: dict[str, Any]
+) -> None:
+    """Write the table of one kind, and into the index where each run's rows are in it."""
+    schemas = {name: source.table(kind).schema for name, source in sources.items()}
+    schemas = {name: schema for name, schema in schemas.items() if len(schema)}
+    if not schemas:
+        return
+    together = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
+    together = together.append(pa.field("run", pa.string()))
+    # Numbers with many digits are smaller byte by byte; everything else repeats itself.
+    digits = [f.name for f in together if kind == "rounds" and pa.types.is_floating(f.type)]
+    temporary = root / f"{kind}.parquet{WRITING}"
+    temporary.unlink(missing_ok=True)
+    try:
+        with pq.ParquetWriter(
+            temporary,
+            together,
+            compression="zstd",
+            compression_level=12,
+            write_statistics=False,
+            write_page_checksum=True,
+            use_dictionary=[name for name in together.names if name not in digits],
+            use_byte_stream_split=digits,
+        ) as writer:
+            waiting: list[pa.Table] = []
+            group, first = 0, 0
+            for name, schema in schemas.items():
+                table = sources[name].table(kind)
+                place = [group, first, len(table), _number(schema, together, index["columns"])]
+                index["runs"][name][kind] = place
+                run = pa.array([name] * len(table), pa.string())
+                waiting.append(table.append_column("run", run))
+                first += len(table)
+                if first >= ROWS_OF_A_GROUP or name == list(schemas)[-1]:
+                    rows = joined([together.empty_table(), *waiting]).cast(together)
+                    writer.write_table(rows, row_group_size=max(1, len(rows)))
+                    waiting, group, first = [], group + 1, 0
+        sync_file(temporary)
+        digest = file_digest(temporary)
+        file = f"{kind}-{digest[:16]}.parquet"
+        os.replace(temporary, root / file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    index["tables"][kind] = {"file": file, "sha256": digest}
+
+
+def _number(schema: pa.Schema, together: pa.Schema, known: list[dict[str, str | None]]) -> int:
+    """The number of a run's columns among those known, with types that differ from the file's."""
+    columns = {
+        field.name: None if field.type == together.field(field.name).type else str(field.type)
+        for field in schema
+    }
+    # As lists, since the order of columns counts.
+    if list(columns.items()) not in [list(other.items()) for other in known]:
+        known.append(columns)
+    return [list(other.items()) for other in known].index(list(columns.items()))
+
+
+def same_tables(a: pa.Table, b: pa.Table) -> bool:
+    """Whether two tables have the same columns in the same order, equal to the last bit."""
+    if len(a) != len(b) or a.schema.names != b.schema.names or a.schema.types != b.schema.types:
+        return False
+    return all(_bits(a[name]).equals(_bits(b[name])) for name in a.column_names)
+
+
+def _bits(column: pa.ChunkedArray) -> pa.Array:
+    """A column in which equal means the same bits: NaN equals NaN, and 0.0 is not -0.0."""
+    whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if pa.types.is_floating(column.type):
+        return whole.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])
+    if pa.types.is_nested(column.type):
+        return pa.array([repr(value) for value in whole.to_pylist()])
+    return whole
+
+
+# Removing what is on the shelf
+
+
+def _remove_what_is_packed(root: Path, names: list[str], folders: set[Path]) -> None:
+    """Remove what the new shelf of a folder holds in other places, or a killed packing left there.
+
+    Parameters
+    ----------
+    root : Path
+    names : list of str
+        The runs on its shelf.
+    folders : set of Path
+        The folders that they come from: directories of runs, and shelves.
+    """
+    places = [root / name for name in names]
+    for place in places:
+        _remove_directory(place)
+    top = root.resolve()
+    for folder in {*folders, *(place.resolve() for place in places)}:
+        if folder != top:
+            (folder / SHELF).unlink(missing_ok=True)
+            sync_directory(folder) if folder.is_dir() else None
+            (folder / LOCK).unlink(missing_ok=True)
+        _remove_unused_tables(folder)
+        # Folders that have become empty go as well.
+        while folder != top:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            folder = folder.parent
+
+
+def _remove_directory(place: Path) -> None:
+    """Remove the files that a run wrote into its directory, except rollouts that stopped it."""
+    # Without its manifest a directory is no record any more, and its run is read from the shelf. So
+    # this goes first, and a later packing removes whatever is left.
+    if (place / MANIFEST).exists():
+        (place / MANIFEST).unlink()
+        sync_directory(place)
+    for folder in (ROLLOUTS, CHECKPOINTS, "."):
+        for path in own_files(place, folder):
+            if path.is_file() and path.name != LOCK and not path.name.startswith("failed-"):
+                path.unlink()
+        if folder != ".":
+            with contextlib.suppress(OSError):  # there is none, or it holds somebody else's files
+                (place / folder).rmdir()
+
+
+def _remove_unused_tables(folder: Path) -> None:
+    """Remove the tables that the shelf in a folder does not name."""
+    shelf = shelf_at(folder)
+    named = {table["file"] for table in shelf.tables.values()} if shelf else set()
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if TABLE_NAME.fullmatch(path.name) and path.name not in named:
+            path.unlink()
