@@ -233,8 +233,8 @@ def fill(path):
 
 
 def written(out):
-    """When the table of rounds was last written; None before that."""
-    table = out / "rounds.parquet"
+    """When a round was last written; None before that."""
+    table = out / "journal.jsonl"
     return table.stat().st_mtime_ns if table.exists() else None
 
 
@@ -400,7 +400,7 @@ def soak_sweeps(deaths, on_ray, seed):
 
 def records_in(out):
     """The directories of the records of a sweep that have been begun."""
-    return sorted(manifest.parent for manifest in out.glob("*/*/manifest.json"))
+    return wb.records.record_paths(out)
 
 
 def main():

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-import pyarrow.parquet as pq
 import yaml
 from conftest import heed_interrupts, timeless
+from written_records import rounds_so_far
 
 import workbench as wb
 from workbench.trials import engine
@@ -190,8 +190,7 @@ DEATHS = {
 
 def rounds_on_disk(out):
     """How many rounds the records of a sweep have, all runs together."""
-    tables = Path(out).glob("*/seed-*/rounds.parquet")
-    return sum(pq.read_metadata(table).num_rows for table in tables)
+    return sum(rounds_so_far(path) for path in wb.records.record_paths(Path(out)))
 
 
 def disturb(grid, out, death, delay, options=("--jobs", "2"), ray=False, further=0):

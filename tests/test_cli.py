@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 from typer.testing import CliRunner
+from written_records import rounds_so_far
 
 import workbench as wb
 from workbench import config, labs, methods
@@ -169,7 +170,7 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
     arguments = ["run", "grpo", *SMALL, "--problems", "4", "--rounds", "100000", "--out", str(out)]
     with started(command_line, arguments) as run:
         ended = time.monotonic() + 240
-        while not (out / "rounds.parquet").exists() and run.process.is_alive():
+        while not rounds_so_far(out) and run.process.is_alive():
             assert time.monotonic() < ended
             time.sleep(0.02)
         os.kill(run.process.pid, signal.SIGINT)
@@ -302,7 +303,7 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert told["labels"]["grpo-full"]["difference"] is None
 
     chosen = told["labels"]["grpo-round"]
-    expected = comparisons.at_budget(comparisons.find(paths), "rollouts", baseline="grpo-full")
+    expected = comparisons.at_budget(comparisons.load_all(*paths), "rollouts", baseline="grpo-full")
     assert chosen == expected.loc["grpo-round"].to_dict()
     assert f"{chosen['mean']:.3f} ± {chosen['half']:.3f}" in result.output
     assert f"{chosen['difference']:+.3f}" in result.output

@@ -207,7 +207,7 @@ def test_real_runs_of_two_methods_side_by_side(tmp_path):
     assert (comparisons.phases(groups, "flops").loc["pods"] > 0).all()
 
 
-def test_a_thinned_record_reads_as_before_but_is_not_resumed(tmp_path):
+def test_a_packed_record_reads_as_before_but_is_not_resumed(tmp_path):
     run = wb.Run(
         small_lab(),
         wb.methods.grpo(n=4),
@@ -219,15 +219,15 @@ def test_a_thinned_record_reads_as_before_but_is_not_resumed(tmp_path):
     list(run.rounds(3, progress=False))
     whole = run.record.rollouts()
     evaluations = len(wb.load(tmp_path).accuracy())
-    wb.records.thin(tmp_path, ("problem", "round", "correct", "score"), rounds=(1, 3))
+    wb.records.pack(tmp_path, ("problem", "round", "correct", "score"), rounds=(1, 3))
     kept = wb.load(tmp_path).rollouts()
     expected = whole.loc[whole["round"] != 2, ["problem", "round", "correct"]]
     pd.testing.assert_frame_equal(kept, expected.reset_index(drop=True))
     assert len(wb.load(tmp_path).rounds) == 3
     assert len(wb.load(tmp_path).accuracy()) == evaluations
-    with pytest.raises(ValueError, match="checkpoint"):
+    with pytest.raises(ValueError, match="packed"):
         list(wb.Run.resume(tmp_path).rounds(4, progress=False))
-    wb.records.thin(tmp_path)
+    wb.records.pack(tmp_path, columns=())
     assert wb.load(tmp_path).rollouts().empty
 
 

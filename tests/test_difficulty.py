@@ -221,7 +221,7 @@ class TestReplay:
 
     def test_a_record_without_rollouts_is_named(self, tmp_path):
         write(tmp_path, "thin")
-        wb.records.thin(tmp_path / "thin" / "seed-0")
+        wb.records.pack(tmp_path / "thin" / "seed-0", columns=())
         with pytest.raises(ValueError, match="its rollouts were not kept"):
             difficulty.outcomes(load_all(tmp_path))
 

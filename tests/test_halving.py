@@ -244,7 +244,7 @@ def test_a_search_goes_on_where_it_was_stopped_and_ends_the_same(plan, monkeypat
     seeds = {record.manifest["seed"] for records in final.values() for record in records}
     assert seeds == {200, 201}
     folder = plan.folder.with_name("board-search")
-    assert (folder / "beta" / "seed-200" / "manifest.json").exists()
+    assert wb.records.exists(folder / "beta" / "seed-200")
 
 
 def test_a_single_paper_that_is_also_a_combination_takes_part_once(plan, monkeypatch):

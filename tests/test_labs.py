@@ -11,8 +11,7 @@ from workbench.labs import shipped
 from workbench.policies import Sampling
 from workbench.policies.checks import no_gpu
 from workbench.problems import Pool, Problem, arithmetic
-from workbench.records import FORMAT
-from workbench.records.manifest import manifest_text
+from workbench.records import Writer
 from workbench.verifiers import Math
 
 
@@ -81,9 +80,7 @@ def test_a_lab_with_another_part_is_another_lab(part, lab, tmp_path):
 
 def write_manifest(run):
     """The manifest that the run's first round would write."""
-    run.path.mkdir()
-    manifest = {"format": FORMAT, **run.configuration()}
-    (run.path / "manifest.json").write_text(manifest_text(manifest))
+    Writer(run.path, run.configuration())
 
 
 def test_two_labs_of_ones_own_are_told_apart_by_their_settings(lab, tmp_path):

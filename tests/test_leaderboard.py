@@ -17,7 +17,7 @@ from workbench.analysis import leaderboard as analysis
 from workbench.analysis.runs import load_all
 from workbench.analysis.targets import to_target
 from workbench.cli.leaderboard import own_methods
-from workbench.records import thin
+from workbench.records import pack
 from workbench.trials import grids, leaderboard
 from workbench.trials.cases import Case, imported_method, lacks_rollouts, prepare
 from workbench.utils.names import MORE_PAPERS, PAPERS
@@ -60,9 +60,8 @@ def written(tmp_path_factory):
             columns=columns(4, 200, 25, right=0.1, wrong=0.2),
         )
         curve(folder, "slow", seed, start + 0.01 * places, **alike)
-    # As a sweep leaves its records; what is not thinned counts as unfinished.
-    for manifest in folder.glob("*/*/manifest.json"):
-        thin(manifest.parent)
+    # As a sweep leaves its records; what is not packed counts as unfinished.
+    pack(folder)
     return folder
 
 

@@ -26,7 +26,7 @@ from workbench.analysis.runs import load_all
 from workbench.plots.style import DARK, METHODS, looks, panels, spread
 from workbench.plots.text import plain
 
-RECORDS = [wb.load(path) for path in sorted(wb.labs.shipped("runs/tiny-grpo").glob("seed-*"))[:3]]
+RECORDS = [wb.load(wb.labs.shipped("runs/tiny-grpo") / f"seed-{seed}") for seed in range(3)]
 FIGURES = {
     "learning_curve": lambda ax: plots.learning_curve(RECORDS, ax=ax),
     "learning_curve of a column": lambda ax: plots.learning_curve(

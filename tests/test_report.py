@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import workbench as wb
 from workbench.__main__ import main
-from workbench.analysis.comparisons import comparable, find, labelled
+from workbench.analysis.comparisons import comparable, labelled, load_all
 from workbench.plots.style import PALETTE, looks
 from workbench.reports import figures, report
 from workbench.reports.figures import _inline
@@ -111,7 +111,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(runs):
-    return Page(report(find([runs]), runs / "report.html").read_text())
+    return Page(report(load_all(runs), runs / "report.html").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +126,20 @@ def hostile(runs, tmp_path_factory):
     manifest["method"]["name"] = "_<script>alert('$\\frac')</script>"
     manifest["versions"]["<u>"] = "<u>"
     (path / "manifest.json").write_text(json.dumps(manifest))
+    warnings = ["", "entropy collapse: <b>0</b>\nnothing learnt: <i>", "", None]
     for part in sorted((path / "rollouts").glob("*.parquet")):
         frame = pd.read_parquet(part)
         frame["text"] = [HOSTILE[i % len(HOSTILE)] for i in range(len(frame))]
         frame["problem"] = frame["problem"] + "<i onclick=alert(1)>"
         frame["status"] = "<b>ok</b>\x1b[2J"
         frame.to_parquet(part)
-    rounds = pd.read_parquet(path / "rounds.parquet")
-    rounds["warnings"] = ["", "entropy collapse: <b>0</b>\nnothing learnt: <i>", "", None]
-    rounds.to_parquet(path / "rounds.parquet")
+
+    def warned(entry):
+        if "row" in entry:
+            entry["row"]["warnings"] = warnings[entry["row"]["round"] - 1]
+        return entry
+
+    written_records.sign(path, warned)
     return path
 
 
@@ -223,7 +228,7 @@ def test_every_filter_offers_what_the_rows_have(page):
 
 
 def test_right_answers_are_shown_where_the_lab_can_make_the_problems_again(runs, tmp_path):
-    told = responses(find([runs]), 60)
+    told = responses(load_all(runs), 60)
     assert told["heads"][:4] == ["run", "round", "problem", "right answer"]
     for row in told["rows"]:
         question = row["problem"].rpartition("/")[2].rstrip("=")
@@ -232,8 +237,8 @@ def test_right_answers_are_shown_where_the_lab_can_make_the_problems_again(runs,
     shutil.copytree(runs / "grpo" / "seed-0", tmp_path / "own")
     manifest = json.loads((tmp_path / "own" / "manifest.json").read_text())
     manifest["data"]["problems"] = "another"
-    (tmp_path / "own" / "manifest.json").write_text(json.dumps(manifest))
-    other = responses(find([tmp_path / "own"]), 60)
+    written_records.with_manifest(tmp_path / "own", manifest)
+    other = responses(load_all(tmp_path / "own"), 60)
     assert "right answer" not in other["heads"]
     assert {row["answer"] for row in other["rows"]} == {""}
 
@@ -241,7 +246,7 @@ def test_right_answers_are_shown_where_the_lab_can_make_the_problems_again(runs,
 def test_an_interval_of_one_seed_is_no_number(runs, tmp_path):
     for label in ("grpo", "pods"):
         shutil.copytree(runs / label / "seed-0", tmp_path / label / "seed-0")
-    groups = find([tmp_path / "grpo", tmp_path / "pods"])
+    groups = load_all(tmp_path / "grpo", tmp_path / "pods")
     table, _ = comparison(groups)
     cells = [cell for frame in table.parts.values() for cell in frame.to_numpy().flat]
     assert "needs two seeds" in cells
@@ -251,7 +256,7 @@ def test_an_interval_of_one_seed_is_no_number(runs, tmp_path):
 def test_runs_without_a_later_evaluation_are_not_compared(tmp_path):
     for label in ("a", "b"):
         written_records.write(tmp_path, label, scores=((0, 0.25),), rollouts=[10] * 3)
-    table, notes = comparison(find([tmp_path]))
+    table, notes = comparison(load_all(tmp_path))
     assert table is None
     assert "only the evaluation before training" in notes[0]
 
@@ -262,7 +267,7 @@ def test_the_axes_say_how_many_samples_an_accuracy_is_the_mean_of(page):
 
 
 def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
-    groups = find([runs])
+    groups = load_all(runs)
     rows = responses(groups, 60)["rows"]
     sizes = Counter((row["run"], row["round"], row["problem"]) for row in rows)
     assert {run for run, _, _ in sizes} == {"grpo, seed 0", "grpo, seed 1", "pods, seed 0"}
@@ -331,10 +336,8 @@ def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
     for _ in run.rounds(1, progress=False):
         pass
     shutil.copytree(runs / "pods" / "seed-0", tmp_path / "thin")
-    wb.records.thin(tmp_path / "thin")
-    shutil.copytree(tmp_path / "thin", tmp_path / "new")
-    (tmp_path / "new" / "rounds.parquet").unlink()
-    (tmp_path / "new" / "evals.parquet").unlink()
+    wb.records.pack(tmp_path / "thin", columns=())
+    wb.records.Writer(tmp_path / "new", wb.load(tmp_path / "thin").manifest)
 
     said = {}
     for name in ("blind", "thin", "new"):
@@ -396,7 +399,7 @@ def test_what_others_are_compared_with(labels, methods, expected, tmp_path):
         paths = [str(tmp_path / label) for label in labels]
         told = CliRunner().invoke(main, ["compare", *paths, "--x", "rollouts", "--json"])
         assert told.exit_code == 0, told.output
-        baseline = find(paths)[json.loads(told.output)["baseline"]]
+        baseline = load_all(*paths)[json.loads(told.output)["baseline"]]
         assert baseline[0].path == tmp_path / "second" / "seed-0"
 
 
@@ -418,32 +421,40 @@ def test_colours_are_variables_and_ids_its_own():
 
 def test_records_are_grouped_by_what_was_run(runs, tmp_path):
     for paths in ([runs], [runs / "grpo", runs / "pods" / "seed-0"]):
-        assert {label: len(group) for label, group in find(paths).items()} == {"grpo": 2, "pods": 1}
+        assert {label: len(group) for label, group in load_all(*paths).items()} == {
+            "grpo": 2,
+            "pods": 1,
+        }
     copies = {"a": "grpo/seed-1", "b": "grpo/seed-0", "c": "grpo/seed-0", "d": "pods/seed-0"}
     for name, source in copies.items():
         shutil.copytree(runs / source, tmp_path / name)
-    groups = find([tmp_path / "a", tmp_path / "b", tmp_path / "d"])
+    groups = load_all(tmp_path / "a", tmp_path / "b", tmp_path / "d")
     seeds = {label: [r.manifest["seed"] for r in group] for label, group in groups.items()}
     assert seeds == {"grpo": [0, 1], "pods": [0]}
 
-    twice = find([tmp_path / "b", tmp_path / "c", tmp_path / "c"])
+    twice = load_all(tmp_path / "b", tmp_path / "c", tmp_path / "c")
     assert list(twice) == [f"grpo ({tmp_path / 'b'})", f"grpo ({tmp_path / 'c'})"]
     other = json.loads((tmp_path / "c" / "manifest.json").read_text())
     other["method"]["allocator"]["n"] = 5
-    (tmp_path / "c" / "manifest.json").write_text(json.dumps(other))
+    written_records.with_manifest(tmp_path / "c", other)
     both = labelled([wb.load(tmp_path / "b"), wb.load(tmp_path / "c")])
     assert [re.search(r"n=(\d)", label)[1] for label in both] == ["4", "5"]
-    with pytest.raises(ValueError, match="no record there"):
-        find([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="path="):
+        load_all(tmp_path / "nowhere")
 
 
 def test_only_runs_on_the_same_problems_compare(runs, tmp_path):
-    comparable(find([runs]))
+    comparable(load_all(runs))
     shutil.copytree(runs / "pods" / "seed-0", tmp_path / "other")
-    evals = pd.read_parquet(tmp_path / "other" / "evals.parquet")
-    evals.assign(problem=evals["problem"] + "?").to_parquet(tmp_path / "other" / "evals.parquet")
+
+    def renamed(entry):
+        if "evaluation" in entry:
+            entry["columns"]["problem"] = [f"{name}?" for name in entry["columns"]["problem"]]
+        return entry
+
+    written_records.sign(tmp_path / "other", renamed)
     with pytest.raises(ValueError, match="other held-out problems"):
-        comparable({**find([runs]), "x": [wb.load(tmp_path / "other")]})
+        comparable({**load_all(runs), "x": [wb.load(tmp_path / "other")]})
 
 
 # Notebooks

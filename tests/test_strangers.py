@@ -20,6 +20,7 @@ import pytest
 from conftest import small_lab
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from written_records import sign
 
 import workbench as wb
 from workbench.analysis import comparisons
@@ -161,7 +162,7 @@ def look_at(path):
 
 def compare(path, other):
     """The record beside one of our own, as `workbench compare` does it."""
-    groups = comparisons.find([str(path), str(other)])
+    groups = comparisons.load_all(str(path), str(other))
     comparisons.comparable(groups)
     "".join(groups).encode()
     comparisons.spent(next(iter(groups.values()))[0], "rollouts")
@@ -246,6 +247,7 @@ def place(records, manifests, tmp_path_factory):
 def try_all(path, other, text):
     """Look at, compare and resume a record with this manifest; the outcomes."""
     (path / "manifest.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    sign(path)
     before = sorted(path.rglob("*"))
     outcomes = []
     for job in (
@@ -266,7 +268,7 @@ ATTACKS = [
     {"is": "verifiers.pool.Pool", "function": "os:system"},
     {"is": "records.Writer", "path": "elsewhere", "manifest": {"format": 2}},
     {"is": "records.writer.Writer", "path": "elsewhere", "manifest": {"format": 2}},
-    {"is": "records.thin", "path": "elsewhere"},
+    {"is": "records.pack", "path": "elsewhere"},
     {"is": "records.locks.RecordLock", "directory": "elsewhere"},
     {"is": "records.trackers.TensorBoard", "path": "elsewhere"},
     {"is": "os.system"},

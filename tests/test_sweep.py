@@ -126,12 +126,12 @@ def test_a_finished_run_is_skipped_and_a_failed_one_made_again(two_starts):
 def test_a_complete_record_without_an_outcome_is_taken_as_it_is(two_starts, tmp_path):
     out, _ = two_starts
     case = Case("grpo/seed-0", {**PARAMETERS, **CASES[0]}, out / "grpo/seed-0", tmp_path / "logs")
-    before = (out / "grpo/seed-0/rounds.parquet").stat().st_mtime_ns
+    before = (out / "grpo/seed-0/shelf.json").stat().st_mtime_ns
     assert not case.finished
     runner._check_runs([case])
     execute(case)
     assert case.finished and case.outcome["results"]["rounds"] == 4
-    assert (out / "grpo/seed-0/rounds.parquet").stat().st_mtime_ns == before
+    assert (out / "grpo/seed-0/shelf.json").stat().st_mtime_ns == before
 
 
 def test_a_complete_record_of_another_run_is_refused(two_starts, tmp_path):

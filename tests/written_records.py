@@ -1,10 +1,15 @@
 """Records made by hand with the real writer, for tests of what reads records."""
 
+import json
+
 import numpy as np
 import pandas as pd
 
+import workbench as wb
 from workbench.analysis.comparisons import PHASES
-from workbench.records import Writer
+from workbench.records import Writer, exists, journal
+from workbench.records.files import file_digest
+from workbench.records.parts import JOURNAL, MANIFEST, rollout_part
 
 SAMPLES = 4
 
@@ -31,7 +36,6 @@ def write(
     columns.
     """
     manifest = {
-        "format": 1,
         "seed": seed,
         "method": {"name": label, **(method or {})},
         "lab": {"lab": "tiny", **(lab or {})},
@@ -85,3 +89,31 @@ def curve(path, label, seed, accuracies, *, every=1, rollouts=10, **options):
         )
         writer.evaluation(frame)
     return path
+
+
+def sign(path, change=lambda entry: entry):
+    """Make the journal of a record that was edited by hand fit the files that it now has.
+
+    change: from an entry of the journal to what takes its place, a round's row or an evaluation.
+    """
+    _, *entries = [json.loads(line) for line in (path / JOURNAL).read_text().splitlines()]
+    journal.begin(path / JOURNAL, file_digest(path / MANIFEST))
+    [last] = journal.read(path / JOURNAL).lines
+    for entry in entries:
+        del entry["sha256"]
+        entry = change(entry)
+        if "row" in entry:
+            part = rollout_part(path, entry["row"]["round"])
+            entry["rollouts"] = file_digest(part) if part.exists() else ""
+        last = journal.append(path / JOURNAL, entry, last)
+
+
+def with_manifest(path, manifest):
+    """Replace a record's manifest by another one, which its journal then names."""
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    sign(path)
+
+
+def rounds_so_far(path):
+    """How many rounds a record has that may be just at work; 0 before it begins."""
+    return len(wb.load(path).rounds) if exists(path) else 0

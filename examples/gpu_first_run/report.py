@@ -22,7 +22,7 @@ def make(settings: Settings) -> bool:
 
     records = {}
     for name in ("grpo", "pods"):
-        if (settings.out / name / "manifest.json").is_file():
+        if wb.records.exists(settings.out / name):
             records[name] = wb.load(settings.out / name)
     rows = {name: summary(settings, name, record) for name, record in records.items()}
     beside = read(settings.file("trl"))

@@ -129,7 +129,7 @@ def outcomes(groups: Any) -> dict[str, dict[int, pd.DataFrame]]:
     Raises
     ------
     ValueError
-        For a record without rollouts, as `records.thin` leaves them.
+        For a record without rollouts, as `records.pack` may leave them.
     """
     frames: dict[str, dict[int, pd.DataFrame]] = {}
     for label, records in arms(groups).items():

@@ -82,7 +82,7 @@ class Directory:
         """
         tables = []
         missing = []
-        problems = []
+        problems = list(self.problems)
         for number, digest in self._journal.parts.items():
             if wanted is not None and number not in wanted:
                 continue
