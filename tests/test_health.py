@@ -170,7 +170,7 @@ def test_a_resumed_run_says_the_same(rounds, stop):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_recorded_healthy_runs_are_left_alone(seed):
-    table = wb.load(wb.labs.shipped(f"runs/tiny-grpo/seed-{seed}")).rounds.to_dict("records")
+    table = wb.load(wb.labs.shipped("runs/tiny-grpo") / f"seed-{seed}").rounds.to_dict("records")
     assert told(table) == []
     first, last = (np.mean([row["entropy"] for row in part]) for part in (table[:10], table[-10:]))
     assert last > 0.6 * first

@@ -81,6 +81,7 @@ for command in (
     train.resume,
     look.show,
     look.compare,
+    look.pack,
     train.sweep,
     leaderboard.leaderboard,
     doctor.doctor,

@@ -1,4 +1,4 @@
-"""The commands that look at records: show and compare."""
+"""The commands on records: show, pack and compare."""
 
 from __future__ import annotations
 
@@ -64,6 +64,23 @@ def show(
         say(f"{record!r}\n{summaries.text(numbers)}\n")
     for name, path in written.items():
         say(f"{name:<10}{path}")
+
+
+def pack(folder: Annotated[str, Argument(metavar="FOLDER")]) -> None:
+    """Put all finished runs in FOLDER into four files.
+
+    They are read as before, by the same paths, but they cannot go on: checkpoints are removed.
+    Everything is read back and compared before the directories of the runs are removed.
+
+    \b
+    Examples:
+      python -m workbench pack runs/sweeps/two
+      python -m workbench pack runs
+    """
+    from workbench import records
+
+    names = records.pack(folder)
+    say(f"{folder}: {len(names)} runs, packed")
 
 
 def compare(

@@ -169,8 +169,8 @@ class _Kept:
         if self.rounds is not None:
             table = table.filter(pc.is_in(table["part"], pa.array(self.rounds, pa.int64())))
         if self.columns is not None:
-            names = [name for name in table.column_names if name in (*self.columns, "part")]
-            table = table.select(names)
+            there = [name for name in self.columns if name in table.column_names]
+            table = table.select([*there, "part"])
         return table.replace_schema_metadata()
 
 
@@ -329,17 +329,19 @@ def _remove_what_is_packed(root: Path, names: list[str], folders: set[Path]) -> 
     for place in places:
         _remove_directory(place)
     top = root.resolve()
-    for folder in {*folders, *(place.resolve() for place in places)}:
-        if folder != top:
-            (folder / SHELF).unlink(missing_ok=True)
-            sync_directory(folder) if folder.is_dir() else None
+    between = {folder for place in places for folder in (place.resolve(), *place.resolve().parents)}
+    below = {folder for folder in folders | between if folder.is_relative_to(top)}
+    # The deepest first, since folders that have become empty go as well.
+    for folder in sorted(below, key=lambda folder: len(folder.parts), reverse=True):
+        if folder != top and folder.is_dir():
+            if folder in folders:
+                (folder / SHELF).unlink(missing_ok=True)
+                sync_directory(folder)
             (folder / LOCK).unlink(missing_ok=True)
         _remove_unused_tables(folder)
-        # Folders that have become empty go as well.
-        while folder != top:
+        if folder != top:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-            folder = folder.parent
 
 
 def _remove_directory(place: Path) -> None:

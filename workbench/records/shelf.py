@@ -101,7 +101,7 @@ class Shelf:
             return pa.table({})
         group, first, count, number = place
         types = self._columns[number]
-        names = [column for column in types if columns is None or column in columns]
+        names = list(types) if columns is None else [name for name in columns if name in types]
         table = self._row_group(kind, group, names).slice(first, count)
         if len(table) != count:
             raise ValueError(f"the rows of {name!r} are missing")

@@ -1,0 +1,316 @@
+"""Finished runs are packed onto a shelf, read as before, and never lost or mixed up."""
+
+import hashlib
+import json
+import os
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import small_lab
+from test_records import EVALUATION, MANIFEST, SMALL, go, round_of, snapshot, write
+
+import workbench as wb
+from workbench.records import RecordError, Writer, pack
+from workbench.records.locks import RecordLock
+from workbench.records.packing import same_tables
+
+
+def frames(path):
+    """Everything that a record says: the manifest and the tables, also of single rounds."""
+    record = wb.load(path, strict=True)
+    numbers = record.rounds_with_rollouts()
+    parts = [record.rollouts([number]) for number in numbers]
+    tables = [record.rounds, record.evals, record.rollouts(), record.accuracy(), *parts]
+    return record.manifest, numbers, tables
+
+
+def same(before, after):
+    assert before[:2] == after[:2]
+    for a, b in zip(before[2], after[2], strict=True):
+        pd.testing.assert_frame_equal(a, b, check_exact=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two runs of one label and one deeper, with columns and types of their own."""
+    write(tmp_path / "a/seed-0")
+    write(tmp_path / "a/seed-1", 2, seed=1)
+    writer = Writer(tmp_path / "deep/er/b", MANIFEST)
+    for number in (1, 2, 3):
+        row, columns = round_of(number)
+        row |= {"rollouts": 4.5, "score": float("nan"), "zero": -0.0}
+        more = {"score": np.array([0.5, np.nan, -0.0, 1])} if number == 2 else {}
+        writer.round(row, columns | more)
+    return tmp_path
+
+
+NAMES = ["a/seed-0", "a/seed-1", "deep/er/b"]
+
+
+def test_packed_runs_are_read_as_before_by_the_same_paths(folder):
+    before = {name: frames(folder / name) for name in NAMES}
+    labels = {label: len(group) for label, group in wb.load_all(folder).items()}
+    record = wb.load(folder / "a/seed-0")
+    assert not record.is_packed
+    assert pack(folder) == NAMES
+    assert record.is_packed and len(record.rounds) == 4, "also by an object from before"
+    files = sorted(path.name.partition("-")[0] for path in folder.rglob("*"))
+    assert files == ["evals", "rollouts", "rounds", "shelf.json"]
+    for name in NAMES:
+        same(before[name], frames(folder / name))
+        assert wb.load(folder / name).problems() == []
+    assert {label: len(group) for label, group in wb.load_all(folder).items()} == labels
+    assert [record.path for record in wb.load_all(folder / "a")["a"]] == [
+        folder / "a/seed-0",
+        folder / "a/seed-1",
+    ]
+    assert not wb.records.exists(folder / "a/seed-2")
+    with pytest.raises(RecordError, match="no record here"):
+        wb.load(folder / "a")
+    with pytest.raises(ValueError, match="no rollouts have 'prize'"):
+        wb.load(folder / "a/seed-0").rollouts(columns=["prize"])
+
+    few = wb.load(folder / "a/seed-0").rollouts([2], columns=["round", "problem"])
+    assert list(few) == ["round", "problem"] and few["round"].tolist() == [2] * 4
+
+    # New runs join those that are there, and so do shelves below.
+    write(folder / "c/seed-0", 1, seed=2)
+    pack(folder / "c")
+    before["c/seed-0"] = frames(folder / "c/seed-0")
+    assert pack(folder) == ["a/seed-0", "a/seed-1", "c/seed-0", "deep/er/b"]
+    assert len(list(folder.iterdir())) == 4
+    for name, expected in before.items():
+        same(expected, frames(folder / name))
+
+
+def test_a_packed_run_does_not_go_on(tmp_path):
+    lab = small_lab(pool=8, held_out=2, samples=1)
+    method = wb.methods.grpo(n=2)
+    go(wb.Run(lab, method, out=tmp_path / "a", **SMALL), 2)
+    pack(tmp_path)
+    before = snapshot(tmp_path)
+    for again in (
+        lambda: wb.Run.resume(tmp_path / "a"),
+        lambda: wb.Run(lab, method, out=tmp_path / "a", **SMALL),
+        lambda: Writer(tmp_path / "a", MANIFEST),
+    ):
+        with pytest.raises(ValueError, match="packed and finished"):
+            again()
+    assert snapshot(tmp_path) == before
+    go(wb.Run(lab, method, out=tmp_path / "b", **SMALL), 1)
+
+
+def test_columns_and_rounds_of_the_rollouts_can_be_left_out(tmp_path):
+    """Of one run in its own directory; packed again it can only become smaller."""
+    path = write(tmp_path / "run")
+    rounds, evals, whole = frames(path)[2][:3]
+    pack(path, ("problem", "round", "score"), rounds=(1, 3))
+    kept = whole.loc[whole["round"].isin([1, 3]), ["problem", "round"]].reset_index(drop=True)
+    record = wb.load(path, strict=True)
+    pd.testing.assert_frame_equal(record.rollouts(), kept)
+    pd.testing.assert_frame_equal(record.rounds, rounds)
+    pd.testing.assert_frame_equal(record.evals, evals)
+    mark = {"columns": ["problem", "round", "score"], "rounds": [1, 3]}
+    assert record.manifest["thinned"] == mark
+    assert record.rounds_with_rollouts() == [1, 3]
+    pack(path, ("round", "reward"), rounds=(3, 4))
+    assert wb.load(path).manifest["thinned"] == {"columns": ["round"], "rounds": [3]}
+    assert wb.load(path).rollouts()["round"].tolist() == [3] * 4
+    pack(path)
+    assert len(wb.load(path).rollouts()) == 4
+    pack(path, columns=())
+    assert wb.load(path, strict=True).rollouts().empty
+    assert wb.load(path).manifest["thinned"] == {"columns": [], "rounds": [3]}
+
+
+def test_old_responses_stay_in_the_round_that_they_joined(tmp_path):
+    lab = small_lab(pool=8, held_out=2, samples=1)
+    method = wb.methods.cbs(scope="buffer", n=2, warmup=1)
+    go(wb.Run(lab, method, out=tmp_path / "a", **SMALL), 4)
+    before = frames(tmp_path / "a")
+    assert any((part["round"] < number).any() for number, part in zip(before[1], before[2][4:]))
+    pack(tmp_path)
+    same(before, frames(tmp_path / "a"))
+
+
+def test_what_is_not_of_the_run_stays(folder):
+    (folder / "a/seed-0/notes.md").write_text("mine")
+    (folder / "a/seed-0/failed-000005.parquet").write_text("rollouts that stopped a round")
+    (folder / "a/seed-0/tensorboard").mkdir()
+    pack(folder)
+    left = {path.name for path in (folder / "a/seed-0").iterdir()}
+    assert left == {"notes.md", "failed-000005.parquet", "tensorboard"}
+    assert len(wb.load(folder / "a/seed-0").rounds) == 4
+
+
+def test_nothing_is_removed_where_something_is_wrong(folder):
+    part = folder / "a/seed-1/rollouts/000002.parquet"
+    content = part.read_bytes()
+    part.write_bytes(content[:-1])
+    before = snapshot(folder)
+    with pytest.raises(RecordError, match=r"000002\.parquet"):
+        pack(folder)
+    part.write_bytes(content)
+    with RecordLock(folder / "a/seed-0"), pytest.raises(RecordError, match="writes this record"):
+        pack(folder)
+    assert {path for path in before if path.name != "lock.json"} <= set(snapshot(folder))
+    shutil.copytree(folder / "a/seed-0", folder / "kept")
+    pack(folder / "a")
+    shutil.move(folder / "kept", folder / "a/seed-1")
+    with pytest.raises(RecordError, match="another run of this name"):
+        pack(folder)
+    with pytest.raises(ValueError, match="folder="):
+        pack(folder / "nowhere")
+
+
+def test_tables_are_the_same_to_the_last_bit():
+    table = pa.table({"a": [0.0, float("nan")], "b": [[0.5], [float("nan")]], "c": [1, None]})
+    assert same_tables(table, pa.concat_tables([table.slice(0, 1), table.slice(1)]))
+    for other in (
+        table.slice(1),
+        table.select(["b", "a", "c"]),
+        table.set_column(0, "a", pa.array([-0.0, float("nan")])),
+        table.set_column(0, "a", pa.array([0.0, None])),
+        table.set_column(1, "b", pa.array([[0.5], [None]])),
+        table.set_column(2, "c", pa.array([1, 0])),
+        table.set_column(2, "c", pa.array([1, None], pa.int32())),
+    ):
+        assert not same_tables(table, other)
+
+
+def as_format_2(path):
+    """Turn a record into what version 0.1 wrote last, a file a table."""
+    record = wb.load(path)
+    record.rounds.to_parquet(path / "rounds.parquet", index=False)
+    record.evals.to_parquet(path / "evals.parquet", index=False)
+    (path / "manifest.json").write_text(json.dumps(record.manifest | {"format": 2}))
+    (path / "journal.jsonl").unlink()
+
+
+def test_a_directory_of_format_2_is_read_once_it_is_packed(tmp_path):
+    before = frames(write(tmp_path / "a"))
+    as_format_2(tmp_path / "a")
+    # What a killed process left of a round that never ended.
+    shutil.copy(tmp_path / "a/rollouts/000004.parquet", tmp_path / "a/rollouts/000005.parquet")
+    with pytest.raises(RecordError, match=r"format 2.*python -m workbench pack"):
+        wb.load(tmp_path / "a")
+    pack(tmp_path)
+    assert wb.load(tmp_path / "a").manifest["format"] == 2
+    for a, b in zip(before[2], frames(tmp_path / "a")[2], strict=True):
+        pd.testing.assert_frame_equal(a, b, check_exact=True)
+
+
+# A shelf of a stranger
+
+
+@pytest.mark.parametrize("kind", ["shelf", "rounds", "evals", "rollouts"])
+def test_whatever_bit_is_flipped_the_file_is_named(kind, tmp_path):
+    write(tmp_path / "a", 1)
+    pack(tmp_path)
+    [path] = tmp_path.glob(f"{kind}*")
+    content = path.read_bytes()
+    for position in range(0, len(content), 7):
+        flipped = bytes([content[position] ^ 1 << position % 8])
+        path.write_bytes(content[:position] + flipped + content[position + 1 :])
+        with pytest.raises(RecordError, match=path.name) as error:
+            frames(tmp_path / "a")
+        assert str(error.value).isprintable()
+    path.write_bytes(content)
+    frames(tmp_path / "a")
+
+
+@pytest.mark.parametrize("how", ["missing", "link", "hard link", "pipe", "of another shelf"])
+def test_a_table_that_is_no_file_of_the_shelf_is_named(how, tmp_path):
+    write(tmp_path / "one/a", 1)
+    write(tmp_path / "two/a", 2)
+    pack(tmp_path / "one")
+    pack(tmp_path / "two")
+    [path] = (tmp_path / "one").glob("rounds-*")
+    [other] = (tmp_path / "two").glob("rounds-*")
+    path.unlink()
+    if how == "link":
+        path.symlink_to(other)
+    elif how == "hard link":
+        os.link(other, path)
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "of another shelf":
+        shutil.copy(other, path)
+    with pytest.raises(RecordError, match=path.name):
+        frames(tmp_path / "one/a")
+    with pytest.warns(wb.records.RecordWarning, match=path.name):
+        assert wb.load(tmp_path / "one/a").rounds.empty
+    assert len(wb.load(tmp_path / "one/a").rollouts()) == 4
+
+
+def rewritten(folder, change):
+    """Change a shelf's index, with a digest that fits."""
+    index = json.loads((folder / "shelf.json").read_text())
+    del index["sha256"]
+    change(index)
+    rest = json.dumps(index)[1:].encode()
+    first = b'{"sha256": "%s",\n' % hashlib.sha256(rest).hexdigest().encode()
+    (folder / "shelf.json").write_bytes(first + rest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: index.update(format=2),
+        lambda index: index.pop("runs"),
+        lambda index: index["tables"]["rounds"].update(file="../rounds-0123456789abcdef.parquet"),
+        lambda index: index["tables"]["rounds"].update(file="/etc/passwd"),
+        lambda index: index["tables"]["rounds"].update(sha256=None),
+        lambda index: index["tables"].update(other={"file": "x", "sha256": ""}),
+        *[
+            lambda index, name=name: index["runs"].update({name: index["runs"]["a"]})
+            for name in ("../b", "b/../../c", "/b", "b//c", "", "..", "b/", "\x1b[2J")
+        ],
+        lambda index: index["runs"].update(b=[]),
+        lambda index: index["runs"]["a"].update(manifest=3),
+        lambda index: index["runs"]["a"]["manifest"].update(seed=-1),
+        lambda index: index["runs"]["a"]["manifest"].update(seed="[" * 10),
+        lambda index: index["runs"]["a"].update(rounds=[7, 0, 1, 0]),
+        lambda index: index["runs"]["a"].update(rounds=[0, 0, 9, 0]),
+        lambda index: index["runs"]["a"].update(rounds=[0, 0, 1, 99]),
+        lambda index: index["runs"]["a"].update(rounds="x"),
+        lambda index: index["columns"][0].update(round="timestamp[s]"),
+        lambda index: index["columns"][0].update(rounds=None),
+    ],
+)
+def test_a_shelf_that_says_what_cannot_be_is_refused_by_its_name(change, tmp_path):
+    write(tmp_path / "a", 1)
+    pack(tmp_path)
+    rewritten(tmp_path, change)
+    with pytest.raises(RecordError, match=str(tmp_path)) as error:
+        frames(tmp_path / "a")
+    assert str(error.value).isprintable()
+
+
+def test_a_table_of_very_many_rows_is_not_read(tmp_path):
+    write(tmp_path / "a", 1)
+    pack(tmp_path)
+    many = pa.table({"round": pa.DictionaryArray.from_arrays(np.zeros(10**7, np.int8), [1])})
+    [path] = tmp_path.glob("rounds-*")
+    names = pq.read_schema(path).names
+    many = pa.table({name: many["round"] for name in names})
+    pq.write_table(pa.concat_tables([many] * 2), path, row_group_size=2**30)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    rewritten(tmp_path, lambda index: index["tables"]["rounds"].update(sha256=digest))
+    with pytest.raises(RecordError, match="too large to read"):
+        _ = wb.load(tmp_path / "a", strict=True).rounds
+
+
+def test_an_evaluation_of_another_run_is_not_read(tmp_path):
+    """A later evaluation joins the run whose journal it is in, and no other."""
+    for seed in (0, 1):
+        write(tmp_path / str(seed), 1, seed=seed)
+    writer = Writer(tmp_path / "0", MANIFEST)
+    writer.evaluation(pd.DataFrame({"round": [1], **EVALUATION}))
+    pack(tmp_path)
+    assert wb.load(tmp_path / "0").evals["round"].tolist() == [0, 1]
+    assert wb.load(tmp_path / "1").evals["round"].tolist() == [0]
