@@ -61,7 +61,7 @@ def reads(repeats=REPEATS):
         largest = paths[-1]
         *spent, plain, column, plain_column = ratios.turns(
             *jobs,
-            lambda: pq.read_table(largest / "rounds.parquet").to_pandas(),
+            lambda: pd.read_json(largest / "journal.jsonl", lines=True),
             lambda: wb.load(largest).rollouts(columns=["reward"]),
             lambda: _columns_by_pyarrow(largest, ["reward", "round"]),
             repeats=repeats,
