@@ -127,6 +127,25 @@ def test_columns_and_rounds_of_the_rollouts_can_be_left_out(tmp_path):
     assert wb.load(path).manifest["thinned"] == {"columns": [], "rounds": [3]}
 
 
+def test_a_packing_that_was_stopped_before_it_removed_a_run_is_completed(tmp_path):
+    path = write(tmp_path / "run")
+    shutil.copytree(path, tmp_path / "before")
+    pack(path, columns=("round",))
+    expected = frames(path)
+    shutil.copytree(tmp_path / "before", path, dirs_exist_ok=True)
+    assert not wb.load(path).is_packed
+    assert pack(path, columns=("round",)) == ["."]
+    same(expected, frames(path))
+    assert len(list(path.iterdir())) == 4
+
+
+def test_a_part_of_a_shelf_is_not_packed_by_itself(folder):
+    pack(folder)
+    with pytest.raises(ValueError, match="folder="):
+        pack(folder / "a")
+    assert len(list(folder.iterdir())) == 4
+
+
 def test_old_responses_stay_in_the_round_that_they_joined(tmp_path):
     lab = small_lab(pool=8, held_out=2, samples=1)
     method = wb.methods.cbs(scope="buffer", n=2, warmup=1)

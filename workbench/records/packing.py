@@ -47,6 +47,7 @@ from workbench.records.shelf import (
 )
 from workbench.records.tables import checked, open_table, read_rows, reading
 
+KEPT = {"thinned": None}  # what a packing changes in a manifest
 ROWS_OF_A_GROUP = 2**16  # at least; one run is read without the others, and small ones share
 
 
@@ -83,20 +84,21 @@ def pack(
         removed then.
     """
     root = Path(folder)
-    if not record_paths(root):
-        raise ValueError(f"folder={str(folder)!r}: there is no record in it")
+    top = root.resolve()
+    # Runs on a shelf further up are none of this folder's.
+    paths = [path for path in record_paths(root) if _owner(path).is_relative_to(top)]
+    if not paths:
+        raise ValueError(f"folder={str(folder)!r}: there is no record to pack in it")
     kept = None if columns is None else list(columns)
     numbers = None if rounds is None else sorted({int(number) for number in rounds})
     with contextlib.ExitStack() as locks:
         lock = locks.enter_context(RecordLock(root))
         # Another process may have ended its packing between the two lines, and removed this file.
         lock.check()
-        locked = {root.resolve()}
+        locked = {top}
         sources = {}
-        for path in record_paths(root):
+        for path in paths:
             owner = _owner(path)
-            if not owner.is_relative_to(root.resolve()):
-                continue  # on a shelf further up, which is none of ours
             if owner not in locked:
                 locks.enter_context(RecordLock(owner))
                 locked.add(owner)
@@ -203,7 +205,7 @@ def _source(path: Path) -> Directory | Packed | _Old:
     for problem in source.problems:
         raise RecordError(f"{problem}; only a whole record is packed")
     # A killed packing may leave a run in both places, but never two runs of one name.
-    if packed is not None and packed.manifest != source.manifest:
+    if packed is not None and packed.manifest | KEPT != source.manifest | KEPT:
         raise RecordError(
             f"{path}: another run of this name is on the shelf in {packed.shelf.folder}; move one "
             "of them"
