@@ -25,7 +25,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -178,7 +177,7 @@ class _Batch:
     def __init__(self, pool: Pool, items: Sequence[dict]) -> None:
         self.pool = pool
         self.lines = [as_line({"id": index, **item}) for index, item in enumerate(items)]
-        self.waiting = deque(range(len(items)))
+        self.waiting = iter(range(len(items)))
         self.replies: list[dict] = [{}] * len(items)
         self.error: BaseException | None = None
 
@@ -210,11 +209,9 @@ class _Batch:
 
     def _work(self, place: int) -> None:
         try:
-            while self.error is None and self.waiting:
-                # Another thread may have taken the last one since.
-                with suppress(IndexError):
-                    index = self.waiting.popleft()
-                    self.replies[index] = self._reply(place, self.lines[index])
+            # One iterator for all threads, so that each item is taken once.
+            while self.error is None and (index := next(self.waiting, None)) is not None:
+                self.replies[index] = self._reply(place, self.lines[index])
         except BaseException as error:
             self.error = self.error or error
 
@@ -263,6 +260,9 @@ class _Batch:
 
 def _killed_from_outside(worker: Worker) -> bool:
     """Whether an operator or the system has ended it. Faults such as SIGSEGV are its item's."""
+    # The output of one that ends by itself ends a moment before it does.
+    with suppress(subprocess.TimeoutExpired):
+        worker.process.wait(1.0)
     code = worker.kill()
     return code < 0 and -code not in OWN_FAULTS
 
