@@ -104,7 +104,8 @@ def play(
     driver = Driver(method, seed)
     driver.begin(step, epoch=epoch, max_new_tokens=max_new_tokens)
     loop = _Loop(driver, prompts, generate, Verdict(solved), more, max_new_tokens, decode)
-    outcome = driver.play(loop.problems, loop.sample, loop.find_more)
+    problems = as_problems(prompts.non_tensor_batch["raw_prompt"])
+    outcome = driver.play(problems, loop.sample, loop.find_more)
     # The updates come after this function, so the slots learn from the round without their numbers.
     rollouts = driver.learn()
     if not len(outcome.rows):
@@ -130,21 +131,15 @@ class _Loop:
     more: Callable[[int], Any] | None
     max_new_tokens: int | None
     decode: Callable[[Sequence[np.ndarray]], Sequence[str]] | None
-    problems: list[Problem] = field(init=False)
     parts: list[Any] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        self.problems = as_problems(self.prompts.non_tensor_batch["raw_prompt"])
 
     def find_more(self, n: int, problems: list[Problem]) -> list[Problem]:
         """n further problems, see `rounds.play`."""
         assert self.more is not None
         prompts = self.more(n)
         taken = [problem.id for problem in problems]
-        further = as_problems(prompts.non_tensor_batch["raw_prompt"], taken)
         self.prompts = type(prompts).concat([self.prompts, prompts])
-        self.problems = [*self.problems, *further]
-        return further
+        return as_problems(prompts.non_tensor_batch["raw_prompt"], taken)
 
     def sample(
         self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
