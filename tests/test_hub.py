@@ -654,5 +654,5 @@ def test_a_path_that_is_not_there():
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'datasets>=4\.0,<5'"):
+    with pytest.raises(ImportError, match="pip install 'datasets"):
         wb_problems.hub("gsm8k")
