@@ -224,12 +224,3 @@ def test_a_run_does_not_go_on_with_another_stream(tmp_path):
     with pytest.raises(ValueError, match=r"another run .*data\.problems"):
         wb.Run.resume(tmp_path, lab=replace(lab, problems=sums(2)))
     assert len(go(wb.Run.resume(tmp_path, lab=replace(lab, problems=sums(1))), 2)) == 1
-
-
-def test_a_record_from_before_streams_had_digests_goes_on(tmp_path, monkeypatch):
-    lab = replace(small_lab(held_out=0), problems=sums(1))
-    with monkeypatch.context() as earlier:
-        earlier.setattr(Stream, "digest", None)
-        go(wb.Run(lab, wb.methods.grpo(2), out=tmp_path, problems_per_round=4), 1)
-    assert wb.load(tmp_path).manifest["data"]["problems"] is None
-    assert len(go(wb.Run.resume(tmp_path, lab=lab), 2)) == 1

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+import typing
 import warnings
 from pathlib import Path
 
@@ -91,13 +92,15 @@ class Watch:
             self.seen.append((event, *map(str, arguments)))
 
     def is_import(self, code):
-        """Whether code is run because a module of ours or of a library is loaded."""
+        """Whether code is run because a module is loaded, or to read a type hint in its source."""
         if code.co_filename.startswith(self.TRUSTED):
             return True
         frame = sys._getframe(2)
-        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(("<frozen importlib", typing.__file__)):
+                return True
             frame = frame.f_back
-        return frame is not None
+        return False
 
     @contextlib.contextmanager
     def __call__(self):
