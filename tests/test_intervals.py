@@ -8,12 +8,8 @@ from scipy import stats
 
 from workbench.analysis.intervals import (
     Measurement,
-    Unpaired,
     holm,
-    linear_fit,
     mean_interval,
-    student,
-    welch,
 )
 
 VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
@@ -27,7 +23,8 @@ def test_students_interval_by_the_table():
     """1, 2, 3: mean 2, standard error 1/sqrt(3), t(.975, 2) = 4.303."""
     mean, half = mean_interval([1, 2, 3])
     assert (mean, half) == pytest.approx((2, 4.30265 / 3**0.5), rel=1e-5)
-    assert student([1, 2, 3]) == pytest.approx((2, 2 - half, 2 + half))
+    found = Measurement(np.array([1.0, 2.0, 3.0]))
+    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
     assert np.isnan(mean_interval([1.0])[1]), "one value has no spread"
 
 
@@ -42,7 +39,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     draw = rng(1)
     inside = 0
     for _ in range(2000):
-        interval = student(draw.normal(3.0, 2.0, size=4))
+        interval = Measurement(draw.normal(3.0, 2.0, size=4))
         inside += interval.low <= 3 <= interval.high
     assert 0.935 <= inside / 2000 <= 0.965
 
@@ -118,26 +115,6 @@ def test_the_end_that_is_left_holds_with_censored_values(n, cut):
     assert misses / 1500 <= 0.035
 
 
-def test_welch_is_that_of_scipy():
-    a = rng(4).normal(1, 2, 9)
-    b = rng(5).normal(0, 1, 5)
-    expected = stats.ttest_ind(a, b, equal_var=False)
-    found = Unpaired(a, b)
-    interval = expected.confidence_interval()
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.p_value(0) == pytest.approx(expected.pvalue)
-    assert found.n == 5 and welch(a, b).estimate == pytest.approx(a.mean() - b.mean())
-    assert np.isnan(welch([1.0], [1.0, 2.0]).low)
-
-
-def test_ratios_of_unpaired_runs():
-    found = Unpaired(np.array([2.0, 8.0]), np.array([1.0, 4.0, 2.0]), scale="ratio")
-    assert found.value == pytest.approx(2)
-    assert Unpaired(np.array([2.0, 8.0]), np.array([1.0, 4.0]), "percent").value == 100
-    open_above = Unpaired(np.array([6.0, 6.0]), np.array([1.0, 2.0]), "ratio", censored=2)
-    assert open_above.high == np.inf and 0 < open_above.low
-
-
 def test_holm_by_hand():
     """Three tests: .01 x 3, then .03 x 2, then .04 x 1, never below the one before."""
     assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
@@ -153,42 +130,15 @@ def test_holm_keeps_the_family_s_error():
     assert np.mean(families) <= 0.065
 
 
-def test_a_line_and_the_ratio_of_its_slopes():
-    x = np.array([[1.0, 2.0], [2.0, 1.0], [3.0, 5.0], [4.0, 3.0], [5.0, 8.0]])
-    exact = linear_fit(x, 4 + 0.5 * x[:, 0] + 2 * x[:, 1], ["a", "b"])
-    assert exact.interval("constant") == pytest.approx((4, 4, 4), abs=1e-9)
-    assert exact.ratio("a", "b") == pytest.approx((0.25, 0.25, 0.25), abs=1e-9)
-    assert exact.r_squared == pytest.approx(1) and exact.degrees == 2
-
-
-def test_fieller_covers_the_ratio_as_often_as_it_says():
-    draw = rng(7)
-    x = draw.uniform(0, 10, size=(12, 2))
-    inside = 0
-    for _ in range(500):
-        y = 1 + 0.5 * x[:, 0] + 2 * x[:, 1] + draw.normal(0, 2, 12)
-        interval = linear_fit(x, y, ["a", "b"]).ratio("a", "b")
-        inside += interval.low <= 0.25 <= interval.high
-    assert 0.92 <= inside / 500 <= 0.98
-
-
-def test_a_slope_that_may_be_zero_gives_no_ratio():
-    x = np.array([[1.0, 2.0], [2.0, 1.0], [3.0, 5.0], [4.0, 3.0], [5.0, 8.0]])
-    noisy = linear_fit(x, np.array([1.0, 9, 2, 8, 3]), ["a", "b"])
-    assert np.isnan(noisy.ratio("a", "b").low)
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: Measurement(np.array([])), r"values: shape \(0,\)"),
-        (lambda: Measurement(np.ones((2, 2))), r"values: shape \(2, 2\)"),
-        (lambda: Measurement(np.array([1.0, 0.0]), scale="ratio"), "values: .*0.0"),
+        (lambda: Measurement(np.array([])), "values"),
+        (lambda: Measurement(np.ones((2, 2))), "values"),
+        (lambda: Measurement(np.array([1.0, 0.0]), scale="ratio"), "values"),
         (lambda: Measurement(np.array([-100.0]), scale="percent"), "above -100 %"),
-        (lambda: Measurement(np.array([1.0]), scale="log"), "scale='log': allowed"),
+        (lambda: Measurement(np.array([1.0]), scale="log"), "scale='log'"),
         (lambda: Measurement(np.array([1.0]), level=95), "level=95"),
-        (lambda: linear_fit([[1.0], [2.0]], [1.0, 2.0], ["n"]), "2 observations"),
-        (lambda: linear_fit([[1.0, 2]] * 5, range(5), ["n", "m"]), "follows from the others"),
     ],
 )
 def test_bad_input_is_named(call, says):

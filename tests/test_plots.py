@@ -202,7 +202,7 @@ class TestOneSetting:
         ax = plots.success_rates([0, 0, 0.5, 1])
         ends = {bars.get_label(): bars[0].get_height() for bars in ax.containers[1:]}
         assert ends == {"never solved": 2, "always solved": 1}
-        with pytest.raises(ValueError, match="rates: shape"):
+        with pytest.raises(ValueError, match="rates"):
             plots.success_rates([2.0])
 
     @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ class TestStyle:
 
     def test_a_legend_needs_a_panel_whose_labels_it_has(self):
         [ax] = panels(1)
-        with pytest.raises(ValueError, match="legend=2: whose labels"):
+        with pytest.raises(ValueError, match="legend=2"):
             plots.heading(ax.figure, legend=2)
         assert plots.heading(ax.figure).get_suptitle() == ""
 

@@ -258,16 +258,8 @@ class TestReleasedRuns:
     def test_unknown_settings_are_named(self):
         with pytest.raises(ValueError, match=r"there are .*max-variance 64 to 16"):
             pods.against(pods.released_runs(), {"best": "GRPO 16"}, "hours", [6])
-        with pytest.raises(ValueError, match="evaluated='amc23': the runs of llama-gsm8k"):
+        with pytest.raises(ValueError, match="evaluated='amc23'"):
             pods.released_runs("llama-gsm8k", "amc23")
-
-    def test_costs_to_a_target_count_runs_that_never_arrive(self):
-        found = pods.to_target(pods.released_runs(), 0.78, "GRPO 16")
-        assert found.loc["max-reward 64 to 16", "reached"] < 10
-        assert found.loc["max-reward 64 to 16", "high"] == np.inf
-        row = found.loc["max-variance 64 to 16"]
-        assert row["reached"] == 10
-        assert row["low"] < row["ratio"] < 1, "it needs less time than GRPO"
 
     def test_seconds_a_step_are_a_line_in_what_is_sampled_and_trained(self):
         fit = pods.seconds_a_step(rules=["max_variance"])

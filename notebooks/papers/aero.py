@@ -7,7 +7,7 @@ one problem in one round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
     "rescue",
     "savings",
     "sizes",
+    "unsolved_shares",
     "zero_accuracy_scores",
 ]
 
@@ -315,6 +316,38 @@ def zero_accuracy_scores(runs: Mapping[str, Any]) -> pd.DataFrame:
                     }
                 )
     return pd.DataFrame(rows, columns=["seed", "label", "round", "zero", "score", "relative"])
+
+
+def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
+    """Share of visits without a right rollout, of several runs at equal numbers of rollouts.
+
+    As many rollouts are read of every visit as the shortest visit of any run has. With a number of
+    its own for each visit, a run that samples until the first success would seem to solve more: its
+    short visits are those that ended with one.
+
+    Parameters
+    ----------
+    frames : list of DataFrame
+        Rollouts of runs that share their problem order. Visits (problem and round) that all have
+        are read.
+
+    Returns
+    -------
+    list of float, one a frame
+    """
+    keys = ["problem", "round"]
+    sizes = [frame.groupby(keys).size() for frame in frames]
+    common = pd.concat(sizes, axis=1, join="inner")
+    if common.empty:
+        raise ValueError("the runs have no visit in common: they drew other problems")
+    fewest = common.min(axis=None)
+    shares = []
+    for frame in frames:
+        there = frame.set_index(keys).index.isin(common.index)
+        part = frame[there]
+        part = part[part.groupby(keys).cumcount() < fewest]
+        shares.append(float((~part.groupby(keys)["correct"].any()).mean()))
+    return shares
 
 
 def _computed(table: pd.DataFrame, skip: bool) -> float:

@@ -9,7 +9,7 @@ and these, which say how to measure it:
     unit            what a budget or a target is counted in: round, rollouts, flops, seconds, or
                     time (`cost.OwnPrice`, where seconds cannot be compared)
     column          a column of the rounds table, or time (as above) or update_time
-                    (`cost.update_time`); for "share" several columns, separated by semicolons
+                    (`update_time`); for "share" several columns, separated by semicolons
     from_epoch      the first epoch that counts, 1 for all rounds
     rounds          the rounds that count, as "70-90", in place of an epoch
     budget          share of the budget that both arms reached, 1 for all of it
@@ -29,8 +29,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from papers.aero import unsolved_shares
+from papers.times import OwnPrice, update_time
 from papers.verdicts import Claim, Finding, judge, kind
-from workbench.analysis import cost, difficulty
+from workbench.analysis import difficulty
 from workbench.analysis.courses import Course, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import by_seed, one_setting, rounds_per_epoch
@@ -42,10 +44,10 @@ __all__ = ["METRICS", "BySeed", "carried_over", "findings", "judged", "measure"]
 Runs = Mapping[str, Sequence[Record]]
 LAST_ROUND = 2**62  # later than any round: to the end of the run
 # Columns that are computed from a rounds table. "time" is a unit of spending as well.
-TIME = cost.OwnPrice()
+TIME = OwnPrice()
 COMPUTED: dict[str, Callable[[pd.DataFrame], np.ndarray]] = {
     "time": TIME.per_round,
-    "update_time": cost.update_time,
+    "update_time": update_time,
 }
 
 
@@ -253,7 +255,7 @@ def _unsolved_at_equal_numbers(
     for seed in _common(frames["arm"], frames["baseline"]):
         first = _rounds(arm[seed], settings)[0]
         pair = [frames[label][seed] for label in ("arm", "baseline")]
-        shares = difficulty.unsolved_shares([part[part["round"] >= first] for part in pair])
+        shares = unsolved_shares([part[part["round"] >= first] for part in pair])
         values[seed] = 100 * (shares[0] / shares[1] - 1)
     return BySeed(values, "percent")
 

@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.difficulty import CLASSES, classify
+from workbench.analysis import difficulty
+from workbench.analysis.difficulty import CLASSES, Frames, classify
 from workbench.budgets import balance, jobs
+from workbench.utils.validation import one_of
 
 __all__ = [
     "estimation_error",
+    "final",
     "largest_loads",
     "past_and_present",
+    "solved_at_least_once",
     "spending",
     "spending_by_visit",
 ]
@@ -186,3 +190,79 @@ def _known_visits(frame: pd.DataFrame, window: int) -> pd.DataFrame:
     # The class is that of the past, which is all that an allocator can go by; the present only
     # says what came of it.
     return table.assign(**{"class": classify(table["rate"])})
+
+
+def final(frames: Frames, equal: bool = False) -> pd.DataFrame:
+    """Where problems end: the share of problems in every class at their last visit.
+
+    Parameters
+    ----------
+    frames, equal
+        As in `difficulty.last_rates`.
+
+    Returns
+    -------
+    DataFrame, a row a label and seed
+        A column for each of `CLASSES`, and stay: of the problems extremely hard at the first visit,
+        the share that is so at the last.
+    """
+    rows = {}
+    # First and last visits are of the same rounds.
+    frames = difficulty.common_rounds(frames)
+    for label, by_seed in difficulty.last_rates(frames, equal).items():
+        for seed, last in by_seed.items():
+            first = difficulty.visit_rates(frames[label][seed], 0)
+            shares = pd.Series(classify(last)).value_counts(normalize=True)
+            # Indexed by the first visit's problems, so that both have the same ones in the same
+            # order.
+            matrix = difficulty.transition_matrix(first, last[first.index], "rows")
+            rows[label, seed] = {
+                **shares.reindex(CLASSES, fill_value=0.0),
+                "stay": matrix[0, 0],
+            }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
+
+
+def solved_at_least_once(frames: Frames, unsolved_at: str = "first") -> pd.DataFrame:
+    """Of the problems without a right rollout at one visit, those solved at another one.
+
+    Parameters
+    ----------
+    frames : dict from label to a dict from seed to rollouts
+        Runs of a seed are cut to the rounds that all labels have.
+    unsolved_at : {"first", "last"}
+        "first": problems without a right rollout at their first visit, and how many of them were
+        solved later. "last": those without one at their last visit, and how many of them had been
+        solved before, which is the count of the paper.
+
+    Returns
+    -------
+    DataFrame, a row a label and seed
+        unsolved (problems without a right rollout at that visit that were drawn more than once),
+        solved (those of them with a right one at another visit) and share.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), section 5.2: 577 of 3,596 prompts.
+    """
+    one_of("unsolved_at", unsolved_at, ("first", "last"))
+    rows = {}
+    for label, by_seed in difficulty.common_rounds(frames).items():
+        for seed, frame in by_seed.items():
+            table = difficulty.visits(frame).reset_index()
+            last = table.groupby("problem")["visit"].transform("max")
+            # A problem that was drawn only once had no second chance, and does not count as
+            # unsolved.
+            again = last > 0
+            asked = table["visit"] == (0 if unsolved_at == "first" else last)
+            unsolved = table.loc[again & asked & (table["correct"] == 0), "problem"]
+            # None of these had a right rollout at the visit in question, so any right one is of
+            # another visit.
+            others = table[table["problem"].isin(unsolved)]
+            solved = int((others.groupby("problem")["correct"].sum() > 0).sum())
+            rows[label, seed] = {
+                "unsolved": len(unsolved),
+                "solved": solved,
+                "share": solved / len(unsolved) if len(unsolved) else np.nan,
+            }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])

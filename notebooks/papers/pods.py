@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from papers.intervals import LinearFit, Unpaired, linear_fit
 from papers.verdicts import Claim, Finding
-from workbench.analysis.intervals import LEVEL, LinearFit, Unpaired, linear_fit, mean_interval
-from workbench.analysis.targets import Crossing, crossing
+from workbench.analysis.intervals import LEVEL, mean_interval
 from workbench.labs import shipped
 from workbench.utils.validation import one_of, shown
 
@@ -32,7 +32,6 @@ __all__ = [
     "released_runs",
     "seconds_a_step",
     "seconds_by_setting",
-    "to_target",
     "values_at",
 ]
 
@@ -223,51 +222,6 @@ def against(
     return pd.DataFrame(rows, columns=columns)
 
 
-def to_target(
-    runs: pd.DataFrame, target: float, baseline: str, x: str = "hours", level: float = LEVEL
-) -> pd.DataFrame:
-    """What every setting took to a target accuracy, and the ratio to a baseline.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        Of `released_runs`.
-    target : float
-        A value above the base model's.
-    baseline : str
-        A setting.
-    x : {"hours", "steps"}
-    level : float
-        Probability of Welch's interval, on the log scale.
-
-    Returns
-    -------
-    DataFrame, a row a setting
-        n, reached, cost (geometric mean; a run that did not reach it counts with where it ended),
-        ratio, low, high, censored and censored_baseline, as `targets.to_target` has them.
-    """
-    one_of("x", x, AXES)
-    _check_setting(runs, baseline)
-    crossings: dict[str, list[Crossing]] = {}
-    for setting, part in runs.groupby("setting", sort=False):
-        # The runs of a setting share no seeds with those of others, so they stay lists without an
-        # order.
-        crossings[str(setting)] = [
-            crossing(run[x], run["value"], target) for _, run in part.sort_values(x).groupby("run")
-        ]
-    rows: dict[str, dict[str, float]] = {}
-    for setting, crossed in crossings.items():
-        places = np.array([each.place for each in crossed])
-        rows[setting] = {
-            "n": len(crossed),
-            "reached": sum(each.reached for each in crossed),
-            "cost": float(np.exp(np.log(places).mean())),
-        }
-        if setting != baseline:
-            rows[setting] |= _ratio(crossed, crossings[baseline], level)
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
 def seconds_by_setting(family: str = "qwen2.5-3b-gsm8k") -> pd.DataFrame:
     """Seconds a step and mean response length, by setting.
 
@@ -419,24 +373,6 @@ def _grid(part: pd.DataFrame, x: str) -> np.ndarray:
         hours = np.unique(part["hours"].round(4))
         return hours[hours <= ends.min() + 1e-9]
     return np.linspace(part["steps"].min(), ends.min(), 24)
-
-
-def _ratio(arm: list[Crossing], baseline: list[Crossing], level: float) -> dict[str, float]:
-    measured = Unpaired(
-        np.array([crossed.place for crossed in arm]),
-        np.array([crossed.place for crossed in baseline]),
-        scale="ratio",
-        censored=sum(not crossed.reached for crossed in arm),
-        censored_baseline=sum(not crossed.reached for crossed in baseline),
-        level=level,
-    )
-    return {
-        "ratio": measured.value,
-        "low": measured.low,
-        "high": measured.high,
-        "censored": measured.censored,
-        "censored_baseline": measured.censored_baseline,
-    }
 
 
 def _check_setting(runs: pd.DataFrame, setting: str) -> None:

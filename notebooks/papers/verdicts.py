@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.intervals import Measurement, Unpaired, holm
+from papers.intervals import Unpaired
+from workbench.analysis.intervals import Measurement, holm
 from workbench.analysis.leaderboard import markdown_table
 from workbench.utils.validation import one_of
 

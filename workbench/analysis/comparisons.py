@@ -13,16 +13,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Course, Unit, common_budget, comparable, read, spent
+from workbench.analysis.courses import (
+    Course,
+    Unit,
+    common_budget,
+    comparable,
+    of_common_seeds,
+    read,
+    spent,
+)
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.metrics import gradient_norm_stats
 from workbench.analysis.runs import arms, by_seed, labelled, load_all
-from workbench.records import Record
 from workbench.utils.validation import one_of, shown
 
 __all__ = [
     "PHASES",
-    "accuracy_by_level",
     "accuracy_gain",
     "at_budget",
     "common_budget",
@@ -32,11 +38,8 @@ __all__ = [
     "labelled",
     "load_all",
     "means",
-    "over_seeds",
     "paired",
     "phases",
-    "saved",
-    "seed_means",
     "spent",
 ]
 
@@ -55,7 +58,6 @@ def at_budget(
     y: str = "accuracy",
     levels: Sequence[int] | None = None,
     level: float = LEVEL,
-    grid: str = "common",
 ) -> pd.DataFrame:
     """Held-out scores of every arm when it had spent the same.
 
@@ -68,7 +70,7 @@ def at_budget(
         None for the largest that every run had reached by its last evaluation.
     baseline : str, optional
         A label: the others are compared with it, seed by seed.
-    y, levels, grid
+    y, levels
         As in `courses.read`.
     level : float
         Probability of the intervals.
@@ -86,7 +88,7 @@ def at_budget(
         For a baseline that is no label, a budget that a run did not reach, and runs that cannot be
         compared.
     """
-    courses = read(groups, y, levels=levels, grid=grid)
+    courses = read(groups, y, levels=levels)
     if baseline is not None:
         one_of("baseline", baseline, courses)
     # One budget for all arms, settled before anything is read off their curves.
@@ -99,8 +101,13 @@ def at_budget(
     for label, scores in reached.items():
         mean, half = mean_interval(list(scores.values()), level)
         rows[label] = {"n": len(scores), "mean": mean, "half": half}
-        if baseline is not None and label != baseline:
-            rows[label] |= _against(scores, reached[baseline], level)
+        rivals = reached.get(str(baseline), {}) if label != baseline else {}
+        # Arms without a common seed have no difference.
+        if scores.keys() & rivals.keys():
+            differences = np.subtract(*of_common_seeds(scores, rivals))
+            rows[label] |= Measurement(differences, level=level).columns("difference", n="pairs")
+            # The sign is 1, 0 or -1, which becomes 1, 1/2 and 0.
+            rows[label]["better"] = float((np.sign(differences) + 1).mean() / 2)
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -148,42 +155,6 @@ def accuracy_gain(
     )
 
 
-def accuracy_by_level(
-    groups: Any, unit: str | Unit, budget: float | None = None, *, baseline: str | None = None
-) -> pd.DataFrame:
-    """`at_budget` on the held-out problems of each difficulty level: a DataFrame indexed by
-    (level, label).
-    """
-    groups = arms(groups)
-    first = next(iter(groups.values()))[0]
-    # Spending does not depend on the level, so all levels are read at one place.
-    if budget is None:
-        budget = common_budget(groups, unit)
-    parts = {}
-    for number in sorted(first.evals["level"].unique()):
-        parts[int(number)] = at_budget(
-            groups, unit, budget, baseline=baseline, levels=[int(number)]
-        )
-    return pd.concat(parts, names=["level", "label"])
-
-
-def over_seeds(
-    records: Any, quantity: Callable[[Record], float], level: float = LEVEL
-) -> Measurement:
-    """A number of every run of one setting.
-
-    Parameters
-    ----------
-    records : records of one setting
-    quantity : function from a record to a number
-    level : float
-        Probability of the interval.
-    """
-    # One label gives one group; `arms` refuses records of several settings.
-    [group] = arms({"arm": records}).values()
-    return Measurement(np.array([quantity(record) for record in group]), level=level)
-
-
 def paired(
     arm: Any,
     baseline: Any,
@@ -210,11 +181,7 @@ def paired(
     """
     arm = _seeded(arm)
     baseline = _seeded(baseline)
-    # A run without a partner says nothing of the difference, so only common seeds are read.
-    seeds = sorted(set(arm) & set(baseline))
-    if not seeds:
-        raise ValueError(f"no seed in common: {sorted(arm)} and {sorted(baseline)}")
-    values = [quantity(arm[seed], baseline[seed]) for seed in seeds]
+    values = [quantity(*pair) for pair in zip(*of_common_seeds(arm, baseline))]
     return Measurement(np.array(values), scale=scale, level=level)
 
 
@@ -242,9 +209,8 @@ def means(
         tables = [_between(record.rounds, rounds) for record in records]
         rows[label] = {}
         for column in columns:
-            mean, half = mean_interval([table[column].mean() for table in tables])
-            rows[label][column, "mean"] = mean
-            rows[label][column, "half"] = half
+            interval = mean_interval([table[column].mean() for table in tables])
+            rows[label][column, "mean"], rows[label][column, "half"] = interval
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -265,10 +231,7 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
     names = PHASES if unit == "seconds" else PHASES_WITH_FLOPS
     rows = {}
     for label, records in arms(groups).items():
-        by_run = []
-        for record in records:
-            table = record.rounds
-            by_run.append([table[f"{unit}_{name}"].mean() for name in names])
+        by_run = [record.rounds[[f"{unit}_{name}" for name in names]].mean() for record in records]
         # The median, so that one run on a busy machine does not decide how long a phase takes.
         rows[label] = np.median(by_run, axis=0)
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
@@ -296,11 +259,8 @@ def gradient_norms(runs: Any, rounds: tuple[int, int] | None = None) -> pd.DataF
     rows = {}
     for label, records in arms(runs).items():
         for record in records:
-            table = record.rounds
-            if rounds is not None:
-                table = table[table["round"].between(*rounds)]
             # A round without a step has no norm, and moved the weights by nothing.
-            norms = table["gradient_norm"].fillna(0.0).to_numpy()
+            norms = _between(record.rounds, rounds)["gradient_norm"].fillna(0.0).to_numpy()
             rows[label, record.manifest["seed"]] = gradient_norm_stats(norms)
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
 
@@ -338,95 +298,6 @@ def evaluations(groups: Any) -> pd.DataFrame:
         rows[label] = np.mean(by_run, axis=0)
     columns = ["evaluations", "responses", "tokens", "share", "seconds"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-
-
-def saved(
-    groups: Any,
-    column: str,
-    pairs: Mapping[str, str],
-    rounds: tuple[int, int] | None = None,
-) -> pd.DataFrame:
-    """By how many percent one arm lies below another in a summed column, seed by seed.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    column : str
-        Of the rounds table, such as "seconds_update".
-    pairs : dict from label to its baseline
-    rounds : (first, last), optional
-        Both included; None for all.
-
-    Returns
-    -------
-    DataFrame, a row a label
-        baseline, n (common seeds), value (percent saved), low and high: the interval of the ratio
-        on the log scale.
-    """
-    groups = arms(groups)
-
-    def total(record: Record) -> float:
-        return float(_between(record.rounds, rounds)[column].sum())
-
-    rows = {}
-    for label, baseline in pairs.items():
-        change = paired(
-            groups[label],
-            groups[baseline],
-            lambda run, rival: 100 * (total(run) / total(rival) - 1),
-            scale="percent",
-        )
-        rows[label] = {
-            "baseline": baseline,
-            "n": change.n,
-            # What is saved is a negative change, which also swaps the ends of the interval.
-            "value": -change.value,
-            "low": -change.high,
-            "high": -change.low,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def seed_means(tables: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Mean and 95 % half-width over seeds of tables of the same rows and columns.
-
-    Parameters
-    ----------
-    tables : list of DataFrame
-        One a seed. A cell that is NaN in one of them is NaN in the mean.
-
-    Returns
-    -------
-    dict from column to a DataFrame with mean, half and n (seeds)
-    """
-    first = tables[0]
-    # (seeds, rows, columns); the slice of a column is turned so that each row has its seeds
-    # together.
-    stack = np.array([table.to_numpy(float) for table in tables])
-    by_column = {}
-    for i, name in enumerate(first):
-        rows = [(*mean_interval(values), len(values)) for values in stack[:, :, i].T]
-        by_column[name] = pd.DataFrame(rows, index=first.index, columns=["mean", "half", "n"])
-    return by_column
-
-
-def _against(
-    scores: dict[int, float], baseline: dict[int, float], level: float
-) -> dict[str, float]:
-    """The paired differences of two arms; nothing where they have no seed in common."""
-    seeds = sorted(set(scores) & set(baseline))
-    if not seeds:
-        return {}
-    differences = np.array([scores[seed] - baseline[seed] for seed in seeds])
-    measured = Measurement(differences, level=level)
-    return {
-        "difference": measured.value,
-        "low": measured.low,
-        "high": measured.high,
-        "pairs": measured.n,
-        # The sign is 1, 0 or -1, which becomes 1, 1/2 and 0.
-        "better": float((np.sign(differences) + 1).mean() / 2),
-    }
 
 
 def _between(table: pd.DataFrame, rounds: tuple[int, int] | None) -> pd.DataFrame:

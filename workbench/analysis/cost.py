@@ -15,8 +15,7 @@ advantage 0, as the papers' trainers compute them.
 The time that verifying and scheduling take is in neither bill.
 
 Seconds of two runs can only be compared where the machine was as busy beside one as beside the
-other. Seconds within one run always can. `OwnPrice` and `update_time` therefore count time in
-tokens of the run itself.
+other. Seconds within one run always can.
 
 Where the tiny lab shares prefixes, as it does by default, further responses to a problem cost less
 than the first one. The price of sampling in seconds is then smaller for larger groups, and says
@@ -26,35 +25,34 @@ every response has its full price. The grids whose seconds are compared make suc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import brentq
+from scipy.optimize import bisect, brentq
 
-from workbench.analysis.courses import Course, read
+from workbench.analysis.courses import Course, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
-from workbench.analysis.metrics import FORWARD, TRAINING, finite
+from workbench.analysis.metrics import finite
 from workbench.analysis.runs import arms
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
-from workbench.utils.validation import is_number, one_of, positive_number, shown
+from workbench.records.round_stats import FORWARD, TRAINING
+from workbench.utils.validation import one_of, positive_number, shown
 
 __all__ = [
     "FLOP_PRICE",
     "BreakEven",
     "CostModel",
-    "OwnPrice",
     "Tokens",
     "bill_ratio",
     "break_even",
     "break_even_prices",
-    "compute_with_replay",
+    "price_of_rounds",
     "price_of_sampling",
     "ratios_by_price",
     "tokens_to_target",
-    "update_time",
 ]
 
 # A sampled token is a forward pass, a trained one a forward and a backward pass.
@@ -87,7 +85,7 @@ class CostModel:
     bill: str = "gradient"
 
     def __post_init__(self) -> None:
-        _check_price(self.price)
+        positive_number("price", self.price)
         one_of("bill", self.bill, BILLS)
 
     @property
@@ -99,39 +97,6 @@ class CostModel:
         """What each row of a record's rounds table cost, (rounds,) float64."""
         sampled = rounds["tokens_sampled"].to_numpy(dtype=float)
         return _trained(rounds, self.bill) + self.price * sampled
-
-
-@dataclass(frozen=True)
-class OwnPrice:
-    """A unit of spending: the time of sampling and training, in trained tokens of the run itself.
-
-    As `CostModel`, at the price of sampling that the run's own seconds give. It stands for seconds
-    where runs were not made under the same load. It takes for granted that an update needs the
-    same time for a token in all of them; that sampling does not is what the price is there for.
-
-    Attributes
-    ----------
-    bill : {"gradient", "selected"}
-        Which trained tokens are counted.
-    """
-
-    bill: str = "gradient"
-
-    def __post_init__(self) -> None:
-        one_of("bill", self.bill, BILLS)
-
-    @property
-    def name(self) -> str:
-        """How the unit is called on an axis."""
-        return "time of sampling and training, in trained tokens"
-
-    def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
-        """What each row of a record's rounds table cost, (rounds,) float64.
-
-        The table has to be that of the whole run, over which the price is measured.
-        """
-        price = _price(rounds, "seconds", self.bill)
-        return CostModel(price, self.bill).per_round(rounds)
 
 
 class Tokens(NamedTuple):
@@ -190,43 +155,10 @@ def price_of_sampling(
     prices = []
     for record in group:
         try:
-            prices.append(_price(record.rounds, unit, bill))
+            prices.append(price_of_rounds(record.rounds, unit, bill))
         except ValueError as error:
             raise ValueError(f"{record.path}: {error}") from None
     return Measurement(np.array(prices), scale="ratio", level=level)
-
-
-def update_time(rounds: pd.DataFrame) -> np.ndarray:
-    """How long each update took, counted in tokens that the run could have sampled meanwhile.
-
-    Parameters
-    ----------
-    rounds : DataFrame
-        A record's rounds table.
-
-    Returns
-    -------
-    (rounds,) float64
-
-    Raises
-    ------
-    ValueError
-        For a run that sampled nothing, or in no time.
-
-    Examples
-    --------
-    >>> columns = {"tokens_sampled": [50, 50], "seconds_generate": [1, 1], "seconds_update": [2, 4]}
-    >>> update_time(pd.DataFrame(columns))
-    array([100., 200.])
-    """
-    sampled = rounds["tokens_sampled"].sum()
-    generating = rounds["seconds_generate"].sum()
-    if not min(sampled, generating) > 0:
-        raise ValueError(
-            f"{sampled:g} tokens sampled in {generating:g} seconds; both must be above 0 to have a "
-            "speed of sampling"
-        )
-    return rounds["seconds_update"].to_numpy(dtype=float) * (sampled / generating)
 
 
 # Pure functions: tokens in, prices out
@@ -252,13 +184,13 @@ def bill_ratio(
     >>> [round(bill_ratio(arm, baseline, price).value, 3) for price in (0.1, 2 / 3, 10)]
     [0.452, 1.0, 3.154]
     """
-    _check_price(price)
+    positive_number("price", price)
+
     # The bill at a price is a cost like any other, so censored runs are counted by the same rule.
-    return ratio_to_target(
-        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in arm],
-        [Crossing(tokens.trained + price * tokens.sampled, tokens.reached) for tokens in baseline],
-        level,
-    )
+    def bills(runs: Iterable[Tokens]) -> list[Crossing]:
+        return [Crossing(run.trained + price * run.sampled, run.reached) for run in runs]
+
+    return ratio_to_target(bills(arm), bills(baseline), level)
 
 
 def break_even(
@@ -288,72 +220,45 @@ def break_even(
     >>> round(even.estimate, 4), even.cheaper_below
     (0.6667, True)
     """
-    arm = list(arm)
-    baseline = list(baseline)
+    arm, baseline = list(arm), list(baseline)
     grid = _checked_prices(prices)
 
-    def logs(price: float) -> tuple[float, float, float]:
-        measured = bill_ratio(arm, baseline, price, level)
-        # Censored ratios have an end at 0 or infinity, whose logarithm is infinite and meant.
-        with np.errstate(divide="ignore"):
-            value, low, high = np.log([measured.value, measured.low, measured.high])
-        return float(value), float(low), float(high)
+    def measured(price: float) -> Measurement:
+        return bill_ratio(arm, baseline, float(price), level)
 
-    def holds_one(price: float) -> bool:
-        _, low, high = logs(price)
-        return low <= 0 <= high
+    def excluded(price: float) -> float:
+        """1 where the interval of the cost ratio leaves 1 out, and -1 where it holds it."""
+        ratio = measured(price)
+        return -1.0 if ratio.low <= 1 <= ratio.high else 1.0
+
+    def advantage(price: float) -> float:
+        return float(np.log(measured(price).value))
 
     # On the log scale the arm is the cheaper one where the value is below 0.
-    values = np.array([logs(price)[0] for price in grid])
-    estimate = _root(lambda price: logs(price)[0], grid, values)
+    values = np.array([advantage(price) for price in grid])
+    signs = np.sign(values)
+    turns = np.flatnonzero(signs[:-1] != signs[1:])
+    estimate = np.nan
+    if len(turns):
+        estimate = float(brentq(advantage, grid[turns[0]], grid[turns[0] + 1]))
     cheaper_below = bool(values[0] < 0)
     # The interval of the price holds what the data cannot exclude: every price at which the
     # interval of the cost ratio holds 1. The grid finds it roughly, bisection then its two edges.
-    undecided = np.flatnonzero([holds_one(price) for price in grid])
+    undecided = np.flatnonzero([excluded(price) < 0 for price in grid])
     if not len(undecided):
         return BreakEven(estimate, np.nan, np.nan, cheaper_below)
-    first = undecided[0]
-    last = undecided[-1]
+    first, last = undecided[[0, -1]]
     # An interval that reaches the end of the grid goes on beyond it as far as is known.
-    low = 0.0 if first == 0 else _edge(holds_one, grid[first - 1], grid[first])
-    high = np.inf if last == len(grid) - 1 else _edge(holds_one, grid[last + 1], grid[last])
-    return BreakEven(estimate, low, high, cheaper_below)
-
-
-def compute_with_replay(inference: float, training: float, generation_cost: float = 5.28) -> float:
-    """Compute of a training step with replay, over that of one without.
-
-    Inference and training share a number of GPUs. With replay more of them train, and each new
-    rollout is trained on more often.
-
-    Parameters
-    ----------
-    inference, training : float
-        GPUs of each kind, above 0.
-    generation_cost : float
-        What generating a batch costs over what training on it does, above 0.
-
-    Examples
-    --------
-    >>> [round(compute_with_replay(8 - t, t), 2) for t in (1, 2, 4)]
-    [1.27, 0.64, 0.32]
-
-    References
-    ----------
-    Arnal et al., replay study (arXiv 2604.08706): gamma = (1 + W / T) / (1 + mu), with mu = 5.28
-    for Qwen2.5-7B. The values that it prints come out with 5.2.
-    """
-    positive_number("inference", inference)
-    positive_number("training", training)
-    positive_number("generation_cost", generation_cost)
-    return (1 + inference / training) / (1 + generation_cost)
+    low = 0.0 if first == 0 else bisect(excluded, grid[first - 1], grid[first])
+    high = np.inf if last == len(grid) - 1 else bisect(excluded, grid[last], grid[last + 1])
+    return BreakEven(estimate, float(low), float(high), cheaper_below)
 
 
 # The same on records
 
 
 def tokens_to_target(
-    groups: Any, target: float, bill: str = "gradient", *, y: str = "accuracy", grid: str = "common"
+    groups: Any, target: float, bill: str = "gradient", *, y: str = "accuracy"
 ) -> dict[str, dict[int, Tokens]]:
     """Tokens that every run sampled and trained until its held-out score reached a target.
 
@@ -362,7 +267,7 @@ def tokens_to_target(
     groups : dict from label to records
     target : float
     bill : {"gradient", "selected"}
-    y, grid
+    y : str
         As in `courses.read`.
 
     Returns
@@ -370,12 +275,10 @@ def tokens_to_target(
     dict from label to a dict from seed to Tokens
     """
     one_of("bill", bill, BILLS)
-    tokens: dict[str, dict[int, Tokens]] = {}
-    for label, by_seed in read(groups, y, grid=grid).items():
-        tokens[label] = {}
-        for seed, course in by_seed.items():
-            tokens[label][seed] = _tokens(course, target, bill)
-    return tokens
+    return {
+        label: {seed: _tokens(course, target, bill) for seed, course in by_seed.items()}
+        for label, by_seed in read(groups, y).items()
+    }
 
 
 def ratios_by_price(
@@ -407,19 +310,16 @@ def ratios_by_price(
     DataFrame, a row a label and price
         label, price, ratio, low, high, n (pairs), censored and censored_baseline.
     """
-    pairs = _pairs(groups, target, baseline, bill, y)
+    prices = _checked_prices(prices)
     rows = []
-    for label, (arm_tokens, baseline_tokens) in pairs.items():
-        for price in _checked_prices(prices):
-            measured = bill_ratio(arm_tokens, baseline_tokens, float(price), level)
+    for label, pairs in _pairs(groups, target, baseline, bill, y).items():
+        for price in prices:
+            measured = bill_ratio(*pairs, float(price), level)
             rows.append(
                 {
                     "label": label,
                     "price": float(price),
-                    "ratio": measured.value,
-                    "low": measured.low,
-                    "high": measured.high,
-                    "n": measured.n,
+                    **measured.columns("ratio"),
                     "censored": measured.censored,
                     "censored_baseline": measured.censored_baseline,
                 }
@@ -441,18 +341,12 @@ def break_even_prices(
 
     Columns: price (the break-even), low, high, cheaper_below and n (pairs).
     """
-    pairs = _pairs(groups, target, baseline, bill, y)
     rows = {}
-    for label, (arm_tokens, baseline_tokens) in pairs.items():
-        even = break_even(arm_tokens, baseline_tokens, prices, level)
-        rows[label] = {
-            "price": even.estimate,
-            "low": even.low,
-            "high": even.high,
-            "cheaper_below": even.cheaper_below,
-            "n": len(arm_tokens),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    for label, pairs in _pairs(groups, target, baseline, bill, y).items():
+        even = break_even(*pairs, prices, level)
+        rows[label] = {**even._asdict(), "n": len(pairs[0])}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.rename(columns={"estimate": "price"})
 
 
 def _pairs(
@@ -462,19 +356,8 @@ def _pairs(
     tokens = tokens_to_target(groups, target, bill, y=y)
     one_of("baseline", baseline, tokens)
     # Taken out, so that the baseline is not compared with itself.
-    baseline_tokens = tokens.pop(baseline)
-    pairs = {}
-    for label, arm_tokens in tokens.items():
-        seeds = sorted(set(arm_tokens) & set(baseline_tokens))
-        if not seeds:
-            raise ValueError(
-                f"{label} and {baseline} have no seed in common: {sorted(arm_tokens)} and "
-                f"{sorted(baseline_tokens)}"
-            )
-        of_arm = [arm_tokens[seed] for seed in seeds]
-        of_baseline = [baseline_tokens[seed] for seed in seeds]
-        pairs[label] = (of_arm, of_baseline)
-    return pairs
+    of_baseline = tokens.pop(baseline)
+    return {label: of_common_seeds(of_arm, of_baseline) for label, of_arm in tokens.items()}
 
 
 def _tokens(course: Course, target: float, bill: str) -> Tokens:
@@ -492,7 +375,7 @@ def _tokens(course: Course, target: float, bill: str) -> Tokens:
     )
 
 
-def _price(rounds: pd.DataFrame, unit: str, bill: str) -> float:
+def price_of_rounds(rounds: pd.DataFrame, unit: str, bill: str) -> float:
     """The price of sampling of one run."""
     # Sums over the run before dividing, so that long rounds count for what they cost.
     sampled = rounds["tokens_sampled"].sum()
@@ -518,42 +401,8 @@ def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:
     return rounds[column].to_numpy(dtype=float)
 
 
-def _root(function: Callable[[float], float], grid: np.ndarray, values: np.ndarray) -> float:
-    """Where a function changes its sign for the first time; NaN where it does not."""
-    for i, value in enumerate(values):
-        # A grid point may be the root itself, where no sign changes between neighbours.
-        if value == 0:
-            return float(grid[i])
-        if i > 0 and values[i - 1] * value < 0:
-            return float(brentq(function, grid[i - 1], grid[i]))
-    return np.nan
-
-
-def _edge(inside: Callable[[float], bool], out: float, within: float) -> float:
-    """Where a condition that holds at `within` and not at `out` begins to hold, by bisection."""
-    # Prices are compared by their ratio, so the middle is the geometric one. Forty halvings of a
-    # step of the usual grid leave an error of about 1e-13 of the price.
-    for _ in range(40):
-        middle = float(np.sqrt(out * within))
-        if inside(middle):
-            within = middle
-        else:
-            out = middle
-    return float(within)
-
-
-def _check_price(price: Any) -> None:
-    if not is_number(price) or price <= 0:
-        raise ValueError(
-            f"price={shown(price)}: a number above 0 is needed, the cost of a sampled token over "
-            "that of a trained one"
-        )
-
-
 def _checked_prices(prices: Iterable[float]) -> np.ndarray:
     grid = finite("prices", list(prices), 1)
-    for price in grid:
-        _check_price(float(price))
-    if (np.diff(grid) <= 0).any():
-        raise ValueError("prices: they must rise")
+    if grid[0] <= 0 or (np.diff(grid) <= 0).any():
+        raise ValueError(f"prices={shown(grid.tolist())}: rising numbers above 0 are needed")
     return grid

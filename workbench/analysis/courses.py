@@ -7,7 +7,7 @@ All comparisons of arms begin with `read`, which sees to it that they can be com
    linearly. A learning curve is mostly concave, so a coarse grid reads too low between its points;
    an arm that is evaluated every 16 rounds and one that is evaluated every 24 differ by that alone.
    `read` therefore keeps the evaluations that every run still going at that round has, and warns
-   where this leaves something out, or refuses with grid="refuse".
+   by a `GridWarning` where this leaves something out.
 
 What remains is small and alike in all arms: with one grid, each arm is interpolated over equally
 many of its own rounds.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ __all__ = [
     "Unit",
     "common_budget",
     "comparable",
+    "of_common_seeds",
     "read",
     "scores",
     "spent",
@@ -50,8 +51,6 @@ UNITS = (
     "tokens_trained",
     "tokens_selected",
 )
-# "common" drops the evaluations that not all arms have, "refuse" raises instead.
-GRIDS = ("common", "refuse")
 
 
 class GridWarning(UserWarning):
@@ -119,11 +118,7 @@ class Course:
 
 
 def read(
-    groups: Any,
-    y: str = "accuracy",
-    *,
-    levels: Sequence[int] | None = None,
-    grid: str = "common",
+    groups: Any, y: str = "accuracy", *, levels: Sequence[int] | None = None
 ) -> dict[str, dict[int, Course]]:
     """The courses of a comparison, all on one grid of evaluation rounds.
 
@@ -136,10 +131,6 @@ def read(
         "accuracy" (avg@k), "greedy", or "pass@2", "pass@8", ... up to the samples of a problem.
     levels : list of int, optional
         Held-out problems of these difficulty levels only.
-    grid : {"common", "refuse"}
-        What to do with arms that were evaluated after different rounds: keep the rounds that they
-        have in common, or raise ValueError. An evaluation after a run's own last round is not
-        counted as a difference.
 
     Returns
     -------
@@ -150,8 +141,8 @@ def read(
     ValueError
         For runs without an evaluation, with other held-out problems, or without two common rounds.
     """
-    one_of("grid", grid, GRIDS)
-    if _are_courses(groups):
+    # Records come in lists, and courses that were read before in dicts by seed.
+    if isinstance(groups, dict) and groups and all(isinstance(v, dict) for v in groups.values()):
         return groups
     groups = arms(groups)
     # Other held-out problems make all scores incomparable, so this comes before any score is
@@ -170,7 +161,7 @@ def read(
                 record.rounds,
                 record.path,
             )
-    return _on_one_grid(courses, grid)
+    return _on_one_grid(courses)
 
 
 def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = None) -> pd.Series:
@@ -247,29 +238,40 @@ def each(courses: dict[str, dict[int, Course]]) -> Iterable[Course]:
         yield from by_seed.values()
 
 
+def of_common_seeds(arm: Mapping[int, Any], baseline: Mapping[int, Any]) -> tuple[list, list]:
+    """What two arms have for the seeds that both have: two lists in the order of the seeds.
+
+    Raises
+    ------
+    ValueError
+        When they have no seed in common.
+
+    Examples
+    --------
+    >>> of_common_seeds({0: "a", 1: "b", 2: "c"}, {2: "z", 1: "y"})
+    (['b', 'c'], ['y', 'z'])
+    """
+    # A run without a partner says nothing of the difference.
+    seeds = sorted(set(arm) & set(baseline))
+    if not seeds:
+        raise ValueError(f"no seed in common: {sorted(arm)} and {sorted(baseline)}")
+    return [arm[seed] for seed in seeds], [baseline[seed] for seed in seeds]
+
+
 def name_of(unit: str | Unit) -> str:
     """How a unit is called in messages and tables."""
     return unit if isinstance(unit, str) else unit.name
 
 
-def _are_courses(groups: Any) -> bool:
-    """Whether groups are what `read` returned."""
-    if not isinstance(groups, dict) or not groups:
-        return False
-    # Records come in lists, courses in dicts by seed.
-    return all(isinstance(by_seed, dict) for by_seed in groups.values())
-
-
 def _evaluations(record: Record) -> pd.DataFrame:
     """The evaluations of a run; ValueError where there are none."""
-    evals = record.evals
-    if evals.empty:
+    if record.evals.empty:
         raise ValueError(
             f"{record.path}: the run was never evaluated on held-out problems, so there is no "
             "held-out score; run it with held_out problems and evaluate_every, or read a column "
             'of its rounds, such as "reward"'
         )
-    return evals
+    return record.evals
 
 
 def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series:
@@ -289,12 +291,12 @@ def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series
     return pd.Series([0.0, *values], index=[0, *rounds["round"]], name=name_of(unit))
 
 
-def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, dict[int, Course]]:
+def _on_one_grid(courses: dict[str, dict[int, Course]]) -> dict[str, dict[int, Course]]:
     """Courses restricted to the rounds at which every run that was still going was evaluated."""
     # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm.
     everyone = list(each(courses))
     kept: dict[str, dict[int, Course]] = {}
-    left_out: dict[str, str] = {}  # by label: seeds of an arm share their grid
+    left_out: dict[str, list[int]] = {}  # by label: seeds of an arm share their grid
     for label, by_seed in courses.items():
         kept[label] = {}
         for seed, course in by_seed.items():
@@ -302,37 +304,23 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
             # The evaluation that every run gets at its end may lie off the grid; it is no warning.
             lost = course.rounds[:-1][~keep[:-1]]
             if len(lost):
-                left_out[label] = f"{label} at rounds {_some(lost)}"
+                left_out[label] = lost.tolist()
+            # A curve needs two points. A run that is read alone may have a single evaluation.
+            if keep.sum() < 2 and len(everyone) > 1:
+                raise ValueError(
+                    f"{course.path}: fewer than two of its evaluations are at rounds that all arms "
+                    "have; let it go on to its next evaluation, or run the arms with the same "
+                    "evaluate_every"
+                )
             kept[label][seed] = replace(
                 course, rounds=course.rounds[keep], scores=course.scores[keep]
             )
-    if left_out and grid == "refuse":
-        raise ValueError(
-            "the arms were evaluated after different rounds, so interpolating between evaluations "
-            f"would favour the finer grid (not in all runs: {_first(left_out)}); run them "
-            'with the same evaluate_every, or pass grid="common"'
-        )
-    # With the one evaluation before training there is nothing to compare, whatever the grid.
-    untrained = next((course for course in everyone if len(course.rounds) == 1), None)
-    if untrained is not None and len(everyone) > 1 and untrained.rounds[0] == 0:
-        raise ValueError(
-            f"{untrained.path}: it has only the evaluation before training, so there is nothing to "
-            "compare; let the run go on to its next evaluation"
-        )
-    # A curve needs two points. A run that is read alone loses none, and may have a single
-    # evaluation.
-    short = next((course for course in each(kept) if len(course.rounds) < 2), None)
-    if short is not None and len(everyone) > 1:
-        raise ValueError(
-            f"{short.path}: fewer than two of its evaluations are at rounds that all arms have; "
-            "run the arms with the same evaluate_every"
-        )
     if left_out:
         warnings.warn(
             "the arms were evaluated after different rounds; left out, because not all of them "
-            f"have it: {_first(left_out)}",
+            f"have it: {shown(left_out)}",
             GridWarning,
-            # The line that called `read`, which is where the grid can be chosen.
+            # The line that called `read`.
             stacklevel=3,
         )
     return kept
@@ -340,18 +328,5 @@ def _on_one_grid(courses: dict[str, dict[int, Course]], grid: str) -> dict[str, 
 
 def _all_have(number: int, courses: Iterable[Course]) -> bool:
     """Whether every run that went on until this round was evaluated after it."""
-    for course in courses:
-        # A run that had ended by then has no say, or one short run would cut all others.
-        if course.rounds[-1] >= number and number not in course.rounds:
-            return False
-    return True
-
-
-def _first(texts: dict[str, str], most: int = 3) -> str:
-    shown = "; ".join(list(texts.values())[:most])
-    return shown if len(texts) <= most else f"{shown}; ..."
-
-
-def _some(numbers: np.ndarray, most: int = 4) -> str:
-    text = ", ".join(str(int(number)) for number in numbers[:most])
-    return text if len(numbers) <= most else f"{text}, ..."
+    # A run that had ended by then has no say, or one short run would cut all others.
+    return all(number in course.rounds or course.rounds[-1] < number for course in courses)

@@ -34,14 +34,11 @@ __all__ = [
     "CLASSES",
     "classify",
     "common_rounds",
-    "final",
     "fresh_rollouts",
     "last_rates",
     "outcomes",
-    "solved_at_least_once",
     "transition_matrix",
     "transitions",
-    "unsolved_shares",
     "visit_rates",
     "visits",
 ]
@@ -268,37 +265,6 @@ def last_rates(frames: Frames, equal: bool = False) -> dict[str, dict[int, pd.Se
     return rates
 
 
-def final(frames: Frames, equal: bool = False) -> pd.DataFrame:
-    """Where problems end: the share of problems in every class at their last visit.
-
-    Parameters
-    ----------
-    frames, equal
-        As in `last_rates`.
-
-    Returns
-    -------
-    DataFrame, a row a label and seed
-        A column for each of `CLASSES`, and stay: of the problems extremely hard at the first visit,
-        the share that is so at the last.
-    """
-    rows = {}
-    # First and last visits are of the same rounds.
-    frames = common_rounds(frames)
-    for label, by_seed in last_rates(frames, equal).items():
-        for seed, last in by_seed.items():
-            first = visit_rates(frames[label][seed], 0)
-            shares = pd.Series(classify(last)).value_counts(normalize=True)
-            # Indexed by the first visit's problems, so that both have the same ones in the same
-            # order.
-            matrix = transition_matrix(first, last[first.index], "rows")
-            rows[label, seed] = {
-                **shares.reindex(CLASSES, fill_value=0.0),
-                "stay": matrix[0, 0],
-            }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
-
-
 def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
     """From the first visit's class (rows) to the last one's (columns): shares of a row.
 
@@ -322,83 +288,6 @@ def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
             tables.append(transition_matrix(first, last[first.index], "rows"))
         matrices[label] = pd.DataFrame(np.mean(tables, axis=0), index=CLASSES, columns=CLASSES)
     return matrices
-
-
-def solved_at_least_once(frames: Frames, unsolved_at: str = "first") -> pd.DataFrame:
-    """Of the problems without a right rollout at one visit, those solved at another one.
-
-    Parameters
-    ----------
-    frames : dict from label to a dict from seed to rollouts
-        Runs of a seed are cut to the rounds that all labels have.
-    unsolved_at : {"first", "last"}
-        "first": problems without a right rollout at their first visit, and how many of them were
-        solved later. "last": those without one at their last visit, and how many of them had been
-        solved before, which is the count of the paper.
-
-    Returns
-    -------
-    DataFrame, a row a label and seed
-        unsolved (problems without a right rollout at that visit that were drawn more than once),
-        solved (those of them with a right one at another visit) and share.
-
-    References
-    ----------
-    Knapsack RL (arXiv 2509.25849), section 5.2: 577 of 3,596 prompts.
-    """
-    one_of("unsolved_at", unsolved_at, ("first", "last"))
-    rows = {}
-    for label, by_seed in common_rounds(frames).items():
-        for seed, frame in by_seed.items():
-            table = visits(frame).reset_index()
-            last = table.groupby("problem")["visit"].transform("max")
-            # A problem that was drawn only once had no second chance, and does not count as
-            # unsolved.
-            again = last > 0
-            asked = table["visit"] == (0 if unsolved_at == "first" else last)
-            unsolved = table.loc[again & asked & (table["correct"] == 0), "problem"]
-            # None of these had a right rollout at the visit in question, so any right one is of
-            # another visit.
-            others = table[table["problem"].isin(unsolved)]
-            solved = int((others.groupby("problem")["correct"].sum() > 0).sum())
-            rows[label, seed] = {
-                "unsolved": len(unsolved),
-                "solved": solved,
-                "share": solved / len(unsolved) if len(unsolved) else np.nan,
-            }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
-
-
-def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
-    """Share of visits without a right rollout, of several runs at equal numbers of rollouts.
-
-    As many rollouts are read of every visit as the shortest visit of any run has. With a number of
-    its own for each visit, a run that samples until the first success would seem to solve more: its
-    short visits are those that ended with one.
-
-    Parameters
-    ----------
-    frames : list of DataFrame
-        Rollouts of runs that share their problem order. Visits (problem and round) that all have
-        are read.
-
-    Returns
-    -------
-    list of float, one a frame
-    """
-    keys = ["problem", "round"]
-    sizes = [frame.groupby(keys).size() for frame in frames]
-    common = pd.concat(sizes, axis=1, join="inner")
-    if common.empty:
-        raise ValueError("the runs have no visit in common: they drew other problems")
-    fewest = common.min(axis=None)
-    shares = []
-    for frame in frames:
-        there = frame.set_index(keys).index.isin(common.index)
-        part = frame[there]
-        part = part[part.groupby(keys).cumcount() < fewest]
-        shares.append(float((~part.groupby(keys)["correct"].any()).mean()))
-    return shares
 
 
 def _fewest(frames: Sequence[pd.DataFrame]) -> pd.Series:

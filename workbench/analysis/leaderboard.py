@@ -19,10 +19,10 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Course, common_budget, each, read
+from workbench.analysis.courses import Course, common_budget, each, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement, holm
 from workbench.analysis.resolution import paired_resolution
-from workbench.analysis.targets import common_seeds_ratio, common_target, crossings
+from workbench.analysis.targets import common_target, crossings, to_target
 from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.validation import one_of
@@ -32,7 +32,6 @@ __all__ = [
     "UNITS",
     "changed_slots",
     "markdown",
-    "ratios",
     "table",
     "tables",
     "target_of",
@@ -44,6 +43,14 @@ UNITS = ("rollouts", "flops", "seconds", "round")
 # method that is a little slower would never arrive, and nothing could be said of by how much.
 SHARE = 0.75
 NO_DIFFERENCE = "no difference found"
+# The columns of `targets.to_target` that compare a method with the baseline.
+RATIO = ("ratio", "low", "high", "pairs", "censored", "censored_baseline", "p")
+# What a round looks like: a column of the table, and the one of the rounds that it is the mean of.
+ROUND_COLUMNS = {
+    "rollouts_a_round": "rollouts",
+    "all_right": "all_positive",
+    "all_wrong": "all_negative",
+}
 
 
 def target_of(groups: Any, baseline: str = "grpo", share: float = SHARE) -> float:
@@ -129,38 +136,37 @@ def table(
     if budget is None:
         budget = common_budget(courses, "rollouts")
 
-    rows: dict[str, dict[str, Any]] = {}
+    by_unit = {
+        unit: to_target(courses, target, unit, baseline=baseline, level=level) for unit in UNITS
+    }
+    by_rollouts = by_unit["rollouts"].reindex(columns=["n", "reached", *RATIO])
+    frame = by_rollouts[["n", "reached"]].rename(columns={"n": "seeds"})
     for label, by_seed in courses.items():
-        of_label = crossings(by_seed, target, "rollouts")
-        rows[label] = {
-            "seeds": len(by_seed),
-            "reached": sum(crossed.reached for crossed in of_label.values()),
-        }
-    p_values = dict.fromkeys(rows, np.nan)
-    for unit in UNITS:
-        for label, measured in ratios(courses, target, unit, baseline, level=level).items():
-            rows[label] |= _ratio_columns(unit, measured)
-            if unit == "rollouts":
-                rows[label]["verdict"] = _outcome(measured)
-                p_values[label] = measured.p_value(1.0)
-    for label, by_seed in courses.items():
-        rows[label]["resolves"] = _resolves(by_seed, courses[baseline], target, level)
+        frame.loc[label, "resolves"] = _resolves(by_seed, courses[baseline], target, level)
     # One family for the whole table: each method asks whether it differs from the baseline.
-    for label, p in zip(p_values, holm(np.array(list(p_values.values())))):
-        rows[label]["p_holm"] = p
-
+    frame["p_holm"] = holm(by_rollouts["p"])
     scores = at_budget(courses, "rollouts", budget, baseline=baseline, level=level)
+    scores = scores.reindex(columns=["mean", "half", "difference", "low", "high"])
+    frame[["accuracy", "accuracy_half"]] = scores[["mean", "half"]]
+    for name in ("difference", "low", "high"):
+        frame[f"accuracy_{name}"] = scores[name]
     shared_rounds = min(len(course.table) for course in each(courses))
-    for label, by_seed in courses.items():
-        score = scores.loc[label]
-        rows[label]["accuracy"] = score["mean"]
-        rows[label]["accuracy_half"] = score["half"]
-        for name in ("difference", "low", "high"):
-            rows[label][f"accuracy_{name}"] = score.get(name, np.nan)
-        rows[label] |= _round_columns(by_seed, shared_rounds)
-    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+    for name, column in ROUND_COLUMNS.items():
+        frame[name] = [
+            np.mean(
+                [course.table[column].iloc[:shared_rounds].mean() for course in by_seed.values()]
+            )
+            for by_seed in courses.values()
+        ]
+    for unit, ratios in by_unit.items():
+        ratios = ratios.reindex(columns=RATIO)
+        frame[[unit, f"{unit}_low", f"{unit}_high"]] = ratios[["ratio", "low", "high"]]
+        frame[f"{unit}_censored"] = ratios["censored"] + ratios["censored_baseline"]
+        if unit == "rollouts":
+            frame["verdict"] = [_outcome(row) for _, row in ratios.iterrows()]
     # The baseline is 1 by definition, and stands where it belongs among the others.
     frame.loc[baseline, list(UNITS)] = 1.0
+    frame = frame.rename_axis("method")
     return frame.sort_values("rollouts", kind="stable", na_position="last")
 
 
@@ -188,41 +194,6 @@ def tables(groups: Any, baseline: str = "grpo") -> tuple[pd.DataFrame, pd.DataFr
     names = {cost.FLOP_PRICE: "FLOPs", here: "these records, in seconds"}
     cheapest.insert(1, "price_of", [names.get(price, "") for price in cheapest["price"]])
     return table(courses, baseline=baseline, target=target), cheapest
-
-
-def ratios(
-    groups: Any, target: float, unit: Any, baseline: str, *, level: float = LEVEL
-) -> dict[str, Measurement]:
-    """What every method spends to the target over what the baseline does, seed by seed.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    target : float
-        Held-out accuracy.
-    unit : str or Unit
-        See `courses.spent`.
-    baseline : str
-        A label.
-    level : float
-        Probability of the intervals.
-
-    Returns
-    -------
-    dict from label to Measurement
-        Without the baseline, and without methods that share no seed with it.
-    """
-    courses = read(groups)
-    one_of("baseline", baseline, courses)
-    of_baseline = crossings(courses[baseline], target, unit)
-    measured = {}
-    for label, by_seed in courses.items():
-        if label == baseline:
-            continue
-        ratio = common_seeds_ratio(crossings(by_seed, target, unit), of_baseline, level)
-        if ratio is not None:
-            measured[label] = ratio
-    return measured
 
 
 def winners(
@@ -263,37 +234,37 @@ def winners(
     """
     tokens = cost.tokens_to_target(read(groups), target, bill)
     one_of("baseline", baseline, tokens)
+    # What a run that did not arrive would have cost is not known, so its method cannot win.
+    arrived = {
+        label: of_label
+        for label, of_label in tokens.items()
+        if all(one.reached for one in of_label.values())
+        and of_label.keys() & tokens[baseline].keys()
+    }
+    if not arrived:
+        raise ValueError(
+            f"target={target:g}: no method has reached it in all of its runs, so none can win; "
+            "choose a lower target"
+        )
     rows = []
     for price in prices:
-        compared = {}
-        for label in tokens:
-            measured = _bill(tokens, label, baseline, price, level)
-            # What a run that did not arrive would have cost is not known, so it cannot win.
-            if measured is not None and all(one.reached for one in tokens[label].values()):
-                compared[label] = measured
-        if not compared:
-            raise ValueError(
-                f"target={target:g}: no method has reached it in all of its runs, so none can win; "
-                "choose a lower target"
-            )
+
+        def bills(label: str, other: str, price: float = price) -> Measurement:
+            """The bill of one method over that of another."""
+            pairs = of_common_seeds(tokens[label], tokens[other])
+            return cost.bill_ratio(*pairs, price, level)
+
+        compared = {label: bills(label, baseline) for label in arrived}
         winner = min(compared, key=lambda label: compared[label].value)
-        tied = []
-        for label in compared:
-            against = _bill(tokens, label, winner, price, level)
-            if label != winner and against is not None and not against.low > 1:
-                tied.append(label)
-        best = compared[winner]
-        rows.append(
-            {
-                "price": float(price),
-                "winner": winner,
-                "ratio": best.value,
-                "low": best.low,
-                "high": best.high,
-                "pairs": best.n,
-                "tied": ", ".join(tied),
-            }
-        )
+        tied = [
+            label
+            for label in arrived
+            if label != winner
+            and arrived[label].keys() & arrived[winner].keys()
+            and not bills(label, winner).low > 1
+        ]
+        best = compared[winner].columns("ratio", n="pairs")
+        rows.append({"price": float(price), "winner": winner, **best, "tied": ", ".join(tied)})
     return pd.DataFrame(rows)
 
 
@@ -346,32 +317,25 @@ def _ratio_text(row: pd.Series, unit: str) -> str:
     return f"{value:.2f} [{lower}, {upper}]"
 
 
-def _ratio_columns(unit: str, measured: Measurement) -> dict[str, Any]:
-    return {
-        unit: measured.value,
-        f"{unit}_low": measured.low,
-        f"{unit}_high": measured.high,
-        f"{unit}_censored": measured.censored + measured.censored_baseline,
-    }
-
-
-def _outcome(measured: Measurement) -> str:
-    """The verdict on the ratio of rollouts, in the words of the table."""
-    if measured.n < 2:
+def _outcome(ratio: pd.Series) -> str | float:
+    """The verdict on a ratio of rollouts, in the words of the table; NaN where there is none."""
+    if np.isnan(ratio["ratio"]):
+        return np.nan
+    if ratio["pairs"] < 2:
         return "one seed"
-    if measured.low > 1:
+    if ratio["low"] > 1:
         return "needs more"
-    return "needs less" if measured.high < 1 else NO_DIFFERENCE
+    return "needs less" if ratio["high"] < 1 else NO_DIFFERENCE
 
 
 def _resolves(
     arm: dict[int, Course], baseline: dict[int, Course], target: float, level: float
 ) -> float:
     """The change in rollouts to the target, in percent, that these pairs would show; or NaN."""
-    seeds = sorted(set(arm) & set(baseline))
-    of_arm = crossings(arm, target, "rollouts")
-    of_baseline = crossings(baseline, target, "rollouts")
-    pairs = [(of_arm[seed], of_baseline[seed]) for seed in seeds]
+    if not arm.keys() & baseline.keys():
+        return np.nan
+    crossed = [crossings(by_seed, target, "rollouts") for by_seed in (arm, baseline)]
+    pairs = list(zip(*of_common_seeds(*crossed)))
     # The spread of cut costs is too small, and without one nothing follows.
     if len(pairs) < 2 or not all(one.reached and other.reached for one, other in pairs):
         return np.nan
@@ -382,36 +346,3 @@ def _resolves(
         costs[:, 0], costs[:, 1], sizes=(len(pairs),), level=level, scale="log"
     )
     return float(resolved["at_80"].iloc[0])
-
-
-def _round_columns(by_seed: dict[int, Course], rounds: int) -> dict[str, float]:
-    """Means over rounds, then over seeds, of what a round looks like."""
-    columns = {
-        "rollouts_a_round": "rollouts",
-        "all_right": "all_positive",
-        "all_wrong": "all_negative",
-    }
-    means = {}
-    for name, column in columns.items():
-        by_run = [course.table[column].iloc[:rounds].mean() for course in by_seed.values()]
-        means[name] = float(np.mean(by_run))
-    return means
-
-
-def _bill(
-    tokens: dict[str, dict[int, cost.Tokens]],
-    label: str,
-    baseline: str,
-    price: float,
-    level: float,
-) -> Measurement | None:
-    """The bill of one method over that of another; None where they share no seed."""
-    shared = sorted(set(tokens[label]) & set(tokens[baseline]))
-    if not shared:
-        return None
-    return cost.bill_ratio(
-        [tokens[label][seed] for seed in shared],
-        [tokens[baseline][seed] for seed in shared],
-        price,
-        level,
-    )

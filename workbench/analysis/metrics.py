@@ -1,7 +1,6 @@
-"""Numbers of samples, steps and rounds: pure functions, arrays in, numbers out.
+"""Numbers of samples and steps: pure functions, arrays in, numbers out.
 
-Those that a run records in every round are `workbench.records.round_stats`; they are named here as
-well, so that all metrics have one address.
+Those that a run records in every round are `workbench.records.round_stats`.
 """
 
 from __future__ import annotations
@@ -10,27 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records.round_stats import (
-    FORWARD,
-    TRAINING,
-    effective_gradient_ratio,
-    flops,
-    success_rates,
-    zero_gradient_ratios,
-)
 from workbench.utils.validation import shown, whole_number
 
-__all__ = [
-    "FORWARD",
-    "TRAINING",
-    "effective_gradient_ratio",
-    "finite",
-    "flops",
-    "gradient_norm_stats",
-    "pass_at_k",
-    "success_rates",
-    "zero_gradient_ratios",
-]
+__all__ = ["finite", "gradient_norm_stats", "pass_at_k"]
 
 
 def pass_at_k(correct: Any, n: int, k: int) -> float:
@@ -60,11 +41,10 @@ def pass_at_k(correct: Any, n: int, k: int) -> float:
     (1.0, 0.5)
     """
     whole_number("n", n, 1)
-    if not isinstance(k, int | np.integer) or not 1 <= k <= n:
-        raise ValueError(
-            f"k={shown(k)}: a whole number from 1 to the number of samples, {n}, is needed"
-        )
-    counts = _checked_counts(correct, n)
+    whole_number("k", k, 1, n)
+    counts = finite("correct", correct)
+    if ((counts < 0) | (counts > n) | (counts != np.floor(counts))).any():
+        raise ValueError(f"correct={shown(correct)}: counts from 0 to {n} are needed")
     # The product of (n - c - i) / (n - i) needs no factorials, which overflow for large n.
     failed = np.ones(len(counts))
     # Once there are fewer wrong samples than draws, a factor is 0 and the product stays 0: then
@@ -131,17 +111,3 @@ def finite(name: str, values: Any, dimensions: int | None = None) -> np.ndarray:
         bad = values[~np.isfinite(values)][0]
         raise ValueError(f"{name}: {bad} is among them; finite numbers are needed")
     return values
-
-
-def _checked_counts(correct: Any, n: int) -> np.ndarray:
-    """Counts (P,) int64 from 0 to n, at least one of them."""
-    counts = np.asarray(correct)
-    if not counts.size:
-        raise ValueError(f"correct: it is empty; counts from 0 to {n} are needed")
-    # NaN fails every one of these comparisons, so it is refused with the rest.
-    allowed = (counts >= 0) & (counts <= n) & (counts == np.floor(counts))
-    if not allowed.all():
-        raise ValueError(
-            f"correct: {counts[~allowed][0]} is among them; counts from 0 to {n} are needed"
-        )
-    return counts.astype(np.int64)

@@ -133,18 +133,10 @@ def resolution(
         raise ValueError(f"values: {len(values)} of them; at least 4 seeds are needed to be split")
     # Two unlike seeds differ by sqrt(2) times the deviation of one.
     deviation = np.sqrt(2) * _deviation(values, "values")
-    rows = {}
-    for n in sizes:
-        whole_number("sizes", n, 2)
-        # Two arms of n that share no seed need 2 n of them.
-        alarms = np.nan
-        if 2 * n <= len(values):
-            alarms = _false_alarms(values, n, splits, level, rng)
-        rows[n] = _row(deviation, n, level, scale) | {
-            "false_alarms": alarms,
-            "seeds": len(values),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
+    table = _resolved(deviation, sizes, len(values), level, scale)
+    alarms = [_false_alarms(values, n, splits, level, rng) for n in table.index]
+    table.insert(2, "false_alarms", alarms)
+    return table
 
 
 def paired_resolution(
@@ -172,11 +164,7 @@ def paired_resolution(
     one_of("scale", scale, SCALES)
     differences = _differences(arm, baseline, scale)
     deviation = _deviation(differences, "arm - baseline")
-    rows = {}
-    for n in sizes:
-        row = _row(deviation, n, level, scale)
-        rows[n] = row | {"seeds": len(differences)}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
+    return _resolved(deviation, sizes, len(differences), level, scale)
 
 
 def control(
@@ -211,14 +199,9 @@ def control(
     one_of("scale", scale, SCALES)
     numpy_generator(rng)
     differences = _differences(arm, baseline, scale)
-    rows = {}
-    for n in sizes:
-        # More seeds than there are cannot be drawn without replacement.
-        share = np.nan
-        if n <= len(differences):
-            share = _found(differences, n, draws, level, rng)
-        rows[n] = {"found": share, "difference": _shown_on(differences.mean(), scale)}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
+    found = {n: _found(differences, n, draws, level, rng) for n in sizes}
+    table = pd.DataFrame({"found": found}).rename_axis("n")
+    return table.assign(difference=_shown_on(differences.mean(), scale))
 
 
 def seed_values(
@@ -276,20 +259,33 @@ def seed_values(
     return pd.Series(costs)
 
 
-def _row(deviation: float, n: int, level: float, scale: str) -> dict[str, float]:
-    half_width = smallest_change(deviation, n, level)
-    at_80 = smallest_change(deviation, n, level, power=0.8)
-    return {"half_width": _shown_on(half_width, scale), "at_80": _shown_on(at_80, scale)}
+def _resolved(
+    deviation: float, sizes: Iterable[int], seeds: int, level: float, scale: str
+) -> pd.DataFrame:
+    """What numbers of seeds resolve where paired differences have this deviation."""
+    rows = {}
+    for n in sizes:
+        whole_number("sizes", n, 2)
+        half_width = smallest_change(deviation, n, level)
+        at_80 = smallest_change(deviation, n, level, power=0.8)
+        rows[n] = {
+            "half_width": _shown_on(half_width, scale),
+            "at_80": _shown_on(at_80, scale),
+            "seeds": seeds,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("n")
 
 
 def _false_alarms(
     values: np.ndarray, n: int, splits: int, level: float, rng: np.random.Generator
 ) -> float:
     """Share of random splits into two arms of n whose paired interval leaves 0 out."""
+    # Two arms of n that share no seed need 2 n of them.
+    if 2 * n > len(values):
+        return np.nan
     alarms = 0
     for _ in range(splits):
-        # Two arms without a common seed. Which seed of the one is paired with which of the other
-        # is left to chance as well.
+        # Which seed of the one arm is paired with which of the other is left to chance as well.
         drawn = rng.permutation(values)[: 2 * n]
         mean, half = mean_interval(drawn[:n] - drawn[n:], level)
         alarms += abs(mean) > half
@@ -300,6 +296,9 @@ def _found(
     differences: np.ndarray, n: int, draws: int, level: float, rng: np.random.Generator
 ) -> float:
     """Share of draws of n differences whose interval lies on the side of their overall mean."""
+    # More seeds than there are cannot be drawn without replacement.
+    if n > len(differences):
+        return np.nan
     sign = np.sign(differences.mean())
     hits = 0
     for _ in range(draws):

@@ -20,14 +20,13 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from workbench.analysis.courses import Course, Unit, each, name_of, read
+from workbench.analysis.courses import Course, Unit, each, name_of, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
 from workbench.utils.validation import one_of, shown
 
 __all__ = [
     "Crossing",
-    "common_seeds_ratio",
     "common_target",
     "crossing",
     "crossings",
@@ -156,7 +155,6 @@ def to_target(
     baseline: str | None = None,
     y: str = "accuracy",
     level: float = LEVEL,
-    grid: str = "common",
 ) -> pd.DataFrame:
     """What every arm spends until its held-out score reaches a target.
 
@@ -169,7 +167,7 @@ def to_target(
         See `courses.spent`.
     baseline : str, optional
         A label: the others are compared with it, seed by seed.
-    y, grid
+    y
         As in `courses.read`.
     level : float
         Probability of the intervals.
@@ -180,15 +178,16 @@ def to_target(
         n (runs), reached (how many of them reached the target) and cost, the geometric mean over
         runs, in which a run that did not reach it counts with all it spent. With a baseline also
         ratio, low and high (on the log scale), pairs, censored (pairs whose run did not reach the
-        target, so that the ratio is at least the value) and censored_baseline (pairs whose
-        baseline did not, so that it is at most the value).
+        target, so that the ratio is at least the value), censored_baseline (pairs whose baseline
+        did not, so that it is at most the value) and p, the p-value of the test that the ratio
+        is 1.
 
     Raises
     ------
     ValueError
         For a target at or below where a run begins, and for runs that cannot be compared.
     """
-    courses = read(groups, y, grid=grid)
+    courses = read(groups, y)
     if baseline is not None:
         one_of("baseline", baseline, courses)
     crossed_by = {label: crossings(by_seed, target, unit) for label, by_seed in courses.items()}
@@ -202,8 +201,16 @@ def to_target(
             # seeds is the mean ratio.
             "cost": float(np.exp(np.log(places).mean())),
         }
-        if baseline is not None and label != baseline:
-            rows[label] |= _against(by_seed, crossed_by[baseline], level)
+        of_baseline = crossed_by.get(baseline, {}) if label != baseline else {}
+        # Arms without a common seed have no ratio.
+        if by_seed.keys() & of_baseline.keys():
+            measured = ratio_to_target(*of_common_seeds(by_seed, of_baseline), level)
+            rows[label] |= measured.columns("ratio", n="pairs")
+            rows[label] |= {
+                "censored": measured.censored,
+                "censored_baseline": measured.censored_baseline,
+                "p": measured.p_value(1.0),
+            }
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename_axis(f"{y} {target:g}, {name_of(unit)}")
 
@@ -255,39 +262,4 @@ def crossings(by_seed: dict[int, Course], target: float, unit: str | Unit) -> di
     return {
         seed: crossing(course.places(unit), course.scores, target)
         for seed, course in by_seed.items()
-    }
-
-
-def common_seeds_ratio(
-    arm: dict[int, Crossing], baseline: dict[int, Crossing], level: float = LEVEL
-) -> Measurement | None:
-    """`ratio_to_target` over the seeds that two arms share; None where they share none.
-
-    Parameters
-    ----------
-    arm, baseline : dict from seed to Crossing
-        As `crossings` gives them.
-    level : float
-        Probability of the interval.
-    """
-    seeds = sorted(set(arm) & set(baseline))
-    if not seeds:
-        return None
-    return ratio_to_target([arm[seed] for seed in seeds], [baseline[seed] for seed in seeds], level)
-
-
-def _against(
-    arm: dict[int, Crossing], baseline: dict[int, Crossing], level: float
-) -> dict[str, float]:
-    """The paired ratio of two arms as columns; nothing where they have no seed in common."""
-    measured = common_seeds_ratio(arm, baseline, level)
-    if measured is None:
-        return {}
-    return {
-        "ratio": measured.value,
-        "low": measured.low,
-        "high": measured.high,
-        "pairs": measured.n,
-        "censored": measured.censored,
-        "censored_baseline": measured.censored_baseline,
     }
