@@ -164,5 +164,5 @@ class TestRecords:
 
     def test_a_target_that_a_seed_misses_is_refused(self, records):
         """The spread of censored costs is not known."""
-        with pytest.raises(ValueError, match="target=0.61"):
+        with pytest.raises(ValueError, match=r"target=0.61"):
             resolution.seed_values(records, target=0.61)

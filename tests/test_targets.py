@@ -181,7 +181,7 @@ class TestRecords:
             targets.common_target(load_all(tmp_path))
 
     def test_a_target_below_the_start_is_refused(self, tmp_path):
-        with pytest.raises(ValueError, match="target=0.2"):
+        with pytest.raises(ValueError, match=r"target=0.2"):
             targets.to_target(three_arms(tmp_path, seeds=(0,)), 0.2)
 
     def test_a_single_seed_has_a_ratio_but_no_interval(self, tmp_path):
