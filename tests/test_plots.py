@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from written_records import curve, write
 
 import workbench as wb
+from examples.base_model import figures
 from papers import plots as papers
 from papers import theory_plots as theory
 from workbench import plots
@@ -41,8 +42,8 @@ FIGURES = {
     "sampled_and_greedy": lambda ax: plots.sampled_and_greedy(RECORDS, ax=ax),
     "accuracy_by_level": lambda ax: plots.accuracy_by_level(RECORDS, ax=ax),
     "zero_gradient": lambda ax: plots.zero_gradient(RECORDS[0], ax=ax),
-    "success_rates": lambda ax: plots.success_rates([0, 0.5, 1, 1], ax=ax),
-    "pretraining": lambda ax: plots.pretraining(
+    "success_rates": lambda ax: figures.success_rates([0, 0.5, 1, 1], ax=ax),
+    "pretraining": lambda ax: figures.pretraining(
         pd.DataFrame({"step": [1, 2], "loss": [2.0, 1.0]}), ax=ax
     ),
     "by_level": lambda ax: plots.by_level(pd.DataFrame({"x": [0.1, 0.2]}, index=[1, 2]), ax=ax),
@@ -177,7 +178,7 @@ class TestLearningCurves:
     def test_every_method_stands_beside_the_baseline(self, tmp_path):
         for label in ("grpo", "pods", "aero"):
             curve(tmp_path, label, 0, [0.1, 0.2, 0.3])
-        axes = plots.course_grid(load_all(tmp_path), "grpo", title="It learns")
+        axes = papers.course_grid(load_all(tmp_path), "grpo", title="It learns")
         assert [ax.get_title("left") for ax in axes] == ["aero (n = 1)", "pods (n = 1)"]
         assert all(len(ax.lines) == 2 for ax in axes)
 
@@ -188,7 +189,7 @@ class TestOneSetting:
         ax = plots.accuracy_by_level(load_all(tmp_path)["a"])
         heights = [bar.get_height() for bars in ax.containers for bar in bars]
         assert heights == [0.25, 0.25, 0.75, 0.75]
-        with pytest.raises(ValueError, match="7 is not an evaluated round; there are 0, 2"):
+        with pytest.raises(ValueError, match="rounds=7"):
             plots.accuracy_by_level(load_all(tmp_path)["a"], rounds=[7])
 
     def test_shares_of_groups_add_up_to_one(self, tmp_path):
@@ -199,11 +200,11 @@ class TestOneSetting:
         assert tops == pytest.approx([0.25, 0.75, 1.0])
 
     def test_success_rates_have_bars_of_their_own_at_both_ends(self):
-        ax = plots.success_rates([0, 0, 0.5, 1])
+        ax = figures.success_rates([0, 0, 0.5, 1])
         ends = {bars.get_label(): bars[0].get_height() for bars in ax.containers[1:]}
         assert ends == {"never solved": 2, "always solved": 1}
         with pytest.raises(ValueError, match="rates"):
-            plots.success_rates([2.0])
+            figures.success_rates([2.0])
 
     @pytest.mark.parametrize(
         "figure", [lambda: plots.overview(RECORDS[0]), lambda: plots.summary(RECORDS)]
@@ -362,7 +363,7 @@ class TestNamesOfStrangers:
             ax = plots.learning_curve(groups, legend=legend)
             assert self.shown(drawn(ax), label)
         for baseline in groups:
-            axes = plots.course_grid(groups, baseline)
+            axes = papers.course_grid(groups, baseline)
             assert self.shown(drawn(axes[0]), label)
 
     def test_names_in_a_manifest(self, tmp_path, label):

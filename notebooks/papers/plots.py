@@ -15,34 +15,38 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from papers.verdicts import kind as verdict_kind
 from papers.verdicts import table as verdict_table
+from workbench.analysis.courses import comparable, name_of
+from workbench.analysis.runs import arms
+from workbench.plots.curves import AXIS_LABELS, axis_label, band, curve, is_held_out
 from workbench.plots.style import (
     GRID,
     INK,
     MARKERS,
-    NAMED,
     PALETTE,
     SOFT,
     WIDTH,
     finish,
+    framed,
     heading,
     looks,
     new_axes,
-    row_axes,
     seeds,
+    short_numbers,
     style,
 )
-from workbench.plots.tables import gains, heatmap, name_rows
+from workbench.plots.tables import gains, heatmap, height_of_rows, name_rows
 from workbench.plots.text import plain
+from workbench.utils.validation import one_of
 
 __all__ = [
     "bands",
     "correlation_maps",
     "counts",
+    "course_grid",
     "dots",
     "relation",
     "sampled_and_trained",
@@ -56,6 +60,15 @@ __all__ = [
 
 # Diagonals of `sampled_and_trained`: trained over sampled, with their names.
 SHARES = {1.0: "all", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
+# Kinds of groups of AERO, and verdicts.
+KINDS = {"alike": "#949494", "rescued": "#d55e00", "partial": "#e3a86b", "high": "#0173b2"}
+VERDICTS = {
+    "agrees": "#029e73",
+    "smaller than published": "#8fd0b8",
+    "none seen": "#f2c48d",
+    "disagrees": "#d55e00",
+    "cannot tell": "#d0d0d0",
+}
 NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
 
@@ -82,8 +95,8 @@ def dots(
         The finding, and the x axis.
     ax : Axes, optional
     """
-    with style() as colours:
-        ax = ax or row_axes(len(table))
+    height = height_of_rows(len(table))
+    with framed(ax, title=title, xlabel=label, legend=None, height=height) as ax:
         # Rows of a table are read from above, while the y axis counts from below.
         places = np.arange(len(table))[::-1]
         ax.errorbar(
@@ -91,25 +104,17 @@ def dots(
             places,
             xerr=table["half"],
             fmt="o",
-            color=colours[0],
+            color=PALETTE[0],
             ecolor=SOFT,
             elinewidth=1,
             capsize=3,
         )
         if reference is not None:
-            ax.axvline(table.loc[reference, "mean"], color=SOFT, ls="--", lw=1, zorder=0)
-            ax.annotate(
-                plain(reference),
-                (table.loc[reference, "mean"], 1),
-                (3, -2),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                va="top",
-                size="small",
-                color=SOFT,
-            )
-        name_rows(ax, table, places)
-        finish(ax, title=title, xlabel=label, legend=None)
+            mean = table.loc[reference, "mean"]
+            ax.axvline(mean, color=SOFT, ls="--", lw=1, zorder=0)
+            above = ax.get_xaxis_transform()
+            ax.text(mean, 1, f" {plain(reference)}", transform=above, va="top", color=SOFT, size=8)
+        name_rows(ax, table)
     return ax
 
 
@@ -142,8 +147,8 @@ def waterfall(
     table = parts.to_frame("value") if isinstance(parts, pd.Series) else parts
     saving = PALETTE[2]
     costing = PALETTE[3]
-    with style():
-        ax = ax or row_axes(len(table) + 2)
+    height = height_of_rows(len(table) + 2)
+    with framed(ax, title=title, xlabel=label, legend="above", height=height) as ax:
         places = np.arange(len(table) + 2)[::-1]
         ax.barh(places[0], start, color=SOFT, height=0.65)
         _beside(ax, start, places[0], f"{start:.3g}")
@@ -172,7 +177,6 @@ def waterfall(
         ax.set_yticks(places, [names[0], *map(plain, table.index), names[1]])
         ax.set_xlim(0, limit or 1.35 * start)
         ax.grid(visible=False, axis="y")
-        finish(ax, title=title, xlabel=label, legend="above")
     return ax
 
 
@@ -198,8 +202,7 @@ def bands(
     legend : {"outside", "above", "direct", None}
     ax : Axes, optional
     """
-    with style():
-        ax = ax or new_axes()
+    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
         styles = looks(series)
         for name, table in series.items():
             look = styles[name]
@@ -210,7 +213,6 @@ def bands(
             ax.fill_between(
                 x, low, table["mean"] + table["half"], color=look.colour, alpha=0.18, lw=0
             )
-        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend)
     return ax
 
 
@@ -236,8 +238,8 @@ def sweep(
         None where there is one series.
     ax : Axes, optional
     """
-    with style():
-        ax = ax or new_axes()
+    legend = legend if len(series) > 1 else None
+    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
         styles = looks(series)
         for name, table in series.items():
             ax.errorbar(
@@ -256,8 +258,6 @@ def sweep(
             ax.set_xscale("log", base=2)
         ax.set_xticks(values, [f"{value:g}" for value in values])
         ax.minorticks_off()
-        several = len(series) > 1
-        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend if several else None)
     return ax
 
 
@@ -278,8 +278,7 @@ def trajectories(
     legend : {"outside", "above", None}
     ax : Axes, optional
     """
-    with style():
-        ax = ax or new_axes()
+    with framed(ax, title=title, xlabel="visit", ylabel=ylabel, legend=legend) as ax:
         styles = looks(series)
         for name, values in series.items():
             look = styles[name]
@@ -294,7 +293,6 @@ def trajectories(
             )
         ax.set_ylim(-0.05, 1.05)
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        finish(ax, title=title, xlabel="visit", ylabel=ylabel, legend=legend)
     return ax
 
 
@@ -343,6 +341,73 @@ def trajectory_grid(
     return axes
 
 
+def course_grid(
+    groups: Any,
+    baseline: str,
+    *,
+    x: Any = "rollouts",
+    y: str = "accuracy",
+    columns: int = 3,
+    until: float | None = None,
+    title: str | None = None,
+    figure: Figure | None = None,
+) -> np.ndarray:
+    """Every method against the baseline in a panel of its own, all on the same axes.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    baseline : str
+        A label; it is drawn in every panel.
+    x, y
+        As in `plots.learning_curve`.
+    columns : int
+        Panels in a row.
+    until : float, optional
+        Where the x axis ends.
+    title : str, optional
+    figure : Figure, optional
+
+    Returns
+    -------
+    array of Axes, one a method
+    """
+    groups = arms(groups)
+    one_of("baseline", baseline, groups)
+    if is_held_out(y):
+        comparable(groups)
+    others = [label for label in groups if label != baseline]
+    # Rounded up, so that the last row may be a partial one.
+    rows = -(-len(others) // columns)
+    with style():
+        figure = figure or plt.figure(figsize=(WIDTH, 0.7 + 1.75 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        styles = looks(groups)
+        counts = {label: len(group) for label, group in groups.items()}
+        for ax, label in zip(axes.flat, others):
+            # The baseline first, so that the method is drawn over it.
+            for name in (baseline, label):
+                curves = [curve(record, x, y) for record in groups[name]]
+                band(ax, curves, plain(name), styles[name], until, points=False)
+            ax.set_title(f"{plain(label)} (n = {counts[label]})", color=styles[label].colour)
+            if until is not None:
+                ax.set_xlim(0, until)
+            short_numbers(ax, x)
+            ax.locator_params(axis="x", nbins=4)
+        for place, ax in enumerate(axes.flat):
+            if place >= len(others):
+                ax.set_axis_off()
+            elif place + columns >= len(others):
+                # The lowest panel of its column, which need not be in the last row.
+                ax.tick_params(labelbottom=True)
+        name = plain(name_of(x))
+        text = f"grey: {plain(baseline)} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
+        figure.supxlabel(f"{AXIS_LABELS.get(name, name)}\n{text}", size="medium")
+        figure.supylabel(axis_label(y, groups[baseline]), size="medium")
+        heading(figure, title)
+    return axes.ravel()[: len(others)]
+
+
 # Distributions and relations
 
 
@@ -365,8 +430,7 @@ def counts(
     title, xlabel, ylabel : str, optional
     ax : Axes, optional
     """
-    with style():
-        ax = ax or new_axes()
+    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend="above") as ax:
         largest = max(int(np.max(values)) for values in series.values())
         # Whole numbers, so that every bar stands for equally many of them.
         width = -(-(largest + 1) // 60)
@@ -377,7 +441,6 @@ def counts(
             text = f"{plain(name)} (largest {int(np.max(values))})"
             ax.hist(values, edges, color=styles[name].colour, alpha=0.6, label=text)
         ax.set_yscale("log" if log else "linear")
-        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend="above")
     return ax
 
 
@@ -401,8 +464,7 @@ def relation(
     title, xlabel, ylabel : str, optional
     ax : Axes, optional
     """
-    with style():
-        ax = ax or new_axes()
+    with framed(ax, title=title, xlabel=xlabel or plain(x), ylabel=ylabel or plain(y)) as ax:
         names = [str(name) for name in frame[by].unique()]
         styles = looks(names)
         for name, part in frame.groupby(by, sort=False):
@@ -419,7 +481,6 @@ def relation(
             )
         text = f"r = {frame[x].corr(frame[y]):.2f} over {len(frame)} points"
         ax.annotate(text, (0.02, 0.03), xycoords="axes fraction", size="small", color=SOFT)
-        finish(ax, title=title, xlabel=xlabel or plain(x), ylabel=ylabel or plain(y))
     return ax
 
 
@@ -644,55 +705,42 @@ def verdicts(
     title : str, optional
     ax : Axes, optional
     """
-    shown = verdict_table(table, digits).reset_index(drop=True)
-    claims = [textwrap.fill(text.replace("$", r"\$"), wrap) for text in shown["claim"]]
-    # In lines of text: a claim that is wrapped takes more of them.
-    heights = np.array([0.3 + 0.5 * (1 + text.count("\n")) for text in claims])
-    middles = np.cumsum(heights) - heights / 2
+    shown = verdict_table(table, digits)
+    shown["claim"] = [textwrap.fill(text.replace("$", r"\$"), wrap) for text in shown["claim"]]
+    shown[["paper", "published"]] = shown[["paper", "published"]].map(plain)
+    kinds = [verdict_kind(text) for text in table["verdict"]]
+    first = ~shown["paper"].duplicated()
+    # The name of a paper stands at its first claim.
+    cells = shown.assign(paper=shown["paper"].where(first, ""), verdict=kinds)
+    lines = [1.0, *(0.6 + 1.0 * (1 + text.count("\n")) for text in cells["claim"])]
     with style():
-        ax = ax or plt.subplots(figsize=(WIDTH, 0.5 + 0.24 * (heights.sum() + 1.2)))[1]
-        # Left ends of the columns, as shares of the width.
-        columns = {"claim": 0.0, "published": 0.44, "here": 0.59, "seeds": 0.776, "verdict": 0.79}
-        # The column of seeds is narrower than its name, which ends where the numbers end.
-        sides = dict.fromkeys(columns, "left") | {"seeds": "right"}
-        for name, x in columns.items():
-            ax.text(x + 0.006, -0.5, name, weight="bold", size=8, va="center", ha=sides[name])
-        before = None
-        for number, row in shown.iterrows():
-            y = middles[number]
-            top = y - heights[number] / 2
-            # A line above the first claim of a paper, and its name beside it.
-            if row["paper"] != before:
-                ax.axhline(top, color=SOFT, lw=0.8)
-            verdict = verdict_kind(row["verdict"])
-            colour = NAMED[verdict]
-            box = Rectangle((0.79, top + 0.06), 0.21, heights[number] - 0.12, color=colour, lw=0)
-            ax.add_patch(box)
-            texts = {"claim": claims[number], "published": plain(row["published"])}
-            texts["here"] = row["here"]
-            texts |= {"seeds": row["seeds"], "verdict": verdict}
-            for name, x in columns.items():
+        ax = ax or new_axes(0.5 + 0.12 * sum(lines))
+        drawn = ax.table(
+            cells.to_numpy().tolist(),
+            colLabels=list(cells),
+            colWidths=[0.12, 0.40, 0.13, 0.17, 0.05, 0.19],
+            cellLoc="left",
+            colLoc="left",
+            bbox=(0, 0, 1, 1),
+        )
+        drawn.auto_set_font_size(False)
+        drawn.set_fontsize(7.2)
+        for (row, column), cell in drawn.get_celld().items():
+            cell.set(height=lines[row], linewidth=0, facecolor="none")
+            cell.PAD = 0.02
+            if row == 0 or column == 0:
+                cell.set_text_props(weight="bold")
+            if row > 0 and column == len(shown.columns) - 1:
                 # The boxes are light or strong in both settings, so their text stays dark.
-                ink = "#111111" if name == "verdict" else INK
-                ax.text(x + 0.006, y, texts[name], size=7.2, va="center", ha=sides[name], color=ink)
-            if row["paper"] != before:
-                ax.text(
-                    -0.012,
-                    y,
-                    plain(row["paper"]),
-                    weight="bold",
-                    size=8,
-                    va="center",
-                    ha="right",
-                )
-            before = row["paper"]
-        # The y axis is turned around, so that the list is read from above; names of papers stand
-        # left of 0.
-        ax.set(xlim=(-0.145, 1), ylim=(middles[-1] + heights[-1] / 2 + 0.2, -1.0))
+                cell.set_text_props(color="#111111")
+                cell.set_facecolor(VERDICTS[kinds[row - 1]])
+            # A line above the first claim of a paper.
+            elif row > 0 and first.iloc[row - 1]:
+                cell.visible_edges = "T"
+                cell.set(linewidth=0.8, edgecolor=SOFT)
         ax.set_axis_off()
         if title:
-            ax.set_title(title, x=0.0)
-        ax.figure.subplots_adjust(0.01, 0.01, 0.99, 0.96 if title else 0.99)
+            ax.set_title(title)
     return ax
 
 

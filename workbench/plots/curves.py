@@ -6,13 +6,12 @@ show one method's seeds refuse records of several.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,14 +20,13 @@ from workbench.analysis.intervals import mean_interval
 from workbench.analysis.runs import arms, one_setting
 from workbench.plots.style import (
     NAMED,
-    SOFT,
+    PALETTE,
     WIDTH,
     Look,
     finish,
+    framed,
     heading,
     looks,
-    new_axes,
-    save,
     seeds,
     short_numbers,
     style,
@@ -41,14 +39,10 @@ __all__ = [
     "AXIS_LABELS",
     "accuracy_by_level",
     "by_level",
-    "course_grid",
     "learning_curve",
     "overview",
-    "pretraining",
     "sampled_and_greedy",
-    "save",
     "style",
-    "success_rates",
     "summary",
     "watch",
     "zero_gradient",
@@ -84,7 +78,6 @@ def learning_curve(
     y: str = "accuracy",
     smooth: int = 1,
     until: float | str | None = None,
-    references: Mapping[str, float] | None = None,
     title: str | None = None,
     xlabel: str | None = None,
     ylabel: str | None = None,
@@ -106,8 +99,6 @@ def learning_curve(
         Rounds of a moving mean, for columns of the rounds table.
     until : number or "common", optional
         Where curves end: a value of x, or where the first of them does.
-    references : dict from name to value, optional
-        Dashed horizontal lines with their names.
     title, xlabel, ylabel : str, optional
         In place of the usual ones.
     legend : {"outside", "above", "direct", None}
@@ -123,97 +114,31 @@ def learning_curve(
     # Held-out scores of several arms mean something side by side only on the same problems.
     if len(groups) > 1 and is_held_out(y):
         comparable(groups)
-    with style():
-        ax = ax or new_axes()
+    name = plain(name_of(x))
+    everyone = [record for group in groups.values() for record in group]
+    with framed(
+        ax,
+        title=title,
+        xlabel=xlabel or AXIS_LABELS.get(name, name),
+        ylabel=axis_label(y, everyone) if ylabel is None else ylabel,
+        legend=legend,
+    ) as ax:
         # Looks depend on all labels of a figure. What earlier calls drew is counted first, so
         # that new lines look unlike the old ones.
         drawn = [str(line.get_label()) for line in ax.lines]
         taken = [label.partition(" (n = ")[0] for label in drawn if not label.startswith("_")]
         styles = looks([*taken, *groups])
-        curves = {label: _curves(group, x, y, smooth) for label, group in groups.items()}
-        # Known only when all curves are: "common" is where the first of them ends.
-        end = _end(curves, until)
+        curves = {
+            label: [curve(record, x, y, smooth) for record in group]
+            for label, group in groups.items()
+        }
+        if until == "common":
+            until = min(places[-1] for of_label in curves.values() for places, _ in of_label)
         for label, of_label in curves.items():
             text = f"{plain(label)} (n = {len(of_label)})"
-            band(ax, of_label, text, styles[label], end)
-        for name, value in (references or {}).items():
-            ax.axhline(value, color=SOFT, ls="--", lw=1, label=plain(name))
+            band(ax, of_label, text, styles[label], None if until is None else float(until))
         short_numbers(ax, x)
-        name = plain(name_of(x))
-        finish(
-            ax,
-            title=title,
-            xlabel=xlabel or AXIS_LABELS.get(name, name),
-            ylabel=_default_label(y, groups) if ylabel is None else ylabel,
-            legend=legend,
-        )
     return ax
-
-
-def course_grid(
-    groups: Any,
-    baseline: str,
-    *,
-    x: Any = "rollouts",
-    y: str = "accuracy",
-    columns: int = 3,
-    until: float | None = None,
-    title: str | None = None,
-    figure: Figure | None = None,
-) -> np.ndarray:
-    """Every method against the baseline in a panel of its own, all on the same axes.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    baseline : str
-        A label; it is drawn in every panel.
-    x, y
-        As in `learning_curve`.
-    columns : int
-        Panels in a row.
-    until : float, optional
-        Where the x axis ends.
-    title : str, optional
-    figure : Figure, optional
-
-    Returns
-    -------
-    array of Axes, one a method
-    """
-    groups = arms(groups)
-    one_of("baseline", baseline, groups)
-    if is_held_out(y):
-        comparable(groups)
-    others = [label for label in groups if label != baseline]
-    # Rounded up, so that the last row may be a partial one.
-    rows = -(-len(others) // columns)
-    with style():
-        figure = figure or plt.figure(figsize=(WIDTH, 0.7 + 1.75 * rows), layout="constrained")
-        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        styles = looks(groups)
-        counts = {label: len(group) for label, group in groups.items()}
-        for ax, label in zip(axes.flat, others):
-            # The baseline first, so that the method is drawn over it.
-            for name in (baseline, label):
-                curves = _curves(groups[name], x, y, 1)
-                band(ax, curves, plain(name), styles[name], until, points=False)
-            ax.set_title(f"{plain(label)} (n = {counts[label]})", color=styles[label].colour)
-            if until is not None:
-                ax.set_xlim(0, until)
-            short_numbers(ax, x, ticks=4)
-        for place, ax in enumerate(axes.flat):
-            if place >= len(others):
-                ax.set_axis_off()
-            elif place + columns >= len(others):
-                # The lowest panel of its column, which need not be in the last row.
-                ax.tick_params(labelbottom=True)
-        name = plain(name_of(x))
-        text = f"grey: {plain(baseline)} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
-        figure.supxlabel(f"{AXIS_LABELS.get(name, name)}\n{text}", size="medium")
-        figure.supylabel(axis_label(y, groups[baseline]), size="medium")
-        heading(figure, title)
-    return axes.ravel()[: len(others)]
 
 
 def sampled_and_greedy(
@@ -236,23 +161,17 @@ def sampled_and_greedy(
     ax : Axes, optional
     """
     group = one_setting(records)
-    with style() as colours:
-        ax = ax or new_axes()
-        # What stands in brackets behind the accuracy, such as "avg@8".
-        sampled = axis_label("accuracy", group).partition("(")[2].rstrip(")")
-        for y, name, colour in (
-            ("accuracy", f"sampled ({sampled})", colours[0]),
-            ("greedy", "greedy", colours[1]),
-        ):
-            band(ax, _curves(group, "round", y, 1), name, Look(colour, "-", "o"))
+    # What stands in brackets behind the accuracy, such as "avg@8".
+    sampled = axis_label("accuracy", group).partition("(")[2].rstrip(")")
+    title = who(group) if title is None else title
+    xlabel = _of_seeds("round", group)
+    ylabel = "held-out accuracy"
+    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
+        names = {"accuracy": f"sampled ({sampled})", "greedy": "greedy"}
+        for (y, name), colour in zip(names.items(), PALETTE):
+            curves = [curve(record, "round", y) for record in group]
+            band(ax, curves, name, Look(colour, "-", "o"))
         short_numbers(ax, "round")
-        finish(
-            ax,
-            title=who(group) if title is None else title,
-            xlabel=_of_seeds("round", group),
-            ylabel="held-out accuracy",
-            legend=legend,
-        )
     return ax
 
 
@@ -283,12 +202,11 @@ def accuracy_by_level(
     # A set, since a run that was evaluated once has one round that is first and last.
     if rounds is None:
         rounds = sorted({int(evals["round"].min()), int(evals["round"].max())})
-    _check_known(set(evals["round"]), rounds, "an evaluated round")
+    for number in rounds:
+        one_of("rounds", int(number), sorted({int(known) for known in evals["round"]}))
     evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
     table = evals.pivot_table(index="level", columns="round", values="accuracy")
     table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
-    # The name of the columns would become the title of a legend whose entries say it already.
-    table.columns.name = None
     ax = by_level(table, title=who(group) if title is None else title, legend=legend, ax=ax)
     ax.set_xlabel(_of_seeds(ax.get_xlabel(), group))
     return ax
@@ -299,7 +217,6 @@ def zero_gradient(
     *,
     smooth: int = 5,
     title: str | None = None,
-    legend: str | None = "outside",
     ax: Axes | None = None,
 ) -> Axes:
     """Share of problems whose rollouts were all right, mixed, or all wrong, round by round.
@@ -313,7 +230,6 @@ def zero_gradient(
     smooth : int
         Rounds of the moving mean.
     title : str, optional
-    legend : {"outside", None}
     ax : Axes, optional
     """
     group = one_setting(records)
@@ -321,119 +237,20 @@ def zero_gradient(
     # The mean over seeds first, and then the moving mean over rounds.
     rounds = tables.groupby("round")[["all_negative", "all_positive"]].mean()
     smoothed = rounds.rolling(smooth, min_periods=1).mean()
-    wrong = smoothed["all_negative"].to_numpy()
-    right = smoothed["all_positive"].to_numpy()
+    wrong, right = smoothed["all_negative"], smoothed["all_positive"]
     shares = {"all right": right, "mixed": 1 - wrong - right, "all wrong": wrong}
-    with style():
-        ax = ax or new_axes()
+    title = who(group) if title is None else title
+    xlabel = _of_seeds("round", group)
+    with framed(ax, title=title, xlabel=xlabel, ylabel="share of problems", legend=None) as ax:
         colours = [NAMED[name] for name in shares]
         # The three shares add up to 1, so together they fill the axes.
-        drawn = ax.stackplot(
-            rounds.index, list(shares.values()), labels=list(shares), colors=colours, lw=0
-        )
+        ax.stackplot(rounds.index, *shares.values(), labels=list(shares), colors=colours, lw=0)
         # A single round would make limits without any width.
         last = max(rounds.index[-1], rounds.index[0] + 1)
         ax.set(ylim=(0, 1), xlim=(rounds.index[0], last))
         short_numbers(ax, "round")
-        finish(
-            ax,
-            title=who(group) if title is None else title,
-            xlabel=_of_seeds("round", group),
-            ylabel="share of problems",
-            legend=None,
-        )
-        if legend is not None:
-            # In the order in which they lie on one another.
-            ax.legend(drawn[::-1], list(shares)[::-1], loc="center left", bbox_to_anchor=(1, 0.5))
-    return ax
-
-
-def success_rates(
-    rates: Any, *, bins: int = 20, title: str | None = None, ax: Axes | None = None
-) -> Axes:
-    """How many problems have which success rate.
-
-    The two ends, never and always solved, are bars of their own: with sampled groups they give next
-    to no gradient.
-
-    Parameters
-    ----------
-    rates : (P,) numbers from 0 to 1
-    bins : int
-    title : str, optional
-    ax : Axes, optional
-    """
-    rates = np.asarray(rates, dtype=np.float64)
-    if rates.ndim != 1 or not rates.size or not ((rates >= 0) & (rates <= 1)).all():
-        raise ValueError(
-            f"rates: shape {rates.shape}; one or more numbers from 0 to 1 in a row are needed"
-        )
-    with style():
-        ax = ax or new_axes()
-        ends = (rates == 0) | (rates == 1)
-        ax.hist(
-            # The two ends are left out of the histogram, where they would lie in the first and
-            # the last bin.
-            rates[~ends],
-            np.linspace(0, 1, bins + 1).tolist(),
-            color=NAMED["solved sometimes"],
-            label="solved sometimes",
-            rwidth=0.85,
-        )
-        # Beside the axis from 0 to 1, not on it, so that they cannot be taken for rates near the
-        # ends.
-        for place, value, name in ((-0.04, 0, "never solved"), (1.04, 1, "always solved")):
-            ax.bar(place, (rates == value).sum(), 0.04, color=NAMED[name], label=name)
-        ax.set_xlim(-0.09, 1.09)
-        finish(
-            ax,
-            title=f"Success rates of {len(rates)} problems" if title is None else title,
-            xlabel="success rate of a problem",
-            ylabel="problems",
-        )
-    return ax
-
-
-def pretraining(
-    frame: pd.DataFrame,
-    *,
-    y: str | Iterable[str] = "loss",
-    smooth: int = 1,
-    title: str | None = None,
-    ax: Axes | None = None,
-) -> Axes:
-    """Columns of a base model's log against the training step.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        With a column `step`.
-    y : str or list of str
-        Several columns are drawn from light to dark, as levels of difficulty.
-    smooth : int
-        Rows of a moving mean.
-    title : str, optional
-    ax : Axes, optional
-    """
-    names = [y] if isinstance(y, str) else list(y)
-    _check_known(frame.columns, ["step", *names], "a column of the log")
-    with style() as colours:
-        ax = ax or new_axes()
-        several = len(names) > 1
-        # Levels have an order, and so have the shades; a single column takes the first colour.
-        shades = sns.color_palette("viridis_r", len(names)) if several else colours[:1]
-        for name, colour in zip(names, shades):
-            values = frame[name].rolling(smooth, min_periods=1).mean()
-            ax.plot(frame["step"], values, color=colour, label=plain(name))
-        finish(
-            ax,
-            title=title,
-            xlabel="training step",
-            ylabel="held-out accuracy" if several else plain(names[0]),
-            legend="outside" if several else None,
-        )
-        if several:
-            _name_legend(ax, "level")
+        # In the order in which they lie on one another.
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
     return ax
 
 
@@ -458,29 +275,17 @@ def by_level(
         raise ValueError(
             "table: it is empty; a row for each level and a column for each series are needed"
         )
-    with style() as colours:
-        ax = ax or new_axes()
-        # The bars of a level share 0.8 of its place, and the rest keeps the levels apart.
-        width = 0.8 / len(table.columns)
-        for i, name in enumerate(table.columns):
-            places = np.arange(len(table)) + i * width
-            ax.bar(places, table[name], width, label=plain(name), color=colours[i % len(colours)])
-        ax.set_xticks(np.arange(len(table)) + 0.4 - width / 2, table.index)
+    xlabel = "level (operations in a chain)"
+    ylabel = "held-out accuracy"
+    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
+        bars = table.rename(columns=plain)
+        bars.plot.bar(ax=ax, width=0.8, rot=0, color=PALETTE, legend=False)
         ax.set_ylim(0, 1)
         ax.grid(visible=False, axis="x")
-        finish(
-            ax,
-            title=title,
-            xlabel="level (operations in a chain)",
-            ylabel="held-out accuracy",
-            legend=legend,
-        )
-        if table.columns.name:
-            _name_legend(ax, plain(table.columns.name))
     return ax
 
 
-def summary(records: Any, *, title: str | None = None, figure: Figure | None = None) -> Figure:
+def summary(records: Any, *, title: str | None = None) -> Figure:
     """Two panels on one setting's seeds: sampled and greedy accuracy, and where a gradient is.
 
     Parameters
@@ -488,12 +293,10 @@ def summary(records: Any, *, title: str | None = None, figure: Figure | None = N
     records : records of one setting
     title : str, optional
         The finding; method, lab and seeds by default.
-    figure : Figure, optional
     """
     group = one_setting(records)
     with style():
-        figure = figure or plt.figure(figsize=(WIDTH, 3.4), layout="constrained")
-        accuracy, shares = figure.subplots(1, 2)
+        figure, (accuracy, shares) = plt.subplots(1, 2, figsize=(WIDTH, 3.4), layout="constrained")
         sampled_and_greedy(group, ax=accuracy, title="Held-out problems", legend="above")
         zero_gradient(group, ax=shares, title="Only mixed groups have a gradient")
         heading(figure, title or who(group))
@@ -502,7 +305,7 @@ def summary(records: Any, *, title: str | None = None, figure: Figure | None = N
 
 def overview(record: Record, *, figure: Figure | None = None) -> Figure:
     """Four panels on one run: reward, held-out accuracy, accuracy by level, shares of groups."""
-    with style() as colours:
+    with style():
         figure = figure or plt.figure(figsize=(WIDTH, 5.6), layout="constrained")
         # `watch` draws the same figure again and again.
         figure.clear()
@@ -511,21 +314,16 @@ def overview(record: Record, *, figure: Figure | None = None) -> Figure:
         # A run that has just begun has no round yet, or no evaluation; its panels stay empty.
         if len(rounds):
             smoothed = rounds["reward"].rolling(10, min_periods=1).mean()
-            reward.plot(rounds["round"], rounds["reward"], color=colours[0], alpha=0.3, lw=1)
-            reward.plot(rounds["round"], smoothed, color=colours[0], label="mean of 10 rounds")
+            reward.plot(rounds["round"], rounds["reward"], color=PALETTE[0], alpha=0.3, lw=1)
+            reward.plot(rounds["round"], smoothed, color=PALETTE[0], label="mean of 10 rounds")
             short_numbers(reward, "round")
             zero_gradient(record, title="Only mixed groups have a gradient", ax=shares)
         if len(record.evals):
             sampled_and_greedy(record, title="Held-out problems", legend="above", ax=accuracy)
             title = "Held-out accuracy by level"
             accuracy_by_level(record, title=title, legend="above", ax=levels)
-        finish(
-            reward,
-            title="Training reward",
-            xlabel="round",
-            ylabel="mean reward",
-            legend="above" if len(rounds) else None,
-        )
+        legend = "above" if len(rounds) else None
+        finish(reward, title="Training reward", xlabel="round", ylabel="mean reward", legend=legend)
         heading(figure, who([record]))
     return figure
 
@@ -603,10 +401,6 @@ def band(
         ax.fill_between(places, mean - half, mean + half, color=look.colour, alpha=0.18, lw=0)
 
 
-def _default_label(y: str, groups: Mapping[str, Sequence[Record]]) -> str:
-    return axis_label(y, [record for group in groups.values() for record in group])
-
-
 def is_held_out(y: str) -> bool:
     """Whether y is a score on held-out problems, not a column of the rounds table."""
     return y in ("accuracy", "greedy") or y.startswith("pass@")
@@ -614,31 +408,25 @@ def is_held_out(y: str) -> bool:
 
 def axis_label(y: str, records: Sequence[Record] = ()) -> str:
     """The label of a y axis, with the samples that avg@k has in these records."""
-    label = AXIS_LABELS.get(y, plain(y))
     if y.startswith("pass@"):
         return f"held-out {y}"
-    if y != "accuracy":
-        return label
-    samples = set()
+    label = AXIS_LABELS.get(y, plain(y))
     # Three are enough to see whether the samples differ, and every one has to be read from the
     # disk.
-    for record in records[:3]:
-        evals = record.evals
-        if len(evals):
-            samples.add(int(evals["samples"].iloc[0]))
+    evaluations = [record.evals for record in records[:3]] if y == "accuracy" else []
+    samples = {int(evals["samples"].iloc[0]) for evals in evaluations if len(evals)}
     return label.replace("@k", f"@{samples.pop()}") if len(samples) == 1 else label
 
 
 def who(records: Sequence[Record]) -> str:
     """What a figure shows: method, lab, and seed or number of seeds."""
-    manifests = [record.manifest for record in records]
     names = []
-    for manifest in manifests:
-        lab = (manifest.get("lab") or {}).get("lab", "a lab")
-        names.append(f"{plain(manifest['method']['name'])} on {plain(lab)}")
+    for record in records:
+        lab = (record.manifest.get("lab") or {}).get("lab", "a lab")
+        names.append(f"{plain(record.manifest['method']['name'])} on {plain(lab)}")
     known = ", ".join(dict.fromkeys(names))
     if len(records) == 1:
-        return f"{known}, seed {manifests[0]['seed']}"
+        return f"{known}, seed {records[0].manifest['seed']}"
     return f"{known}, {seeds([len(records)])} seeds"
 
 
@@ -647,14 +435,15 @@ def _of_seeds(label: str, records: Sequence[Record]) -> str:
     return label if len(records) == 1 else f"{label} ({seeds([len(records)])} seeds)"
 
 
-def _curves(
-    records: Sequence[Record], x: Any, y: str, smooth: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(x, y) of every record."""
-    return [_curve(record, x, y, smooth) for record in records]
+def curve(record: Record, x: Any, y: str, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """What a run had spent, and its score or its column of the rounds by then, (N,) each.
 
-
-def _curve(record: Record, x: Any, y: str, smooth: int) -> tuple[np.ndarray, np.ndarray]:
+    Parameters
+    ----------
+    record : Record
+    x, y, smooth
+        As in `learning_curve`.
+    """
     if is_held_out(y):
         values = scores(record, y)
         places = spent(record, x)
@@ -663,19 +452,10 @@ def _curve(record: Record, x: Any, y: str, smooth: int) -> tuple[np.ndarray, np.
     rounds = record.rounds
     # Columns of text, such as warnings, cannot be drawn.
     known = [name for name in rounds if rounds[name].dtype.kind in "iufb"]
-    _check_known([*known, "accuracy", "greedy", "pass@k"], [y], "a score or a column of the rounds")
+    one_of("y", y, [*known, "accuracy", "greedy", "pass@k"])
     # Without round 0, which has no row in the rounds table.
     places = spent(record, x).to_numpy()[1:]
     return places, rounds[y].rolling(smooth, min_periods=1).mean().to_numpy(dtype=float)
-
-
-def _end(
-    curves: Mapping[str, list[tuple[np.ndarray, np.ndarray]]], until: float | str | None
-) -> float | None:
-    """Where curves end: None for where each of them does."""
-    if until != "common":
-        return None if until is None else float(until)
-    return min(float(x[-1]) for of_label in curves.values() for x, _ in of_label)
 
 
 def _show(record: Record, figure: Any, handle: Any) -> tuple[Any, Any]:
@@ -697,18 +477,3 @@ def _show(record: Record, figure: Any, handle: Any) -> tuple[Any, Any]:
         return figure, display(figure, display_id=True)
     handle.update(figure)
     return figure, handle
-
-
-def _name_legend(ax: Axes, title: str) -> None:
-    """Set the title of the legend where there is one."""
-    legend = ax.get_legend()
-    if legend is not None:
-        legend.set_title(title)
-
-
-def _check_known(names: Iterable[Any], wanted: Iterable[Any], what: str) -> None:
-    names = list(names)
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        known = ", ".join(map(str, sorted(names, key=str)))
-        raise ValueError(f"{unknown[0]!r} is not {what}; there are {known}")

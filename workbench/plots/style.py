@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,21 +22,26 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
+from matplotlib import rc_params_from_file
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import same_color, to_hex
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator
+from scipy.optimize import isotonic_regression
 
 WIDTH = 7.0  # inches
 HEIGHT = 3.6
+LABEL_GAP = 0.075  # of the height of the axes, between labels at the ends of lines
 
-INK = "#262626"
-SOFT = "#666666"
-GRID = "#e6e6e6"
-PAPER = "#ffffff"
+SETTINGS = rc_params_from_file(Path(__file__).parent / "house.mplstyle", use_default_template=False)
+INK = SETTINGS["text.color"]
+SOFT = SETTINGS["xtick.color"]
+GRID = SETTINGS["grid.color"]
+PAPER = SETTINGS["figure.facecolor"]
 
 # Every other method is compared with it, so it is the one without a colour.
 BASELINE = "#4d4d4d"
@@ -93,9 +98,6 @@ NAMED = {
     "all wrong": WRONG,
     "mixed": MIXED,
     "all right": RIGHT,
-    "never solved": WRONG,
-    "solved sometimes": MIXED,
-    "always solved": RIGHT,
     "extremely-hard": WRONG,
     "hard": "#f1a340",
     "medium": MIXED,
@@ -105,15 +107,6 @@ NAMED = {
     "verify": "#949494",
     "schedule": "#e3c515",
     "update": "#0173b2",
-    "alike": "#949494",
-    "rescued": "#d55e00",
-    "partial": "#e3a86b",
-    "high": "#0173b2",
-    "agrees": "#029e73",
-    "smaller than published": "#8fd0b8",
-    "none seen": "#f2c48d",
-    "disagrees": "#d55e00",
-    "cannot tell": "#d0d0d0",
     "needs less": "#029e73",
     "needs more": "#d55e00",
     "no difference found": "#949494",
@@ -123,35 +116,15 @@ NAMED = {
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 MARKERS = "os^Dv*P<>X"
 
-SETTINGS = {
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.labelcolor": INK,
-    "axes.edgecolor": SOFT,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": "medium",
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "font.size": 10,
-    # Ids in the SVG follow from this salt and not from chance, so the same figure is the same
-    # file.
-    "svg.hashsalt": "workbench",
-    # Text stays text, which can be searched and is drawn in the reader's font.
-    "svg.fonttype": "none",
-}
+# Ticks of an axis of ratios within a decade, from narrow ranges to wide ones.
+TICKS = (
+    (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
+    (1, 1.2, 1.5, 2, 3, 4, 5, 6, 8),
+    (1, 1.5, 2, 4, 7),
+    (1, 2, 4),
+    (1, 3),
+    (1,),
+)
 
 
 class Look(NamedTuple):
@@ -187,25 +160,18 @@ def new_axes(height: float = HEIGHT, width: float = WIDTH) -> Axes:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def row_axes(rows: int) -> Axes:
-    """An Axes whose height fits so many rows."""
-    return new_axes(1.2 + 0.32 * rows)
-
-
-def panels(n: int, *, width: float | None = None, height: float = 3.2) -> list[Axes]:
-    """n Axes side by side, as a list.
+def panels(n: int, *, height: float = 3.2) -> list[Axes]:
+    """n Axes side by side in a figure of the usual width, as a list.
 
     Parameters
     ----------
     n : int
-    width : float, optional
-        Of each, in inches; None for a figure of the usual width.
     height : float
         In inches.
     """
-    whole = WIDTH if width is None else n * width
     with style():
-        _, axes = plt.subplots(1, n, figsize=(whole, height), layout="constrained", squeeze=False)
+        size = (WIDTH, height)
+        _, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
     return list(axes.flat)
 
 
@@ -252,23 +218,51 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
     return by_label
 
 
-def named_colours(names: Iterable[Any], palette: str | None = None) -> dict[Any, Any]:
+def named_colours(names: Iterable[Any], palette: Mapping[Any, str] | None = None) -> dict[Any, Any]:
     """A colour for each part of a stacked bar.
-
-    Outcomes, difficulty classes, phases, kinds of groups and verdicts have their own.
 
     Parameters
     ----------
     names : texts
-    palette : str, optional
-        A seaborn palette for parts that have an order and none of these names.
+    palette : dict from name to colour, optional
+        Outcomes, difficulty classes and phases have colours of their own.
     """
     names = list(names)
+    known = NAMED if palette is None else palette
     # All or none: own colours beside those of the palette could be mistaken for one another.
-    if all(str(name) in NAMED for name in names):
-        return {name: NAMED[str(name)] for name in names}
-    colours = sns.color_palette(palette, len(names)) if palette else PALETTE
-    return {name: colours[i % len(colours)] for i, name in enumerate(names)}
+    if all(name in known for name in names):
+        return {name: known[name] for name in names}
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+
+
+@contextmanager
+def framed(
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    legend: str | None = "outside",
+    height: float = HEIGHT,
+) -> Iterator[Axes]:
+    """Axes to draw on in the house style; title, labels and legend are set when all is drawn.
+
+    Parameters
+    ----------
+    ax : Axes, optional
+        New ones of this height, in inches, by default.
+    title, xlabel, ylabel, legend
+        As in `finish`.
+    height : float
+
+    Yields
+    ------
+    Axes
+    """
+    with style():
+        ax = ax or new_axes(height)
+        yield ax
+        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend)
 
 
 def finish(
@@ -289,12 +283,8 @@ def finish(
     legend : {"outside", "above", "direct", None}
         Beside the axes, above them, as labels at the ends of the lines, or none.
     """
-    if title is not None:
-        ax.set_title(title)
-    if xlabel is not None:
-        ax.set_xlabel(xlabel)
-    if ylabel is not None:
-        ax.set_ylabel(ylabel)
+    texts = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
+    ax.set(**{name: text for name, text in texts.items() if text is not None})
     if legend == "direct":
         label_ends(ax)
     elif legend == "outside":
@@ -332,16 +322,12 @@ def heading(
     ValueError
         For a legend of a figure, which has no labels of its own.
     """
-    if isinstance(part, Axes):
-        figure = part.figure
-        if legend:
-            handles, labels = part.get_legend_handles_labels()
-            place = "outside lower center"
-            figure.legend(handles, labels, loc=place, ncols=legend, frameon=False)
-    elif legend:
-        raise ValueError(f"legend={legend}: whose labels? Pass one of the panels, not the figure")
-    else:
-        figure = part
+    figure = part.figure if isinstance(part, Axes) else part
+    if legend:
+        if not isinstance(part, Axes):
+            raise ValueError(f"legend={legend}: whose labels? Pass one of the panels")
+        labels = part.get_legend_handles_labels()
+        figure.legend(*labels, loc="outside lower center", ncols=legend, frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return figure
@@ -354,32 +340,26 @@ def keep_colours(texts: Iterable[Text]) -> None:
         text.set_color(FIXED.get(colour, colour))
 
 
-def label_ends(ax: Axes, gap: float = 0.075) -> None:
+def label_ends(ax: Axes) -> None:
     """Write each line's label beside its right end, in its colour, apart from one another.
 
     Parameters
     ----------
     ax : Axes
         Lines whose label begins with an underscore are passed over.
-    gap : float
-        The least distance between two labels, as a share of the height of the axes.
     """
     lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
     if not lines:
         return
-    ends = []
-    for line in lines:
-        # The last point that is there: a line may end in NaN.
-        x = np.asarray(line.get_xdata(), dtype=float)
-        y = np.asarray(line.get_ydata(), dtype=float)
-        last = np.flatnonzero(np.isfinite(y))[-1]
-        ends.append((x[last], y[last]))
+    # The last point that is there: a line may end in NaN.
+    points = [np.asarray(line.get_xydata(), dtype=float) for line in lines]
+    ends = [xy[np.isfinite(xy).all(axis=1)][-1] for xy in points]
     # Matplotlib sets the limits lazily, and the transform does not know them before.
     ax.autoscale_view()
     # Distances count as they look, in shares of the axes, also where the scale is logarithmic.
     to_axes = ax.transData + ax.transAxes.inverted()
     heights = to_axes.transform(ends)[:, 1]
-    for line, height in zip(lines, spread(heights, gap, top=1.0)):
+    for line, height in zip(lines, spread(heights, LABEL_GAP, top=1.0)):
         ax.annotate(
             str(line.get_label()),
             (1.01, height),
@@ -391,9 +371,7 @@ def label_ends(ax: Axes, gap: float = 0.075) -> None:
         )
 
 
-def spread(
-    heights: Sequence[float] | np.ndarray, gap: float, top: float | None = None
-) -> np.ndarray:
+def spread(heights: Any, gap: float, top: float = np.inf) -> np.ndarray:
     """Heights moved apart to a least distance, each as little as needed, (N,) float64.
 
     Parameters
@@ -401,7 +379,7 @@ def spread(
     heights : (N,) numbers
     gap : float
         The least distance.
-    top : float, optional
+    top : float
         The highest place; what would stand above it moves down, and pushes others down.
 
     Examples
@@ -412,33 +390,19 @@ def spread(
     [0.5, 0.9, 1.0]
     """
     heights = np.asarray(heights, dtype=float)
-    # From below to above. A stable sort keeps labels of one height in the order of their lines.
+    # A stable sort keeps labels of one height in the order of their lines.
     order = np.argsort(heights, kind="stable")
-    # Groups of labels that touch are pooled and stand evenly around their mean.
-    groups: list[list[float]] = []
-    for height in heights[order]:
-        groups.append([height])
-        # A group that grows may touch the one below it, which then joins as well.
-        while len(groups) > 1 and _too_near(groups[-2], groups[-1], gap):
-            last = groups.pop()
-            groups[-1] += last
-    placed: list[float] = []
-    for group in groups:
-        # Evenly around the mean of where they wanted to be, which moves them the least in all.
-        start = float(np.mean(group)) - gap * (len(group) - 1) / 2
-        placed += [start + gap * i for i in range(len(group))]
+    # Places that are a gap apart never fall once the gaps are taken off. The nearest such places
+    # are an isotonic regression.
+    gaps = gap * np.arange(len(heights))
+    placed = isotonic_regression(heights[order] - gaps).x + gaps
     moved = np.empty(len(heights))
-    if top is not None:
-        limit = top
-        # From the top down: each label may stand no higher than a gap below the one above it.
-        for i in reversed(range(len(placed))):
-            placed[i] = min(placed[i], limit)
-            limit = placed[i] - gap
-    moved[order] = placed
+    # The highest label may stand at the top, the next one a gap below it, and so on.
+    moved[order] = np.minimum(placed, top - gaps[::-1])
     return moved
 
 
-def short_numbers(ax: Axes, x: Any, ticks: int = 6) -> None:
+def short_numbers(ax: Axes, x: Any) -> None:
     """Ticks of the x axis: whole numbers of rounds, and 20k or 1.5T of everything else.
 
     Parameters
@@ -446,13 +410,31 @@ def short_numbers(ax: Axes, x: Any, ticks: int = 6) -> None:
     ax : Axes
     x : str or courses.Unit
         What the axis shows.
-    ticks : int
-        At most so many.
     """
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=x == "round"))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=x == "round"))
     # Tokens and FLOPs run into millions and more; rounds and seconds are read as they are.
     if x not in ("round", "seconds"):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def ratio_ticks(axis: Axis, low: float, high: float, most: int) -> None:
+    """Plain numbers at no more than so many ticks of a logarithmic axis.
+
+    Parameters
+    ----------
+    axis : Axis
+    low, high : float
+        Where the axis begins and ends.
+    most : int
+    """
+    for mantissas in TICKS:
+        decades = 10.0 ** np.arange(-3, 4)
+        ticks = np.outer(decades, mantissas).ravel()
+        ticks = ticks[(low <= ticks) & (ticks <= high)]
+        if len(ticks) <= most:
+            break
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
 
 
 def save(figures: Mapping[str, Any], folder: Any) -> None:
@@ -479,12 +461,13 @@ def svg(figure: Figure) -> str:
     buffer = io.StringIO()
     with style():
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    rules = []
     # Matplotlib writes colours into style attributes, which only a rule with !important
     # overrides.
-    for light, dark in DARK.items():
-        for part in ("fill", "stroke"):
-            rules.append(f'[style*="{part}: {light}"]{{{part}:{dark} !important}}')
+    rules = [
+        f'[style*="{part}: {light}"]{{{part}:{dark} !important}}'
+        for light, dark in DARK.items()
+        for part in ("fill", "stroke")
+    ]
     sheet = "<style>@media (prefers-color-scheme: dark){" + "".join(rules) + "}</style>"
     # The first tag is the one of the drawing itself.
     return re.sub(r"(<svg\b[^>]*>)", lambda tag: tag[1] + sheet, buffer.getvalue(), count=1)
@@ -503,18 +486,12 @@ def seeds(counts: Iterable[int]) -> str:
 
 def _black_to_ink(figure: Figure) -> None:
     """Give what was drawn outside `style` its ink: on a dark page black would not be seen."""
-    drawn: list[Any] = figure.findobj()
-    for artist in drawn:
-        if isinstance(artist, Text | Line2D) and _is_black(artist.get_color()):
-            artist.set_color(INK)
-        if isinstance(artist, Line2D) and _is_black(artist.get_markeredgecolor()):
-            artist.set_markeredgecolor(INK)
-        if isinstance(artist, Patch) and _is_black(artist.get_edgecolor()):
-            artist.set_edgecolor(INK)
-
-
-def _is_black(colour: Any) -> bool:
-    return same_color(colour, "black")
+    parts = {Text: ("color",), Line2D: ("color", "markeredgecolor"), Patch: ("edgecolor",)}
+    for kind, names in parts.items():
+        for artist in figure.findobj(kind):
+            for name in names:
+                if same_color(getattr(artist, f"get_{name}")(), "black"):
+                    artist.set(**{name: INK})
 
 
 def _method_colour(label: str) -> str | None:
@@ -524,11 +501,3 @@ def _method_colour(label: str) -> str | None:
     # several beginnings that fit, the longest says most.
     fitting = [name for name in METHODS if text.startswith(name)]
     return METHODS[max(fitting, key=len)] if fitting else None
-
-
-def _too_near(lower: list[float], upper: list[float], gap: float) -> bool:
-    """Whether two groups of labels would touch."""
-    # Where the groups will end once they are spread around their means.
-    top = np.mean(lower) + gap * (len(lower) - 1) / 2
-    bottom = np.mean(upper) - gap * (len(upper) - 1) / 2
-    return bool(bottom - top < gap)

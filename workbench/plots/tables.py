@@ -14,21 +14,22 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from workbench.plots.style import (
     INK,
     NAMED,
+    PALETTE,
     SOFT,
     WIDTH,
     finish,
+    framed,
     heading,
     keep_colours,
     looks,
     named_colours,
     new_axes,
     panels,
-    row_axes,
+    ratio_ticks,
     seeds,
     style,
 )
@@ -36,16 +37,6 @@ from workbench.plots.text import plain
 
 __all__ = ["differences", "gains", "heatmap", "leaderboard", "name_rows", "stacked", "transitions"]
 
-# Ticks of an axis of ratios, from narrow ranges to wide ones. The first of these that has few
-# enough in the range is taken, since panels stand side by side.
-RATIO_TICKS = (
-    (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 2.5, 3),
-    (0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 2.5, 3, 4),
-    (0.25, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8),
-    (0.125, 0.25, 0.5, 1, 2, 4, 8, 16),
-    (0.0625, 0.25, 1, 4, 16),
-)
-MOST_RATIO_TICKS = 4
 USUAL_NAME = 14  # letters of a row or column of a heat map
 
 
@@ -72,17 +63,14 @@ def differences(
     """
     # The baseline has no difference to itself, and arms without a common seed have none either.
     table = table[table["difference"].notna()]
-    with style() as colours:
-        ax = ax or row_axes(len(table))
-        places = np.arange(len(table))[::-1]
-        ax.axvline(0, color=INK, lw=1)
-        for place, (_, row) in zip(places, table.iterrows()):
-            _interval(ax, place, row["difference"], row["low"], row["high"], colours[0])
-        name_rows(ax, table, places)
+    if title is None and baseline:
+        title = f"Against {plain(baseline)}"
+    with framed(
+        ax, title=title, xlabel=label, legend=None, height=height_of_rows(len(table))
+    ) as ax:
+        _estimates(ax, table, "difference", [PALETTE[0]] * len(table))
+        name_rows(ax, table)
         ax.locator_params(axis="x", nbins=6)
-        if title is None and baseline:
-            title = f"Against {plain(baseline)}"
-        finish(ax, title=title, xlabel=label, legend=None)
     return ax
 
 
@@ -109,7 +97,6 @@ def gains(
     list of Axes
     """
     first = next(iter(tables.values()))
-    places = np.arange(len(first))[::-1]
     with style():
         if axes is None:
             figure = plt.figure(figsize=(WIDTH, 1.3 + 0.3 * len(first)), layout="constrained")
@@ -117,15 +104,10 @@ def gains(
             axes = list(figure.subplots(1, len(tables), sharex=True, squeeze=False)[0])
         styles = looks(map(str, first.index))
         for ax, (name, table) in zip(axes, tables.items()):
-            ax.axvline(0, color=INK, lw=1)
-            for place, (row_name, row) in zip(places, table.iterrows()):
-                colour = styles[str(row_name)].colour
-                _interval(ax, place, row["value"], row["low"], row["high"], colour)
-            ax.set_yticks(places, [""] * len(first))
-            ax.set(title=plain(name), ylim=(-0.7, len(first) - 0.3))
-            ax.grid(visible=False, axis="y")
+            _estimates(ax, table, "value", [styles[str(row)].colour for row in table.index])
+            ax.set_title(plain(name))
             ax.locator_params(axis="x", nbins=4)
-        axes[0].set_yticks(places, [plain(name) for name in first.index])
+        _name_panels(axes, first.index)
         numbers = [n for table in tables.values() for n in table.get("n", ())]
         named = f" ({seeds(numbers)} seeds)" if numbers else ""
         axes[0].figure.supxlabel(label + named, size="medium")
@@ -141,7 +123,6 @@ def leaderboard(
     label: str = "cost to the target, baseline = 1 (left is better; hollow: the interval holds 1)",
     notes: Mapping[str, str] | None = None,
     by_outcome: bool = False,
-    axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Methods by what they need to a target, as ratios to a baseline with intervals.
 
@@ -161,7 +142,6 @@ def leaderboard(
     by_outcome : bool
         Colour the rows by what was found: less, more, or no difference. Of many methods the colours
         that belong to each of them cannot be told apart.
-    axes : list of Axes, optional
 
     Returns
     -------
@@ -172,48 +152,44 @@ def leaderboard(
     first = next(iter(tables.values()))
     # One order for all panels, so that a row is the same method in each of them.
     order = first.drop(index=baseline)["ratio"].dropna().sort_values().index
-    places = np.arange(len(order))[::-1]
+    tables = {name: table.loc[order] for name, table in tables.items()}
     with style():
-        if axes is None:
-            # A long list is set more tightly, so that it can be seen as a whole.
-            row_height = 0.3 if len(order) <= 25 else 0.21
-            axes = panels(len(tables), height=1.3 + row_height * len(order))
+        # A long list is set more tightly, so that it can be seen as a whole.
+        row_height = 0.3 if len(order) <= 25 else 0.21
+        axes = panels(len(tables), height=1.3 + row_height * len(order))
         styles = looks([baseline, *order])
         for ax, (name, table) in zip(axes, tables.items()):
-            ax.axvline(1, color=styles[baseline].colour, lw=1.5)
-            for place, method in zip(places, order):
-                row = table.loc[method]
-                colour = _outcome_colour(row) if by_outcome else styles[method].colour
-                _ratio(ax, place, row["ratio"], row["low"], row["high"], colour)
+            colours = [styles[method].colour for method in order]
+            if by_outcome:
+                colours = [_outcome_colour(row) for _, row in table.iterrows()]
+            _estimates(ax, table, "ratio", colours, bound=1)
             ax.set_title(plain(name))
         # Ticks and limits are settled when all panels are drawn, since they share them.
         # Two panels are wide enough for more ticks.
-        most = MOST_RATIO_TICKS + 2 * (len(axes) <= 2)
-        _ratio_axes(list(axes), {name: table.loc[order] for name, table in tables.items()}, most)
+        low, high = _ratio_limits(pd.concat(tables.values()))
         for ax in axes:
-            ax.set_yticks(places, [""] * len(order))
-            ax.set_ylim(-0.7, len(order) - 0.3)
-            ax.grid(visible=False, axis="y")
-        # Names stand once, at the left; the other panels keep their ticks without text.
+            ax.set(xscale="log", xlim=(low, high))
+            ratio_ticks(ax.xaxis, low, high, most=6 if len(axes) <= 2 else 4)
         pairs = first.loc[order].get("pairs")
         if pairs is not None and pairs.nunique(dropna=False) == 1 and len(order) > 1:
             label = f"{label}; {seeds(pairs)} seeds"
             pairs = None
-        axes[0].set_yticks(places, _with_seeds(order, pairs))
-        if notes:
-            for place, method in zip(places, order):
-                _behind(axes[-1], place, notes.get(method, ""))
+        _name_panels(axes, order, pairs)
+        beside = axes[-1].get_yaxis_transform()
+        for place, method in zip(_from_above(order), order):
+            note = plain((notes or {}).get(method, ""))
+            axes[-1].text(1.02, place, note, transform=beside, va="center", color=SOFT, size=8)
         figure = axes[0].figure
         figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
         heading(figure, title)
-    return list(axes)
+    return axes
 
 
 def stacked(
     table: pd.DataFrame,
     *,
     names: Mapping[str, str] | None = None,
-    palette: str | None = None,
+    palette: Mapping[Any, str] | None = None,
     title: str | None = None,
     label: str | None = None,
     ax: Axes | None = None,
@@ -226,26 +202,24 @@ def stacked(
         Such as `comparisons.phases`; columns that are all 0 are left out.
     names : dict from column to text, optional
         What the legend calls the parts.
-    palette : str, optional
-        A seaborn palette for columns that have an order. Outcomes, difficulty classes, phases and
-        kinds of groups have colours of their own.
+    palette : dict from column to colour, optional
+        Outcomes, difficulty classes and phases have colours of their own.
     title, label : str, optional
         The finding, and the x axis.
     ax : Axes, optional
     """
     # A part that never occurs would only lengthen the legend.
     table = table.loc[:, (table != 0).any()]
-    with style():
-        ax = ax or row_axes(len(table) + 1)
-        places = np.arange(len(table))[::-1]
+    height = height_of_rows(len(table) + 1)
+    with framed(ax, title=title, xlabel=label, legend="above", height=height) as ax:
         start = np.zeros(len(table))
         for name, colour in named_colours(table.columns, palette).items():
             text = (names or {}).get(name, plain(name))
+            places = _from_above(table)
             ax.barh(places, table[name], left=start, color=colour, height=0.65, label=text)
             # The next part begins where this one ends.
             start = start + table[name].to_numpy()
-        name_rows(ax, table, places)
-        finish(ax, title=title, xlabel=label, legend="above")
+        name_rows(ax, table)
     return ax
 
 
@@ -288,13 +262,9 @@ def heatmap(
     with style():
         # The figure grows with its rows and columns, so that the numbers in the cells stay
         # readable.
-        if ax is None:
-            width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
-            ax = new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
+        width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
+        ax = ax or new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
         ax.grid(visible=False)
-        scale: dict[str, Any] = {"cmap": "Blues", "vmin": 0, "vmax": largest}
-        if diverging:
-            scale = {"cmap": "vlag", "vmin": -1, "vmax": 1}
         sns.heatmap(
             table,
             annot=True,
@@ -305,7 +275,9 @@ def heatmap(
             annot_kws={"size": 7.5},
             cbar=bar,
             cbar_kws={"label": label or ""} if bar else None,
-            **scale,
+            cmap="vlag" if diverging else "Blues",
+            vmin=-1 if diverging else 0,
+            vmax=1 if diverging else largest,
         )
         keep_colours(ax.texts)
         ax.tick_params(length=0)
@@ -315,12 +287,7 @@ def heatmap(
     return ax
 
 
-def transitions(
-    tables: Mapping[str, pd.DataFrame],
-    *,
-    title: str | None = None,
-    figure: Figure | None = None,
-) -> np.ndarray:
+def transitions(tables: Mapping[str, pd.DataFrame], *, title: str | None = None) -> np.ndarray:
     """Transition matrices side by side, on one colour scale.
 
     Parameters
@@ -329,7 +296,6 @@ def transitions(
         As `difficulty.transitions` gives them: as allocated, at equal numbers, of several methods.
         Two in a row.
     title : str, optional
-    figure : Figure, optional
 
     Returns
     -------
@@ -342,11 +308,11 @@ def transitions(
     rows = -(-len(tables) // 2)
     columns = min(len(tables), 2)
     with style():
-        if figure is None:
-            figure = plt.figure(figsize=(WIDTH, 0.8 + 2.7 * rows), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for number, (name, table) in enumerate(tables.items()):
-            ax = axes.flat[number]
+        size = (WIDTH, 0.8 + 2.7 * rows)
+        figure, axes = plt.subplots(
+            rows, columns, figsize=size, layout="constrained", squeeze=False
+        )
+        for number, (ax, (name, table)) in enumerate(zip(axes.flat, tables.items())):
             heatmap(100 * table, largest=100, digits=0, bar=False, ax=ax)
             ax.set_title(plain(name), size="small")
             # The names of the classes stand at the outer edges only.
@@ -354,44 +320,65 @@ def transitions(
                 ax.set_yticklabels([])
             if number + columns < len(tables):
                 ax.set_xticklabels([])
+        used, empty = np.split(axes.ravel(), [len(tables)])
         # An odd number of tables leaves the last place of the grid empty.
-        for ax in list(axes.flat)[len(tables) :]:
+        for ax in empty:
             ax.set_axis_off()
-        used = axes.ravel()[: len(tables)]
         # One bar for all panels, which is possible since all of them end at 100 %.
-        figure.colorbar(
-            used[0].collections[0], ax=list(used), label="% of the row's problems", shrink=0.8
-        )
+        cells = used[0].collections[0]
+        figure.colorbar(cells, ax=list(used), label="% of the row's problems", shrink=0.8)
         figure.supylabel("at the first visit", size="medium")
         figure.supxlabel("at the last visit", size="medium")
         heading(figure, title)
     return used
 
 
-def _interval(ax: Axes, place: float, value: float, low: float, high: float, colour: Any) -> None:
-    """A dot with its interval, hollow where the interval holds 0 or is missing."""
-    clear = low > 0 or high < 0
-    ax.plot([low, high], [place, place], color=colour, lw=1.5, solid_capstyle="butt")
-    face = colour if clear else ax.get_facecolor()
-    ax.plot(value, place, "o", ms=6, color=colour, mfc=face)
+def height_of_rows(rows: int) -> float:
+    """The height in inches of a figure with so many named rows."""
+    return 1.2 + 0.32 * rows
 
 
-def _ratio(ax: Axes, place: float, ratio: float, low: float, high: float, colour: Any) -> None:
-    """A ratio with its interval; an end that is open becomes an arrow once the axes are known."""
-    clear = low > 1 or high < 1
-    # An open end has no place on a logarithmic axis; the line stops at the ratio and an arrow
-    # goes on.
-    ends = [low if low > 0 else ratio, high if np.isfinite(high) else ratio]
-    ax.plot(ends, [place, place], color=colour, lw=1.5, solid_capstyle="butt")
-    ax.plot(ratio, place, "o", ms=6, color=colour, mfc=colour if clear else ax.get_facecolor())
-    for open_, to in ((low <= 0, 1 / 1.6), (not np.isfinite(high) and not np.isnan(high), 1.6)):
-        if open_:
-            ax.annotate(
-                "",
-                (ratio * to, place),
-                (ratio, place),
-                arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.5},
-            )
+def name_rows(ax: Axes, table: pd.DataFrame) -> None:
+    """Name the rows of a table at the y axis, with the number of seeds where the table has it."""
+    ax.set_yticks(_from_above(table), _with_seeds(table.index, table.get("n")))
+    ax.set_ylim(-0.6, len(table) - 0.4)
+    ax.grid(visible=False, axis="y")
+
+
+def _from_above(rows: Any) -> np.ndarray:
+    """The place of each row. Rows are read from above, while the y axis counts from below."""
+    return np.arange(len(rows))[::-1]
+
+
+def _name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None) -> None:
+    """Name the rows of all panels once, at the left; the other panels keep ticks without text."""
+    for ax in axes:
+        ax.set_yticks(_from_above(names), [""] * len(names))
+        ax.set_ylim(-0.7, len(names) - 0.3)
+        ax.grid(visible=False, axis="y")
+    axes[0].set_yticks(_from_above(names), _with_seeds(names, counts))
+
+
+def _estimates(
+    ax: Axes, table: pd.DataFrame, column: str, colours: Sequence[Any], bound: float = 0
+) -> None:
+    """A dot with its interval for each row, hollow unless the interval leaves the bound out.
+
+    A bound of 1 stands for ratios. An end of their interval that is open is drawn as an arrow.
+    """
+    ax.axvline(bound, color=INK, lw=1)
+    rows = table[[column, "low", "high"]].to_numpy(float)
+    for place, (value, low, high), colour in zip(_from_above(table), rows, colours):
+        open_low = bound == 1 and low <= 0
+        open_high = bool(np.isposinf(high))
+        ends = [value if open_low else low, value if open_high else high]
+        ax.plot(ends, [place, place], color=colour, lw=1.5, solid_capstyle="butt")
+        face = colour if low > bound or high < bound else ax.get_facecolor()
+        ax.plot(value, place, "o", ms=6, color=colour, mfc=face)
+        for is_open, factor in ((open_low, 1 / 1.6), (open_high, 1.6)):
+            if is_open:
+                arrow = {"arrowstyle": "->", "color": colour, "lw": 1.5}
+                ax.annotate("", (value * factor, place), (value, place), arrowprops=arrow)
 
 
 def _outcome_colour(row: pd.Series) -> str:
@@ -401,57 +388,19 @@ def _outcome_colour(row: pd.Series) -> str:
     return NAMED["needs more"] if row["low"] > 1 else NAMED["no difference found"]
 
 
-def _ratio_axes(
-    axes: list[Axes], tables: Mapping[str, pd.DataFrame], most: int = MOST_RATIO_TICKS
-) -> None:
-    """A logarithmic x axis, the same for all panels, with plain numbers at `most` ticks at most."""
-    values = np.concatenate(
-        [table[["ratio", "low", "high"]].to_numpy(float).ravel() for table in tables.values()]
-    )
-    # Open ends do not decide the limits.
+def _ratio_limits(table: pd.DataFrame) -> tuple[float, float]:
+    """Where an axis of ratios begins and ends, with 1 and all ends that are not open on it."""
+    values = table[["ratio", "low", "high"]].to_numpy(float)
     values = values[np.isfinite(values) & (values > 0)]
-    low = min(values.min(), 1) / 1.15
     high = max(values.max(), 1) * 1.15
     # Arrows need room beyond the largest ratio.
-    if any((table["high"] == np.inf).any() for table in tables.values()):
-        high = max(high, 1.8 * max(table["ratio"].max() for table in tables.values()))
-    for candidates in RATIO_TICKS:
-        ticks = [tick for tick in candidates if low <= tick <= high]
-        if len(ticks) <= most:
-            break
-    for ax in axes:
-        ax.set_xscale("log")
-        ax.set_xlim(low, high)
-        ax.xaxis.set_major_locator(plt.FixedLocator(ticks))
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_locator(plt.NullLocator())
+    if np.isposinf(table["high"]).any():
+        high = max(high, 1.8 * table["ratio"].max())
+    return min(values.min(), 1) / 1.15, high
 
 
-def _behind(ax: Axes, place: float, text: str) -> None:
-    """A small text behind a row, right of the axes."""
-    ax.annotate(
-        plain(text),
-        (1, place),
-        (6, 0),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        va="center",
-        color=SOFT,
-        size=8,
-    )
-
-
-def _with_seeds(names: Sequence[Any], numbers: Any) -> list[str]:
-    if numbers is None:
-        return [plain(name) for name in names]
-    labels = []
-    for name, n in zip(names, numbers):
-        labels.append(f"{plain(name)} (n = {int(n)})" if np.isfinite(n) else plain(name))
-    return labels
-
-
-def name_rows(ax: Axes, table: pd.DataFrame, places: np.ndarray) -> None:
-    """Write the index of a table beside its rows, with the number of seeds where it is there."""
-    ax.set_yticks(places, _with_seeds(table.index, table.get("n")))
-    ax.set_ylim(-0.6, len(table) - 0.4)
-    ax.grid(visible=False, axis="y")
+def _with_seeds(names: Sequence[Any], counts: Any) -> list[str]:
+    """Names, with the number of seeds behind each where it is known."""
+    counts = [np.nan] * len(names) if counts is None else counts
+    texts = ["" if np.isnan(n) else f" (n = {int(n)})" for n in counts]
+    return [plain(name) + text for name, text in zip(names, texts)]
