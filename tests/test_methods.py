@@ -3,6 +3,7 @@
 Any value of a slot goes with any value of the others.
 """
 
+import inspect
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -359,3 +360,12 @@ def test_defaults_are_left_out_when_a_method_is_shown():
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_every_public_function_makes_a_method_of_its_own_name():
+    functions = inspect.getmembers(wb.methods, inspect.isfunction)
+    own = [name for name, function in functions if function.__module__ == "workbench.methods"]
+    public = {name for name in own if not name.startswith("_")}
+    assert public == {*wb.methods.PAPERS, *wb.methods.MORE_PAPERS}
+    for name in public:
+        assert getattr(wb.methods, name)().name == name

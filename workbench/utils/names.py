@@ -4,39 +4,26 @@ The command line completes and explains them without loading numpy or torch. Tes
 the functions and classes that they name.
 """
 
-# The functions of `workbench.methods`.
+import pkgutil
+import re
+
 # The five papers that the notebooks reproduce, and the baselines that they share.
 PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
+
+
+def _further_papers() -> tuple[str, ...]:
+    """All other methods, in the order of `workbench.methods`.
+
+    Every public function of that file makes a method. They are read from its text, since importing
+    it loads torch.
+    """
+    source = pkgutil.get_data("workbench", "methods.py") or b""
+    functions = re.findall(r"^def ([a-z]\w*)\(", source.decode(), re.MULTILINE)
+    return tuple(name for name in functions if name not in PAPERS)
+
+
 # Further papers, for the leaderboard.
-MORE_PAPERS = (
-    "reinforce_ada",
-    "reinforce_ada_est",
-    "greso",
-    "speed",
-    "mopps",
-    "cures",
-    "hora",
-    "vip",
-    "cppo",
-    "ragen",
-    "pruned",
-    "asymmetric",
-    "pass_at_k",
-    "pkpo",
-    "rl_zvp",
-    "discounted_beta",
-    "mapp",
-    "rlep",
-    "experience_replay",
-    "exgrpo",
-    "lilo",
-    "adarft",
-    "cispo",
-    "sapo",
-    "gmpo",
-    "clip_cov",
-    "kl_cov",
-)
+MORE_PAPERS = _further_papers()
 
 # The functions of `workbench.labs`.
 LABS = ("tiny", "transformers", "unsloth")
