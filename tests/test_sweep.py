@@ -220,7 +220,7 @@ def test_whatever_dies_is_named_takes_nothing_along_and_leaves_nothing_behind(tm
             under_test.kill(caller, -status if status < 0 else signal.SIGTERM)
             death.process.join(60)
             assert death.process.exitcode == status
-            wait_for(lambda left=left: not any(under_test.is_alive(pid) for pid in left), 60)
+            wait_for(lambda left=left: not any(map(under_test.is_alive, left)), 240)
     # Of the run that was killed, of the two that died with the forkserver, and of no other.
     assert len(list((tmp_path / "killed").glob("logs/*/outcome.json"))) == 3
 
