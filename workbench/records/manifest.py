@@ -205,7 +205,7 @@ def _check_entry(
 
 
 def _check_thinned(thinned: Any) -> None:
-    """ValueError unless the mark names the columns and the rounds that `thin` kept."""
+    """ValueError unless the mark names the columns and rounds that were kept in packing."""
     if not isinstance(thinned, dict) or set(thinned) != {"columns", "rounds"}:
         raise ValueError(f"`thinned` is {shown(thinned)}: an object with columns and rounds needed")
     kinds: dict[str, type] = {"columns": str, "rounds": int}

@@ -66,7 +66,7 @@ class Shelf:
 
     def __init__(self, folder: Path, content: bytes | None = None) -> None:
         self.folder = folder
-        self._open: dict[str, pq.ParquetFile] = {}
+        self._open: dict[str, tuple[Any, pq.ParquetFile]] = {}
         self._group: tuple[Any, pa.Table | None] = (None, None)
         self._manifests: dict[str, dict[str, Any]] = {}
         path = folder / SHELF
@@ -114,12 +114,15 @@ class Shelf:
 
     def _row_group(self, kind: str, group: int, names: list[str]) -> pa.Table:
         """One row group of a table; it holds several runs, so the latest one is kept."""
-        wanted = (kind, group, names)
+        table = self.tables[kind]
+        path = self.folder / table["file"]
+        stamp = stamp_of(path)
+        # A file is opened, and its digest computed, once, and again when it has changed.
+        if kind not in self._open or self._open[kind][0] != stamp:
+            self._open[kind] = (stamp, open_table(path, table["sha256"]))
+        wanted = (stamp, kind, group, names)
         if self._group[0] != wanted:
-            if kind not in self._open:
-                table = self.tables[kind]
-                self._open[kind] = open_table(self.folder / table["file"], table["sha256"])
-            self._group = (wanted, read_rows(self._open[kind], names, group).select(names))
+            self._group = (wanted, read_rows(self._open[kind][1], names, group).select(names))
         assert self._group[1] is not None
         return self._group[1]
 
