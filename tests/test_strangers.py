@@ -495,7 +495,7 @@ def test_a_mutated_manifest_that_can_be_resumed_is_not_trained_from_its_checkpoi
     changes = changed(manifests[0], ["seed"], 5)
     changes["arguments"]["seed"] = 5
     (place / "manifest.json").write_text(json.dumps(changes))
-    with pytest.raises(RecordError, match="this checkpoint is of another run"):
+    with pytest.raises(RecordError, match="of another run"):
         list(wb.Run.resume(place).rounds(3, progress=False))
 
 
