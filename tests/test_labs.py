@@ -192,7 +192,7 @@ def test_without_a_gpu_one_line_says_so():
         (wb.labs.unsloth, {"device": "cpu"}, "device="),
         (wb.labs.unsloth, {"device": "cpu", "optimizer_bits": 8}, "optimizer_bits="),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_bad_arguments(make, options, named):
     model = () if make is wb.labs.tiny else ("nobody/none", arithmetic(4))
