@@ -278,7 +278,7 @@ def test_a_record_is_read_again_only_when_a_file_has_changed(tmp_path, monkeypat
         raise AssertionError("a file that has not changed was read again")
 
     with monkeypatch.context() as unchanged:
-        unchanged.setattr("workbench.records.directory.Directory.__init__", never)
+        unchanged.setattr("workbench.records.journal.Directory.__init__", never)
         assert len(record.rounds) == 4
         assert len(record.evals)
         assert record.manifest["seed"] == 0
@@ -692,7 +692,7 @@ def test_a_damaged_checkpoint_stops_a_resume_in_one_line_and_harms_nothing(lab, 
 
     target.write_bytes(kept)
     (tmp_path / "journal.jsonl").rename(tmp_path / "elsewhere")
-    with pytest.raises(RecordError, match=r"journal\.jsonl: No such file"):
+    with pytest.raises(RecordError, match=r"journal\.jsonl: missing"):
         go(run, 3)
     (tmp_path / "elsewhere").rename(tmp_path / "journal.jsonl")
     assert len(go(run, 3)) == 1

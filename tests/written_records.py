@@ -97,8 +97,7 @@ def sign(path, change=lambda entry: entry):
     change: from an entry of the journal to what takes its place, a round's row or an evaluation.
     """
     _, *entries = [json.loads(line) for line in (path / JOURNAL).read_text().splitlines()]
-    journal.begin(path / JOURNAL, file_digest(path / MANIFEST))
-    [last] = journal.read(path / JOURNAL).lines
+    last = journal.begin(path / JOURNAL, file_digest(path / MANIFEST))
     for entry in entries:
         del entry["sha256"]
         entry = change(entry)

@@ -38,7 +38,7 @@ from workbench.records.checkpoints import pack, unpack
 from workbench.records.environment import changes, commit, hardware, versions
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import check_resumable, made_again, manifest_text
+from workbench.records.manifest import made_again, manifest_text
 from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.records.trackers import Trackers
 from workbench.rollouts import Context, Ragged, Rollouts
@@ -206,7 +206,7 @@ class Run:
         passed, and trackers have to be named again.
         """
         manifest = Record(path).manifest
-        check_resumable(manifest, Path(path))
+        refuse_other_files(Path(path))
         arguments = manifest["arguments"]
         unknown = sorted(arguments.keys() - set(ARGUMENTS))
         if unknown:
@@ -691,7 +691,6 @@ class Run:
             manifest_text({"format": FORMAT, **self.configuration()})
             return
         manifest = Record(self.path).manifest
-        check_resumable(manifest, self.path)
         self.check_recorded(manifest, self.path)
 
     def check_recorded(self, manifest: dict[str, Any], path: Path) -> None:

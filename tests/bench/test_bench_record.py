@@ -13,7 +13,7 @@ import workbench as wb
 from tests.bench import ratios
 from tests.bench.test_bench_verifiers import rounds as responses
 from workbench.records import Writer
-from workbench.records.files import sync_directory
+from workbench.records.files import sync
 from workbench.records.tables import column
 from workbench.verifiers import Math
 from workbench.verifiers.equivalence import equivalence
@@ -71,7 +71,7 @@ def plainly_written(folder, *tables):
             file.flush()
             os.fsync(file.fileno())
         path.with_suffix(".new").rename(path)
-        sync_directory(folder)
+        sync(folder)
 
 
 def test_the_verifier_is_not_the_bottleneck(run):

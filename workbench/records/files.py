@@ -11,8 +11,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # nothing more that a program can do there.
 NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 LONGEST_CAUSE = 300  # characters of another library's message that are passed on
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and half surrogate pairs
 LARGEST = 2**36  # bytes of any file of a record
 
 
@@ -36,11 +37,11 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
-        sync_file(temporary)
+        sync(temporary)
         # The order matters: content first, then the name. After a loss of power a name could
         # otherwise stand for a file whose content never reached the disk.
         os.replace(temporary, path)
-        sync_directory(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -51,26 +52,20 @@ def make_directory(path: Path) -> None:
         return
     make_directory(path.parent)
     path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    """Bring the names of a directory's files to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in NO_DIRECTORY_SYNC:
-            raise
-    finally:
-        os.close(descriptor)
+def sync(path: Path) -> None:
+    """Bring a file's content, or the names of a directory's files, to the disk.
 
-
-def sync_file(path: Path) -> None:
-    """Bring a file's content to the disk. Some file systems report a full disk only now."""
+    Some file systems report a full disk only now.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY_SYNC or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 
@@ -117,10 +112,5 @@ def cause_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror
     line = next(iter(message.splitlines()), "") or type(error).__name__
-    plain = "".join("?" if _is_control(character) else character for character in line)
+    plain = CONTROL.sub("?", line)
     return plain if len(plain) <= LONGEST_CAUSE else plain[: LONGEST_CAUSE - 3] + "..."
-
-
-def _is_control(character: str) -> bool:
-    """Whether a character is a control character or half of a surrogate pair."""
-    return unicodedata.category(character) in ("Cc", "Cs")

@@ -1,9 +1,10 @@
-"""The journal of a run: a line for its manifest, for every round and for every evaluation.
+"""What a run has written in its own directory so far, and the journal that lists it.
 
-Lines are only ever added at the end, so that recording a round costs as much after 20,000 rounds as
-after 20. Each is a JSON object that ends with a checksum of itself and of the line before it. What
-was changed, lost or put in from another run is therefore found, and the line is named. A process
-that is killed leaves at most a last line without an end, which nobody reads.
+The journal has a line for the run's manifest, for every round and for every evaluation. Lines are
+only ever added at the end, so that recording a round costs as much after 20,000 rounds as after 20.
+Each is a JSON object that ends with a checksum of itself and of the line before it. What was
+changed, lost or put in from another run is therefore found, and the line is named. A process that
+is killed leaves at most a last line without an end, which nobody reads.
 
     {"manifest": DIGEST, "sha256": ...}                      of manifest.json
     {"row": {"round": 1, ...}, "rollouts": DIGEST, ...}      of rollouts/000001.parquet
@@ -15,16 +16,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from workbench.records.files import check_ordinary, replacing
-from workbench.records.tables import checked
+from workbench.records.errors import MissingPart, RecordError
+from workbench.records.files import check_ordinary, file_digest, replacing
+from workbench.records.manifest import read_manifest
+from workbench.records.parts import JOURNAL, MANIFEST, ROLLOUTS, rollout_part
+from workbench.records.tables import checked, joined, read_part, reading
 
 LAST_ENTRY = b', "sha256": "'
 
@@ -33,88 +37,118 @@ class Line(NamedTuple):
     """One line of a journal."""
 
     entry: dict[str, Any]
+    round: int  # the round that it belongs to; 0 for the manifest
     sum: str  # its checksum, which the next line's depends on
     end: int  # bytes from the beginning of the file to the end of the line
 
 
-@dataclass
-class Journal:
-    """What a journal says, up to the first line that is damaged.
+class Directory:
+    """The record in a directory that a run writes, as of one moment.
+
+    Parameters
+    ----------
+    path : Path
 
     Attributes
     ----------
+    manifest : dict
     lines : list of Line
-    damage : str or None
-        Which line is damaged.
+        The lines of the journal, up to the first one that is damaged.
+    is_begun : bool
+        Whether the journal began with this manifest. Without that no run can go on from it.
+    problems : list of str
+        What is wrong with the manifest and the journal.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is no manifest.
+    RecordError
+        Where the manifest cannot be read.
     """
 
-    lines: list[Line] = field(default_factory=list)
-    damage: str | None = None
-
-    @property
-    def manifest(self) -> str | None:
-        """The digest of the manifest that the run began with."""
-        return self.lines[0].entry.get("manifest") if self.lines else None
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+        self.problems: list[str] = []
+        self.lines: list[Line] = []
+        self.is_begun = False
+        file = path / JOURNAL
+        try:
+            with reading(file):
+                self.lines, damage = _read(file)
+        except RecordError as error:
+            self.problems.append(str(error))
+            return
+        first = self.lines[0].entry if self.lines else {}
+        self.is_begun = first.get("manifest") == file_digest(path / MANIFEST)
+        if not self.is_begun:
+            self.problems.append(
+                f"{path / MANIFEST}: it is not the one that {JOURNAL} began with: it was edited, "
+                "or one of them is of another run"
+            )
+        if damage:
+            self.problems.append(f"{file}: {damage}")
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the table of rounds."""
         return [line.entry["row"] for line in self.lines if "row" in line.entry]
 
-    @property
-    def parts(self) -> dict[int, str]:
-        """Round -> the digest of the file with its rollouts."""
-        entries = [line.entry for line in self.lines if "row" in line.entry]
-        return {entry["row"]["round"]: entry["rollouts"] for entry in entries}
-
+    @cached_property
     def rounds(self) -> pa.Table:
-        """The table of rounds; a column that a round lacks is empty in its row."""
+        """The table of rounds, RecordError where it is none; what a round lacks is empty."""
         rows = self.rows
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
-        return checked(table, "rounds") if rows else table
+        with reading(self.path / JOURNAL):
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+            return checked(table, "rounds") if rows else table
 
+    @cached_property
     def evals(self) -> pa.Table:
-        """The table of evaluations."""
-        tables = [
-            checked(pa.table(line.entry["columns"]), "evals")
-            for line in self.lines
-            if "evaluation" in line.entry
-        ]
-        return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+        """The table of evaluations; RecordError where it is none."""
+        entries = [line.entry for line in self.lines if "evaluation" in line.entry]
+        with reading(self.path / JOURNAL):
+            return joined([checked(pa.table(entry["columns"]), "evals") for entry in entries])
+
+    @property
+    def parts(self) -> list[int]:
+        """The rounds that have rollouts."""
+        return [line.round for line in self.lines if "row" in line.entry]
+
+    def rollouts(
+        self, wanted: set[int] | None = None, columns: Sequence[str] | None = None
+    ) -> tuple[pa.Table, list[str]]:
+        """The rollouts of some rounds and what is wrong with them.
+
+        The number of the round that recorded a row stands in the column `part`.
+        """
+        tables = []
+        missing = []
+        problems = list(self.problems)
+        for line in self.lines:
+            if "row" not in line.entry or not (wanted is None or line.round in wanted):
+                continue
+            path = rollout_part(self.path, line.round)
+            try:
+                tables.append(read_part(path, line.round, line.entry["rollouts"], columns))
+            except MissingPart:
+                missing.append(path.name)
+            except RecordError as error:
+                problems.append(str(error))
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            problems.append(f"{self.path / ROLLOUTS}: {', '.join(missing[:3])}{more}: missing")
+        with reading(self.path / ROLLOUTS):
+            return joined(tables), problems
 
 
-def read(path: Path) -> Journal:
-    """Read a journal; what follows the first damaged line is left out.
-
-    Raises
-    ------
-    OSError
-        Where there is none, or it is not an ordinary file.
-    """
-    check_ordinary(path)
-    *complete, last = path.read_bytes().split(b"\n")
-    journal = Journal()
-    before, end = "", 0
-    for number, text in enumerate(complete, 1):
-        line = _parsed(text, before, end + len(text) + 1)
-        if line is None:
-            journal.damage = f"line {number} was changed; it is read up to there"
-            return journal
-        journal.lines.append(line)
-        before, end = line.sum, line.end
-    # A line without an end is what a killed process was writing, unless all of it is there and only
-    # its end was changed.
-    if _parsed(last[:-1], before, end) is not None:
-        journal.damage = f"line {len(complete) + 1} was changed; it is read up to there"
-    return journal
-
-
-def begin(path: Path, manifest_digest: str) -> None:
+def begin(path: Path, manifest_digest: str) -> Line:
     """Write a new journal, which holds the digest of the manifest."""
-    text, _ = _written({"manifest": manifest_digest}, None)
+    text, line = _written({"manifest": manifest_digest}, None)
     with replacing(path) as temporary:
         temporary.write_bytes(text)
+    return line
 
 
 def append(path: Path, entry: Mapping[str, Any], before: Line) -> Line:
@@ -123,71 +157,76 @@ def append(path: Path, entry: Mapping[str, Any], before: Line) -> Line:
     The new line is on the disk when this returns. When it cannot be written, it is not there.
     """
     text, line = _written(entry, before)
-    with _opened(path) as descriptor:
-        os.ftruncate(descriptor, before.end)
-        os.lseek(descriptor, before.end, os.SEEK_SET)
-        try:
-            left = memoryview(text)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            os.fsync(descriptor)
-        except OSError:
-            os.ftruncate(descriptor, before.end)
-            raise
+    cut(path, before, text)
     return line
 
 
-def cut(path: Path, last: Line) -> None:
-    """Remove everything after a line."""
-    with _opened(path) as descriptor:
-        os.ftruncate(descriptor, last.end)
-        os.fsync(descriptor)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """The journal, open to be changed in its place."""
+def cut(path: Path, last: Line, text: bytes = b"") -> None:
+    """Put a text in the place of everything after a line."""
     check_ordinary(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
-        yield descriptor
+        os.ftruncate(descriptor, last.end)
+        os.lseek(descriptor, last.end, os.SEEK_SET)
+        left = memoryview(text)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, last.end)
+        raise
     finally:
         os.close(descriptor)
 
 
+def _read(path: Path) -> tuple[list[Line], str | None]:
+    """The lines of a journal up to the first one that is damaged, and which one that is."""
+    check_ordinary(path)
+    *complete, last = path.read_bytes().split(b"\n")
+    lines: list[Line] = []
+    before = None
+    for text in complete:
+        before = _parsed(text, before)
+        if before is None:
+            break
+        lines.append(before)
+    # A line without an end is what a killed process was writing, unless all of it is there and only
+    # its end was changed.
+    if len(lines) < len(complete) or _parsed(last[:-1], before) is not None:
+        return lines, f"line {len(lines) + 1} was changed; it is read up to there"
+    return lines, None
+
+
 def _written(entry: Mapping[str, Any], before: Line | None) -> tuple[bytes, Line]:
     """An entry as text, and as the line that a reader makes of it."""
-    body = json.dumps(entry).encode()[:-1]
-    total = _sum(before.sum if before else "", body)
-    text = body + LAST_ENTRY + total.encode() + b'"}\n'
-    return text, Line(dict(entry), total, (before.end if before else 0) + len(text))
+    # Numbers of NumPy are written like those of Python.
+    body = json.dumps(entry, default=np.generic.item).encode()[:-1]
+    text = body + LAST_ENTRY + _sum(body, before).encode() + b'"}'
+    line = _parsed(text, before)
+    assert line is not None
+    return text + b"\n", line
 
 
-def _parsed(text: bytes, before: str, end: int) -> Line | None:
-    """The line that a text holds, after a line with the sum `before`; None where it is damaged."""
+def _parsed(text: bytes, before: Line | None) -> Line | None:
+    """The line that a text holds after the line `before`; None where it is damaged."""
     body, _, rest = text.rpartition(LAST_ENTRY)
-    total = _sum(before, body)
+    total = _sum(body, before)
     if rest != total.encode() + b'"}':
         return None
+    end = (before.end if before else 0) + len(text) + 1
     try:
         entry = json.loads(body + b"}")
     except (ValueError, RecursionError):
         return None
-    return Line(entry, total, end) if _is_entry(entry) else None
+    match entry:
+        case {"row": {"round": int(number)}, "rollouts": str()} if len(entry) == 2:
+            return Line(entry, number, total, end)
+        case {"evaluation": int(number), "columns": dict()} if len(entry) == 2:
+            return Line(entry, number, total, end)
+        case {"manifest": str()} if len(entry) == 1:
+            return Line(entry, 0, total, end)
+    return None
 
 
-def _is_entry(entry: Any) -> bool:
-    """Whether a line holds what one of the three kinds of lines holds."""
-    if not isinstance(entry, dict):
-        return False
-    if "row" in entry:
-        row = entry["row"]
-        is_row = isinstance(row, dict) and isinstance(row.get("round"), int)
-        return is_row and isinstance(entry.get("rollouts"), str)
-    if "evaluation" in entry:
-        return isinstance(entry["evaluation"], int) and isinstance(entry.get("columns"), dict)
-    return isinstance(entry.get("manifest"), str)
-
-
-def _sum(before: str, body: bytes) -> str:
-    return hashlib.sha256(before.encode() + body).hexdigest()
+def _sum(body: bytes, before: Line | None) -> str:
+    return hashlib.sha256((before.sum if before else "").encode() + body).hexdigest()

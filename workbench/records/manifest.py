@@ -51,8 +51,7 @@ def read_manifest(directory: Path, formats: Sequence[int] = (FORMAT,)) -> dict[s
         Where it cannot be read or holds what no manifest may hold, and for another format.
     """
     path = directory / MANIFEST
-
-    def read() -> dict[str, Any]:
+    with reading(path):
         # The size is asked before the file is read, since reading a huge one would fill the memory.
         check_ordinary(path, MOST_BYTES)
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -62,8 +61,6 @@ def read_manifest(directory: Path, formats: Sequence[int] = (FORMAT,)) -> dict[s
             _check_format(manifest, path, formats)
         return checked_manifest(manifest)
 
-    return reading(path, read)
-
 
 def checked_manifest(manifest: Any) -> dict[str, Any]:
     """The manifest with what it leaves out filled in; ValueError where it is not one."""
@@ -72,21 +69,18 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     # First the texts, so that whatever the error of a later check quotes can be shown.
     _check_texts(manifest)
     manifest = {**DEFAULTS, **manifest}
-    _check_entry(manifest, "format", "a whole number", _is_whole)
-    _check_entry(manifest, "seed", "a whole number of at least 0", _is_whole)
-    for name in ("method", "lab", "arguments", "versions", "hardware"):
-        _check_entry(manifest, name, "an object", lambda value: isinstance(value, dict))
-    _check_name("method.name", manifest["method"].get("name"))
-    _check_name("lab.lab", manifest["lab"].get("lab"))
-    if "data" in manifest:
-        _check_entry(manifest, "data", "an object", lambda value: isinstance(value, dict))
-    for name in ("started", "commit"):
-        if manifest.get(name) is not None:
-            _check_entry(manifest, name, "a text", lambda value: isinstance(value, str))
-    if "held_out" in manifest:
-        _check_entry(manifest, "held_out", "a whole number of at least 0", _is_whole)
-    if "thinned" in manifest:
-        _check_thinned(manifest["thinned"])
+    for name in ("format", "seed", "method"):
+        if name not in manifest:
+            raise ValueError(f"`{name}` is missing")
+    for needed, (is_right, names) in ENTRIES.items():
+        for name in names:
+            if name in manifest and not is_right(manifest[name]):
+                raise ValueError(f"`{name}` is {shown(manifest[name])}: {needed} is needed")
+    for entry, name in (("method", "name"), ("lab", "lab")):
+        found = manifest[entry].get(name)
+        is_name = isinstance(found, str) and 0 < len(found) <= LONGEST_NAME and found.isprintable()
+        if not is_name:
+            raise ValueError(f"`{entry}.{name}` is {shown(found)}: a text of one line is needed")
     return manifest
 
 
@@ -99,15 +93,6 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
     if len(text) > MOST_BYTES:
         raise ValueError(f"manifest: it takes {len(text)} bytes; {MOST_BYTES} are allowed")
     return text
-
-
-def check_resumable(manifest: Mapping[str, Any], directory: Path) -> None:
-    """Raise ValueError for a record that can be read only, since it is packed."""
-    if not (directory / MANIFEST).exists():
-        raise ValueError(
-            f"{directory}: the run is packed and finished; it can be read, but not go on: name "
-            "another directory to start it again"
-        )
 
 
 def made_again(
@@ -149,75 +134,59 @@ def _check_format(manifest: Mapping[str, Any], path: Path, known: Sequence[int])
     advice = "use the version that wrote it"
     if found == OLD_FORMAT:
         advice = f"`python -m workbench pack {path.parent}` makes it one that can be read"
+    # Nothing of this manifest has been checked yet.
+    match manifest:
+        case {"versions": {"workbench": str(version)}} if version.isprintable():
+            writer = version[:40]
+        case _:
+            writer = "of unknown version"
     raise RecordError(
-        f"{path}: format {shown(found)}, written by workbench {_version(manifest)}; this is "
-        f"workbench {__version__}, which reads format {known[0]}: {advice}"
+        f"{path}: format {shown(found)}, written by workbench {writer}; this is workbench "
+        f"{__version__}, which reads format {known[0]}: {advice}"
     )
 
 
-def _version(manifest: Mapping[str, Any]) -> str:
-    """The version of this package that wrote a manifest, which may not have been checked yet."""
-    versions = manifest.get("versions")
-    version = versions.get("workbench") if isinstance(versions, dict) else None
-    if isinstance(version, str) and version.isprintable():
-        return version[:40]
-    return "of unknown version"
-
-
-def _check_texts(manifest: Any) -> None:
+def _check_texts(value: Any, depth: int = 1) -> None:
     """ValueError for a manifest that is nested too deeply or holds text that cannot be shown."""
-    # A list of what is left to look at, in place of recursion, which a deeply nested file could
-    # exhaust.
-    to_look_at = [(manifest, 1)]
-    while to_look_at:
-        value, depth = to_look_at.pop()
-        if depth > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
-        if isinstance(value, str):
-            _check_text(value)
-        elif isinstance(value, dict):
-            to_look_at += [(key, depth) for key in value]
-            to_look_at += [(inner, depth + 1) for inner in value.values()]
-        elif isinstance(value, list):
-            to_look_at += [(inner, depth + 1) for inner in value]
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    if isinstance(value, str):
+        found = NOT_TO_BE_SHOWN.search(value)
+        if found is not None:
+            raise ValueError(f"the text {shown(value)} holds {found[0]!a}, which cannot be shown")
+    elif isinstance(value, dict | list):
+        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_texts(inner, depth + 1)
 
 
-def _check_text(text: str) -> None:
-    found = NOT_TO_BE_SHOWN.search(text)
-    if found is not None:
-        raise ValueError(f"the text {shown(text)} holds {found[0]!a}, which cannot be shown")
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
-def _check_name(entry: str, name: Any) -> None:
-    """ValueError unless a name is a single line that can be shown anywhere."""
-    is_name = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
-    if not is_name:
-        raise ValueError(f"`{entry}` is {shown(name)}: a text of one line is needed")
-
-
-def _check_entry(
-    manifest: Mapping[str, Any], name: str, needed: str, is_right: Callable[[Any], bool]
-) -> None:
-    if name not in manifest:
-        raise ValueError(f"`{name}` is missing")
-    if not is_right(manifest[name]):
-        raise ValueError(f"`{name}` is {shown(manifest[name])}: {needed} is needed")
-
-
-def _check_thinned(thinned: Any) -> None:
-    """ValueError unless the mark names the columns and rounds that were kept in packing."""
-    if not isinstance(thinned, dict) or set(thinned) != {"columns", "rounds"}:
-        raise ValueError(f"`thinned` is {shown(thinned)}: an object with columns and rounds needed")
-    kinds: dict[str, type] = {"columns": str, "rounds": int}
-    for name, kind in kinds.items():
-        kept = thinned[name]
-        if kept is None:
-            continue
-        if not isinstance(kept, list) or not all(isinstance(item, kind) for item in kept):
-            raise ValueError(f"`thinned.{name}` is {shown(kept)}: a list or null is needed")
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _is_whole(value: Any) -> bool:
     """Whether a value is a whole number from 0 to the largest of 64 bits."""
     # In Python True is a whole number, and in JSON it is not.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INTEGER
+
+
+def _is_mark(mark: Any) -> bool:
+    """Whether a value names the columns and rounds that were kept in packing, or null for all."""
+    if not isinstance(mark, dict) or mark.keys() != {"columns", "rounds"}:
+        return False
+    return all(
+        kept is None or (isinstance(kept, list) and all(isinstance(item, kind) for item in kept))
+        for kept, kind in ((mark["columns"], str), (mark["rounds"], int))
+    )
+
+
+# What a check needs -> the check, and the entries that it is made of where they are there.
+ENTRIES: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "a whole number of at least 0": (_is_whole, ("format", "seed", "held_out")),
+    "an object": (_is_object, ("method", "lab", "arguments", "versions", "hardware", "data")),
+    "a text": (_is_text, ("started", "commit")),
+    "an object with lists of columns and rounds": (_is_mark, ("thinned",)),
+}

@@ -12,16 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from workbench.records.directory import Directory, joined, read_part
 from workbench.records.errors import RecordError
 from workbench.records.files import (
     WRITING,
     cause_of,
     file_digest,
     replacing,
-    sync_directory,
-    sync_file,
+    sync,
 )
+from workbench.records.journal import Directory
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import OLD_FORMAT, read_manifest
 from workbench.records.parts import (
@@ -45,7 +44,7 @@ from workbench.records.shelf import (
     record_paths,
     shelf_at,
 )
-from workbench.records.tables import checked, open_table, read_rows, reading
+from workbench.records.tables import checked, joined, open_table, read_part, read_rows, reading
 
 KEPT = {"thinned": None}  # what a packing changes in a manifest
 ROWS_OF_A_GROUP = 2**16  # at least; one run is read without the others, and small ones share
@@ -137,7 +136,8 @@ class _Old:
         path = self.path / f"{kind}.parquet"
         if not path.exists():
             return pa.table({})
-        return reading(path, lambda: checked(read_rows(open_table(path, None)), kind))
+        with reading(path), open_table(path, None) as file:
+            return checked(read_rows(file), kind)
 
 
 class _Kept:
@@ -226,13 +226,13 @@ def _write(root: Path, sources: Mapping[str, _Kept]) -> None:
     content = index_content(index)
     shelf = Shelf(root, content)
     for name, source in sources.items():
-        if shelf.manifest(name) != source.manifest:
+        if shelf.runs[name]["manifest"] != source.manifest:
             raise RecordError(f"{root / name}: its manifest does not read back as it was")
         for kind in KINDS:
             if not same_tables(source.table(kind), shelf.table(kind, name)):
                 raise RecordError(f"{root / name}: its {kind} do not read back as they were")
     # The names of the tables are on the disk before the one that stands for all of them.
-    sync_directory(root)
+    sync(root)
     with replacing(root / SHELF) as temporary:
         temporary.write_bytes(content)
 
@@ -275,7 +275,7 @@ def _write_table(
                     rows = joined([together.empty_table(), *waiting]).cast(together)
                     writer.write_table(rows, row_group_size=max(1, len(rows)))
                     waiting, group, first = [], group + 1, 0
-        sync_file(temporary)
+        sync(temporary)
         digest = file_digest(temporary)
         file = f"{kind}-{digest[:16]}.parquet"
         os.replace(temporary, root / file)
@@ -338,7 +338,7 @@ def _remove_what_is_packed(root: Path, names: list[str], folders: set[Path]) -> 
         if folder != top and folder.is_dir():
             if folder in folders:
                 (folder / SHELF).unlink(missing_ok=True)
-                sync_directory(folder)
+                sync(folder)
             (folder / LOCK).unlink(missing_ok=True)
         _remove_unused_tables(folder)
         if folder != top:
@@ -352,7 +352,7 @@ def _remove_directory(place: Path) -> None:
     # this goes first, and a later packing removes whatever is left.
     if (place / MANIFEST).exists():
         (place / MANIFEST).unlink()
-        sync_directory(place)
+        sync(place)
     for folder in (ROLLOUTS, CHECKPOINTS, "."):
         for path in own_files(place, folder):
             if path.is_file() and path.name != LOCK and not path.name.startswith("failed-"):

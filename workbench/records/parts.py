@@ -26,42 +26,24 @@ SHELF = "shelf.json"  # of a folder of packed runs
 KINDS = ("rounds", "evals", "rollouts")  # the tables of a record
 
 # Folder -> pattern of the names in it. Rounds have six digits at least, and more where a run is
-# longer than that. The tables in the directory itself are those of format 2. A killed process may
-# leave a file of safetensors, which writes beside the place of its file under a name of its own.
+# longer than that, so that a round has one name only: 0000012 is none of round 12. The tables in
+# the directory itself are those of format 2. A killed process may leave a file of safetensors,
+# which writes beside the place of its file under a name of its own.
 _NAMES = {
     ".": rf"({MANIFEST}|{JOURNAL}|(rounds|evals|rollouts)\.parquet|failed-\d{{6,}}\.parquet)"
     rf"({WRITING})?|{LOCK}|{ROLLOUTS}|{CHECKPOINTS}|{TENSORBOARD}",
-    ROLLOUTS: rf"\d{{6,}}\.parquet({WRITING})?",
+    ROLLOUTS: rf"([0-9]{{6}}|[1-9][0-9]{{6,}})\.parquet({WRITING})?",
     CHECKPOINTS: rf"{CHECKPOINT}({WRITING})?|\.tmp\w{{6}}",
 }
 UNFINISHED = rf".*{WRITING}|\.tmp\w{{6}}"
 
-# What the columns hold that reading a record relies on. A table in which one of them holds anything
-# else counts as damaged, and so does one that lacks a column of `NEEDED_COLUMNS`.
+# What the columns hold that reading a record relies on, in whichever table they are. A table in
+# which one of them holds anything else counts as damaged, and so does one that lacks a column of
+# `NEEDED_COLUMNS`.
 COLUMNS = {
-    "rounds": {
-        "round": "whole numbers",
-        "rollouts": "numbers",
-        "seconds": "numbers",
-        "flops": "numbers",
-        "warnings": "texts",
-    },
-    "evals": {
-        "round": "whole numbers",
-        "problem": "texts",
-        "samples": "numbers",
-        "correct": "numbers",
-        "greedy": "numbers",
-    },
-    "rollouts": {
-        "round": "whole numbers",
-        "part": "whole numbers",
-        "problem": "texts",
-        "text": "texts",
-        "status": "texts",
-        "reward": "numbers",
-        "correct": "numbers",
-    },
+    "whole numbers": ("round", "part"),
+    "numbers": ("rollouts", "seconds", "flops", "samples", "correct", "greedy", "reward"),
+    "texts": ("problem", "text", "status", "warnings"),
 }
 NEEDED_COLUMNS = {
     "rounds": ("round",),
@@ -87,13 +69,8 @@ def checkpoint_part(directory: Path) -> Path:
 
 def rollout_parts(directory: Path) -> dict[int, Path]:
     """Round -> its file, for the rounds that have one, in order."""
-    numbers = {}
-    for path in own_files(directory, ROLLOUTS):
-        stem = path.name.removesuffix(".parquet")
-        # A round has one name only: 0000012.parquet would be a second one for round 12.
-        if stem.isdecimal() and path == rollout_part(directory, int(stem)):
-            numbers[int(stem)] = path
-    return dict(sorted(numbers.items()))
+    files = [path for path in own_files(directory, ROLLOUTS) if path.suffix == ".parquet"]
+    return dict(sorted((int(path.stem), path) for path in files))
 
 
 def unfinished_files(directory: Path) -> list[Path]:

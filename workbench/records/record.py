@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.records.directory import Directory
 from workbench.records.errors import RecordError, RecordWarning
 from workbench.records.files import stamp_of
+from workbench.records.journal import Directory
 from workbench.records.parts import JOURNAL, MANIFEST
 from workbench.records.shelf import Packed, find_packed
 from workbench.utils.html import card

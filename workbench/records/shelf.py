@@ -68,49 +68,34 @@ class Shelf:
         self.folder = folder
         self._open: dict[str, tuple[Any, pq.ParquetFile]] = {}
         self._group: tuple[Any, pa.Table | None] = (None, None)
-        self._manifests: dict[str, dict[str, Any]] = {}
         path = folder / SHELF
-
-        def read() -> dict[str, Any]:
-            check_ordinary(path, MOST_BYTES)
-            return checked_index(path.read_bytes())
-
-        index = reading(path, read) if content is None else checked_index(content)
+        with reading(path):
+            if content is None:
+                check_ordinary(path, MOST_BYTES)
+                content = path.read_bytes()
+            index = checked_index(content)
         self.runs: dict[str, dict[str, Any]] = index["runs"]
         self.tables: dict[str, dict[str, str]] = index["tables"]
         self._columns: list[dict[str, str | None]] = index["columns"]
 
-    def manifest(self, name: str) -> dict[str, Any]:
-        """The manifest of a run; RecordError where it holds what no manifest may hold."""
-        if name not in self._manifests:
-            found = self.runs[name]["manifest"]
-            self._manifests[name] = reading(self.folder / SHELF, lambda: checked_manifest(found))
-        return self._manifests[name]
-
     def table(self, kind: str, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a run in one of the tables; RecordError where they cannot be read."""
-        path = self.folder / self.tables[kind]["file"] if kind in self.tables else self.folder
-        try:
-            return reading(path, lambda: self._rows(kind, name, columns))
-        except FileNotFoundError:
-            raise RecordError(f"{path}: missing") from None
-
-    def _rows(self, kind: str, name: str, columns: Sequence[str] | None) -> pa.Table:
         place = self.runs[name].get(kind)
         if place is None:
             return pa.table({})
-        group, first, count, number = place
-        types = self._columns[number]
-        names = list(types) if columns is None else [name for name in columns if name in types]
-        table = self._row_group(kind, group, names).slice(first, count)
-        if len(table) != count:
-            raise ValueError(f"the rows of {name!r} are missing")
-        for column, kept in types.items():
+        with reading(self.folder / self.tables[kind]["file"]):
+            group, first, count, number = place
+            types = self._columns[number]
+            names = list(types) if columns is None else [name for name in columns if name in types]
+            table = self._row_group(kind, group, names).slice(first, count)
+            if len(table) != count:
+                raise ValueError(f"the rows of {name!r} are missing")
             # Where runs differ in the type of a column, the file has a type that holds both.
-            if kept is not None and column in names:
-                i = table.column_names.index(column)
-                table = table.set_column(i, column, table[column].cast(pa.type_for_alias(kept)))
-        return checked(table, kind, columns)
+            for i, column in enumerate(names):
+                kept = types[column]
+                if kept is not None:
+                    table = table.set_column(i, column, table[i].cast(pa.type_for_alias(kept)))
+            return checked(table, kind, columns)
 
     def _row_group(self, kind: str, group: int, names: list[str]) -> pa.Table:
         """One row group of a table; it holds several runs, so the latest one is kept."""
@@ -129,7 +114,7 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Packed:
-    """A run on a shelf; what `directory.Directory` is for a run in a directory of its own."""
+    """A run on a shelf; what `journal.Directory` is for a run in a directory of its own."""
 
     shelf: Shelf
     name: str
@@ -138,7 +123,7 @@ class Packed:
     @property
     def manifest(self) -> dict[str, Any]:
         """The manifest of the run."""
-        return self.shelf.manifest(self.name)
+        return self.shelf.runs[self.name]["manifest"]
 
     @property
     def rounds(self) -> pa.Table:
@@ -185,9 +170,11 @@ def checked_index(content: bytes) -> dict[str, Any]:
             raise ValueError(f"{kind}: the digest is missing")
     for name, run in index["runs"].items():
         # Every name becomes a path that messages show.
-        is_name = RUN_NAME.fullmatch(name) and name.isprintable()
-        if not is_name or not isinstance(run["manifest"], dict):
+        if not (RUN_NAME.fullmatch(name) and name.isprintable()):
             raise ValueError(f"{name!r} is no name of a run")
+        run["manifest"] = checked_manifest(run["manifest"])
+        if not run.keys() <= {"manifest", *index["tables"]}:
+            raise ValueError(f"{name!r} has rows in a table that is not there")
     return index
 
 
@@ -226,7 +213,8 @@ def record_paths(path: Path) -> list[Path]:
     for place, folders, files in os.walk(path):
         here = Path(place)
         if SHELF in files:
-            found |= {here / name for name in _shelf_in(here).runs}
+            shelf = shelf_at(here.resolve())
+            found |= {here / name for name in shelf.runs} if shelf else set()
         if MANIFEST in files:
             found.add(here)
             folders.clear()
@@ -245,12 +233,6 @@ def shelf_at(folder: Path) -> Shelf | None:
     """The shelf in a folder, read anew only when it has changed; None where there is none."""
     stamp = stamp_of(folder / SHELF)
     return None if stamp is None else _known_shelf(folder, stamp)
-
-
-def _shelf_in(folder: Path) -> Shelf:
-    shelf = shelf_at(folder.resolve())
-    assert shelf is not None
-    return shelf
 
 
 @lru_cache(maxsize=32)

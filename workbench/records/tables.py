@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.records.errors import RecordError
+from workbench.records.errors import MissingPart, RecordError
 from workbench.records.files import cause_of, file_digest, replacing
 from workbench.records.parts import COLUMNS, NEEDED_COLUMNS
 
@@ -32,16 +32,12 @@ def open_table(path: Path, digest: str | None) -> pq.ParquetFile:
 
     Raises
     ------
-    RecordError
+    ValueError, OSError
         Where it is not the file that was written, or cannot be read.
     """
-
-    def opened() -> pq.ParquetFile:
-        if digest not in (file_digest(path), None):
-            raise ValueError("it was changed, or is a part of another run")
-        return pq.ParquetFile(path, page_checksum_verification=True)
-
-    return reading(path, opened)
+    if digest not in (file_digest(path), None):
+        raise ValueError("it was changed, or is a part of another run")
+    return pq.ParquetFile(path, page_checksum_verification=True)
 
 
 def read_rows(
@@ -61,26 +57,36 @@ def read_rows(
     return file.read_row_groups(list(groups), columns=names)
 
 
-def reading(path: Path, read: Callable[[], Any]) -> Any:
-    """What `read` returns; RecordError with the path for whatever goes wrong.
+def read_part(
+    path: Path, number: int, digest: str | None, columns: Sequence[str] | None
+) -> pa.Table:
+    """The rollouts of the file of a round, with the round's number in the column `part`."""
+    with reading(path), open_table(path, digest) as file:
+        table = checked(read_rows(file, columns), "rollouts")
+        part = pa.array([number] * file.metadata.num_rows, pa.int64())
+        return pa.table({**dict(zip(table.column_names, table.columns)), "part": part})
 
-    FileNotFoundError is passed on, since a file may go while somebody reads.
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables one below the other; a column that one lacks is empty in its rows."""
+    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong in the block becomes a RecordError with the path.
+
+    A file that is not there, or goes while it is read, becomes a MissingPart.
     """
     try:
-        return read()
-    except (FileNotFoundError, RecordError):
+        yield
+    except RecordError:
         raise
-    except RecursionError:
-        raise RecordError(f"{path}: cannot be read: it is nested too deeply") from None
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-    ) as error:
+    except FileNotFoundError:
+        raise MissingPart(f"{path}: missing") from None
+    except Exception as error:
+        # The file may come from a stranger. Whatever a library makes of its content, the cause is
+        # the file.
         raise RecordError(f"{path}: cannot be read: {cause_of(error)}") from None
 
 
@@ -93,9 +99,11 @@ def checked(table: pa.Table, kind: str, columns: Sequence[str] | None = None) ->
         # A gap would turn whole numbers into floats in pandas.
         if is_wanted and table[name].null_count:
             raise ValueError(f"column {name!r} has gaps")
-    for name, needed in COLUMNS[kind].items():
-        if name in table.column_names and not _holds(needed, table[name].type):
-            raise ValueError(f"column {name!r} is of type {table[name].type}; {needed} are needed")
+    for needed, names in COLUMNS.items():
+        for name in set(names) & set(table.column_names):
+            kind_of_column = table[name].type
+            if not _holds(needed, kind_of_column):
+                raise ValueError(f"column {name!r} is of type {kind_of_column}, not {needed}")
     if kind == "rounds" and columns is None:
         # A row that is missing or comes twice would shift everything that is summed over rounds.
         if table["round"].to_pylist() != list(range(1, len(table) + 1)):

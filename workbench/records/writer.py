@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from workbench.records import journal
@@ -24,10 +23,10 @@ from workbench.records.files import (
     file_digest,
     make_directory,
     replacing,
-    sync_directory,
+    sync,
 )
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import check_resumable, manifest_text, read_manifest
+from workbench.records.manifest import manifest_text
 from workbench.records.parts import (
     CHECKPOINTS,
     FORMAT,
@@ -57,10 +56,12 @@ LOST = "the run cannot go on without it: put a copy back, or start again in anot
 
 
 def refuse_other_files(path: Path) -> None:
-    """Raise ValueError for a directory without a record that is not empty, and for a packed run.
+    """Raise ValueError for a packed run, and for a directory that holds anything but a record.
 
     What a start that was killed at once leaves there is no obstacle.
     """
+    if (path / MANIFEST).exists():
+        return
     if find_packed(path) is not None:
         raise ValueError(
             f"out={str(path)!r}: the run of this name is packed and finished; it can be read, but "
@@ -104,8 +105,7 @@ class Writer:
         self.rounds = 0
         self.evaluated: set[int] = set()
         self._journal = self.path / JOURNAL
-        # The checksum and end of every line, and the round that it belongs to; 0 for the manifest.
-        self._lines: list[tuple[int, journal.Line]] = []
+        self._lines: list[journal.Line] = []  # without their entries, which are large
         self._lock = lock
         if not (self.path / MANIFEST).exists():
             self._create({**manifest, "format": FORMAT})
@@ -116,7 +116,7 @@ class Writer:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The row of every round so far, read from the disk."""
-        return journal.read(self._journal).rows
+        return journal.Directory(self.path).rows
 
     def round(self, row: Mapping[str, Any], rollouts: Mapping[str, Any]) -> None:
         """Add a round.
@@ -129,22 +129,18 @@ class Writer:
             Columns (R,) by name.
         """
         number = row["round"]
-        plain = {name: _plain(value) for name, value in row.items()}
         with self._writing(f"round {number}"):
             part = pa.table({name: column(values) for name, values in rollouts.items()})
             # The rollouts first: a round counts as complete once the journal lists it.
             digest = write_table(rollout_part(self.path, number), part)
-            self._append(number, {"row": plain, "rollouts": digest})
-        # Only now, so that memory and disk agree after a failed write too.
-        self.rounds += 1
+            self._append({"row": dict(row), "rollouts": digest})
 
     def evaluation(self, frame: pd.DataFrame) -> None:
         """Add an evaluation: a DataFrame with a column `round`, the same in all rows."""
         number = int(frame["round"].iloc[0])
         columns = {str(name): frame[name].tolist() for name in frame}
         with self._writing("an evaluation"):
-            self._append(number, {"evaluation": number, "columns": columns})
-        self.evaluated.add(number)
+            self._append({"evaluation": number, "columns": columns})
 
     def forget_evaluation(self, number: int) -> None:
         """Remove the evaluation after round `number`, the last thing that was written."""
@@ -158,7 +154,7 @@ class Writer:
 
         With last=-1 also the evaluation before the first round.
         """
-        kept = 1 + sum(number <= last for number, _ in self._lines[1:])
+        kept = 1 + sum(line.round <= last for line in self._lines[1:])
         with self._writing(f"the record as of round {last}"):
             # The journal first: a round that it lists has its rollouts at every moment.
             self._cut(kept)
@@ -168,7 +164,7 @@ class Writer:
             for file in surplus:
                 file.unlink()
             if surplus:
-                sync_directory(self.path / ROLLOUTS)
+                sync(self.path / ROLLOUTS)
 
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
@@ -249,33 +245,19 @@ class Writer:
                 journal.begin(self._journal, file_digest(temporary))
 
     def _open(self) -> None:
-        # Nothing is written or deleted before the links are refused and the manifest is known to be
-        # of a run that can go on.
+        # Nothing is written or deleted before the links are refused and the record is known to be
+        # one that can go on.
         refuse_links(self.path)
-        check_resumable(read_manifest(self.path), self.path)
-        try:
-            found = journal.read(self._journal)
-        except OSError as error:
-            raise RecordError(f"{self._journal}: {cause_of(error)}; {LOST}") from None
-        if found.manifest != file_digest(self.path / MANIFEST):
-            raise RecordError(
-                f"{self.path}: {MANIFEST} is not the one that {JOURNAL} began with: it was edited, "
-                "or one of them is of another run; put both back from one copy"
-            )
+        source = journal.Directory(self.path)
+        if not source.is_begun:
+            raise RecordError(f"{source.problems[0]}; {LOST}")
         with self._writing("the record"):
             for folder in (ROLLOUTS, CHECKPOINTS):
                 make_directory(self.path / folder)
             for unfinished in unfinished_files(self.path):
                 unfinished.unlink()
-        for line in found.lines:
-            number = 0
-            if "row" in line.entry:
-                self.rounds += 1
-                number = self.rounds
-            elif "evaluation" in line.entry:
-                number = line.entry["evaluation"]
-                self.evaluated.add(number)
-            self._lines.append((number, line._replace(entry={})))
+        for line in source.lines:
+            self._count(line)
         # The journal is needed to go on. Parts of the rollouts are not, so their damage is only
         # reported; so are lines after the checkpoint, which are made again.
         for problem in Record(self.path).problems():
@@ -283,23 +265,28 @@ class Writer:
 
     # Writing
 
-    def _append(self, number: int, entry: Mapping[str, Any]) -> None:
-        """Add a line that belongs to round `number`."""
-        line = journal.append(self._journal, entry, self._lines[-1][1])
-        # Of the lines only their sums and ends are needed again.
-        self._lines.append((number, line._replace(entry={})))
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        # A line counts only once it is written, so that memory and disk agree after a failure too.
+        self._count(journal.append(self._journal, entry, self._lines[-1]))
+
+    def _count(self, line: journal.Line) -> None:
+        """Take note of a line that is on the disk."""
+        if "row" in line.entry:
+            self.rounds += 1
+        elif "evaluation" in line.entry:
+            self.evaluated.add(line.round)
+        self._lines.append(line._replace(entry={}))
 
     def _cut(self, kept: int) -> None:
         """Forget all but the first lines."""
         if kept < len(self._lines):
-            journal.cut(self._journal, self._lines[kept - 1][1])
+            journal.cut(self._journal, self._lines[kept - 1])
             self._lines = self._lines[:kept]
 
-    def _sum_of_round(self, number: int) -> str:
-        """The checksum of a round's line, which depends on everything before it."""
+    def _sum_of_round(self, number: int) -> str | None:
+        """The checksum of a round's line, which depends on everything before it; 0: the first."""
         # An evaluation after the round comes behind its line, and may be forgotten.
-        lines = [line for of, line in self._lines if of == number]
-        return lines[0].sum if number else self._lines[0][1].sum
+        return next((line.sum for line in self._lines if line.round == number), None)
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:
@@ -316,8 +303,3 @@ class Writer:
                 f"{self.path}: cannot write {what}: {cause_of(error)}; {kept}, mend the cause and "
                 "run again"
             ) from error
-
-
-def _plain(value: Any) -> Any:
-    """A number or text as JSON takes it."""
-    return value.item() if isinstance(value, np.generic) else value
