@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import shutil
 
 import numpy as np
@@ -184,6 +185,18 @@ def test_nothing_is_removed_where_something_is_wrong(folder):
         pack(folder)
     with pytest.raises(ValueError, match="folder="):
         pack(folder / "nowhere")
+
+
+def test_more_runs_than_files_can_be_open_are_refused_before_anything_is_touched(
+    folder, monkeypatch
+):
+    before = snapshot(folder)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (50, 50))
+    with pytest.raises(ValueError, match="folder="):
+        pack(folder)
+    assert snapshot(folder) == before
+    monkeypatch.setattr("resource.getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert pack(folder) == NAMES
 
 
 def test_tables_are_the_same_to_the_last_bit():

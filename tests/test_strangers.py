@@ -424,7 +424,7 @@ def changed(manifest, path, value):
         (["started"], 3, "`started` is 3"),
         (["held_out"], "x", "`held_out` is 'x'"),
         (["thinned"], True, "`thinned` is True"),
-        (["thinned"], {"columns": [1], "rounds": None}, "`thinned.columns`"),
+        (["thinned"], {"columns": [1], "rounds": None}, "`thinned` is"),
         (["format"], "2", "format '2'"),
         (["format"], None, "format None"),
         (["format"], [2], "format \\[2\\]"),

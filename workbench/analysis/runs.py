@@ -92,17 +92,12 @@ def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
         # Directories of one name in different places are different labels: whoever made them
         # meant so.
         folder = str(record.path.resolve().parent) if _folder_label(record) else ""
-        # As sorted text, since nested dicts are neither hashable nor in a fixed order.
-        key = json.dumps(settings(record), sort_keys=True)
-        groups.setdefault((name, folder + key), []).append(record)
+        groups.setdefault((name, folder + _setting(record)), []).append(record)
     parts = []
     for (name, _), group in groups.items():
-        seeds = {record.manifest["seed"] for record in group}
-        if len(seeds) < len(group):
-            # A seed that occurs twice is another run of the same setting, so it stands alone.
-            parts += [(name, [record]) for record in group]
-        else:
-            parts.append((name, group))
+        # A seed that occurs twice is another run of the same setting, so it stands alone.
+        is_arm = len(by_seed(group)) == len(group)
+        parts += [(name, group)] if is_arm else [(name, [record]) for record in group]
     labels = _distinct_labels(parts)
     return {label: _in_order(group) for label, (_, group) in zip(labels, parts)}
 
@@ -128,13 +123,10 @@ def arms(records: Any) -> dict[str, list[Record]]:
     """
     if not isinstance(records, Mapping):
         return labelled(_listed(records))
-    by_label = {}
-    for label, group in records.items():
-        group = _listed(group)
-        # The labels of a dict are the caller's word; that each holds one setting is checked all
-        # the same.
-        one_setting(group, f"label {label!r}")
-        by_label[str(label)] = _in_order(group)
+    # The labels of a dict are the caller's word; that each holds one setting is checked.
+    by_label = {
+        str(label): one_setting(group, f"label {label!r}") for label, group in records.items()
+    }
     if not by_label:
         raise ValueError("records={}: at least one label with its records is needed")
     return by_label
@@ -152,21 +144,15 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
     records = _listed(records)
     if not records:
         raise ValueError(f"{what}: at least one record is needed")
-    # `labelled` also divides runs that repeat a seed or lie in directories of their own, so
-    # several labels need not mean several settings.
-    by_label = labelled(records)
-    if len(by_label) == 1:
-        return _in_order(records)
-    different = {json.dumps(settings(record), sort_keys=True) for record in records}
-    if len(different) == 1:
-        seeds = [record.manifest["seed"] for record in records]
-        if len(set(seeds)) == len(seeds):
-            return _in_order(records)
+    if len({_setting(record) for record in records}) > 1:
+        by_label = labelled(records)
+        raise ValueError(
+            f"{what}: runs of {len(by_label)} different settings ({', '.join(by_label)}) are no "
+            "seeds of one another, so they are not averaged; pass a dict from label to records"
+        )
+    if len(by_seed(records)) < len(records):
         raise ValueError(f"{what}: a seed occurs twice; give the runs labels of their own")
-    raise ValueError(
-        f"{what}: runs of {len(by_label)} different settings ({', '.join(by_label)}) are no seeds "
-        "of one another, so they are not averaged; pass a dict from label to records"
-    )
+    return _in_order(records)
 
 
 def by_seed(records: Sequence[Record]) -> dict[int, Record]:
@@ -185,6 +171,11 @@ def settings(record: Record) -> dict[str, Any]:
             name: value for name, value in arguments.items() if name not in FREE_ARGUMENTS
         },
     }
+
+
+def _setting(record: Record) -> str:
+    """The settings as sorted text, since nested dicts are neither hashable nor in a fixed order."""
+    return json.dumps(settings(record), sort_keys=True)
 
 
 def rounds_per_epoch(record: Record) -> int | None:
@@ -211,44 +202,40 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
     """One label for each group: the name, what distinguishes its settings, or its path."""
     labels = [name for name, _ in parts]
     # Only names that occur more than once are lengthened, by what differs between their settings.
-    for name in sorted({label for label in labels if labels.count(label) > 1}):
-        places = [i for i, (other, _) in enumerate(parts) if other == name]
-        flat = [_flat(settings(parts[i][1][0])) for i in places]
-        keys = sorted({key for each in flat for key in each})
-        differing = [key for key in keys if len({each.get(key) for each in flat}) > 1]
-        for i, each in zip(places, flat):
+    for name in {label for label in labels if labels.count(label) > 1}:
+        flat = {
+            i: _flat(settings(group[0])) for i, (other, group) in enumerate(parts) if other == name
+        }
+        keys = sorted(set().union(*flat.values()))
+        differing = [key for key in keys if len({each.get(key) for each in flat.values()}) > 1]
+        for i, each in flat.items() if differing else ():
             shown = ", ".join(f"{_short(key)}={each.get(key, 'none')}" for key in differing)
-            if shown:
-                labels[i] = f"{name} ({shown})"
-    distinct_labels = []
-    for label, (name, group) in zip(labels, parts):
-        # Equal settings in different places have nothing that differs, and some differences are
-        # longer than any figure has room for. Paths tell these apart.
-        distinct = labels.count(label) == 1 and len(label) <= LONGEST_LABEL
-        distinct_labels.append(label if distinct else f"{name} ({group[0].path})")
-    return distinct_labels
+            labels[i] = f"{name} ({shown})"
+    # Equal settings in different places have nothing that differs, and some differences are longer
+    # than any figure has room for. Paths tell these apart.
+    return [
+        label
+        if labels.count(label) == 1 and len(label) <= LONGEST_LABEL
+        else f"{name} ({group[0].path})"
+        for label, (name, group) in zip(labels, parts)
+    ]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
     """A nested description as one level: dotted path to text."""
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, list):
-        items = list(enumerate(value))
-    else:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
         return {path: str(value)}
     flat: dict[str, str] = {}
-    for name, item in items:
+    for name, item in value.items():
         flat |= _flat(item, f"{path}.{name}".lstrip("."))
     return flat
 
 
 def _short(key: str) -> str:
-    """A dotted path without the part that every run has."""
-    # Every key begins with one of these, so they tell nothing apart.
-    for prefix in ("method.", "lab.", "arguments."):
-        key = key.removeprefix(prefix)
-    return key
+    """A dotted path without its first part, which tells nothing apart."""
+    return re.sub(r"^(method|lab|arguments)\.", "", key)
 
 
 def _in_order(records: Sequence[Record]) -> list[Record]:

@@ -21,6 +21,7 @@ import platform
 import uuid
 import warnings
 from datetime import UTC, datetime
+from os.path import samestat
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class RecordLock:
         # It tells this object from another one of the same process, which has the same process id.
         self._id = uuid.uuid4().hex
         self._lock: FileLock | None = None
-        self._inode: tuple[int, int] | None = None
+        self._status: os.stat_result | None = None  # of the locked file; None without locks
         self._process: int | None = None  # the one that holds the lock
 
     def __enter__(self) -> RecordLock:
@@ -99,7 +100,7 @@ class RecordLock:
         assert self._lock is not None
         self._lock.release()
         self._lock = None
-        self._inode = None
+        self._status = None
 
     def check(self) -> None:
         """Raise RecordError when what is locked is not this process's lock on this directory.
@@ -113,13 +114,11 @@ class RecordLock:
                 f"{self.path.parent}: process {self._process} writes this record, and this process "
                 "was forked from it; name another directory"
             )
-        if self._inode is None:  # a file system without locks
-            return
         try:
-            status = os.stat(self.path, follow_symlinks=False)
+            is_locked = self._status is None or samestat(self._status, os.lstat(self.path))
         except OSError:
-            status = None
-        if status is None or (status.st_dev, status.st_ino) != self._inode:
+            is_locked = False
+        if not is_locked:
             raise RecordError(
                 f"{self.path}: the file was deleted or replaced while this run was writing, so "
                 "another process may write this record now; end that one, and run again"
@@ -127,11 +126,10 @@ class RecordLock:
 
     def _sign(self, descriptor: int) -> None:
         """Write into the locked file who holds it."""
-        status = os.fstat(descriptor)
         # If the file still names this object, nobody has written to the record in between, and what
         # the caller holds in memory is as good as the disk. A forked process has a copy of the
         # object, but a number of its own.
-        last = _content(os.pread(descriptor, status.st_size, 0))
+        last = self._content()
         self.taken_over = (last.get("id"), last.get("pid")) != (self._id, os.getpid())
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": platform.node(), "since": now, "id": self._id}
@@ -139,37 +137,29 @@ class RecordLock:
         # locked.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
-        self._inode = (status.st_dev, status.st_ino)
+        self._status = os.fstat(descriptor)
 
     def _holder(self) -> str:
         """Who holds the lock, as far as the file says it."""
-        try:
-            holder = _content(self.path.read_bytes())
-        except OSError:
-            holder = {}
+        holder = self._content()
         if not {"pid", "host", "since"} <= holder.keys():
             return "another process"
-        pid, host, since = (_shown(holder[name]) for name in ("pid", "host", "since"))
-        is_this_one = (holder["pid"], holder["host"]) == (os.getpid(), platform.node())
+        # Anybody may have written the file, so its entries are shown without control characters.
+        pid, host, since = (
+            ascii(holder[name])[:LONGEST_ENTRY].strip("'") for name in ("pid", "host", "since")
+        )
         hint = ""
-        if is_this_one:
+        if (holder["pid"], holder["host"]) == (os.getpid(), platform.node()):
             hint = (
                 "; this very process: a loop over `rounds` that was left before its end holds the "
                 "record until its generator is closed or deleted"
             )
         return f"process {pid} on {host} (since {since}{hint})"
 
-
-def _content(text: bytes) -> dict[str, Any]:
-    """What a lock file says; empty when it says nothing yet, or nothing that can be read."""
-    try:
-        holder = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return holder if isinstance(holder, dict) else {}
-
-
-def _shown(entry: Any) -> str:
-    """An entry of a lock file, which anybody may have written, as a message can show it."""
-    text = ascii(entry)[:LONGEST_ENTRY]
-    return text.strip("'")
+    def _content(self) -> dict[str, Any]:
+        """What the file says; empty when it says nothing yet, or nothing that can be read."""
+        try:
+            holder = json.loads(self.path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return holder if isinstance(holder, dict) else {}

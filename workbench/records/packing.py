@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,8 @@ from workbench.records.shelf import (
 from workbench.records.tables import checked, joined, open_table, read_part, read_rows, reading
 
 KEPT = {"thinned": None}  # what a packing changes in a manifest
+NOTHING_LEFT_OUT = {"columns": None, "rounds": None}
+FURTHER_FILES = 50  # that packing opens besides the locks: tables, and those of libraries
 ROWS_OF_A_GROUP = 2**16  # at least; one run is read without the others, and small ones share
 
 
@@ -77,35 +82,29 @@ def pack(
     Raises
     ------
     ValueError
-        For a folder without any record.
+        For a folder without any record, and for one with more runs than files can be open at once.
     RecordError
         When a run is being written, is damaged, or does not read back as it was. Nothing has been
         removed then.
     """
     root = Path(folder)
     top = root.resolve()
-    # Runs on a shelf further up are none of this folder's.
-    paths = [path for path in record_paths(root) if _owner(path).is_relative_to(top)]
-    if not paths:
-        raise ValueError(f"folder={str(folder)!r}: there is no record to pack in it")
+    _folders(root)  # so that a folder that cannot be packed is refused before anything is written
     kept = None if columns is None else list(columns)
     numbers = None if rounds is None else sorted({int(number) for number in rounds})
     with contextlib.ExitStack() as locks:
-        lock = locks.enter_context(RecordLock(root))
-        # Another process may have ended its packing between the two lines, and removed this file.
-        lock.check()
-        locked = {top}
-        sources = {}
-        for path in paths:
-            owner = _owner(path)
-            if owner not in locked:
-                locks.enter_context(RecordLock(owner))
-                locked.add(owner)
-            name = path.relative_to(root).as_posix()
-            sources[name] = _Kept(_source(path), kept, numbers)
+        # Another process may have ended its packing just before, and removed the locked file.
+        locks.enter_context(RecordLock(root)).check()
+        folders = _folders(root)
+        for other in sorted(set(folders.values()) - {top}):
+            locks.enter_context(RecordLock(other))
+        sources = {
+            path.relative_to(root).as_posix(): _Kept(_source(path), kept, numbers)
+            for path in folders
+        }
         try:
             _write(root, sources)
-            _remove_what_is_packed(root, list(sources), locked)
+            _remove_what_is_packed(root, list(sources), {top, *folders.values()})
         except OSError as error:
             raise RecordError(f"{root}: cannot be packed: {cause_of(error)}") from error
         (root / LOCK).unlink(missing_ok=True)
@@ -140,22 +139,27 @@ class _Old:
             return checked(read_rows(file), kind)
 
 
+@dataclass(frozen=True)
 class _Kept:
-    """What is kept of a record when it is packed."""
+    """What is kept of a record when it is packed; None stands for all columns, and all rounds."""
 
-    def __init__(
-        self,
-        source: Directory | Packed | _Old,
-        columns: list[str] | None,
-        rounds: list[int] | None,
-    ) -> None:
-        self.source = source
-        self.columns = columns
-        self.rounds = rounds
-        self.manifest = dict(source.manifest)
-        if columns is not None or rounds is not None:
-            before = self.manifest.get("thinned")
-            self.manifest["thinned"] = _mark(before, {"columns": columns, "rounds": rounds})
+    source: Directory | Packed | _Old
+    columns: list[str] | None
+    rounds: list[int] | None
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest, which says what is kept of the rollouts."""
+        manifest = self.source.manifest
+        mark: dict[str, Any] = {"columns": self.columns, "rounds": self.rounds}
+        if mark == NOTHING_LEFT_OUT:
+            return manifest
+        # What an earlier packing left out stays out.
+        for name, before in (manifest.get("thinned") or {}).items():
+            if before is not None:
+                now = mark[name]
+                mark[name] = before if now is None else [item for item in now if item in before]
+        return {**manifest, "thinned": mark}
 
     def table(self, kind: str) -> pa.Table:
         """One of the tables, without what is left out."""
@@ -176,22 +180,30 @@ class _Kept:
         return table.replace_schema_metadata()
 
 
-def _mark(before: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What the manifest says of the columns and rounds that are kept of the rollouts.
+def _folders(root: Path) -> dict[Path, Path]:
+    """Path of each record at or under a folder -> the folder that holds its files.
 
-    None stands for all of them. What an earlier packing left out stays out.
+    That is its own, or that of a shelf. ValueError where there is no record, and where there are so
+    many folders that they cannot all be locked: each lock is an open file.
     """
-    mark = dict(wanted)
-    for name, kept in (before or {}).items():
-        if kept is not None:
-            mark[name] = kept if mark[name] is None else [x for x in mark[name] if x in kept]
-    return mark
-
-
-def _owner(path: Path) -> Path:
-    """The folder whose files hold the record at a path: its own, or that of a shelf."""
-    packed = None if (path / MANIFEST).exists() else find_packed(path)
-    return path.resolve() if packed is None else packed.shelf.folder
+    folders = {}
+    for path in record_paths(root):
+        packed = None if (path / MANIFEST).exists() else find_packed(path)
+        folder = path.resolve() if packed is None else packed.shelf.folder
+        # Runs on a shelf further up are none of this folder's.
+        if folder.is_relative_to(root.resolve()):
+            folders[path] = folder
+    if not folders:
+        raise ValueError(f"folder={str(root)!r}: there is no record to pack in it")
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = len(set(folders.values())) + len(os.listdir("/dev/fd")) + FURTHER_FILES
+    if most != resource.RLIM_INFINITY and needed > most:
+        raise ValueError(
+            f"folder={str(root)!r}: its {len(folders)} records need {needed} open files at once, "
+            f"and {most} are allowed; allow more (ulimit -n {needed}), or pack the folders in it "
+            "one after the other and then the folder"
+        )
+    return folders
 
 
 def _source(path: Path) -> Directory | Packed | _Old:

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -31,23 +31,7 @@ from workbench.records.parts import TENSORBOARD
 from workbench.utils.validation import shown
 
 NAMES = ("tensorboard", "wandb", "trackio")
-
-
-@runtime_checkable
-class Tracker(Protocol):
-    """What every tracker offers."""
-
-    def start(self, manifest: Mapping[str, Any]) -> None:
-        """Called before the first round, and again after a pause or a resume."""
-        ...
-
-    def log(self, row: Mapping[str, Any], round: int) -> None:
-        """Called with the numbers of each round or evaluation."""
-        ...
-
-    def finish(self) -> None:
-        """Called when the rounds asked for are done, or when something stopped them."""
-        ...
+METHODS = ("start", "log", "finish")  # what every tracker offers
 
 
 class TensorBoard:
@@ -152,7 +136,7 @@ class Trackers:
 
     def __init__(self, asked: Any, path: Any) -> None:
         several = asked if isinstance(asked, list | tuple) else (asked,)
-        self.members: list[Tracker] = [_tracker(each, Path(path)) for each in several]
+        self.members: list[Any] = [_tracker(each, Path(path)) for each in several]
 
     def start(self, manifest: Mapping[str, Any]) -> None:
         """Start all."""
@@ -180,14 +164,14 @@ class Trackers:
                 )
 
 
-def _tracker(asked: Any, path: Path) -> Tracker:
+def _tracker(asked: Any, path: Path) -> Any:
     """The tracker of a name, or the object itself."""
     if asked == "tensorboard":
         return TensorBoard(path / TENSORBOARD)
     if isinstance(asked, str) and asked in NAMES:
         return Dashboard(asked)
     # An object of the user's own. A class has the methods too, but cannot be called as a tracker.
-    if isinstance(asked, str | type) or not isinstance(asked, Tracker):
+    if isinstance(asked, str | type) or not all(hasattr(asked, name) for name in METHODS):
         raise ValueError(
             f"trackers: {shown(asked)}; allowed are {', '.join(map(repr, NAMES))} and objects with "
             "start, log and finish"
