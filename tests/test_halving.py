@@ -255,7 +255,7 @@ def test_a_single_paper_that_is_also_a_combination_takes_part_once(plan, monkeyp
     )
     asked = []
 
-    def made(grid, *others):
+    def made(grid, *others, **options):
         asked.append([case["label"] for case in grid["cases"]])
         return {label: [None] * len(grid["seeds"]) for label in asked[-1]}
 

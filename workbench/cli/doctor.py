@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from packaging.version import Version
@@ -22,10 +21,9 @@ from workbench.utils import machine
 from workbench.utils.machine import no_gpu
 from workbench.utils.names import LABS, OPTIMIZER_BITS
 from workbench.utils.requirements import install_command, installed_version, requirements
+from workbench.utils.shipped import shipped
 from workbench.utils.validation import one_of
 
-# What a lab needs: the packages that are always installed, "", and extras of pyproject.toml.
-EXTRAS_OF_LABS = {"tiny": ("",), "transformers": ("",), "unsloth": ("", "gpu")}
 # Of the GPU's memory that vLLM holds by default in the labs on which it can sample.
 SHARES = {"unsloth": 0.5, "transformers": 0.4}
 UNSLOTH_ROWS = 256  # that Unsloth's `generate` samples at once
@@ -40,10 +38,7 @@ def doctor(
     lab: Annotated[Literal[LABS], Option(help="The lab in question.")] = "tiny",
     model: Annotated[
         str | None,
-        Option(
-            metavar="NAME_OR_PATH",
-            help="Estimate the memory that this model takes. Nothing is downloaded.",
-        ),
+        Option(metavar="NAME_OR_PATH", help="Estimate its memory. Nothing is downloaded."),
     ] = None,
     lora_rank: Annotated[int, Option(help="Of the adapters; 0 trains all parameters.")] = 64,
     load_in_4bit: Annotated[
@@ -55,11 +50,7 @@ def doctor(
     ] = "transformers",
     gradient_checkpointing: Annotated[
         bool | None,
-        Option(
-            "--gradient-checkpointing/--no-gradient-checkpointing",
-            help="Whether layers are computed again in the backward pass. Default: as the lab does "
-            "it.",
-        ),
+        Option(help="Compute layers again in the backward pass. Default: as the lab does it."),
     ] = None,
     optimizer_bits: Annotated[
         Literal[OPTIMIZER_BITS], Option(help="Of the moments of AdamW.")
@@ -124,35 +115,16 @@ def report(
         room.
     """
     one_of("engine", engine, ("transformers", "vllm"))
-    problems = obstacles(
-        lab,
-        load_in_4bit=load_in_4bit,
-        fast_inference=fast_inference,
-        optimizer_bits=optimizer_bits,
-    )
+    vllm_samples = fast_inference if lab == "unsloth" else engine == "vllm"
+    options |= {"load_in_4bit": load_in_4bit, "optimizer_bits": optimizer_bits}
+    problems = obstacles(lab, load_in_4bit, fast_inference, optimizer_bits)
     here = this_machine()
-    told: dict[str, Any] = {
-        "machine": here,
-        "packages": packages(),
-        "lab": lab,
-        "obstacles": problems,
-    }
+    told = {"machine": here, "packages": packages(), "lab": lab, "obstacles": problems}
     if model is not None:
-        largest = max((gpu["bytes"] for gpu in here["gpus"]), default=0)
-        if gradient_checkpointing is None:
-            gradient_checkpointing = lab == "unsloth" or largest > 0
         options["gradient_checkpointing"] = gradient_checkpointing
-        options |= {"load_in_4bit": load_in_4bit, "optimizer_bits": optimizer_bits}
-        vllm_samples = fast_inference if lab == "unsloth" else engine == "vllm"
-        if vllm_samples and largest and lab in SHARES:
-            # vLLM holds its share from the start, whatever the number of rollouts is.
-            options["sampler_bytes"] = SHARES[lab] * largest
-            options["shares_weights"] = lab == "unsloth"
-        elif lab == "unsloth":
-            options["rows"] = UNSLOTH_ROWS
-        told["model"] = _model(model, here, options)
+        sizes = told["model"] = _model(model, here, lab, vllm_samples, options)
         # The tiny lab trains its own models, so there the size of another one is shown and no more.
-        if lab != "tiny" and not told["model"]["fits"]:
+        if lab != "tiny" and not sizes["fits"]:
             problems.append(
                 f"{model} does not fit: take a smaller model, load_in_4bit, a shorter max_length "
                 "or fewer rollouts at once"
@@ -163,11 +135,7 @@ def report(
 
 
 def obstacles(
-    lab: str,
-    *,
-    load_in_4bit: bool = False,
-    fast_inference: bool = True,
-    optimizer_bits: int = 32,
+    lab: str, load_in_4bit: bool = False, fast_inference: bool = True, optimizer_bits: int = 32
 ) -> list[str]:
     """Why a lab cannot run here, one line each with the way out; an empty list if it can.
 
@@ -184,28 +152,32 @@ def obstacles(
         Whether it needs bitsandbytes for its AdamW.
     """
     one_of("lab", lab, LABS)
-    lines = []
+    lines: list[str | None] = []
     if lab == "unsloth":
-        lines += [no_gpu(), _old_driver(), _old_glibc()]
+        lines += [no_gpu(), _old_driver()]
+        libc, version = platform.libc_ver()
+        if libc == "glibc" and Version(version) < Version(GLIBC):
+            lines.append(
+                f"glibc {version}: the packages of the GPU need {GLIBC} or newer; take a newer "
+                "system"
+            )
         if machine.compiler() is None:
             lines.append(
                 "no C compiler, which Triton needs: apt install build-essential, or set CC"
             )
     # Only what is needed counts: an extra also lists packages for options that are not in use.
-    not_in_use = set()
-    if not load_in_4bit and optimizer_bits == 32:
-        not_in_use.add("bitsandbytes")
-    # The plugin lets vLLM read weights of 4 bits.
-    if not load_in_4bit or not fast_inference:
-        not_in_use.add("vllm-bnb-plugin")
-    if not fast_inference:
-        not_in_use.add("vllm")
+    in_use = {
+        "bitsandbytes": load_in_4bit or optimizer_bits != 32,
+        "vllm": fast_inference,
+        # The plugin lets vLLM read weights of 4 bits.
+        "vllm-bnb-plugin": load_in_4bit and fast_inference,
+    }
     groups = requirements()
-    needed = [each.name for extra in EXTRAS_OF_LABS[lab] for each in groups.get(extra, [])]
+    needed = groups[""] + (groups.get("gpu", []) if lab == "unsloth" else [])
     missing = [
         name
-        for name in dict.fromkeys(needed)
-        if name not in not_in_use and installed_version(name) is None
+        for name in dict.fromkeys(each.name for each in needed)
+        if in_use.get(name, True) and installed_version(name) is None
     ]
     if missing:
         lines.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
@@ -231,16 +203,6 @@ def _old_driver() -> str | None:
     return None
 
 
-def _old_glibc() -> str | None:
-    """What is wrong with the C library; None where nothing is, or it is another one than glibc."""
-    name, version = platform.libc_ver()
-    if name != "glibc":
-        return None
-    if Version(version) >= Version(GLIBC):
-        return None
-    return f"glibc {version}: the packages of the GPU need {GLIBC} or newer; take a newer system"
-
-
 def packages() -> list[dict[str, Any]]:
     """Every distribution that this package or an extra of it names.
 
@@ -253,17 +215,16 @@ def packages() -> list[dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for extra, group in requirements().items():
         for requirement in group:
+            version = installed_version(requirement.name)
+            entry = {
+                "name": requirement.name,
+                "wanted": str(requirement.specifier),
+                "version": version,
+                "state": _state(requirement, version),
+                "extras": [],
+            }
             # Several extras may name one distribution. It gets one row, which lists them.
-            if requirement.name not in entries:
-                version = installed_version(requirement.name)
-                entries[requirement.name] = {
-                    "name": requirement.name,
-                    "wanted": str(requirement.specifier),
-                    "version": version,
-                    "state": _state(requirement, version),
-                    "extras": [],
-                }
-            entries[requirement.name]["extras"].append(extra)
+            entries.setdefault(requirement.name, entry)["extras"].append(extra)
     return list(entries.values())
 
 
@@ -286,13 +247,11 @@ def this_machine() -> dict[str, Any]:
 
 def shipped_models() -> list[str]:
     """Names of the models of the tiny lab, in a checkout or in the installed package."""
-    package = Path(__file__).parents[1]
-    # A checkout has the models beside the package, an installation inside of it.
-    for folder in (package.parent / "data" / MODELS, package / "_data" / MODELS):
-        weights = sorted(folder.glob("*/model.safetensors"))
-        if weights:
-            return [path.parent.name for path in weights]
-    return []
+    try:
+        folder = shipped(MODELS)
+    except FileNotFoundError:
+        return []
+    return sorted(path.parent.name for path in folder.glob("*/model.safetensors"))
 
 
 def text(told: dict[str, Any]) -> str:
@@ -315,14 +274,24 @@ def _state(requirement: Any, version: str | None) -> str:
     return "ok" if admitted else "out of bounds"
 
 
-def _model(model: Any, here: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _model(
+    model: Any, here: dict[str, Any], lab: str, vllm_samples: bool, options: dict[str, Any]
+) -> dict[str, Any]:
     """A model's size, what it takes by part, and whether the largest device has room for it."""
+    gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default={"name": "CPU", "bytes": 0})
+    if options["gradient_checkpointing"] is None:
+        options["gradient_checkpointing"] = lab == "unsloth" or gpu["bytes"] > 0
+    if vllm_samples and gpu["bytes"] and lab in SHARES:
+        # vLLM holds its share from the start, whatever the number of rollouts is.
+        options["sampler_bytes"] = SHARES[lab] * gpu["bytes"]
+        options["shares_weights"] = lab == "unsloth"
+    elif lab == "unsloth":
+        options["rows"] = UNSLOTH_ROWS
     parts = memory.estimate(model, **options)
     shape = memory.shape(model)
     total = sum(parts.values())
-    gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=None)
     # A GPU that shares the main memory reports none of its own.
-    room = (gpu["bytes"] if gpu else 0) or here["memory"]
+    room = gpu["bytes"] or here["memory"]
     return {
         "name": str(model),
         "parameters": shape.parameters,
@@ -330,7 +299,7 @@ def _model(model: Any, here: dict[str, Any], options: dict[str, Any]) -> dict[st
         "total": total,
         "lora_parameters": shape.lora_parameters(options.get("lora_rank", 64)),
         "room": room,
-        "device": gpu["name"] if gpu else "CPU",
+        "device": gpu["name"],
         "fits": total <= memory.SHARE * room,
         **options,
     }

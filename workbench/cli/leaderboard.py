@@ -44,8 +44,7 @@ def leaderboard(
     ] = "early",
     size: Annotated[Literal[SIZES], Option(help="The size of the base model.")] = "small",
     regime: Annotated[
-        Literal[REGIMES],
-        Option(help="How hard the training problems are for the base model."),
+        Literal[REGIMES], Option(help="How hard the training problems are for the base model.")
     ] = "spread",
     search: Annotated[
         bool,
@@ -106,13 +105,12 @@ def leaderboard(
     def report(line: str) -> None:
         say(line, err=json)
 
+    options: dict[str, Any] = {"jobs": jobs, "ray": ray, "report": report}
     lab = {"base": base, "size": size, "regime": regime}
     plan = runs.plan(grid, out=out, lab=lab, seeds=seeds, only=only, own=own_methods(add))
     if search:
         single = single or halving.best_single(plan, BASELINE, price)
-        rungs, final = halving.search(
-            plan, single, baseline=BASELINE, price=price, jobs=jobs, ray=ray, report=report
-        )
+        rungs, final = halving.search(plan, single, baseline=BASELINE, price=price, **options)
         folder = plan.folder.with_name(f"{plan.folder.name}-search")
         rungs.to_csv(folder / "rungs.csv", index=False, float_format="%.6g", lineterminator="\n")
         _write_and_say(final, [], folder, json)
@@ -124,15 +122,7 @@ def leaderboard(
         report(f"{len(cases)} runs of {len(labels)} methods, in {os.path.relpath(plan.folder)}")
         hours = runs.expected_hours(cases)
         report(f"about {hours:.1f} hours on one core for those that are missing")
-        frame = sweep(
-            plan.grid,
-            out=plan.out,
-            jobs=jobs,
-            ray=ray,
-            own=plan.own,
-            by_seed=True,
-            report=report,
-        )
+        frame = sweep(plan.grid, out=plan.out, own=plan.own, by_seed=True, **options)
         failed = int((frame["status"] == "failed").sum())
     groups, missing = runs.recorded(cases)
     if BASELINE not in groups:

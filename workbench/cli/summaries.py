@@ -95,17 +95,15 @@ def _held_out(record: Record) -> dict[str, Any] | None:
     evals = evals.assign(rate=evals["correct"] / evals["samples"])
     # Mean success rate of a level (column) at an evaluation (row).
     levels = evals.pivot_table(index="round", columns="level", values="rate")
-    ends = []
-    # After a single evaluation both ends are the same one.
-    for _, row in curve.iloc[[0, -1]].iterrows():
-        by_level = levels.loc[row["round"]]
-        ends.append(
-            {
-                "round": int(row["round"]),
-                "accuracy": float(row["accuracy"]),
-                "greedy": float(row["greedy"]),
-                # Texts, as keys of JSON have to be.
-                "levels": {str(level): float(rate) for level, rate in by_level.items()},
-            }
-        )
+    ends = [
+        {
+            "round": int(row["round"]),
+            "accuracy": float(row["accuracy"]),
+            "greedy": float(row["greedy"]),
+            # Texts, as keys of JSON have to be.
+            "levels": {str(name): float(rate) for name, rate in levels.loc[row["round"]].items()},
+        }
+        # After a single evaluation both ends are the same one.
+        for _, row in curve.iloc[[0, -1]].iterrows()
+    ]
     return {"k": int(evals["samples"].iloc[0]), "first": ends[0], "last": ends[1]}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -35,22 +33,10 @@ def as_json(value: Any) -> str:
     >>> as_json({"mean": float("nan")})
     '{\n  "mean": null\n}'
     """
-    # A NaN that `_plain` missed is an error here, and not text that most readers of JSON refuse.
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
+    # By way of a text, in which numbers of NumPy are plain, and what is not finite has names.
+    text = json.dumps(value, default=lambda number: number.item())
+    return json.dumps(json.loads(text, parse_constant=lambda name: None), indent=2)
 
 
 def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if hasattr(value, "item"):
-        # A number of NumPy. It is not returned yet, since it may be a float that is not finite.
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

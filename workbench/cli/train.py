@@ -94,10 +94,7 @@ def run(
     ] = None,
     data: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="Problems to train on: a .jsonl, .json, .csv or .parquet file.",
-        ),
+        Option(metavar="FILE", help="Problems to train on: .jsonl, .json, .csv or .parquet."),
     ] = None,
     held_out_data: Annotated[
         str | None,
@@ -159,9 +156,7 @@ run.__doc__ = str(run.__doc__).replace("SLOTS", ", ".join(SLOTS))
 
 
 def resume(
-    path: Annotated[str, Argument(metavar="RECORD")],
-    rounds: Rounds,
-    json: Json = False,
+    path: Annotated[str, Argument(metavar="RECORD")], rounds: Rounds, json: Json = False
 ) -> None:
     """Go on with a run, as its record says that it was begun.
 

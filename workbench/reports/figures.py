@@ -21,6 +21,7 @@ from workbench.plots import tables as plots_tables
 from workbench.plots.style import BASELINE
 from workbench.plots.text import plain
 from workbench.records import Record
+from workbench.reports.tables import has_numbers
 
 Groups = Mapping[str, Sequence[Record]]
 
@@ -95,19 +96,13 @@ def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, An
         having = {
             label: group
             for label, group in groups.items()
-            if all(_has_numbers(record, column) for record in group)
+            if all(column in record.rounds for record in group)
+            and all(has_numbers(record.rounds[column]) for record in group)
         }
         if having:
             caption = f"{caption} Moving mean of 10 rounds."
             figures.append(_curve(having, "round", column, caption, smooth=10))
     return figures
-
-
-def _has_numbers(record: Record, column: str) -> bool:
-    rounds = record.rounds
-    # A method may write a column that another one lacks, or one without any number.
-    numeric = column in rounds and rounds[column].dtype.kind in "iuf"
-    return numeric and bool(rounds[column].notna().any())
 
 
 def _curve(groups: Groups, x: str, y: str, caption: str, smooth: int = 1) -> dict[str, Any]:
@@ -139,10 +134,10 @@ def _ends(record: Record, y: str) -> np.ndarray:
 
 def _phases(groups: Groups) -> dict[str, Any]:
     table = comparisons.phases(groups)
-    parts = []
-    for label, row in table.iterrows():
-        seconds = ", ".join(f"{phase} {value:.3g}" for phase, value in row.items())
-        parts.append(f"{label} {seconds}")
+    parts = [
+        f"{label} {', '.join(f'{phase} {value:.3g}' for phase, value in row.items())}"
+        for label, row in table.iterrows()
+    ]
     return _figure(
         lambda ax: plots_tables.stacked(table.rename(index=plain), label="seconds a round", ax=ax),
         f"Seconds a round by phase: {'; '.join(parts)}",

@@ -163,15 +163,8 @@ def _render(content: dict[str, Any]) -> str:
     # The policy of the page lets only the script with this hash run, so text of a response never
     # can.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sections = ["Results", "What was run"]
-    # The list of contents names only sections that have something in them.
-    for name in ("Curves", "Mechanisms", "Transitions"):
-        if content[name.lower()]:
-            sections.append(name)
-    sections.append("Responses")
     return environment.get_template("report.html").render(
         content,
-        sections=sections,
         script=script,
         style=style,
         script_hash=f"sha256-{digest}",

@@ -47,12 +47,8 @@ def each_record(groups: Groups) -> Iterator[tuple[str, Record]]:
 def default_baseline(groups: Groups) -> str:
     """The label that others are compared with: grpo, a method called so, or else the first."""
     # The label first, and then the method behind it, since labels are the caller's choice.
-    if "grpo" in groups:
-        return "grpo"
-    for label, group in groups.items():
-        if group[0].label == "grpo":
-            return label
-    return next(iter(groups))
+    methods = [label for label, group in groups.items() if group[0].label == "grpo"]
+    return "grpo" if "grpo" in groups else [*methods, *groups][0]
 
 
 def frame(rows: Mapping[str, Sequence[Any]], heads: Sequence[str]) -> pd.DataFrame:
@@ -65,9 +61,7 @@ def frame(rows: Mapping[str, Sequence[Any]], heads: Sequence[str]) -> pd.DataFra
 
 def results(groups: Groups) -> Table:
     """Held-out accuracy before and after, and what it took."""
-    samples = set()
-    for _, record in each_record(groups):
-        samples |= set(record.evals.get("samples", []))
+    samples = {n for _, record in each_record(groups) for n in record.evals.get("samples", [])}
     sampled = f"avg@{samples.pop()}" if len(samples) == 1 else "sampled"
     heads = ["runs", "rounds", f"{sampled} before", f"{sampled} after", "greedy before"]
     heads += ["greedy after", "rollouts", "training time"]
@@ -148,13 +142,12 @@ def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 def average_round(groups: Groups) -> Table:
     """Means over all rounds of the numbers that every run has."""
-    present = None
-    for _, record in each_record(groups):
-        # A row of the table needs a number of every run, so only columns that all of them have
-        # remain.
-        numbers = _numeric_columns(record.rounds)
-        present = numbers if present is None else present & numbers
-    shared = sorted(present or ())
+    # A row of the table needs a number of every run, so only columns that all of them have remain.
+    numeric = [
+        {name for name, column in record.rounds.items() if has_numbers(column)}
+        for _, record in each_record(groups)
+    ]
+    shared = sorted(set.intersection(*numeric)) if numeric else []
     means = comparisons.means(groups, shared) if groups else pd.DataFrame()
     parts = {}
     for title, columns in AVERAGE_ROUND.items():
@@ -169,8 +162,9 @@ def average_round(groups: Groups) -> Table:
     return Table("Means over all rounds; ± is the 95 % interval over seeds", parts)
 
 
-def _numeric_columns(table: pd.DataFrame) -> set[str]:
-    return {name for name in table if table[name].dtype.kind in "iuf" and table[name].notna().any()}
+def has_numbers(column: pd.Series) -> bool:
+    """Whether a column is numeric and not empty; methods may write others, or without a number."""
+    return column.dtype.kind in "iuf" and bool(column.notna().any())
 
 
 # Transitions
@@ -184,15 +178,9 @@ def transitions(groups: Groups) -> list[dict[str, Any]]:
     """
     matrices = []
     for label, group in groups.items():
-        kinds = {
-            "training problems, first and last visit": [_visited(record) for record in group],
-            "held-out problems, first and last evaluation": [
-                _evaluated(record) for record in group
-            ],
-        }
-        for name, by_seed in kinds.items():
+        for name, rates in SEEN_TWICE.items():
             # Seeds without the rollouts, or with one evaluation only, say nothing of moves.
-            pairs = [pair for pair in by_seed if pair is not None]
+            pairs = [pair for pair in map(rates, group) if pair is not None]
             if not pairs:
                 continue
             # Problems of all seeds together: single seeds would leave most cells of the matrix
@@ -231,3 +219,10 @@ def _evaluated(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
     # problems.
     rates = evals.pivot_table(index="problem", columns="round", values="rate")
     return rates.iloc[:, 0].to_numpy(), rates.iloc[:, -1].to_numpy()
+
+
+# What moves are of, and the rates of a record's problems before and after.
+SEEN_TWICE = {
+    "training problems, first and last visit": _visited,
+    "held-out problems, first and last evaluation": _evaluated,
+}

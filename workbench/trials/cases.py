@@ -70,10 +70,6 @@ KEPT_COLUMNS: dict[str, tuple[str, ...] | None] = {
 MOST_ROUNDS = 10
 
 
-class NotebookError(RuntimeError):
-    """A cell of a notebook failed; the message is the cell's."""
-
-
 @dataclass(frozen=True)
 class Case:
     """One run of a sweep.
@@ -323,18 +319,15 @@ def run_through_notebook(case: Case) -> dict[str, Any]:
         parameters["out"] = os.path.relpath(case.record, case.notebook.parent)
     # Relative paths, so that the executed notebook names no path of this machine.
     os.chdir(case.logs)
-    try:
-        notebook = papermill.execute_notebook(
-            os.path.join(folder, case.notebook.name),
-            "notebook.ipynb",
-            parameters,
-            cwd=folder,
-            progress_bar=False,
-            # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
-            shutdown_kernel="immediate",
-        )
-    except papermill.PapermillExecutionError as error:
-        raise NotebookError(f"{error.ename}: {error.evalue}") from error
+    notebook = papermill.execute_notebook(
+        os.path.join(folder, case.notebook.name),
+        "notebook.ipynb",
+        parameters,
+        cwd=folder,
+        progress_bar=False,
+        # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
+        shutdown_kernel="immediate",
+    )
     return printed_results(notebook)
 
 
@@ -360,6 +353,6 @@ def printed_results(notebook: Any) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    # The message of a cell's error begins with its type already.
-    text = str(error) if isinstance(error, NotebookError) else f"{type(error).__name__}: {error}"
-    return text.splitlines()[0]
+    # papermill's error of a cell names the error in the cell.
+    kind = getattr(error, "ename", type(error).__name__)
+    return f"{kind}: {getattr(error, 'evalue', error)}".splitlines()[0]

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from workbench.policies.checks import check_packages
 from workbench.trials.cases import Case, execute
 from workbench.utils.machine import cores
 from workbench.utils.numbers import duration
@@ -246,10 +247,9 @@ class Cluster:
     """
 
     def __init__(self, address: str, jobs: int, gpus: float = 0.0) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise ImportError("a sweep on Ray needs a package: pip install 'ray>=2.50'") from None
+        check_packages("ray")
+        import ray
+
         if ray.is_initialized():
             raise ValueError(
                 f"ray={address!r}: this process is connected to Ray already; call ray.shutdown()"

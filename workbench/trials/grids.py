@@ -35,10 +35,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from workbench.policies.checks import check_packages
 from workbench.records.files import cause_of
 from workbench.trials.cases import PARAMETERS, Case
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown, whole_number
@@ -207,28 +207,25 @@ def _check_plain(path: Path, content: Any) -> None:
 
 
 def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, records: Any) -> Path:
-    """Directory of the records: the caller's, the grid's, or that of the sweep."""
+    """Directory of the records: the caller's, the grid's, or that of the sweep.
+
+    The folder that a file names must lie in the working directory or in that of the sweep.
+    """
     if records is not None:
         return Path(records).absolute()
     if "folder" not in content:
         return out
     folder = Path(os.path.abspath(base / content["folder"]))
-    # A dict was written by the caller, a file perhaps by somebody else.
-    if not isinstance(grid, dict):
-        _check_folder(content["folder"], folder, out)
-    return folder
-
-
-def _check_folder(value: str, folder: Path, out: Path) -> None:
-    """ValueError unless a folder lies in the working directory or in that of the sweep."""
     # Links are followed, since one of them could lead to another place.
     place = folder.resolve()
-    if any(place.is_relative_to(root.resolve()) for root in (Path.cwd(), out)):
-        return
+    roots = (Path.cwd().resolve(), out.resolve())
+    # A dict was written by the caller, a file perhaps by somebody else.
+    if isinstance(grid, dict) or any(place.is_relative_to(root) for root in roots):
+        return folder
     raise ValueError(
-        f"folder={shown(value)}: the records would go to {str(place)!r}, which is neither in the "
-        f"working directory nor in that of the sweep; start it in a directory above, or allow it "
-        f"by saying so: --records {shlex.quote(str(place))} (in Python records=...)"
+        f"folder={shown(content['folder'])}: the records would go to {str(place)!r}, which is "
+        "neither in the working directory nor in that of the sweep; start it in a directory above, "
+        f"or allow it by saying so: --records {shlex.quote(str(place))} (in Python records=...)"
     )
 
 
@@ -244,10 +241,7 @@ def _declared(notebook: Path) -> dict[str, str]:
 
     papermill has a function for this, which fails on texts with a # in them.
     """
-    if find_spec("papermill") is None:
-        raise ImportError(
-            "a sweep through a notebook needs packages: pip install papermill ipykernel"
-        )
+    check_packages("papermill", "ipykernel")
     types: dict[str, str] = {}
     try:
         # The cell is parsed and never run.
@@ -273,10 +267,11 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     if not isinstance(parameters, dict):
         raise ValueError(f"parameters={shown(parameters)}: names with values or lists are needed")
     fixed = {name: value for name, value in parameters.items() if not isinstance(value, list)}
-    axes = []
-    for name, values in parameters.items():
-        if name not in fixed:
-            axes.append([{name: value} for value in _listed(name, values)])
+    axes = [
+        [{name: value} for value in _listed(name, values)]
+        for name, values in parameters.items()
+        if name not in fixed
+    ]
     if "cases" in content:
         cases = _listed("cases", content["cases"])
         if not all(isinstance(case, dict) and case for case in cases):
@@ -319,8 +314,11 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     """The value as the notebook's type; ValueError for an unknown name or another type."""
     one_of("parameter", name, types)
-    if name == "label":
-        _check_label(value)
+    if name == "label" and not _names_a_directory(value):
+        raise ValueError(
+            f"label={shown(value)}: it names a directory, so letters, digits and . _ = + , ~ - "
+            f"are allowed, a letter or digit first, and not {LOGS!r}"
+        )
     if name == "seed":
         # It is part of the name of a directory, as the label is.
         whole_number("seed", value, 0)
@@ -343,12 +341,8 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     return value
 
 
-def _check_label(label: Any) -> None:
-    if not isinstance(label, str) or not LABEL.fullmatch(label) or label == LOGS:
-        raise ValueError(
-            f"label={shown(label)}: it names a directory, so letters, digits and . _ = + , ~ - "
-            f"are allowed, a letter or digit first, and not {LOGS!r}"
-        )
+def _names_a_directory(label: Any) -> bool:
+    return isinstance(label, str) and bool(LABEL.fullmatch(label)) and label != LOGS
 
 
 # Naming

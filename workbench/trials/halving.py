@@ -183,9 +183,8 @@ def search(
     price: float | None = None,
     finalists: int = 3,
     seeds: int = 8,
-    jobs: int | None = None,
-    ray: str | None = None,
     report: Callable[[str], Any] = print,
+    **workers: Any,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Find the best combinations, and compare them in a final.
 
@@ -206,8 +205,8 @@ def search(
         Combinations in the final.
     seeds : int
         Of the final.
-    jobs, ray, report
-        As for `sweep`.
+    report, workers
+        As for `sweep`; workers are its jobs and ray.
 
     Returns
     -------
@@ -220,6 +219,7 @@ def search(
         label: {"label": label, "method": "grpo", "settings": settings}
         for label, settings in combinations(choices).items()
     }
+    options = {"report": report, **workers}
     left = list(candidates)
     sizes = rung_sizes(len(left), finalists)
     rows = []
@@ -229,7 +229,7 @@ def search(
         cases = [_case(plan, baseline), *(candidates[label] for label in left)]
         report(f"rung {rung + 1} of {len(sizes)}: {size} combinations, {len(of_rung)} seeds each")
         grid = _rung_grid(plan, cases, of_rung)
-        groups = _made(grid, baseline, _beside(plan.out) / "rungs", jobs, ray, report)
+        groups = _made(grid, baseline, _beside(plan.out) / "rungs", **options)
         whole = {label: of for label, of in groups.items() if len(of) == len(of_rung)}
         # A combination whose training failed has not arrived either.
         scores = dict.fromkeys(left, math.inf) | bill_scores(whole, baseline, price)
@@ -246,7 +246,7 @@ def search(
     cases = [_case(plan, label) for label in (baseline, single)]
     cases += [candidates[label] for label in best]
     grid = {**_grid(plan, cases, final_seeds(seeds)), "folder": str(_beside(plan.folder))}
-    final = _made(grid, baseline, _beside(plan.out) / "final", jobs, ray, report)
+    final = _made(grid, baseline, _beside(plan.out) / "final", **options)
     return pd.DataFrame(rows), final
 
 
@@ -271,13 +271,11 @@ def bill_scores(groups: Any, baseline: str, price: float | None = None) -> dict[
         price = cost.FLOP_PRICE
     courses = read_courses(groups)
     tokens = cost.tokens_to_target(courses, target_of(courses, baseline))
-    scores = {}
+    scores = dict.fromkeys(tokens, math.inf)
     for label, by_seed in tokens.items():
-        if not all(spent.reached for spent in by_seed.values()):
-            scores[label] = math.inf
-            continue
-        ratio = cost.bill_ratio(by_seed.values(), tokens[baseline].values(), price)
-        scores[label] = float(np.log(ratio.value))
+        if all(spent.reached for spent in by_seed.values()):
+            ratio = cost.bill_ratio(by_seed.values(), tokens[baseline].values(), price)
+            scores[label] = float(np.log(ratio.value))
     return scores
 
 
@@ -322,14 +320,16 @@ def effects(rungs: pd.DataFrame, choices: Choices = CHOICES) -> pd.DataFrame:
     for place, (slot, values) in enumerate(choices.items()):
         usual, *others = values
         for value in others:
-            differences = []
-            for names, score in of_names.items():
-                if names[place] == value:
-                    partner = (*names[:place], usual, *names[place + 1 :])
-                    differences.append(score - of_names[partner])
+            differences = np.array(
+                [
+                    score - of_names[*names[:place], usual, *names[place + 1 :]]
+                    for names, score in of_names.items()
+                    if names[place] == value
+                ]
+            )
             # Of two runs that did not arrive the difference is not a number.
-            arrived = [difference for difference in differences if math.isfinite(difference)]
-            mean, half = mean_interval(arrived) if arrived else (math.nan, math.nan)
+            arrived = differences[np.isfinite(differences)]
+            mean, half = mean_interval(arrived) if len(arrived) else (math.nan, math.nan)
             rows[slot, value] = {
                 "ratio": math.exp(mean),
                 "low": math.exp(mean - half),
@@ -337,9 +337,7 @@ def effects(rungs: pd.DataFrame, choices: Choices = CHOICES) -> pd.DataFrame:
                 "pairs": len(arrived),
                 "unfinished": len(differences) - len(arrived),
             }
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.index = pd.MultiIndex.from_tuples(rows, names=["slot", "value"])
-    return frame
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["slot", "value"])
 
 
 def best_single(plan: Plan, baseline: str = "grpo", price: float | None = None) -> str:
@@ -354,10 +352,10 @@ def best_single(plan: Plan, baseline: str = "grpo", price: float | None = None) 
     """
     cases = plan.cases()
     plain = {case.values["label"] for case in cases if not case.values.get("settings")}
-    seeds: dict[str, set[int]] = {}
     groups, _ = recorded(cases)
-    for label, records in groups.items():
-        seeds[label] = {record.manifest["seed"] for record in records}
+    seeds = {
+        label: {record.manifest["seed"] for record in records} for label, records in groups.items()
+    }
     # Only what has all seeds of the baseline, so that the scores are of the same seeds.
     whole = {
         label: records
@@ -412,16 +410,9 @@ def _beside(path: Path) -> Path:
     return path.with_name(f"{path.name}-search")
 
 
-def _made(
-    grid: dict[str, Any],
-    baseline: str,
-    out: Path,
-    jobs: int | None,
-    ray: str | None,
-    report: Callable[[str], Any],
-) -> dict[str, Any]:
+def _made(grid: dict[str, Any], baseline: str, out: Path, **options: Any) -> dict[str, Any]:
     """Make the runs of a grid, and read the records of those that ended well."""
-    sweep(grid, out=out, jobs=jobs, ray=ray, by_seed=True, report=report)
+    sweep(grid, out=out, by_seed=True, **options)
     groups, missing = recorded(read(grid, out))
     if len(groups.get(baseline, [])) < len(grid["seeds"]):
         raise ValueError(
@@ -429,5 +420,7 @@ def _made(
             "it again"
         )
     if missing:
-        report(f"{len(missing)} runs failed and count as not arrived, such as {missing[0]}")
+        options["report"](
+            f"{len(missing)} runs failed and count as not arrived, such as {missing[0]}"
+        )
     return groups

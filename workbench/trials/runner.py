@@ -120,17 +120,19 @@ def _frame(cases: Sequence[Case]) -> pd.DataFrame:
     rows = []
     for case in cases:
         outcome = case.outcome
-        row: dict[str, Any] = {"run": case.name, "status": outcome["status"]}
-        row["seconds"] = outcome["seconds"]
-        row["error"] = outcome["error"]
-        row["logs"] = os.path.relpath(case.logs)
+        row = {
+            "run": case.name,
+            "status": outcome["status"],
+            "seconds": outcome["seconds"],
+            "error": outcome["error"],
+            "logs": os.path.relpath(case.logs),
+        }
         # A notebook need not leave a record, so the table shows its parameters. The runs made
         # directly have them in their manifests.
-        if case.notebook is not None:
-            for name, value in case.values.items():
-                row[f"parameter_{name}" if name in row else name] = value
-        for name, value in outcome["results"].items():
-            row[f"result_{name}" if name in row else name] = value
+        parameters = {} if case.notebook is None else case.values
+        for kind, values in (("parameter", parameters), ("result", outcome["results"])):
+            for name, value in values.items():
+                row[f"{kind}_{name}" if name in row else name] = value
         rows.append(row)
     return pd.DataFrame(rows)
 
