@@ -343,7 +343,7 @@ def test_a_run_that_stopped_before_its_next_evaluation_is_shown_once(tmp_path):
     assert heads.split() == ["held-out", "accuracy", "round", "0"]
     [greedy] = [line for line in shown.splitlines() if line.startswith("  greedy")]
     assert len(greedy.split()) == 2
-    assert "it has only the evaluation before training" in only_line(invoke("compare", tmp_path))
+    assert "let it go on to its next evaluation" in only_line(invoke("compare", tmp_path))
 
 
 def test_seeds_that_differ_have_no_difference(tmp_path):

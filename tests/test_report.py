@@ -258,7 +258,7 @@ def test_runs_without_a_later_evaluation_are_not_compared(tmp_path):
         written_records.write(tmp_path, label, scores=((0, 0.25),), rollouts=[10] * 3)
     table, notes = comparison(load_all(tmp_path))
     assert table is None
-    assert "only the evaluation before training" in notes[0]
+    assert "let it go on to its next evaluation" in notes[0]
 
 
 def test_the_axes_say_how_many_samples_an_accuracy_is_the_mean_of(page):

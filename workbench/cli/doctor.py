@@ -86,7 +86,6 @@ def report(
     load_in_4bit: bool = False,
     fast_inference: bool = True,
     engine: str = "transformers",
-    gradient_checkpointing: bool | None = None,
     optimizer_bits: int = 32,
     **options: Any,
 ) -> dict[str, Any]:
@@ -99,13 +98,12 @@ def report(
         Its memory is estimated and held against the largest GPU, or against main memory where there
         is no GPU.
     load_in_4bit, optimizer_bits, options
-        As for `memory.estimate`.
+        As for `memory.estimate`. None as `gradient_checkpointing` is as the lab does it: Unsloth
+        always computes layers again, the others do on a GPU.
     fast_inference : bool
         Whether vLLM samples in the lab "unsloth".
     engine : {"transformers", "vllm"}
         What samples in the lab "transformers".
-    gradient_checkpointing : bool, optional
-        Default: as the lab does it. Unsloth always does, the others on a GPU.
 
     Returns
     -------
@@ -117,11 +115,10 @@ def report(
     one_of("engine", engine, ("transformers", "vllm"))
     vllm_samples = fast_inference if lab == "unsloth" else engine == "vllm"
     options |= {"load_in_4bit": load_in_4bit, "optimizer_bits": optimizer_bits}
-    problems = obstacles(lab, load_in_4bit, fast_inference, optimizer_bits)
     here = this_machine()
-    told = {"machine": here, "packages": packages(), "lab": lab, "obstacles": problems}
+    told: dict[str, Any] = {"machine": here, "packages": packages(), "lab": lab}
+    problems = told["obstacles"] = obstacles(lab, load_in_4bit, fast_inference, optimizer_bits)
     if model is not None:
-        options["gradient_checkpointing"] = gradient_checkpointing
         sizes = told["model"] = _model(model, here, lab, vllm_samples, options)
         # The tiny lab trains its own models, so there the size of another one is shown and no more.
         if lab != "tiny" and not sizes["fits"]:
@@ -278,8 +275,9 @@ def _model(
     model: Any, here: dict[str, Any], lab: str, vllm_samples: bool, options: dict[str, Any]
 ) -> dict[str, Any]:
     """A model's size, what it takes by part, and whether the largest device has room for it."""
-    gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default={"name": "CPU", "bytes": 0})
-    if options["gradient_checkpointing"] is None:
+    cpu: dict[str, Any] = {"name": "CPU", "bytes": 0}
+    gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=cpu)
+    if options.get("gradient_checkpointing") is None:
         options["gradient_checkpointing"] = lab == "unsloth" or gpu["bytes"] > 0
     if vllm_samples and gpu["bytes"] and lab in SHARES:
         # vLLM holds its share from the start, whatever the number of rollouts is.
