@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import hashlib
 import json
 import os
 import shutil
@@ -237,6 +238,39 @@ def test_a_journal_with_another_content_is_named(kind, changes, message, tmp_pat
     with pytest.raises(RecordError, match=message) as error:
         _ = wb.load(path, strict=True).rounds, wb.load(path, strict=True).evals
     assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"row": 5, "rollouts": ""},
+        {"row": {"round": "1"}, "rollouts": ""},
+        {"row": {"round": 1}},
+        {"row": {"round": 1}, "rollouts": "", "manifest": ""},
+        {"evaluation": "1", "columns": {}},
+        {"evaluation": 1, "columns": []},
+        {"evaluation": 1, "columns": {}, "row": 5},
+        {"manifest": 5},
+        {"manifest": "", "row": 5},
+    ],
+)
+def test_a_line_that_is_of_no_kind_counts_as_changed_though_its_checksum_fits(entry, tmp_path):
+    path = write(tmp_path / "run", 1) / "journal.jsonl"
+    first = path.read_bytes().splitlines(keepends=True)[0]
+    body = json.dumps(entry)[:-1]
+    total = hashlib.sha256((json.loads(first)["sha256"] + body).encode()).hexdigest()
+    path.write_bytes(first + f'{body}, "sha256": "{total}"}}\n'.encode())
+    with pytest.raises(RecordError, match="line 2 was changed"):
+        wb.load(tmp_path / "run", strict=True)
+
+
+def test_numbers_of_numpy_are_recorded_like_those_of_python(tmp_path):
+    row = {"round": np.int64(1), "seconds": np.float32(0.5), "flops": 1.0, "warnings": np.str_("")}
+    Writer(tmp_path, MANIFEST).round(row, {"round": [1]})
+    assert wb.load(tmp_path).rounds.to_dict("records") == [
+        {"round": 1, "seconds": 0.5, "flops": 1.0, "warnings": ""}
+    ]
 
 
 def test_a_column_of_rollouts_of_another_type_is_named(tmp_path):

@@ -59,7 +59,8 @@ class History:
         self.rounds += 1
         self.steps += int(row["steps"])
         self._rows = _ends([*self._rows, row])
-        self._reported.update(_reported_causes(row))
+        reported = (row.get("warnings") or "").splitlines()
+        self._reported.update(line.partition(":")[0] for line in reported)
 
     def symptoms(self, row: Row) -> list[str]:
         """What is wrong as of a new round and was not reported in an earlier one.
@@ -207,8 +208,3 @@ def _likely_reason(last: Sequence[Row], all_right: float, all_wrong: float, mixe
 def _ends(rows: list[Row]) -> list[Row]:
     """The first and the last rows: as many of both as the checks look at."""
     return rows if len(rows) <= 2 * WINDOW else [*rows[:WINDOW], *rows[-WINDOW:]]
-
-
-def _reported_causes(row: Row) -> list[str]:
-    """The causes in a row's column `warnings`."""
-    return [line.partition(":")[0] for line in (row.get("warnings") or "").splitlines()]

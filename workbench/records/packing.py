@@ -15,28 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from workbench.records import parts
 from workbench.records.errors import RecordError
-from workbench.records.files import (
-    WRITING,
-    cause_of,
-    file_digest,
-    replacing,
-    sync,
-)
+from workbench.records.files import WRITING, cause_of, file_digest, replacing, sync
 from workbench.records.journal import Directory
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import OLD_FORMAT, read_manifest
-from workbench.records.parts import (
-    CHECKPOINTS,
-    FORMAT,
-    KINDS,
-    LOCK,
-    MANIFEST,
-    ROLLOUTS,
-    SHELF,
-    own_files,
-    rollout_parts,
-)
 from workbench.records.shelf import (
     SHELF_FORMAT,
     TABLE_NAME,
@@ -107,7 +91,7 @@ def pack(
             _remove_what_is_packed(root, list(sources), {top, *folders.values()})
         except OSError as error:
             raise RecordError(f"{root}: cannot be packed: {cause_of(error)}") from error
-        (root / LOCK).unlink(missing_ok=True)
+        (root / parts.LOCK).unlink(missing_ok=True)
     return list(sources)
 
 
@@ -124,11 +108,11 @@ class _Old:
     def rollouts(self) -> tuple[pa.Table, list[str]]:
         """All rollouts, with the round that recorded them as `part`."""
         table = self._table("rollouts")
-        # Parts of rounds that never ended are left out, as they were when such records were read.
-        last = len(self.rounds)
-        parts = {n: path for n, path in rollout_parts(self.path).items() if n <= last}
         if not len(table):
-            table = joined([read_part(path, n, None, None) for n, path in parts.items()])
+            # Those of rounds that never ended are left out, as when such records were read.
+            files = parts.rollout_parts(self.path).items()
+            ended = [(number, path) for number, path in files if number <= len(self.rounds)]
+            table = joined([read_part(path, number, None, None) for number, path in ended])
         return table, []
 
     def _table(self, kind: str) -> pa.Table:
@@ -188,7 +172,7 @@ def _folders(root: Path) -> dict[Path, Path]:
     """
     folders = {}
     for path in record_paths(root):
-        packed = None if (path / MANIFEST).exists() else find_packed(path)
+        packed = None if (path / parts.MANIFEST).exists() else find_packed(path)
         folder = path.resolve() if packed is None else packed.shelf.folder
         # Runs on a shelf further up are none of this folder's.
         if folder.is_relative_to(root.resolve()):
@@ -209,10 +193,10 @@ def _folders(root: Path) -> dict[Path, Path]:
 def _source(path: Path) -> Directory | Packed | _Old:
     """The record at a path, once it is known to be whole."""
     packed = find_packed(path)
-    if not (path / MANIFEST).exists():
+    if not (path / parts.MANIFEST).exists():
         assert packed is not None
         return packed
-    is_old = read_manifest(path, (FORMAT, OLD_FORMAT))["format"] == OLD_FORMAT
+    is_old = read_manifest(path, (parts.FORMAT, OLD_FORMAT))["format"] == OLD_FORMAT
     source: Directory | _Old = _Old(path) if is_old else Directory(path)
     for problem in source.problems:
         raise RecordError(f"{problem}; only a whole record is packed")
@@ -230,29 +214,35 @@ def _source(path: Path) -> Directory | Packed | _Old:
 
 def _write(root: Path, sources: Mapping[str, _Kept]) -> None:
     """Write a shelf and read it back; it takes the place of the old one when all is equal."""
-    index: dict[str, Any] = {"format": SHELF_FORMAT, "tables": {}, "columns": [], "runs": {}}
+    index: dict[str, Any] = {"format": SHELF_FORMAT, "tables": {}, "columns": {}, "runs": {}}
     for name, source in sources.items():
         index["runs"][name] = {"manifest": source.manifest}
-    for kind in KINDS:
+    for kind in parts.KINDS:
         _write_table(root, kind, sources, index)
+    index["columns"] = [dict(columns) for columns in index["columns"]]
     content = index_content(index)
     shelf = Shelf(root, content)
     for name, source in sources.items():
         if shelf.runs[name]["manifest"] != source.manifest:
             raise RecordError(f"{root / name}: its manifest does not read back as it was")
-        for kind in KINDS:
+        for kind in parts.KINDS:
             if not same_tables(source.table(kind), shelf.table(kind, name)):
                 raise RecordError(f"{root / name}: its {kind} do not read back as they were")
     # The names of the tables are on the disk before the one that stands for all of them.
     sync(root)
-    with replacing(root / SHELF) as temporary:
+    with replacing(root / parts.SHELF) as temporary:
         temporary.write_bytes(content)
 
 
 def _write_table(
     root: Path, kind: str, sources: Mapping[str, _Kept], index: dict[str, Any]
 ) -> None:
-    """Write the table of one kind, and into the index where each run's rows are in it."""
+    """Write the table of one kind, and into the index where each run's rows are in it.
+
+    Under "columns" the index gets the columns of each kind of run, with their types where these
+    differ from the file's, and the number of the kind.
+    """
+    known = index["columns"]
     schemas = {name: source.table(kind).schema for name, source in sources.items()}
     schemas = {name: schema for name, schema in schemas.items() if len(schema)}
     if not schemas:
@@ -278,8 +268,12 @@ def _write_table(
             group, first = 0, 0
             for name, schema in schemas.items():
                 table = sources[name].table(kind)
-                place = [group, first, len(table), _number(schema, together, index["columns"])]
-                index["runs"][name][kind] = place
+                types = [
+                    None if field.type == together.field(field.name).type else str(field.type)
+                    for field in schema
+                ]
+                number = known.setdefault(tuple(zip(schema.names, types)), len(known))
+                index["runs"][name][kind] = [group, first, len(table), number]
                 run = pa.array([name] * len(table), pa.string())
                 waiting.append(table.append_column("run", run))
                 first += len(table)
@@ -294,18 +288,6 @@ def _write_table(
     finally:
         temporary.unlink(missing_ok=True)
     index["tables"][kind] = {"file": file, "sha256": digest}
-
-
-def _number(schema: pa.Schema, together: pa.Schema, known: list[dict[str, str | None]]) -> int:
-    """The number of a run's columns among those known, with types that differ from the file's."""
-    columns = {
-        field.name: None if field.type == together.field(field.name).type else str(field.type)
-        for field in schema
-    }
-    # As lists, since the order of columns counts.
-    if list(columns.items()) not in [list(other.items()) for other in known]:
-        known.append(columns)
-    return [list(other.items()) for other in known].index(list(columns.items()))
 
 
 def same_tables(a: pa.Table, b: pa.Table) -> bool:
@@ -349,9 +331,9 @@ def _remove_what_is_packed(root: Path, names: list[str], folders: set[Path]) -> 
     for folder in sorted(below, key=lambda folder: len(folder.parts), reverse=True):
         if folder != top and folder.is_dir():
             if folder in folders:
-                (folder / SHELF).unlink(missing_ok=True)
+                (folder / parts.SHELF).unlink(missing_ok=True)
                 sync(folder)
-            (folder / LOCK).unlink(missing_ok=True)
+            (folder / parts.LOCK).unlink(missing_ok=True)
         _remove_unused_tables(folder)
         if folder != top:
             with contextlib.suppress(OSError):
@@ -362,12 +344,12 @@ def _remove_directory(place: Path) -> None:
     """Remove the files that a run wrote into its directory, except rollouts that stopped it."""
     # Without its manifest a directory is no record any more, and its run is read from the shelf. So
     # this goes first, and a later packing removes whatever is left.
-    if (place / MANIFEST).exists():
-        (place / MANIFEST).unlink()
+    if (place / parts.MANIFEST).exists():
+        (place / parts.MANIFEST).unlink()
         sync(place)
-    for folder in (ROLLOUTS, CHECKPOINTS, "."):
-        for path in own_files(place, folder):
-            if path.is_file() and path.name != LOCK and not path.name.startswith("failed-"):
+    for folder in (parts.ROLLOUTS, parts.CHECKPOINTS, "."):
+        for path in parts.own_files(place, folder):
+            if path.is_file() and path.name != parts.LOCK and not path.name.startswith("failed-"):
                 path.unlink()
         if folder != ".":
             with contextlib.suppress(OSError):  # there is none, or it holds somebody else's files

@@ -250,7 +250,7 @@ class Record:
             frame = table.to_pandas(ignore_metadata=True)
             self._frames[kind] = frame if len(table) else pd.DataFrame({"round": []})
         # pandas copies what is shared as soon as one of its owners writes.
-        return self._frames[kind].copy(deep=False), source.problems
+        return self._frames[kind].copy(deep=False), list(source.problems)
 
     def _report(self, problems: Sequence[str]) -> None:
         """Say what is damaged or missing; RecordError with strict=True."""

@@ -118,7 +118,7 @@ class Packed:
 
     shelf: Shelf
     name: str
-    problems = ()
+    problems: Sequence[str] = ()
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -207,25 +207,24 @@ def exists(path: Any) -> bool:
     return (Path(path) / MANIFEST).exists() or find_packed(Path(path)) is not None
 
 
-def record_paths(path: Path) -> list[Path]:
+def record_paths(path: Any) -> list[Path]:
     """The places of all records at or under a path, packed ones included, in order."""
     found = set()
+    path = Path(path)
     for place, folders, files in os.walk(path):
         here = Path(place)
-        if SHELF in files:
-            shelf = shelf_at(here.resolve())
-            found |= {here / name for name in shelf.runs} if shelf else set()
         if MANIFEST in files:
             found.add(here)
             folders.clear()
+        shelf = shelf_at(here.resolve())
+        found |= {here / name for name in shelf.runs} if shelf else set()
         folders[:] = [name for name in folders if not name.startswith(".")]
     # The path may be a part of a shelf above it, such as one method's runs.
-    place = Path(path).resolve()
-    for folder in place.parents:
+    real = path.resolve()
+    for folder in real.parents:
         shelf = shelf_at(folder)
-        for name in shelf.runs if shelf else ():
-            if (folder / name).is_relative_to(place):
-                found.add(Path(path) / (folder / name).relative_to(place))
+        runs = [folder / name for name in shelf.runs] if shelf else []
+        found |= {path / run.relative_to(real) for run in runs if run.is_relative_to(real)}
     return sorted(found)
 
 

@@ -15,32 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workbench.records import journal
+from workbench.records import journal, parts
 from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.files import (
-    WRITING,
-    cause_of,
-    file_digest,
-    make_directory,
-    replacing,
-    sync,
-)
+from workbench.records.files import WRITING, cause_of, file_digest, make_directory, replacing, sync
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import manifest_text
-from workbench.records.parts import (
-    CHECKPOINTS,
-    FORMAT,
-    JOURNAL,
-    LOCK,
-    MANIFEST,
-    ROLLOUTS,
-    checkpoint_part,
-    failure_part,
-    refuse_links,
-    rollout_part,
-    rollout_parts,
-    unfinished_files,
-)
 from workbench.records.record import Record
 from workbench.records.shelf import find_packed
 from workbench.records.tables import column, write_table
@@ -60,7 +39,7 @@ def refuse_other_files(path: Path) -> None:
 
     What a start that was killed at once leaves there is no obstacle.
     """
-    if (path / MANIFEST).exists():
+    if (path / parts.MANIFEST).exists():
         return
     if find_packed(path) is not None:
         raise ValueError(
@@ -70,7 +49,7 @@ def refuse_other_files(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ValueError(f"out={str(path)!r}: this is a file; name an empty or new directory")
     # These come before the manifest, so they may be alone in the directory.
-    left_by_a_start = {LOCK, JOURNAL, JOURNAL + WRITING, MANIFEST + WRITING}
+    left_by_a_start = {parts.LOCK, parts.JOURNAL, parts.JOURNAL + WRITING, parts.MANIFEST + WRITING}
     if path.exists() and {file.name for file in path.iterdir()} - left_by_a_start:
         raise ValueError(
             f"out={str(path)!r}: the directory holds files that are no record; name an empty or "
@@ -104,11 +83,11 @@ class Writer:
         self.path = Path(path)
         self.rounds = 0
         self.evaluated: set[int] = set()
-        self._journal = self.path / JOURNAL
+        self._journal = self.path / parts.JOURNAL
         self._lines: list[journal.Line] = []  # without their entries, which are large
         self._lock = lock
-        if not (self.path / MANIFEST).exists():
-            self._create({**manifest, "format": FORMAT})
+        if not (self.path / parts.MANIFEST).exists():
+            self._create({**manifest, "format": parts.FORMAT})
         self._open()
 
     # Rounds and evaluations
@@ -132,7 +111,7 @@ class Writer:
         with self._writing(f"round {number}"):
             part = pa.table({name: column(values) for name, values in rollouts.items()})
             # The rollouts first: a round counts as complete once the journal lists it.
-            digest = write_table(rollout_part(self.path, number), part)
+            digest = write_table(parts.rollout_part(self.path, number), part)
             self._append({"row": dict(row), "rollouts": digest})
 
     def evaluation(self, frame: pd.DataFrame) -> None:
@@ -160,15 +139,15 @@ class Writer:
             self._cut(kept)
             self.rounds = min(self.rounds, max(0, last))
             self.evaluated = {number for number in self.evaluated if number <= last}
-            surplus = [file for n, file in rollout_parts(self.path).items() if n > last]
+            surplus = [file for n, file in parts.rollout_parts(self.path).items() if n > last]
             for file in surplus:
                 file.unlink()
             if surplus:
-                sync(self.path / ROLLOUTS)
+                sync(self.path / parts.ROLLOUTS)
 
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
-        target = failure_part(self.path, number)
+        target = parts.failure_part(self.path, number)
         columns = {}
         for name, values in rollouts.items():
             if isinstance(values, Ragged):
@@ -196,7 +175,10 @@ class Writer:
         # Signed with the manifest and the journal, so that `restore` notices a checkpoint that was
         # copied from another run, or a record that was edited.
         signed = {**state, "record": self._sum_of_round(state["round"])}
-        with self._writing("the checkpoint"), replacing(checkpoint_part(self.path)) as temporary:
+        with (
+            self._writing("the checkpoint"),
+            replacing(parts.checkpoint_part(self.path)) as temporary,
+        ):
             checkpoints.save(temporary, tensors, signed)
 
     def restore(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
@@ -209,7 +191,7 @@ class Writer:
         """
         from workbench.records import checkpoints  # torch is needed here only
 
-        path = checkpoint_part(self.path)
+        path = parts.checkpoint_part(self.path)
         if not path.exists():
             return None
         try:
@@ -221,14 +203,14 @@ class Writer:
             raise RecordError(f"{path}: damaged (its state names no round); {LOST}")
         if number > self.rounds:
             raise RecordError(
-                f"{self.path}: {JOURNAL} has {self.rounds} rounds, but the checkpoint was made "
-                f"after round {number}: put both back from one copy, or start again in another "
-                "directory"
+                f"{self.path}: {parts.JOURNAL} has {self.rounds} rounds, but the checkpoint was "
+                f"made after round {number}: put both back from one copy, or start again in "
+                "another directory"
             )
         if state.pop("record", None) != self._sum_of_round(number):
             raise RecordError(
-                f"{path}: this checkpoint is of another run, or {JOURNAL} was changed since: put "
-                "both back from one copy, or start again in another directory"
+                f"{path}: this checkpoint is of another run, or {parts.JOURNAL} was changed since: "
+                "put both back from one copy, or start again in another directory"
             )
         return tensors, state
 
@@ -239,7 +221,7 @@ class Writer:
         text = manifest_text(manifest)
         with self._writing("the manifest"):
             make_directory(self.path)
-            with replacing(self.path / MANIFEST) as temporary:
+            with replacing(self.path / parts.MANIFEST) as temporary:
                 temporary.write_text(text, encoding="utf-8")
                 # The manifest comes last: where there is one, there is a journal.
                 journal.begin(self._journal, file_digest(temporary))
@@ -247,14 +229,14 @@ class Writer:
     def _open(self) -> None:
         # Nothing is written or deleted before the links are refused and the record is known to be
         # one that can go on.
-        refuse_links(self.path)
+        parts.refuse_links(self.path)
         source = journal.Directory(self.path)
         if not source.is_begun:
             raise RecordError(f"{source.problems[0]}; {LOST}")
         with self._writing("the record"):
-            for folder in (ROLLOUTS, CHECKPOINTS):
+            for folder in (parts.ROLLOUTS, parts.CHECKPOINTS):
                 make_directory(self.path / folder)
-            for unfinished in unfinished_files(self.path):
+            for unfinished in parts.unfinished_files(self.path):
                 unfinished.unlink()
         for line in source.lines:
             self._count(line)
