@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import textwrap
@@ -937,6 +938,27 @@ def test_a_disk_that_turns_read_only_loses_nothing_and_stays_readable(disk):
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
     writer.round(*round_of(5))
     assert len(read_all(path)[0]) == 5
+
+
+def test_only_for_directories_may_a_file_system_refuse_to_sync(tmp_path, monkeypatch):
+    path = write(tmp_path / "run", 1)
+
+    def failing(at_directories, number):
+        def fsync(descriptor):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode) == at_directories:
+                raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    failing(True, errno.EINVAL)
+    writer = Writer(path, MANIFEST)
+    writer.round(*round_of(2))
+    for at_directories, number in ((True, errno.EIO), (False, errno.EINVAL)):
+        failing(at_directories, number)
+        with pytest.raises(RecordError, match="cannot write round 3"):
+            writer.round(*round_of(3))
+    monkeypatch.undo()
+    assert len(read_all(path)[0]) == 2
 
 
 def test_a_method_whose_name_cannot_be_shown_is_refused_before_a_model_is_loaded(tmp_path):

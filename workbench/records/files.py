@@ -22,7 +22,8 @@ WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # nothing more that a program can do there.
 NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 LONGEST_CAUSE = 300  # characters of another library's message that are passed on
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and half surrogate pairs
+# What would steer a terminal, and half surrogate pairs, which cannot be written to a report.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 LARGEST = 2**36  # bytes of any file of a record
 
 
