@@ -341,8 +341,7 @@ def test_cures_counts_and_weights_of_problems():
 
     cures = curricula.Cures(temperature=0.1)
     ids = ["a", "b", "c"]
-    cures.posteriors.counts = np.array([[1.0, 1.0], [1.0, 9.0], [5.0, 5.0], [9.0, 1.0]])
-    cures.posteriors.rows = {key: i + 1 for i, key in enumerate(ids)}
+    cures.posteriors.beliefs = dict(zip(ids, [(1.0, 9.0), (5.0, 5.0), (9.0, 1.0)]))
     weights = cures.weights(ids)
     assert weights / weights.sum() == pytest.approx([0.1065, 0.7870, 0.1065], abs=5e-5)
 
@@ -857,6 +856,12 @@ def test_adarft_target_follows_the_reward(marks, target):
     adarft = curricula.AdaRft()
     adarft.feedback(table(a=marks), HERE)
     assert adarft.target == pytest.approx(target, abs=5e-3)
+
+
+@pytest.mark.parametrize("difficulties", [5, [5.0], {"a": 101.0}, {"a": None}])
+def test_adarft_refuses_difficulties_that_are_none(difficulties):
+    with pytest.raises(ValueError, match="difficulties"):
+        curricula.AdaRft(difficulties=difficulties)
 
 
 def test_adarft_takes_the_nearest_difficulties_and_the_same_again():

@@ -130,7 +130,7 @@ def test_a_value_fits_its_slot_and_no_other(slot, value):
     assert getattr(method, slot) is value
     for other in VALUES:
         if other != slot:
-            with pytest.raises(ValueError, match=rf"^{other}=.*: it has no \w+\(\)"):
+            with pytest.raises(ValueError, match=rf"^{other}="):
                 wb.methods.grpo().but(**{other: value})
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from workbench.rollouts import Ragged
+from workbench.rollouts import Ragged, is_mixed
 from workbench.slots import Slot, state_field
 from workbench.success_rates import Posteriors, RemembersPosteriors, outcomes
 from workbench.utils.bounds import Count, Flag, Positive
@@ -34,30 +34,6 @@ from workbench.utils.validation import (
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
-
-__all__ = [
-    "Asymmetric",
-    "BatchNormalized",
-    "DiscountedBeta",
-    "EntropyShaped",
-    "GroupNormalized",
-    "InverseRootWeighted",
-    "LeaveOneOut",
-    "Marginalized",
-    "OfRewards",
-    "PassAtK",
-    "Pkpo",
-    "Posterior",
-    "asymmetric",
-    "batch_normalized",
-    "group_normalized",
-    "leave_one_out",
-    "marginal_advantages",
-    "pass_at_k_normalized",
-    "pkpo",
-    "posterior",
-    "selected_advantages",
-]
 
 
 # Functions of rewards and groups
@@ -111,7 +87,7 @@ def group_normalized(
         centred = _divide(centred, np.sqrt(variance)[inverse] + eps)
     # The mean of equal rewards may miss them by a rounding error, and a deviation of that size
     # would turn it into an advantage of size 1. So equality decides, and the group gets exactly 0.
-    centred[~_is_mixed(rewards, inverse, sizes)[inverse]] = 0.0
+    centred[~is_mixed(rewards, inverse, len(sizes))[inverse]] = 0.0
     return _clipped(centred, clip)
 
 
@@ -128,7 +104,7 @@ def leave_one_out(rewards: Any, groups: Any, *, clip: float | None = None) -> np
     rewards, inverse, sizes = _grouped(rewards, groups)
     sum_of_others = np.bincount(inverse, rewards, len(sizes))[inverse] - rewards
     advantage = rewards - _divide(sum_of_others, (sizes - 1.0)[inverse])
-    advantage[~_is_mixed(rewards, inverse, sizes)[inverse]] = 0.0
+    advantage[~is_mixed(rewards, inverse, len(sizes))[inverse]] = 0.0
     return _clipped(advantage, clip)
 
 
@@ -191,7 +167,7 @@ def posterior(
     else:
         divisor = np.full(len(sizes), float(scale))
     of_uniform_groups = (outcome - mean[inverse]) / divisor[inverse]
-    is_uniform = ~_is_mixed(rewards, inverse, sizes)[inverse]
+    is_uniform = ~is_mixed(rewards, inverse, len(sizes))[inverse]
     return _clipped(np.where(is_uniform, of_uniform_groups, of_mixed_groups), clip)
 
 
@@ -265,7 +241,7 @@ def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.nd
     """
     one_of("weighting", weighting, ("linear", "sqrt"))
     rewards, inverse, sizes = _grouped(rewards, groups)
-    _check_unit_interval(rewards)
+    rewards = _outcomes(rewards, (0.0, 1.0))
     p = _means(rewards, inverse, sizes)[inverse]
     if weighting == "linear":
         # The limit for p -> 0 is -1 for a wrong response.
@@ -301,7 +277,9 @@ def pass_at_k_normalized(rewards: Any, groups: Any, *, k: int = 4) -> np.ndarray
     """
     rewards, inverse, sizes = _grouped(rewards, groups)
     whole_number("k", k, 1)
-    _check_binary(rewards)
+    other = (rewards != 0) & (rewards != 1)
+    if other.any():
+        raise ValueError(f"rewards: {rewards[other][0]} is neither 0 nor 1")
     right = np.bincount(inverse, rewards, len(sizes))
     # Mean and deviation of the reward of a random k-subset, which is 0 only if all k are wrong.
     mean = 1 - _choose_ratio(sizes - right, sizes, k)
@@ -526,7 +504,7 @@ class InverseRootWeighted(Slot):
         rewards, inverse, sizes = _grouped(rollouts.reward, rollouts.group)
         mean = _means(rewards, inverse, sizes)[inverse]
         advantage = (rewards - mean) / np.sqrt(mean + self.eps)
-        return np.where(_is_mixed(rewards, inverse, sizes)[inverse], advantage, 0.0)
+        return np.where(is_mixed(rewards, inverse, len(sizes))[inverse], advantage, 0.0)
 
 
 @dataclass(frozen=True)
@@ -554,7 +532,7 @@ class EntropyShaped(Slot):
         # What follows has one entry for each response token of the whole table, not padded.
         lengths = rollouts.lengths
         rewards, inverse, sizes = _grouped(rollouts.reward, rollouts.group)
-        is_uniform = ~_is_mixed(rewards, inverse, sizes)[inverse]
+        is_uniform = ~is_mixed(rewards, inverse, len(sizes))[inverse]
         plain = np.repeat(group_normalized(rewards, rollouts.group), lengths)
         highest = np.zeros(len(rollouts))
         np.maximum.at(highest, np.repeat(np.arange(len(rollouts)), lengths), entropy.values)
@@ -688,17 +666,14 @@ class OfRewards(Slot):
         needed = "a function of rewards and groups is needed, such as leave_one_out"
         if isinstance(self.function, type) or not callable(self.function):
             raise ValueError(f"function={shown(self.function)}: {needed}")
+        plain = self.function.func if isinstance(self.function, partial) else self.function
         try:
             inspect.signature(self.function).bind([], [])
-            if self._is_of_this_module():
+            if plain in (group_normalized, leave_one_out, posterior, batch_normalized):
                 # These check their options, for which an empty batch is enough.
                 self.function([], [])
         except (TypeError, ValueError) as error:
             raise ValueError(f"function={shown(self.function)}: {error}; {needed}") from None
-
-    def _is_of_this_module(self) -> bool:
-        plain = self.function.func if isinstance(self.function, partial) else self.function
-        return plain in (group_normalized, leave_one_out, posterior, batch_normalized)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
@@ -734,22 +709,18 @@ def selected_advantages(
         return advantage(candidates.take(rows), context)
     if full is None:
         full = advantage(candidates, context)
-    full = _take(full, rows)
+    full = full.take(rows) if isinstance(full, Ragged) else np.asarray(full)[rows]
     if baseline == "group":
         return full
     # "mixed": AERO takes the posterior of a uniform group before pruning it, and the mean of a
     # mixed group after.
     rewards, inverse, sizes = _grouped(candidates.reward, candidates.group)
-    is_mixed = _is_mixed(rewards, inverse, sizes)[inverse][rows]
+    measured_after = is_mixed(rewards, inverse, len(sizes))[inverse][rows]
     selected = advantage(candidates.take(rows), context)
     if isinstance(full, Ragged):
-        tokens = np.repeat(is_mixed, full.lengths)
+        tokens = np.repeat(measured_after, full.lengths)
         return Ragged(np.where(tokens, selected.values, full.values), full.offsets)
-    return np.where(is_mixed, selected, full)
-
-
-def _take(advantages: Any, rows: np.ndarray) -> Any:
-    return advantages.take(rows) if isinstance(advantages, Ragged) else np.asarray(advantages)[rows]
+    return np.where(measured_after, selected, full)
 
 
 def _outcomes(rewards: np.ndarray, bounds: Any) -> np.ndarray:
@@ -786,15 +757,6 @@ def _means(rewards: np.ndarray, inverse: np.ndarray, sizes: np.ndarray) -> np.nd
     return np.bincount(inverse, rewards, len(sizes)) / np.maximum(sizes, 1)
 
 
-def _is_mixed(rewards: np.ndarray, inverse: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Which groups hold two different rewards, (G,) bool, by exact comparison."""
-    low = np.full(len(sizes), np.inf)
-    high = np.full(len(sizes), -np.inf)
-    np.minimum.at(low, inverse, rewards)
-    np.maximum.at(high, inverse, rewards)
-    return low < high
-
-
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     # A denominator of 0, as in a group all alike, gives 0.
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
@@ -809,29 +771,14 @@ def _choose_ratio(m: np.ndarray, n: np.ndarray, k: int) -> np.ndarray:
     return ratio
 
 
-def _check_unit_interval(rewards: np.ndarray) -> None:
-    outside = (rewards < 0) | (rewards > 1)
-    if outside.any():
-        raise ValueError(f"rewards: {rewards[outside][0]} lies outside [0, 1]")
-
-
-def _check_binary(rewards: np.ndarray) -> None:
-    other = (rewards != 0) & (rewards != 1)
-    if other.any():
-        raise ValueError(f"rewards: {rewards[other][0]} is neither 0 nor 1")
-
-
 def _check_deviation(ddof: Any, eps: Any) -> None:
     if ddof not in (0, 1):
         raise ValueError(f"ddof={ddof!r}: allowed are 0 (population) and 1 (sample)")
     positive_number("eps", eps, zero=True)
 
 
-def _check_clip(bound: Any) -> None:
-    if bound is not None and not (is_number(bound) and bound > 0):
-        raise ValueError(f"clip={bound!r}: a positive bound or None is needed")
-
-
 def _clipped(values: np.ndarray, bound: float | None) -> np.ndarray:
-    _check_clip(bound)
-    return values if bound is None else np.clip(values, -bound, bound)
+    if bound is None:
+        return values
+    positive_number("clip", bound)
+    return np.clip(values, -bound, bound)

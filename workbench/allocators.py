@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from workbench.budgets import balance as balance
 from workbench.budgets import (
-    balance,
     by_hit_utility,
     by_variance,
     check_budget,
-    expected_rollouts,
     in_proportion,
-    info_gain,
-    jobs,
     knapsack,
-    nonzero_gradient_probability,
-    required_rollouts,
     serve_in_order,
-    value,
 )
+from workbench.budgets import expected_rollouts as expected_rollouts
+from workbench.budgets import info_gain as info_gain
+from workbench.budgets import jobs as jobs
+from workbench.budgets import nonzero_gradient_probability as nonzero_gradient_probability
+from workbench.budgets import required_rollouts as required_rollouts
+from workbench.budgets import value as value
 from workbench.slots import More, PerProblem, Slot, state_field
 from workbench.success_rates import (
     GaussianProcess,
@@ -53,31 +53,6 @@ from workbench.utils.validation import instance_of, whole_number
 if TYPE_CHECKING:
     from workbench.pools import Problem
     from workbench.rollouts import Context, Rollouts
-
-__all__ = [
-    "ByDeviation",
-    "DynamicSampling",
-    "GaussianProcess",
-    "HitUtility",
-    "InverseRoot",
-    "Knapsack",
-    "LeastVariance",
-    "More",
-    "MostLearnable",
-    "Rescue",
-    "Screening",
-    "Staged",
-    "SuccessRates",
-    "Uniform",
-    "balance",
-    "expected_rollouts",
-    "info_gain",
-    "jobs",
-    "knapsack",
-    "nonzero_gradient_probability",
-    "required_rollouts",
-    "value",
-]
 
 Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Allocator`
 

@@ -16,8 +16,8 @@ misses the optimum of equation 6 on many small instances.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -203,18 +203,24 @@ def knapsack(
     solved = p == 1
     # The uniform share lies within the bounds, as `check_budget` has made sure.
     counts = np.where(never_tried, total // p.size, low).astype(np.int64)
+    # Comparisons with NaN are false, so problems never tried are not among these.
+    partial = (p > 0) & (p < 1)
     if fallback:
         # Step 1 of the notes: problems never solved get what the others do not need.
-        surplus = total - counts.sum() - _needed_in_all(p, up, estimator)
+        log_of_miss = _log_of_miss(p[partial], estimator)
+        # A rate next to 0 or 1 may need more than a float holds; the minimum puts that right.
+        with np.errstate(over="ignore", divide="ignore"):
+            needed = np.floor(np.minimum(up, np.log(0.1) / log_of_miss))
+        surplus = total - counts.sum() - int(needed.sum())
         _share_equally(counts, failed, max(surplus, 0), up)
-    # Step 2: only problems between 0 and 1 gain by more rollouts. Comparisons with NaN are false,
-    # so problems never tried stay where they are.
-    limit = np.where((p > 0) & (p < 1), up, counts)
+    # Step 2: only problems between 0 and 1 gain by more rollouts.
+    limit = np.where(partial, up, counts)
     if low == 0 and not info_gain:
         # Where the outcome is certain, the first rollout is worth 1 and the next ones nothing.
         certain = failed if estimator == "remax" else solved
         limit[certain & (counts == 0)] = 1
-    _share_by_gain(counts, limit, p, total - counts.sum(), estimator, info_gain)
+    terms = _terms_of_gain(p, estimator, info_gain)
+    _share_by_gain(counts, limit, terms, total - counts.sum())
     # Step 3: what all of those cannot hold.
     for group in (failed, never_tried, solved):
         _share_equally(counts, group, total - counts.sum(), up)
@@ -245,19 +251,6 @@ def serve_in_order(wanted: np.ndarray, amount: int) -> np.ndarray:
     return np.clip(amount - (np.cumsum(wanted) - wanted), 0, wanted)
 
 
-def _needed_in_all(p: np.ndarray, up: int, estimator: str) -> int:
-    """Rollouts that the problems with 0 < p < 1 ask for, together."""
-    p = p[(p > 0) & (p < 1)]
-    if estimator in ("remax", "reinforce"):
-        log_of_miss = _log_of_miss(p, estimator)
-    else:
-        log_of_miss = np.log1p(-np.minimum(p, 1 - p))
-    # A rate next to 0 or 1 may need more than a float holds; the minimum with `up` puts that right.
-    with np.errstate(over="ignore", divide="ignore"):
-        needed = np.floor(np.minimum(up, np.log(0.1) / log_of_miss))
-    return int(needed.sum())
-
-
 def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) -> None:
     """Add up to `amount` to the counts of the bool group in equal parts.
 
@@ -266,140 +259,96 @@ def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) 
     index = np.flatnonzero(group)
     room = up - counts[index]
     amount = min(amount, int(room.sum()))
-    if amount == 0:
-        return
-    # Bisect for the level to which all can be filled.
-    low, high = 0, up
-    while high - low > 1:
-        middle = (low + high) // 2
-        if np.minimum(room, middle).sum() <= amount:
-            low = middle
-        else:
-            high = middle
-    given = np.minimum(room, low)
+    # The highest level below `up` to which all can be filled.
+    level = bisect_right(range(up), amount, key=lambda each: np.minimum(room, each).sum()) - 1
+    given = np.minimum(room, level)
     left = amount - given.sum()
-    given[np.flatnonzero(room > low)[:left]] += 1
+    given[np.flatnonzero(room > level)[:left]] += 1
     counts[index] += given
 
 
-def _share_by_gain(
-    counts: np.ndarray,
-    limit: np.ndarray,
-    p: np.ndarray,
-    amount: int,
-    estimator: str,
-    with_info_gain: bool,
-) -> None:
-    """Add up to `amount` to the counts, never above limit (P,), the greatest gains first."""
+def _share_by_gain(counts: np.ndarray, limit: np.ndarray, terms: np.ndarray, amount: int) -> None:
+    """Add up to `amount` to the counts, never above limit (P,), the greatest gains first.
+
+    Bisects a threshold. Throughout, gains above `top` are taken (they are below `low`), and gains
+    below `bottom` are not (they are beyond `high`). `terms` are those of `_terms_of_gain`.
+    """
     index = np.flatnonzero(limit > counts)
     low = counts[index]
     high = limit[index]
+    terms = terms[:, index]
     amount = min(amount, int((high - low).sum()))
-    if amount > 0:
-        gains = _Gains.of(p[index], estimator, with_info_gain)
-        counts[index] = _greatest_gains(gains, low, high, int(low.sum()) + amount)
-
-
-def _greatest_gains(gains: _Gains, low: np.ndarray, high: np.ndarray, target: int) -> np.ndarray:
-    """Counts between low and high (P,) that sum to target and hold the greatest gains.
-
-    Bisects a threshold. Throughout, gains above `top` are taken (they are below `low`), and gains
-    below `bottom` are not (they are beyond `high`).
-    """
-    top = gains.at(low).max()
-    bottom = gains.at(high - 1).min()
-    low_sum = int(low.sum())
-    high_sum = int(high.sum())
-    while high_sum - low_sum > max(SORTED_CANDIDATES, len(low)):
+    if amount == 0:
+        return
+    target = low.sum() + amount
+    top = _gain(terms, low).max()
+    bottom = _gain(terms, high - 1).min()
+    while (high - low).sum() > max(SORTED_CANDIDATES, len(low)):
         middle = bottom + (top - bottom) / 2
         if not bottom < middle < top:
             # All gains left are equal as floats, so the lower index goes first.
-            return low + serve_in_order(high - low, target - low_sum)
+            counts[index] = low + serve_in_order(high - low, target - low.sum())
+            return
         active = np.flatnonzero(low < high)
-        reach = _count_above(gains.take(active), low[active], high[active], middle)
-        reach_sum = low_sum + int((reach - low[active]).sum())
-        if reach_sum <= target:
-            low[active] = reach
-            low_sum = reach_sum
-            top = middle
+        reach = low.copy()
+        reach[active] = _count_above(terms[:, active], low[active], high[active], middle)
+        if reach.sum() <= target:
+            low, top = reach, middle
         else:
-            high[active] = reach
-            high_sum = reach_sum
-            bottom = middle
-    # So few rollouts are left between low and high that they can be sorted.
-    return _settle(gains, low, high, target - low_sum)
+            high, bottom = reach, middle
+    # So few rollouts are left between low and high that they can be sorted. There is one entry for
+    # each of them: its problem, and its number beyond low.
+    width = high - low
+    owner = np.repeat(np.arange(len(low)), width)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
+    gain = _gain(terms[:, owner], low[owner] + place)
+    # Owners ascend, so of equal gains those of the lower indices come first.
+    taken = np.argsort(-gain, kind="stable")[: target - low.sum()]
+    counts[index] = low + np.bincount(owner[taken], minlength=len(low))
 
 
-def _count_above(gains: _Gains, low: np.ndarray, high: np.ndarray, threshold: float) -> np.ndarray:
+def _count_above(
+    terms: np.ndarray, low: np.ndarray, high: np.ndarray, threshold: float
+) -> np.ndarray:
     """The first count in [low, high] (A,) whose next rollout gains less than the threshold."""
     # The gain falls with the count, so bisection finds the place, here for all problems at once.
     while (low < high).any():
         middle = (low + high) // 2
-        above = (gains.at(middle) >= threshold) & (low < high)
+        above = (_gain(terms, middle) >= threshold) & (low < high)
         low = np.where(above, middle + 1, low)
         high = np.where(above, high, middle)
     return low
 
 
-def _settle(gains: _Gains, low: np.ndarray, high: np.ndarray, amount: int) -> np.ndarray:
-    """low plus the `amount` greatest gains between low and high; of equal ones the lower index."""
-    width = high - low
-    if amount == 0:
-        return low
-    if amount == width.sum():
-        return high
-    # One entry for each rollout between low and high: its problem, and its number beyond low.
-    owner = np.repeat(np.arange(len(low)), width)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
-    gain = gains.take(owner).at(low[owner] + place)
-    cut = np.partition(gain, len(gain) - amount)[len(gain) - amount]
-    above = np.flatnonzero(gain > cut)
-    # Owners ascend, so the first of the equal gains are those of the lower indices.
-    ties = np.flatnonzero(gain == cut)[: amount - len(above)]
-    return low + np.bincount(owner[np.concatenate([above, ties])], minlength=len(low))
+def _gain(terms: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Logarithm of the gain of one more rollout after n (A,) rollouts, by `_terms_of_gain`.
 
-
-@dataclass(frozen=True)
-class _Gains:
-    """Logarithm of the gain of one more rollout after n rollouts.
-
-    It is base + n slope + log(1 + exp((n - 1) ratio)).
-
-    Logarithms, because p^n underflows. `ratio` is None where only one outcome counts; then it is
-    base + n slope.
+    It is base + n slope + log(1 + exp((n - 1) ratio)), without the last summand where there is no
+    ratio.
     """
+    gain = terms[0] + n * terms[1]
+    return gain if len(terms) == 2 else gain + np.log1p(np.exp((n - 1) * terms[2]))
 
-    base: np.ndarray
-    slope: np.ndarray
-    ratio: np.ndarray | None = None
 
-    @classmethod
-    def of(cls, p: np.ndarray, estimator: str, with_info_gain: bool) -> _Gains:
-        """The gains at rates p (A,)."""
-        rare = np.minimum(p, 1 - p)  # so that p and 1 - p give the same float
-        log_rare = _log(rare)
-        log_common = np.log1p(-rare)
-        log_p = np.where(p < 0.5, log_rare, log_common)
-        log_q = np.where(p < 0.5, log_common, log_rare)
-        weight = log_p + 2 * log_q if with_info_gain else 0.0
-        # With q = 1 - p, rollout n + 1 gains p^n q with "remax" and q^n p with "reinforce". For the
-        # others it gains r c^n + c r^n, with r the rarer and c the commoner of p and q; the first
-        # term is taken out, which leaves r c^n times 1 + (r / c)^(n - 1).
-        if estimator == "remax":
-            return cls(log_q + weight, log_p)
-        if estimator == "reinforce":
-            return cls(log_p + weight, log_q)
-        return cls(log_rare + weight, log_common, log_rare - log_common)
+def _terms_of_gain(p: np.ndarray, estimator: str, with_info_gain: bool) -> np.ndarray:
+    """Base, slope and ratio of `_gain` at rates p (P,): (3, P), or (2, P) without a ratio.
 
-    def at(self, n: np.ndarray) -> np.ndarray:
-        """(A,) for n (A,) rollouts."""
-        gain = self.base + n * self.slope
-        return gain if self.ratio is None else gain + np.log1p(np.exp((n - 1) * self.ratio))
-
-    def take(self, index: np.ndarray) -> _Gains:
-        """The gains of some problems."""
-        ratio = None if self.ratio is None else self.ratio[index]
-        return _Gains(self.base[index], self.slope[index], ratio)
+    Logarithms, because p^n underflows. There is no ratio where only one outcome counts.
+    """
+    rare = np.minimum(p, 1 - p)  # so that p and 1 - p give the same float
+    log_rare = _log(rare)
+    log_common = np.log1p(-rare)
+    log_p = np.where(p < 0.5, log_rare, log_common)
+    log_q = np.where(p < 0.5, log_common, log_rare)
+    weight = log_p + 2 * log_q if with_info_gain else 0.0
+    # With q = 1 - p, rollout n + 1 gains p^n q with "remax" and q^n p with "reinforce". For the
+    # others it gains r c^n + c r^n, with r the rarer and c the commoner of p and q; the first term
+    # is taken out, which leaves r c^n times 1 + (r / c)^(n - 1).
+    if estimator == "remax":
+        return np.stack([log_q + weight, log_p])
+    if estimator == "reinforce":
+        return np.stack([log_p + weight, log_q])
+    return np.stack([log_rare + weight, log_common, log_rare - log_common])
 
 
 # Other ways to split a total
@@ -686,17 +635,19 @@ def _costs(costs: Any) -> np.ndarray:
 
 
 def _log(p: Any) -> Any:
-    return np.log(p, out=np.full_like(p, LOG_OF_ZERO), where=p > 0)
+    """The logarithm, finite at 0. NaN stays NaN."""
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(p), LOG_OF_ZERO)
 
 
 def _log_of_miss(p: Any, estimator: str) -> Any:
-    """Logarithm of the probability that one rollout gives no gradient.
+    """Logarithm of the probability that one rollout gives no gradient, finite at 0.
 
-    That is p for "remax" and 1 - p for "reinforce".
+    That is p for "remax" and 1 - p for "reinforce". For the others it is that of the commoner
+    outcome, as in `required_rollouts`.
     """
-    p = np.asarray(p)
     if estimator == "remax":
-        # NaN goes through unchanged; `where` would otherwise put the stand-in for log 0 in its
-        # place.
-        return np.where(np.isnan(p), p, _log(p))
-    return np.where(np.isnan(p), p, np.log1p(-p, out=np.full_like(p, LOG_OF_ZERO), where=p < 1))
+        return _log(p)
+    missed = p if estimator == "reinforce" else np.minimum(p, 1 - p)
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log1p(-missed), LOG_OF_ZERO)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from workbench.pools import Stream
     from workbench.rollouts import Context, Rollouts
 
-__all__ = ["AdaRft", "Cures", "Greso", "Mapp", "Mopps", "ShuffledEpochs"]
-
 
 @dataclass
 class ShuffledEpochs(Slot):
@@ -121,7 +119,7 @@ class _ByPosteriors(_OverEpochs):
     ) -> Sequence[Problem]:
         """factor * n problems in the order of shuffled epochs, or as many as the pool has."""
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
-        available = len(self._finite(pool, self.posteriors.rows)) - len(context.taken)
+        available = len(self._finite(pool, self.posteriors.beliefs)) - len(context.taken)
         return self.order.choose(pool, max(n, min(factor * n, available)), context)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
@@ -262,11 +260,10 @@ class Cures(_ByPosteriors):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n problems of the whole pool, drawn without replacement by their weights."""
-        problems: Sequence[Problem] = self._finite(pool, self.posteriors.rows).problems
-        if context.taken:
-            problems = [problem for problem in problems if problem.id not in context.taken]
-            if len(problems) < n:
-                return []
+        pool = self._finite(pool, self.posteriors.beliefs)
+        problems = [pool[i] for i in _not_taken(pool, context)]
+        if len(problems) < n and context.taken:
+            return []
         weights = self.weights([problem.id for problem in problems])
         rng = context.rng("curriculum", len(context.taken))
         return _drawn_by_weight(problems, weights, n, rng)

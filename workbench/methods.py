@@ -22,26 +22,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from workbench import allocators, curricula, replay, selectors
-from workbench.advantages import (
-    Asymmetric,
-    DiscountedBeta,
-    EntropyShaped,
-    GroupNormalized,
-    InverseRootWeighted,
-    LeaveOneOut,
-    Marginalized,
-    PassAtK,
-    Pkpo,
-    Posterior,
-)
+from workbench import advantages, allocators, curricula, replay, selectors
+from workbench.advantages import GroupNormalized
 from workbench.allocators import Uniform
-from workbench.curricula import ShuffledEpochs
 from workbench.objectives import Objective
 from workbench.rewards import Correct, Overlong
 from workbench.rollouts import Context, Rollouts
-from workbench.scheduler import Scheduler
-from workbench.selectors import All
 from workbench.slots import NEEDS, PerProblem, Slot, needs_of
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
@@ -51,6 +37,7 @@ from workbench.utils.validation import (
     did_you_mean,
     instance_of,
     is_number,
+    is_pair,
     one_of,
     shown,
     whole_number,
@@ -95,10 +82,10 @@ class Method:
     """
 
     name: str
-    curriculum: Any = field(default_factory=ShuffledEpochs)
+    curriculum: Any = field(default_factory=curricula.ShuffledEpochs)
     allocator: Any = field(default_factory=Uniform)
     replay: Any = None
-    selector: Any = field(default_factory=All)
+    selector: Any = field(default_factory=selectors.All)
     advantage: Any = field(default_factory=GroupNormalized)
     objective: Objective = field(default_factory=Objective)
     # The parts are frozen and learn nothing, so all methods can share the default.
@@ -381,9 +368,7 @@ def pods(
     }
     one_of("rule", rule, rules)
     whole_number("n", n, 2)
-    whole_number("m", m, 1)
-    if m > n:
-        raise ValueError(f"m={m}: a whole number from 1 to n={n} is needed")
+    whole_number("m", m, 1, n)
     return Method(
         "pods",
         allocator=Uniform(n),
@@ -512,9 +497,7 @@ def aero(
     ----------
     AERO (arXiv 2602.14338), algorithm 1 and section 4.
     """
-    if prior is not None and not (
-        isinstance(prior, tuple | list) and len(prior) == 2 and all(map(is_number, prior))
-    ):
+    if prior is not None and not is_pair(prior):
         raise ValueError(
             f"prior={prior!r}: the two parameters of a Beta distribution are needed, or None"
         )
@@ -524,7 +507,7 @@ def aero(
         # the problems that fail it.
         allocator=allocators.Rescue(explore, total, threshold, n_max, k_max, extra),
         selector=selectors.Rejection(k, uniform, threshold=threshold, trim_high=trim_high),
-        advantage=GroupNormalized() if prior is None else Posterior(*prior, scale),
+        advantage=GroupNormalized() if prior is None else advantages.Posterior(*prior, scale),
         objective=Objective(clip=clip, loss_aggregation="group", kl=kl, entropy=entropy),
     )
 
@@ -583,7 +566,7 @@ def cbs(
         name="cbs",
         # This scope alone chooses among rollouts of earlier rounds.
         replay=replay.Buffer(rounds) if scope == "buffer" else None,
-        selector=Scheduler(p, scope, mini_batch, **options),
+        selector=selectors.Scheduler(p, scope, mini_batch, **options),
     )
 
 
@@ -638,7 +621,7 @@ def reinforce_ada_est(n: int = 8, eps: float = 0.01, **allocator: Any) -> Method
     return Method(
         "reinforce_ada_est",
         allocator=allocators.InverseRoot(n, eps=eps, **allocator),
-        advantage=InverseRootWeighted(eps),
+        advantage=advantages.InverseRootWeighted(eps),
     )
 
 
@@ -688,7 +671,7 @@ def speed(
         # Without a number of groups a round trains on all, and nothing is left to wait.
         allocator=allocators.Screening(first, further, groups),
         replay=None if groups is None else replay.Surplus(groups),
-        advantage=LeaveOneOut(),
+        advantage=advantages.LeaveOneOut(),
         objective=Objective(clip=clip),
     )
 
@@ -763,15 +746,13 @@ def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
     ----------
     VIP (arXiv 2602.01601), the allocation of the paper; the released code allocates differently.
     """
-    # Checked before the name decides on the advantage.
-    one_of("estimator", estimator, ("rloo", "dr_grpo"))
     # The default is stated in one place, the allocator.
     options = {} if rates is None else {"rates": rates}
-    advantage = LeaveOneOut() if estimator == "rloo" else GroupNormalized(scale=False)
+    is_rloo = estimator == "rloo"
     return Method(
         "vip",
         allocator=allocators.LeastVariance(n, estimator=estimator, **options),
-        advantage=advantage,
+        advantage=advantages.LeaveOneOut() if is_rloo else GroupNormalized(scale=False),
     )
 
 
@@ -834,7 +815,7 @@ def asymmetric(n: int = 16, weighting: str = "linear") -> Method:
     Heckel et al. (arXiv 2602.11128): Linear-R and Sqrt-R, 16 rollouts. Confidence is medium for
     "linear" and low for "sqrt", since notes on the paper were read and not the paper.
     """
-    return Method("asymmetric", allocator=Uniform(n), advantage=Asymmetric(weighting))
+    return Method("asymmetric", allocator=Uniform(n), advantage=advantages.Asymmetric(weighting))
 
 
 def pass_at_k(n: int = 8, k: int = 4) -> Method:
@@ -844,7 +825,7 @@ def pass_at_k(n: int = 8, k: int = 4) -> Method:
     ----------
     Pass@k training (arXiv 2508.10751), in its analytical form; n and k are our choice.
     """
-    return Method("pass_at_k", allocator=Uniform(n), advantage=PassAtK(k))
+    return Method("pass_at_k", allocator=Uniform(n), advantage=advantages.PassAtK(k))
 
 
 def pkpo(n: int = 16, k: int = 4, baseline: str = "minus_one") -> Method:
@@ -855,7 +836,7 @@ def pkpo(n: int = 16, k: int = 4, baseline: str = "minus_one") -> Method:
     PKPO (arXiv 2505.15201): 16 rollouts; the baseline "leave-one-out minus one" is its choice. k is
     ours.
     """
-    return Method("pkpo", allocator=Uniform(n), advantage=Pkpo(k, baseline))
+    return Method("pkpo", allocator=Uniform(n), advantage=advantages.Pkpo(k, baseline))
 
 
 def rl_zvp(n: int = 8, alpha: float = 0.1) -> Method:
@@ -865,7 +846,7 @@ def rl_zvp(n: int = 8, alpha: float = 0.1) -> Method:
     ----------
     RL-ZVP (arXiv 2509.21880): alpha = .1, clip 0.2 and 0.28, token mean.
     """
-    return Method("rl_zvp", allocator=Uniform(n), advantage=EntropyShaped(alpha))
+    return Method("rl_zvp", allocator=Uniform(n), advantage=advantages.EntropyShaped(alpha))
 
 
 def discounted_beta(n: int = 8, decay: float = 0.5) -> Method:
@@ -875,7 +856,8 @@ def discounted_beta(n: int = 8, decay: float = 0.5) -> Method:
     ----------
     Discounted Beta-Bernoulli (arXiv 2603.18444): decay .5 at 1.7B, .75 at 8B.
     """
-    return Method("discounted_beta", allocator=Uniform(n), advantage=DiscountedBeta(decay))
+    baseline = advantages.DiscountedBeta(decay)
+    return Method("discounted_beta", allocator=Uniform(n), advantage=baseline)
 
 
 def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
@@ -891,7 +873,7 @@ def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
         # alike.
         curriculum=curricula.Mapp(rollouts=n, factor=factor, decay=decay),
         allocator=Uniform(n),
-        advantage=Marginalized(decay),
+        advantage=advantages.Marginalized(decay),
     )
 
 
@@ -1085,20 +1067,12 @@ def _check_slot(slot: str, value: Any) -> None:
     if slot == "replay" and value is None:
         return
     action, example = LEARNING_SLOTS[slot]
-    if isinstance(value, type):
+    # Without the base class the run would have to ask of every value what it can do. A class is no
+    # instance of it, so a forgotten pair of brackets is found here too.
+    if not (isinstance(value, Slot) and callable(getattr(value, action, None))):
         raise ValueError(
-            f"{slot}={value.__name__}: this is a class, an object is needed, such as {example}"
-        )
-    # Without the base class the run would have to ask of every value what it can do.
-    if not isinstance(value, Slot):
-        raise ValueError(
-            f"{slot}={shown(value)}: a value derived from workbench.slots.Slot is needed, such as "
-            f"{example}"
-        )
-    if not callable(getattr(value, action, None)):
-        raise ValueError(
-            f"{slot}={shown(value)}: it has no {action}(); one that has it is needed, such as "
-            f"{example}"
+            f"{slot}={shown(value)}: an object is needed whose class derives from "
+            f"workbench.slots.Slot and has {action}(), such as {example}"
         )
     # A misspelt need would be refused by every trainer, for the wrong reason.
     unknown = sorted(needs_of(value) - set(NEEDS))
@@ -1117,9 +1091,8 @@ def _check_slot(slot: str, value: Any) -> None:
 def _check_rows_kept(selector: Any, advantage: Any) -> None:
     """ValueError where a single rollout of a problem would be compared with itself alone."""
     keeps_one = selector.trained(PerProblem(2)) == PerProblem(1)
-    if not (keeps_one and advantage.compares_rollouts):
-        return
-    if getattr(selector, "baseline", "group") == "selection":
+    among_kept = getattr(selector, "baseline", "group") == "selection"
+    if keeps_one and among_kept and advantage.compares_rollouts:
         raise ValueError(
             f"selector={compose(selector)}: one kept rollout of a problem has no advantage "
             "against itself; keep more, or baseline='group'"
@@ -1133,14 +1106,12 @@ def _check_reward(parts: Any) -> None:
         )
     for part in parts:
         # A class can be called as well, but that makes a part and no rewards.
-        if isinstance(part, type) or not callable(part):
-            raise ValueError(
-                f"reward: {shown(part)} is no part like Correct(): it cannot be called"
-            )
+        called = callable(part) and not isinstance(part, type)
         named = isinstance(getattr(part, "name", None), str)
-        if not named or not is_number(getattr(part, "weight", None)):
+        if not (called and named and is_number(getattr(part, "weight", None))):
             raise ValueError(
-                f"reward: {shown(part)} has no name and numeric weight, as Correct() has"
+                f"reward: {shown(part)} is no part like Correct(): an object that can be called, "
+                "with a name and a numeric weight, is needed"
             )
         _check_recordable("reward", part)
     names = [part.name for part in parts]

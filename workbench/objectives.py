@@ -147,19 +147,13 @@ class Objective:
 
 def check_clipped(objective: Objective, trainer: str) -> None:
     """ValueError unless a trainer that has the clipped surrogate alone can carry the objective."""
-    if objective.surrogate != "clip":
-        raise ValueError(
-            f"surrogate={objective.surrogate!r}: {trainer} has only 'clip' of a method's objective"
-        )
-    if objective.dual_clip is not None:
-        raise ValueError(
-            f"dual_clip={objective.dual_clip}: {trainer} carries no such bound; leave it at None"
-        )
-    if objective.sampler_correction is not None:
-        raise ValueError(
-            f"sampler_correction={objective.sampler_correction!r}: {trainer} corrects the sampler "
-            "by settings of its own; leave it at None"
-        )
+    for name, plain in (("surrogate", "clip"), ("dual_clip", None), ("sampler_correction", None)):
+        value = getattr(objective, name)
+        if value != plain:
+            raise ValueError(
+                f"{name}={value!r}: {trainer} does not carry this part of a method's objective; "
+                f"leave it at {plain!r}"
+            )
 
 
 def policy_loss(
@@ -279,9 +273,9 @@ def gains(
         # The gate fades and has no bound, so no token counts as clipped.
         gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
         return advantages * gate, torch.zeros_like(mask)
+    bounded = ratio.clamp(1 - objective.clip[0], 1 + objective.clip[1])
     if objective.surrogate == "cispo":
         # Detached, the ratio only weighs the gradient of the log-probability.
-        bounded = ratio.clamp(1 - objective.clip[0], 1 + objective.clip[1])
         gain = bounded.detach() * advantages * torch.where(mask, logprobs, 0.0)
         return gain, mask & (bounded != ratio)
     if objective.surrogate == "kl_cov":
@@ -291,7 +285,9 @@ def gains(
             gain = gain - torch.where(chosen, objective.covariance_kl * log_ratio.abs(), 0.0)
         return gain, torch.zeros_like(mask)
 
-    gain, clipped = _clipped(ratio, advantages, mask, objective.clip)
+    # The lower of the two: where the clip would raise the objective it is not applied.
+    gain = torch.minimum(ratio * advantages, bounded * advantages)
+    clipped = mask & (bounded * advantages < ratio * advantages)
     if objective.dual_clip is not None:
         # The minimum leaves the gain of a negative advantage without a lower bound: one token that
         # became far likelier could decide the whole step.
@@ -387,16 +383,6 @@ def _log_ratio(
     # The value is the ratio of the sequence; the gradient reaches it through each token (CBS,
     # equation 19).
     return torch.where(mask, sequence.detach() + logprobs - logprobs.detach(), 0.0)
-
-
-def _clipped(
-    ratio: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, clip: tuple[float, float]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clipped objective of PPO, and where the clip took effect."""
-    bounded = ratio.clamp(1 - clip[0], 1 + clip[1])
-    # The lower of the two: where the clip would raise the objective it is not applied.
-    gain = torch.minimum(ratio * advantages, bounded * advantages)
-    return gain, mask & (bounded * advantages < ratio * advantages)
 
 
 def _geometric_mean(

@@ -23,22 +23,12 @@ from workbench.utils.validation import whole_number
 if TYPE_CHECKING:
     from workbench.rollouts import Context
 
-__all__ = [
-    "Buckets",
-    "Buffer",
-    "CorrectResponses",
-    "Experience",
-    "Fifo",
-    "Surplus",
-    "load_answers",
-    "save_answers",
-]
-
 
 class _Stored(Slot):
     """Base of replay slot values: the table that they keep is what they have learnt."""
 
     stored: Rollouts | None = None
+    capacity: int | None
 
     def metrics(self) -> dict[str, float]:
         """Rollouts stored."""
@@ -52,15 +42,19 @@ class _Stored(Slot):
         """Set the stored rollouts."""
         self.stored = _from_state(state) if state else None
 
-    def _keep(self, fresh: Rollouts, capacity: int | None) -> None:
-        """Add rows to the table, of which each problem keeps the newest."""
+    def _keep_right(self, rollouts: Rollouts, context: Context) -> None:
+        """Add the round's new right answers, of which each problem keeps the newest."""
+        fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
         if not len(fresh):
             return
         # Columns such as advantage and uses belong to the round that is over.
         fresh = _without_marks(fresh)
         table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
-        if capacity is not None:
-            table = table.take(_newest_of_each_problem(table, capacity))
+        if self.capacity is not None:
+            _, problem_of_row = table.problems()
+            # Counted from the end: how many later rows of its problem follow each row.
+            rows_after = place_within(problem_of_row[::-1])[::-1]
+            table = table.take(np.flatnonzero(rows_after < self.capacity))
         self.stored = table
 
 
@@ -110,8 +104,7 @@ class CorrectResponses(_Stored):
         if not pairs:
             return rollouts, candidates
         assert self.stored is not None
-        dropped = np.array([position for position, _ in pairs], dtype=np.int64)
-        reused = np.array([row for _, row in pairs], dtype=np.int64)
+        dropped, reused = np.array(pairs).T
         old = self._prepared(self.stored.take(reused), rollouts, context)
         # The wrong row is no candidate any more but stays in the table, where all rollouts of the
         # round are recorded.
@@ -119,9 +112,7 @@ class CorrectResponses(_Stored):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Keep the round's new correct responses."""
-        self._keep(
-            rollouts.take(rollouts.correct & (rollouts.round == context.round)), self.capacity
-        )
+        self._keep_right(rollouts, context)
 
     def metrics(self) -> dict[str, float]:
         """Size of what is stored: responses and bytes."""
@@ -137,16 +128,14 @@ class CorrectResponses(_Stored):
         problems, problem_of_row = pool.problems()
         # A group with a correct response of its own has a gradient already.
         solved = np.bincount(problem_of_row, pool.correct, len(problems)) > 0
-        known = set(self.stored.problem)
+        rows_of = _rows_by_problem(self.stored)
         pairs = []
         for number in np.flatnonzero(~solved):
-            problem = problems[number]
-            if problem not in known:
-                continue
-            rng = context.rng("reuse", str(problem))  # the name is part of the seed
-            wrong = np.flatnonzero(problem_of_row == number)
-            stored = np.flatnonzero(self.stored.problem == problem)
-            pairs.append((rng.choice(wrong), rng.choice(stored)))
+            problem = str(problems[number])
+            if problem in rows_of:
+                rng = context.rng("reuse", problem)  # the name is part of the seed
+                wrong = np.flatnonzero(problem_of_row == number)
+                pairs.append((rng.choice(wrong), rng.choice(rows_of[problem])))
         return pairs
 
     def _prepared(self, old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
@@ -340,11 +329,10 @@ class Experience(_Stored):
         rows_of = _rows_by_problem(self.stored)
         # Only problems that the round goes on with, not those that the allocator has dropped.
         problems, _ = rollouts.take(candidates).problems()
-        for problem in problems:
-            stored = rows_of.get(str(problem))
-            if stored is not None:
-                rng = context.rng("reuse", str(problem))
-                rows += rng.permutation(stored)[: self.each].tolist()
+        for problem in problems.tolist():
+            if problem in rows_of:
+                rng = context.rng("reuse", problem)
+                rows += rng.permutation(rows_of[problem])[: self.each].tolist()
         if not rows:
             return rollouts, candidates
         old = _recomputed(self.stored.take(np.array(rows)), rollouts, context)
@@ -352,11 +340,8 @@ class Experience(_Stored):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Keep the round's new right answers, unless they come from a file."""
-        if self.path is not None:
-            return
-        self._keep(
-            rollouts.take(rollouts.correct & (rollouts.round == context.round)), self.capacity
-        )
+        if self.path is None:
+            self._keep_right(rollouts, context)
 
     def state_dict(self) -> dict[str, Any]:
         """The stored answers, unless they come from a file."""
@@ -444,7 +429,7 @@ class Buckets(_Stored):
         ids, right, sizes = outcomes(fresh)
         for problem, c, n in zip(ids, right.tolist(), sizes.tolist()):
             self.right[problem] = 0 if c == n else c  # all right: the problem retires
-        self._keep(fresh.take(fresh.correct), self.capacity)
+        self._keep_right(fresh, context)
 
     def state_dict(self) -> dict[str, Any]:
         """The stored answers and the buckets."""
@@ -581,14 +566,6 @@ def _problem_and_round(rollouts: Rollouts) -> np.ndarray:
 def _without_marks(rollouts: Rollouts) -> Rollouts:
     """The table with reward parts, but without what the round that sampled it noted."""
     return rollouts.drop([name for name in rollouts.columns if not name.startswith("reward_")])
-
-
-def _newest_of_each_problem(table: Rollouts, capacity: int) -> np.ndarray:
-    """Rows left when each problem keeps its `capacity` last ones, in order."""
-    _, problem_of_row = table.problems()
-    # Counted from the end: how many later rows of its problem follow each row.
-    rows_after = place_within(problem_of_row[::-1])[::-1]
-    return np.flatnonzero(rows_after < capacity)
 
 
 def _current_logprobs(old: Rollouts, context: Context) -> Ragged:

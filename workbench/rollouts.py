@@ -416,5 +416,19 @@ def place_within(groups: np.ndarray) -> np.ndarray:
     return place
 
 
+def is_mixed(values: np.ndarray, groups: np.ndarray, size: int) -> np.ndarray:
+    """Which of `size` groups hold two different values, (G,) bool, by values and numbers (R,).
+
+    Examples
+    --------
+    >>> is_mixed(np.array([0.5, 1.0, 0.5, 0.0]), np.array([0, 1, 0, 1]), 2)
+    array([False,  True])
+    """
+    one_of_each = np.zeros(size)
+    # Each group has one of its values there, whichever is written last.
+    one_of_each[groups] = values
+    return np.bincount(groups, values != one_of_each[groups], size) > 0
+
+
 def _offsets(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

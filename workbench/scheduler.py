@@ -8,7 +8,7 @@ with its squared-error step (equation 7), and `Scheduler` is the selector that a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import tanh
@@ -268,36 +268,19 @@ def epsilon_greedy(
     scores = np.asarray(scores, dtype=np.float64)
     ages = np.asarray(ages)
     explore = np.asarray(explore, dtype=bool)
-    groups = _numbers_or_zeros(groups, len(scores))
-    picks = _numbers_or_zeros(picks, len(explore))
+    groups = np.asarray(np.zeros(len(scores)) if groups is None else groups, dtype=np.int64)
+    picks = np.asarray(np.zeros(len(explore)) if picks is None else picks, dtype=np.int64)
     _check_picks(scores, ages, groups, picks)
 
     # Both orders are sorted once. A row that is taken from one is passed over in the other.
-    best_first = _Ranking(np.lexsort((-scores, groups)), groups)
-    newest_first = _Ranking(np.lexsort((ages, groups)), groups)
-    taken = [False] * len(scores)
-    chosen = np.empty(len(explore), dtype=np.int64)
-    for i, (exploring, group) in enumerate(zip(explore.tolist(), picks.tolist())):
+    ends = np.cumsum(np.bincount(groups))
+    best_first = [iter(rows.tolist()) for rows in np.split(np.lexsort((-scores, groups)), ends)]
+    newest_first = [iter(rows.tolist()) for rows in np.split(np.lexsort((ages, groups)), ends)]
+    chosen: dict[int, None] = {}  # a set that keeps the order of the picks
+    for exploring, group in zip(explore.tolist(), picks.tolist()):
         ranking = newest_first if exploring else best_first
-        row = ranking.next(group, taken)
-        taken[row] = True
-        chosen[i] = row
-    return chosen
-
-
-class _Ranking:
-    """The rows of every group in order of preference; `next` passes over those already taken."""
-
-    def __init__(self, order: np.ndarray, groups: np.ndarray) -> None:
-        self.order = order.tolist()
-        size = int(groups.max(initial=-1)) + 1
-        # Where each group begins in `order`; moves forward as its rows are taken.
-        self.position = np.searchsorted(groups[order], np.arange(size)).tolist()
-
-    def next(self, group: int, taken: list[bool]) -> int:
-        while taken[self.order[self.position[group]]]:
-            self.position[group] += 1
-        return self.order[self.position[group]]
+        chosen[next(row for row in ranking[group] if row not in chosen)] = None
+    return np.array(list(chosen), dtype=np.int64)
 
 
 # The network
@@ -360,18 +343,22 @@ class Learner:
         layers = self._layers(inputs)
         error = layers[-1] - np.asarray(targets, dtype=np.float32)[:, None]
         self.steps += 1
-        # The second argument is the slope of the mean squared error at the scores.
-        for i, gradient in self._gradients(layers, 2 * error / len(error)):
-            self.parameters[i] -= self.learning_rate * self._direction(i, gradient)
+        # The slope of the mean squared error at the scores (K, 1), and then at each layer below.
+        slope = 2 * error / len(error)
+        for i in range(len(self.parameters) - 2, -1, -2):
+            below = layers[i // 2]
+            # By the weights before their step; the ReLU's slope can be read off its output.
+            slope_below = (slope @ self.parameters[i].T) * (below > 0)
+            for j, gradient in ((i, below.T @ slope), (i + 1, slope.sum(axis=0))):
+                self.parameters[j] -= self.learning_rate * self._direction(j, gradient)
+            slope = slope_below
         return float((error**2).mean())
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments of the gradients, and steps done."""
         state: dict[str, Any] = {"steps": self.steps}
-        for i, parameter in enumerate(self.parameters):
-            state[f"parameters.{i}"] = parameter.copy()
-        for i, moment in enumerate(self.moments):
-            state[f"moments.{i}"] = moment.copy()
+        for name, arrays in (("parameters", self.parameters), ("moments", self.moments)):
+            state |= {f"{name}.{i}": array.copy() for i, array in enumerate(arrays)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -390,21 +377,6 @@ class Learner:
             is_last = i + 2 == len(self.parameters)
             layers.append(out if is_last else np.maximum(out, 0, out=out))
         return layers
-
-    def _gradients(
-        self, layers: list[np.ndarray], slope: np.ndarray
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """(number, gradient) of every parameter, the last layer first.
-
-        `slope` is the loss's slope at the scores (K, 1).
-        """
-        for i in range(len(self.parameters) - 2, -1, -2):
-            below = layers[i // 2]
-            weight = self.parameters[i].copy()  # the caller changes it between two yields
-            yield i, below.T @ slope
-            yield i + 1, slope.sum(axis=0)
-            # The ReLU's slope can be read off its output.
-            slope = (slope @ weight.T) * (below > 0)
 
     def _direction(self, i: int, gradient: np.ndarray) -> np.ndarray:
         """The gradient itself, or Adam's step for it with the usual decays (Kingma and Ba 2015)."""
@@ -526,7 +498,7 @@ class Scheduler(Slot):
         table = features(rollouts, context.max_new_tokens)
         # Round and age of a row add up to the present round, whichever row it is.
         number = int((rollouts.round + age).max(initial=1))
-        now = _mean_reward_and_entropy(_sampled_in_this_round(rollouts, context))
+        now = _mean_reward_and_entropy(rollouts, context)
         learnt = self._learn(now, number)
 
         inputs = scaled(table, self.scaling)
@@ -622,11 +594,7 @@ class Scheduler(Slot):
     ) -> np.ndarray:
         """The rows kept, (K,) int64, ascending."""
         # What a pick chooses from: one group, or all candidates as a single one.
-        if self.scope == "group":
-            groups = group_numbers(group)[1].astype(np.int64)
-        else:
-            groups = np.zeros(len(scores), dtype=np.int64)
-        sizes = np.bincount(groups)
+        _, groups, sizes = group_numbers(group if self.scope == "group" else np.zeros(len(scores)))
         # As many as one round samples, however many candidates the buffer adds.
         if self.scope == "buffer":
             sizes = np.array([np.count_nonzero(age == 0)])
@@ -635,20 +603,22 @@ class Scheduler(Slot):
         counts = np.minimum(np.maximum(wanted, 1), sizes).astype(np.int64)
         # Groups take turns, so that cutting the list to whole mini-batches takes from all alike.
         picks = _taking_turns(counts)
-        total = len(picks) if self.mini_batch is None else _filled(len(picks), self.mini_batch)
+        total = len(picks)
+        # Rows that fill whole mini-batches, or all where they do not fill one.
+        if self.mini_batch is not None and total > self.mini_batch:
+            total -= total % self.mini_batch
         explore = rng.random(total) < chance
         return np.sort(epsilon_greedy(scores, age, explore, groups, picks[:total]))
 
 
-def _sampled_in_this_round(candidates: Rollouts, context: Context) -> Rollouts:
-    """All rollouts of the round, those that the allocator threw away included (definition 3.3)."""
-    if context.sampled is not None:
-        return context.sampled
-    return candidates.take(candidates["age"] == 0)
+def _mean_reward_and_entropy(candidates: Rollouts, context: Context) -> list[float] | None:
+    """The means over the rollouts sampled in this round; None where there are none.
 
-
-def _mean_reward_and_entropy(rollouts: Rollouts) -> list[float] | None:
-    """The means of a round's rollouts; None where there are none."""
+    Those that the allocator threw away count too (definition 3.3).
+    """
+    rollouts = context.sampled
+    if rollouts is None:
+        rollouts = candidates.take(candidates["age"] == 0)
     if not len(rollouts):
         return None
     # A list, since that is what JSON makes of a tuple in a checkpoint.
@@ -663,17 +633,6 @@ def _taking_turns(counts: np.ndarray) -> np.ndarray:
     """
     groups = np.repeat(np.arange(len(counts)), counts)
     return groups[np.argsort(place_within(groups), kind="stable")]
-
-
-def _filled(total: int, size: int) -> int:
-    """As many of `total` rows as fill whole mini-batches; all where they do not fill one."""
-    return total if total < size else total // size * size
-
-
-def _numbers_or_zeros(numbers: Any, size: int) -> np.ndarray:
-    if numbers is None:
-        return np.zeros(size, dtype=np.int64)
-    return np.asarray(numbers, dtype=np.int64)
 
 
 def _check_picks(

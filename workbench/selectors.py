@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from workbench.rollouts import group_numbers, place_within
-from workbench.scheduler import Scheduler
+from workbench.rollouts import group_numbers, is_mixed, place_within
+from workbench.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, PerProblem, Selection, Slot
 from workbench.utils.bounds import (
     Count,
@@ -33,24 +33,6 @@ from workbench.utils.validation import booleans, numpy_generator, share, whole_n
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
-
-__all__ = [
-    "All",
-    "GroupFilter",
-    "HalfRight",
-    "LargestAdvantage",
-    "MaxReward",
-    "MaxVariance",
-    "Pruned",
-    "Random",
-    "Rejection",
-    "Scheduler",
-    "UniformDraws",
-    "max_reward",
-    "max_variance",
-    "random",
-    "rejection",
-]
 
 LARGEST_REWARD = 1e150  # in absolute size, so that sums and squares of rewards stay finite
 
@@ -288,9 +270,7 @@ class Rejection(Slot):
         correct = rollouts.correct
         right, wrong = self._rows_to_keep(groups, sizes, correct, rollouts.stage)
         order = _shuffled(problems, groups, context.rng("selector"))
-        kept_right = _first_of_each_group(order[correct[order]], groups, right)
-        kept_wrong = _first_of_each_group(order[~correct[order]], groups, wrong)
-        rows = np.sort(np.concatenate([kept_right, kept_wrong]))
+        rows = _first_of_each_kind(order, groups, correct, right, wrong)
         return Selection(rows, baseline=self.baseline)
 
     def _rows_to_keep(
@@ -362,11 +342,8 @@ class LargestAdvantage(Slot):
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """The rows of largest |advantage|; ties go to the lower row."""
-        if self.scope == "group":
-            _, groups, sizes = group_numbers(rollouts.group)
-        else:
-            groups = np.zeros(len(rollouts), dtype=np.int64)
-            sizes = np.array([len(rollouts)])
+        keys = rollouts.group if self.scope == "group" else np.zeros(len(rollouts))
+        _, groups, sizes = group_numbers(keys)
         # The small number keeps a product such as 16 * (1 - 0.9375) from falling short of 1.
         counts = np.maximum(np.floor(sizes * (1 - self.drop) + 1e-9), 1).astype(np.int64)
         by_size = np.argsort(-np.abs(rollouts["advantage"]), kind="stable")
@@ -422,14 +399,14 @@ class GroupFilter(Slot):
             count = max(1, int(self.value * len(scores)))
         elif self.mode == "min_p":
             count = int(np.count_nonzero(ranked >= self.value * ranked[0]))
-        elif self.mode == "softmax":
-            weights = np.exp(ranked - ranked[0])
-            count = _shortest_prefix(weights / weights.sum(), self.value)
         else:
+            weights = np.exp(ranked - ranked[0]) if self.mode == "softmax" else ranked
             # No share of a sum can be taken where all scores are 0.
-            if ranked[0] == 0:
+            if weights[0] == 0:
                 return kept
-            count = _shortest_prefix(ranked / ranked.sum(), self.value)
+            shares = np.cumsum(weights / weights.sum())
+            # The small number makes up for the rounding of the sum.
+            count = int(np.searchsorted(shares, self.value - 1e-9)) + 1
         kept[order[:count]] = True
         return kept
 
@@ -469,17 +446,14 @@ class Pruned(Slot):
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows, with weights 1 / q and 0."""
-        if isinstance(self.keep, str):
-            keep = np.asarray(rollouts[self.keep], dtype=np.float64)
-            if not ((keep > 0) & (keep <= 1)).all():
-                raise ValueError(
-                    f"keep={self.keep!r}: probabilities above 0 and up to 1 are needed"
-                )
-        else:
-            keep = np.full(len(rollouts), float(self.keep))
+        size = len(rollouts)
+        keep = rollouts[self.keep] if isinstance(self.keep, str) else np.full(size, self.keep)
+        keep = np.asarray(keep, dtype=np.float64)
+        if not ((keep > 0) & (keep <= 1)).all():
+            raise ValueError(f"keep={self.keep!r}: probabilities above 0 and up to 1 are needed")
         # All rows are returned, the dropped ones with weight 0, so that averages still count them.
-        is_kept = context.rng("selector").random(len(rollouts)) < keep
-        return Selection(np.arange(len(rollouts)), weights=np.where(is_kept, 1 / keep, 0.0))
+        is_kept = context.rng("selector").random(size) < keep
+        return Selection(np.arange(size), weights=np.where(is_kept, 1 / keep, 0.0))
 
 
 @dataclass(frozen=True)
@@ -515,13 +489,8 @@ class HalfRight(Slot):
         keep_right = np.minimum(self.n // 2, right)
         keep_wrong = np.minimum(self.n - keep_right, wrong)
         keep_right = np.minimum(self.n - keep_wrong, right)
-        rows = np.concatenate(
-            [
-                _first_of_each_group(np.flatnonzero(correct), groups, keep_right),
-                _first_of_each_group(np.flatnonzero(~correct), groups, keep_wrong),
-            ]
-        )
-        return Selection(np.sort(rows))
+        order = np.arange(len(rollouts))
+        return Selection(_first_of_each_kind(order, groups, correct, keep_right, keep_wrong))
 
 
 @dataclass(frozen=True)
@@ -563,16 +532,8 @@ def _sample_variances(rewards: np.ndarray, groups: np.ndarray, sizes: np.ndarray
     """Sample variance of each group's rewards, (G,); exactly 0 where all are equal."""
     mean = np.bincount(groups, rewards, len(sizes)) / sizes
     squares = np.bincount(groups, (rewards - mean[groups]) ** 2, len(sizes))
-    low = np.full(len(sizes), np.inf)
-    high = np.full(len(sizes), -np.inf)
-    np.minimum.at(low, groups, rewards)
-    np.maximum.at(high, groups, rewards)
-    return np.where(low < high, squares / np.maximum(sizes - 1, 1), 0.0)
-
-
-def _shortest_prefix(shares: np.ndarray, value: float) -> int:
-    """Length of the shortest prefix whose sum reaches `value`, up to rounding."""
-    return int(np.searchsorted(np.cumsum(shares), value - 1e-9)) + 1
+    variances = squares / np.maximum(sizes - 1, 1)
+    return np.where(is_mixed(rewards, groups, len(sizes)), variances, 0.0)
 
 
 # How the rules are worked out for all groups at once
@@ -604,6 +565,17 @@ def _first_of_each_group(
     group_of = groups[rows]
     wanted = counts[group_of] if isinstance(counts, np.ndarray) else counts
     return rows[place_within(group_of) < wanted]
+
+
+def _first_of_each_kind(
+    order: np.ndarray, groups: np.ndarray, correct: np.ndarray, right: np.ndarray, wrong: np.ndarray
+) -> np.ndarray:
+    """Of all rows in order of preference, the first right[g] correct and wrong[g] wrong ones of
+    every group g, ascending.
+    """
+    # The wrong rows of group g are group 2 g here, and the correct ones group 2 g + 1.
+    counts = np.stack([wrong, right], axis=1).ravel()
+    return np.sort(_first_of_each_group(order, 2 * groups.astype(np.int64) + correct, counts))
 
 
 def _shuffled(problems: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -650,7 +622,5 @@ def _checked_rewards(
             "are needed"
         )
     whole_number("m", m, 1, len(rewards) if groups is None else None)
-    if groups is None:
-        return rewards, np.zeros(len(rewards), dtype=np.uint16), np.array([len(rewards)])
-    _, numbers, sizes = group_numbers(np.asarray(groups))
+    _, numbers, sizes = group_numbers(np.zeros(len(rewards)) if groups is None else groups)
     return rewards, numbers, sizes

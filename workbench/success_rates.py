@@ -77,7 +77,9 @@ class _Estimates(Slot):
         """Measure the error against all rollouts but the first `skip` of each problem."""
         if self.asked:
             observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
-            self.asked["error"] = _mean_error(self.asked["rates"], observed)
+            # Over the problems that have both, the others are NaN.
+            error = np.abs(self.asked["rates"] - observed)
+            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
 
     def metrics(self) -> dict[str, float]:
         """What is known of the round just observed.
@@ -190,33 +192,30 @@ class SuccessRates(_Estimates):
 class History:
     """Past outcomes by problem id: the last `window` of each problem, and its latest epoch."""
 
-    COLUMNS = ("ring", "seen", "epoch", "epoch_correct", "epoch_tries")
-
     def __init__(self, config: SuccessRates) -> None:
         self.config = config
+        # `ring` holds the last outcomes of a problem in turn, and `seen` counts all of them, so
+        # `seen` modulo the window is the next place to write.
+        counts = [(name, np.int64) for name in ("seen", "epoch", "epoch_correct", "epoch_tries")]
+        self.columns = np.dtype([("ring", np.uint8, (config.window,)), *counts])
         self._reset([])
 
     def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN for an unknown id."""
         row = np.array([self.rows.get(problem.id, -1) for problem in problems], dtype=np.int64)
         known = row >= 0
-        correct = np.zeros(len(row), dtype=np.int64)
-        tries = np.zeros(len(row), dtype=np.int64)
-        correct[known], tries[known] = self._counts(row[known])
-        rates = _ratio(correct, tries)
-        # An unknown problem stays NaN even under a prior, so that its allocator can tell.
-        if self.config.kind == "beta":
-            a, b = self.config.a, self.config.b
-            rates[known] = (correct[known] + a) / (tries[known] + a + b)
-        return rates
-
-    def _counts(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Correct and all rollouts that the estimate of these rows counts."""
+        past = self.table[row[known]]
         if self.config.kind == "epoch":
-            return self.epoch_correct[row], self.epoch_tries[row]
-        correct = self.ring[row].sum(axis=1, dtype=np.int64)
-        # Places that were not written yet hold 0 and add nothing to the correct ones.
-        return correct, np.minimum(self.seen[row], self.config.window)
+            correct, tries = past["epoch_correct"], past["epoch_tries"]
+        else:
+            # Places that were not written yet hold 0 and add nothing to the correct ones.
+            correct = past["ring"].sum(axis=1, dtype=np.int64)
+            tries = np.minimum(past["seen"], self.config.window)
+        # An unknown problem stays NaN even under a prior, so that its allocator can tell.
+        rates = np.full(len(row), np.nan)
+        a, b = (self.config.a, self.config.b) if self.config.kind == "beta" else (0, 0)
+        rates[known] = _ratio(correct + a, tries + a + b)
+        return rates
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
         """Add the outcomes, in row order."""
@@ -228,25 +227,24 @@ class History:
         # A group longer than the window would overwrite its own start, so only its end is written.
         written = place >= size[group] - self.config.window
         owner = row[group[written]]
-        slot = (self.seen[owner] + place[written]) % self.config.window
-        self.ring[owner, slot] = rollouts.correct[written]
-        self.seen[row] += size
+        slot = (self.table["seen"][owner] + place[written]) % self.config.window
+        self.table["ring"][owner, slot] = rollouts.correct[written]
+        self.table["seen"][row] += size
 
         # The latest epoch counts from 0 again when a problem comes for the first time in it.
-        stale = row[self.epoch[row] != context.epoch]
-        self.epoch[stale] = context.epoch
-        self.epoch_correct[stale] = 0
-        self.epoch_tries[stale] = 0
-        self.epoch_correct[row] += np.bincount(group[rollouts.correct], minlength=len(keys))
-        self.epoch_tries[row] += size
+        stale = row[self.table["epoch"][row] != context.epoch]
+        self.table["epoch"][stale] = context.epoch
+        self.table["epoch_correct"][stale] = 0
+        self.table["epoch_tries"][stale] = 0
+        correct = np.bincount(group[rollouts.correct], minlength=len(keys))
+        self.table["epoch_correct"][row] += correct
+        self.table["epoch_tries"][row] += size
 
     def state_dict(self) -> dict[str, Any]:
         """The ids, and arrays with one row for each."""
-        size = len(self.rows)
-        return {
-            "ids": list(self.rows),
-            **{name: getattr(self, name)[:size].copy() for name in self.COLUMNS},
-        }
+        used = self.table[: len(self.rows)]
+        columns = {name: used[name].copy() for name in self.columns.names or ()}
+        return {"ids": list(self.rows), **columns}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned; ValueError when its window differs."""
@@ -255,31 +253,22 @@ class History:
             raise ValueError(
                 f"state: window {ring.shape[-1]} was saved, this is window={self.config.window}"
             )
-        columns = {name: np.asarray(state[name]) for name in self.COLUMNS}
+        columns = {name: np.asarray(state[name]) for name in self.columns.names or ()}
         _check_history(columns)
         self._reset(state["ids"])
-        for name in self.COLUMNS:
-            getattr(self, name)[:] = columns[name]
+        for name, values in columns.items():
+            self.table[name] = values
 
     def _reset(self, ids: Sequence[str]) -> None:
         self.rows = {key: i for i, key in enumerate(ids)}
-        # Row i of every array belongs to one id. `ring` holds the last outcomes in turn, and `seen`
-        # counts all of them, so `seen` modulo the window is the next place to write.
-        self.ring = np.zeros((len(ids), self.config.window), dtype=np.uint8)
-        self.seen = np.zeros(len(ids), dtype=np.int64)
-        self.epoch = np.zeros(len(ids), dtype=np.int64)
-        self.epoch_correct = np.zeros(len(ids), dtype=np.int64)
-        self.epoch_tries = np.zeros(len(ids), dtype=np.int64)
+        self.table = np.zeros(len(ids), dtype=self.columns)
 
     def _rows_of(self, keys: Sequence[str]) -> np.ndarray:
-        """The row of every id, new ids appended; the arrays grow by doubling."""
+        """The row of every id, new ids appended; the table grows by doubling."""
         row = np.array([self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64)
-        if len(self.rows) > len(self.seen):
-            more = max(len(self.rows), 2 * len(self.seen)) - len(self.seen)
-            for name in self.COLUMNS:
-                column = getattr(self, name)
-                empty = np.zeros((more, *column.shape[1:]), dtype=column.dtype)
-                setattr(self, name, np.concatenate([column, empty]))
+        if len(self.rows) > len(self.table):
+            more = max(len(self.rows), 2 * len(self.table)) - len(self.table)
+            self.table = np.concatenate([self.table, np.zeros(more, dtype=self.columns)])
         return row
 
 
@@ -520,21 +509,13 @@ class Posteriors(Slot):
     decay: Share = 1.0
     towards: Annotated[str, choice("prior", "zero")] = "prior"
     restart: Count | None = None
-    rows: dict[str, int] = state_field(dict)
-    # Row 0 stands for all problems never seen; the array grows by doubling.
-    counts: np.ndarray = state_field()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._forget()
-
-    def _forget(self) -> None:
-        self.rows = {}
-        self.counts = np.array([[self.a, self.b]], dtype=np.float64)
+    beliefs: dict[str, Sequence[float]] = state_field(dict)
 
     def of(self, ids: Sequence[str]) -> np.ndarray:
         """The two numbers of each problem, (P, 2) float64."""
-        return self.counts[[self.rows.get(key, 0) for key in ids]]
+        prior = (self.a, self.b)
+        beliefs = [self.beliefs.get(key, prior) for key in ids]
+        return np.array(beliefs, dtype=np.float64).reshape(-1, 2)
 
     def means(self, ids: Sequence[str]) -> np.ndarray:
         """The posterior mean of each problem's success rate, (P,)."""
@@ -551,7 +532,7 @@ class Posteriors(Slot):
                 "number from 0 to all of them is needed"
             )
         before = self.of(ids)
-        target = self.counts[0] if self.towards == "prior" else np.zeros(2)
+        target = np.array([self.a, self.b]) if self.towards == "prior" else np.zeros(2)
         faded = self.decay * before + (1 - self.decay) * target
         outcomes = np.stack([correct, tries - correct], axis=1)
         # A problem that was not tried was not visited, so its belief does not fade.
@@ -559,36 +540,27 @@ class Posteriors(Slot):
 
     def observe(self, ids: Sequence[str], correct: np.ndarray, tries: np.ndarray) -> None:
         """Take in the outcomes (P,) of one visit of each problem."""
-        # Before new ids get their rows: until then they read the prior in row 0.
-        updated = self.after(ids, correct, tries)
-        rows = [self.rows.setdefault(key, len(self.rows) + 1) for key in ids]
-        if len(self.rows) >= len(self.counts):
-            larger = np.zeros((2 * len(self.rows) + 1, 2))
-            larger[: len(self.counts)] = self.counts
-            self.counts = larger
-        self.counts[rows] = updated
+        self.beliefs.update(zip(ids, self.after(ids, correct, tries).tolist()))
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in the new rollouts of a round."""
         self.observe(*outcomes_of_round(rollouts, context.round))
         if self.restart is not None and context.round % self.restart == 0:
-            self._forget()
+            self.beliefs.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """The ids and their numbers."""
-        return {"ids": list(self.rows), "counts": self.counts[1 : len(self.rows) + 1].copy()}
+        return {"ids": list(self.beliefs), "counts": self.of(list(self.beliefs))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        rows = {key: i + 1 for i, key in enumerate(state["ids"])}
+        ids = list(dict.fromkeys(state["ids"]))
         saved = np.array(state["counts"], dtype=np.float64)
-        if saved.size != 2 * len(rows):
-            raise ValueError(f"counts: {saved.size} numbers for {len(rows)} problems; two each")
+        if saved.size != 2 * len(ids):
+            raise ValueError(f"counts: {saved.size} numbers for {len(ids)} problems; two each")
         if not (np.isfinite(saved) & (saved >= 0)).all():
             raise ValueError("counts: finite numbers of at least 0 are needed")
-        saved = saved.reshape(len(rows), 2)
-        self.rows = rows
-        self.counts = np.concatenate([[[self.a, self.b]], saved])
+        self.beliefs = dict(zip(ids, saved.reshape(len(ids), 2).tolist()))
 
 
 def outcomes(rollouts: Rollouts) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -641,12 +613,6 @@ def _check_history(columns: Mapping[str, np.ndarray]) -> None:
         raise ValueError("state: ring holds other outcomes than 0 and 1")
     if (columns["epoch_correct"] > columns["epoch_tries"]).any():
         raise ValueError("state: a problem has more correct rollouts in its epoch than rollouts")
-
-
-def _mean_error(estimates: np.ndarray, observed: np.ndarray) -> float:
-    """Mean of |estimate - observed| over the problems (P,) that have both; NaN where none has."""
-    error = np.abs(estimates - observed)
-    return float("nan") if np.isnan(error).all() else float(np.nanmean(error))
 
 
 def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
