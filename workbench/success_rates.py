@@ -565,10 +565,8 @@ class Posteriors(Slot):
 
 def outcomes(rollouts: Rollouts) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Problem ids, and the correct and all rollouts of each, (P,) int64 both."""
-    ids, problem_of_row = rollouts.problems()
-    correct = np.bincount(problem_of_row[rollouts.correct], minlength=len(ids))
-    tries = np.bincount(problem_of_row, minlength=len(ids))
-    return ids.tolist(), correct, tries
+    ids = rollouts.problems()[0].tolist()
+    return ids, *tally(ids, rollouts)
 
 
 def outcomes_of_round(rollouts: Rollouts, number: int) -> tuple[list[str], np.ndarray, np.ndarray]:
