@@ -34,12 +34,12 @@ from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
 from workbench.utils.validation import (
-    did_you_mean,
     instance_of,
     is_number,
     is_pair,
     one_of,
     shown,
+    unknown_argument,
     whole_number,
 )
 
@@ -119,10 +119,7 @@ class Method:
         known = [each.name for each in fields(self)]
         for name in changes:
             if name not in known:
-                raise ValueError(
-                    f"{name}: a method has no such slot; there are {', '.join(known)}"
-                    f"{did_you_mean(name, known)}"
-                )
+                raise unknown_argument(name, "a method", known)
         # `replace` calls the constructor, which checks the changed slots. The other slot values are
         # shared; what learns in a run is a clone.
         return replace(self, **changes)
