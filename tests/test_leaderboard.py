@@ -384,8 +384,9 @@ def test_the_command_says_how_long_it_takes_and_makes_the_first_seeds_first(made
     lines = first.output.splitlines()
     assert lines[0] == "4 runs of 2 methods, in out"
     assert lines[1].startswith("about 0.0 hours on one core")
-    manifests = out.glob("*/seed-*/manifest.json")
-    begun = sorted(manifests, key=lambda path: path.stat().st_mtime_ns)
+    # The first file of a run, which nothing is written to later.
+    locks = out.glob("logs/*/seed-*/lock")
+    begun = sorted(locks, key=lambda path: path.stat().st_mtime_ns)
     assert [path.parent.name for path in begun] == ["seed-0", "seed-0", "seed-1", "seed-1"]
 
 
