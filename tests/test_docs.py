@@ -8,12 +8,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer
 
 import workbench as wb
 from workbench.cli.app import main
 from workbench.scheduler import Scheduler
 from workbench.utils.names import MORE_PAPERS
 
+COMMANDS = typer.main.get_command(main).commands
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {
@@ -88,7 +90,7 @@ def test_commands_exist(page):
         if words[0] == "make":
             assert words[1] in targets, line
         elif words[:3] == ["python", "-m", "workbench"]:
-            command = main.commands[words[3]]
+            command = COMMANDS[words[3]]
             command.make_context(words[3], words[4:])
         for path in (word for word in words if re.fullmatch(r"[\w./-]+\.(yaml|yml|py|txt)", word)):
             assert (ROOT / path).exists(), line

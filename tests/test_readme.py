@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 import workbench as wb
 from papers import verdicts
@@ -74,6 +75,7 @@ def test_links_lead_to_files_of_the_repository(link):
 def test_commands_are_targets_of_make_or_of_the_command_line():
     from workbench.cli.app import main
 
+    commands = typer.main.get_command(main).commands
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL):
         for line in block.splitlines():
@@ -81,7 +83,7 @@ def test_commands_are_targets_of_make_or_of_the_command_line():
             if words[0] == "make":
                 assert words[1] in targets
             if words[:3] == ["python", "-m", "workbench"]:
-                main.commands[words[3]].make_context(words[3], words[4:])
+                commands[words[3]].make_context(words[3], words[4:])
 
 
 def test_the_table_of_methods_is_that_of_the_papers():

@@ -63,7 +63,7 @@ def test_a_run_leaves_what_the_design_says(lab, tmp_path):
     assert manifest["lab"]["lab"] == "tiny"
     assert manifest["hardware"]["threads"] == 1
     files = {p.suffix for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    assert files == {".json", ".parquet", ".safetensors"}
+    assert files == {".json", ".jsonl", ".parquet", ".safetensors"}
 
 
 def test_same_seed_same_run_other_seed_other_run(lab, tmp_path):

@@ -74,7 +74,7 @@ def test_two_rounds_of_pods_train_the_adapter(tmp_path):
     described["held_out"] = None
     described["problems"]["path"] = str(ROOT / described["problems"]["path"])
     name = described.pop("name")
-    lab = wb.named.lab(name, described)
+    lab = wb.config.lab(name, described)
     run = wb.Run(lab, wb.methods.pods(8, 2), problems_per_round=4, out=tmp_path / "run")
     rows = list(run.rounds(2, progress=False))
 

@@ -465,6 +465,8 @@ class Scheduler(Slot):
     pending: dict | None = state_field()
     measured: dict = state_field(dict)
 
+    reads_verdict = False
+
     @property
     def needs(self) -> set[str]:  # type: ignore[override]
         """Entropies and clip ratios are among its features."""

@@ -101,7 +101,7 @@ def unknown_argument(name: str, what: str, known: Iterable[str], path: str = "")
     Examples
     --------
     >>> print(unknown_argument("nn", "pods", ["n", "m"]))
-    nn: no argument of pods; there are n, m
+    nn: no argument of pods; there are n, m; did you mean 'n'?
     >>> print(unknown_argument("scop", "Scheduler", ["scope", "floor"], "selector."))
     selector.scop: no argument of Scheduler; there are scope, floor; did you mean 'scope'?
     """
