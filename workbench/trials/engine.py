@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection, forkserver
 from types import ModuleType
 from typing import Any
@@ -29,7 +28,7 @@ from workbench.policies.checks import check_packages
 from workbench.trials.cases import Case, execute
 from workbench.utils.machine import cores
 from workbench.utils.numbers import duration
-from workbench.utils.processes import die_with_parent, signals_raise
+from workbench.utils.processes import die_with_parent, handlers_kept, signals_raise
 from workbench.utils.validation import whole_number
 
 # What a run imports, the largest first. Modules that are not installed are left out.
@@ -265,10 +264,9 @@ class Cluster:
         if address == "local":
             options |= {"num_cpus": jobs, "include_dashboard": False}
         try:
-            # In a thread, because in the main thread Ray would replace our handler of SIGTERM by
-            # one of its own, which ends with another exit status.
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(ray.init, **options).result()
+            # In this thread, with whose end the kernel kills the processes that it started.
+            with handlers_kept():
+                ray.init(**options)
         except Exception as error:  # Ray raises errors of many kinds
             reason = str(error).splitlines()[0]
             raise ConnectionError(

@@ -55,3 +55,15 @@ def signals_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Give SIGTERM back the handler that it had, whatever a library within puts in its place."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Only the main thread may set handlers, so a library in another one has changed nothing.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
