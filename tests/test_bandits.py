@@ -153,8 +153,13 @@ class TestKernel:
         gradients = []
         for row in range(8):
             slope = np.ones((1, 1), np.float32)
-            parts = dict(learner._gradients([layer[row : row + 1] for layer in layers], slope))
-            gradients.append(np.concatenate([parts[2 * i].ravel() for i in range(depth)]))
+            parts = []
+            # Backward through the layers; weights and biases take turns among the parameters.
+            for i in reversed(range(depth)):
+                below = layers[i][row : row + 1]
+                parts.append((below.T @ slope).ravel())
+                slope = (slope @ learner.parameters[2 * i].T) * (below > 0)
+            gradients.append(np.concatenate(parts))
         wide = np.array(gradients) @ np.array(gradients).T
         upper = np.triu_indices(8, 1)
         kernel = neural_tangent_kernel(features, depth)

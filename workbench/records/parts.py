@@ -41,7 +41,7 @@ UNFINISHED = rf".*{WRITING}|\.tmp\w{{6}}"
 # which one of them holds anything else counts as damaged, and so does one that lacks a column of
 # `NEEDED_COLUMNS`.
 COLUMNS = {
-    "whole numbers": ("round", "part"),
+    "whole numbers": ("round",),
     "numbers": ("rollouts", "seconds", "flops", "samples", "correct", "greedy", "reward"),
     "texts": ("problem", "text", "status", "warnings"),
 }
