@@ -1,9 +1,12 @@
 """One update: equal to the plain computation, however it is split."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
 from conftest import Gradients, hand_made, tiny_policy
+from contract import LORA
 
 from workbench.advantages import group_normalized
 from workbench.grpo import NonFinite, grpo_step, micro_batches, mini_batches
@@ -120,6 +123,26 @@ def test_kl_pulls_back_to_the_reference(policy):
     without, _ = gradient(policy, Objective())
     assert stats.kl > 0
     assert not torch.allclose(seen, without)
+
+
+@pytest.mark.skipif(not find_spec("peft"), reason="peft is not installed (pip install peft)")
+@pytest.mark.parametrize("options", [{}, {"lora": LORA}], ids=["full", "lora"])
+def test_forward_passes_without_a_gradient_are_in_evaluation_mode(options):
+    """Those of the reference and of the covariances: dropout would disturb both."""
+    policy = tiny_policy(**options)
+    policy.model.train()
+    reference = policy.frozen()
+    seen = []
+
+    def note(decoder, *_):
+        seen.append((torch.is_grad_enabled(), decoder.training))
+
+    policy.decoder.register_forward_hook(note)
+    if not options:
+        reference.decoder.register_forward_hook(note)
+    gradient(policy, Objective(surrogate="kl_cov", kl=0.1), reference=reference, micro_tokens=40)
+    assert len(seen) > 3
+    assert set(seen) == {(True, True), (False, False)}
 
 
 @pytest.mark.parametrize("correction", ["truncate", "mask", None])

@@ -62,6 +62,23 @@ def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
     assert torch.allclose(gradient(), whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
 
 
+@pytest.mark.skipif(not find_spec("peft"), reason="peft is not installed (pip install peft)")
+def test_an_adapter_on_16_bit_weights_computes_in_bfloat16():
+    """peft keeps it in float32, in which products would take far longer on a GPU."""
+    policy = tiny_policy(lora=LORA, dtype="bfloat16")
+    seen = []
+    for name, layer in policy.model.named_modules():
+        if name.endswith("lora_A.default"):
+            assert layer.weight.dtype == torch.float32
+            layer.register_forward_hook(lambda layer, given, result: seen.append(result.dtype))
+    rollouts = policy.generate(PROMPTS, [1] * 6, Sampling(max_new_tokens=4), seed=0)
+    policy.logprobs(rollouts).sum().backward()
+    assert set(seen) == {torch.bfloat16}
+    assert {each.grad.dtype for each in policy.parameters()} == {torch.float32}
+    assert not tiny_policy(lora=LORA).autocast
+    assert not tiny_policy().autocast
+
+
 def test_every_kind_of_device_has_a_size_of_chunks():
     sizes = {name: room.logits_at_once(torch.device(name)) for name in ("cpu", "cuda", "mps")}
     assert sizes == {"cpu": 2**24, "cuda": 2**27, "mps": 2**24}

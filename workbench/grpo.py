@@ -158,12 +158,12 @@ def grpo_step(
     # Zeros rather than None: a step without any gradient then still moves by Adam's momentum, in a
     # resumed run as in an uninterrupted one.
     optimizer.zero_grad(set_to_none=False)
-    policy.model.train()
     chosen = None
     if objective.surrogate in BY_COVARIANCE:
         chosen = _tokens_by_covariance(
             policy, rollouts, advantages, objective, temperature, micro_tokens, on_policy
         )
+    policy.model.train()
     step = _Step(rollouts, advantages, loss_weights, on_policy, sampler_logprobs, chosen, objective)
     # NaN where a rollout is not computed.
     per_rollout = {name: np.full(len(rollouts), np.nan) for name in PER_ROLLOUT}
@@ -340,7 +340,6 @@ def marked(
         return np.full(size, np.nan)
 
     per_token = isinstance(advantages, Ragged)
-    per_token = isinstance(advantages, Ragged)
     advantage = empty()
     advantage[rows] = advantages.means() if per_token else advantages
     selected = np.zeros(size, bool)
@@ -451,8 +450,10 @@ def _tokens_by_covariance(
 ) -> Ragged:
     """Which tokens of the whole step Clip-Cov or KL-Cov treats apart, one bool for each.
 
-    Covariances are taken over the whole step, so this is one more forward pass before it.
+    Covariances are taken over the whole step, so this is one more forward pass before it. Dropout
+    is off, as it was when the old log-probabilities were computed.
     """
+    policy.model.eval()
     mask = torch.as_tensor(rollouts.response.mask())
     logprobs = torch.zeros(mask.shape)
     for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens, policy.layout):

@@ -79,7 +79,8 @@ class TransformersPolicy:
     layout : {"padded", "joined", "packed"}
         How the trainer lays out rows, see `Policy`. "packed" where the model allows it.
     autocast : bool
-        Whether the model computes in bfloat16 over float32 weights: on a GPU.
+        Whether products are computed in bfloat16 although some weights are in float32: on a GPU, and
+        wherever the weights under a float32 adapter are in 16 bits.
     """
 
     samples_apart = False
@@ -126,8 +127,7 @@ class TransformersPolicy:
         self.parameter_count = count_parameters(core)
         self.end_ids = _end_ids(tokenizer, model.generation_config)
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
-        in_float32 = self.head.weight.dtype == torch.float32
-        self.autocast = self.device.type == "cuda" and in_float32
+        self.autocast = _computes_in_bfloat16(model, self.device)
         # Three trials on a few tokens: whether decoder and head alone give the model's logits,
         # without which nothing else here is right, and whether two faster ways of computing give
         # the same numbers.
@@ -556,7 +556,9 @@ class TransformersPolicy:
         # memory.
         alone.engine = None
         alone.buffers = {}
-        return copy.deepcopy(alone)
+        reference = copy.deepcopy(alone)
+        reference.model.eval()
+        return reference
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters by name."""
@@ -692,8 +694,16 @@ class _Reference:
 
     def logprobs(self, rollouts: Rollouts, temperature: float = 1.0, entropy: bool = False) -> Any:
         """See `Policy.logprobs`."""
-        with self.policy.model.disable_adapter():
-            return self.policy.logprobs(rollouts, temperature, entropy)
+        model = self.policy.model
+        training = model.training
+        # The reference has no dropout. The mode is put back at once, since the layers that are
+        # computed again in a backward pass must be in the mode of their forward pass.
+        model.eval()
+        try:
+            with model.disable_adapter():
+                return self.policy.logprobs(rollouts, temperature, entropy)
+        finally:
+            model.train(training)
 
 
 def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
@@ -707,6 +717,17 @@ def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def _computes_in_bfloat16(model: torch.nn.Module, device: torch.device) -> bool:
+    """Whether products need autocast so that they are computed in bfloat16.
+
+    Without it an adapter, which peft keeps in float32, would be multiplied in float32, and PyTorch
+    does that without the tensor cores of a GPU.
+    """
+    precisions = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    mixed = len(precisions) > 1
+    return torch.float32 in precisions and (mixed or device.type == "cuda")
 
 
 def count_parameters(model: torch.nn.Module) -> int:
