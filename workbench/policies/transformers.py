@@ -79,8 +79,8 @@ class TransformersPolicy:
     layout : {"padded", "joined", "packed"}
         How the trainer lays out rows, see `Policy`. "packed" where the model allows it.
     autocast : bool
-        Whether products are computed in bfloat16 although some weights are in float32: on a GPU, and
-        wherever the weights under a float32 adapter are in 16 bits.
+        Whether products are computed in bfloat16 although some weights are in float32. It is so on
+        a GPU, and wherever the weights under a float32 adapter have 16 bits.
     """
 
     samples_apart = False
