@@ -11,6 +11,7 @@ from workbench.analysis import (
     metrics,
     resolution,
     runs,
+    sequential,
     targets,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "metrics",
     "resolution",
     "runs",
+    "sequential",
     "targets",
 ]

@@ -52,6 +52,7 @@ __all__ = [
     "price_of_rounds",
     "price_of_sampling",
     "ratios_by_price",
+    "tokens_of",
     "tokens_to_target",
 ]
 
@@ -276,7 +277,7 @@ def tokens_to_target(
     """
     one_of("bill", bill, BILLS)
     return {
-        label: {seed: _tokens(course, target, bill) for seed, course in by_seed.items()}
+        label: {seed: tokens_of(course, target, bill) for seed, course in by_seed.items()}
         for label, by_seed in read(groups, y).items()
     }
 
@@ -360,8 +361,8 @@ def _pairs(
     return {label: of_common_seeds(of_arm, of_baseline) for label, of_arm in tokens.items()}
 
 
-def _tokens(course: Course, target: float, bill: str) -> Tokens:
-    """What a run had sampled and trained at its crossing."""
+def tokens_of(course: Course, target: float, bill: str = "gradient") -> Tokens:
+    """What one run had sampled and trained when its score reached a target."""
     crossed = crossing(course.rounds, course.scores, target)
     # Sums by the end of each round, from nothing before the first one. A crossing lies between
     # two rounds, and the tokens of a round are taken to be spent evenly.

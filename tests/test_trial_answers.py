@@ -1,0 +1,160 @@
+"""How a trial decides: looks, corrections, and the words of the answer."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import workbench as wb
+from workbench.analysis import sequential
+from workbench.analysis.intervals import Measurement
+from workbench.trials import answer
+from workbench.utils.shipped import shipped
+
+LOOKS = (5, 8, 12)
+RUNS = shipped("runs/leaderboard")
+
+
+def false_alarms(arms: int, looks: tuple[int, ...], trials: int, truth: np.ndarray) -> float:
+    """Share of trials in which any arm without a difference is called better or worse.
+
+    Arms stop when they are known, and go on with what they passed on otherwise.
+    """
+    rng = np.random.default_rng(3)
+    wrong = 0
+    for _ in range(trials):
+        # All arms share the baseline's luck, so their ratios are correlated.
+        shared = rng.standard_normal((looks[-1], 1))
+        logs = (shared + rng.standard_normal((looks[-1], arms))) / 10 + truth
+        stopped: dict[int, int] = {}
+        for n in looks:
+            seen = {arm: logs[: stopped.get(arm, n), arm] for arm in range(arms)}
+            ratios = {str(arm): Measurement(np.exp(v), scale="ratio") for arm, v in seen.items()}
+            # A band of practically nothing, so that no arm is stopped for being alike.
+            found = sequential.readings(ratios, looks, band=1e-6)
+            for arm in range(arms):
+                if found[str(arm)].verdict in ("better", "worse"):
+                    stopped.setdefault(arm, n)
+        wrong += any(truth[arm] == 0 for arm in stopped)
+    return wrong / trials
+
+
+def test_looks_do_not_inflate_false_alarms():
+    # 400 trials have a standard error of 1.1 points, and looks at plain 95 % intervals reach 10 %.
+    assert false_alarms(1, LOOKS, 400, np.zeros(1)) < 0.08
+
+
+def test_arms_pass_on_their_error_and_no_more():
+    # One arm is far better and is decided at once; the two others keep 5 % together.
+    assert false_alarms(3, LOOKS, 300, np.array([-1.0, 0.0, 0.0])) < 0.085
+
+
+@pytest.mark.parametrize("looks", [(8,), LOOKS, sequential.LOOKS])
+def test_a_look_decides_at_its_nominal_level(looks):
+    for n, nominal in zip(looks, sequential.nominal_levels(looks)):
+        assert sequential.overall_p(nominal * 0.98, n, looks) <= sequential.ALPHA
+        assert sequential.overall_p(nominal * 1.02, n, looks) > sequential.ALPHA
+
+
+def test_the_interval_leaves_1_out_exactly_where_one_arm_is_decided():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        values = np.exp(rng.normal(-0.08, 0.1, rng.choice(LOOKS)))
+        [found] = sequential.readings({"a": Measurement(values, scale="ratio")}, LOOKS).values()
+        leaves_out = found.measured.high < 1 or found.measured.low > 1
+        assert leaves_out == (found.verdict in ("better", "worse"))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("looks", {"looks": (8, 5)}),
+        ("looks", {"looks": ()}),
+        ("looks", {"looks": (1, 5)}),
+        ("level", {"level": 1.0}),
+    ],
+)
+def test_wrong_looks_are_named(name, arguments):
+    with pytest.raises(ValueError, match=name):
+        sequential.nominal_levels(**arguments)
+
+
+def test_seeds_after_the_last_look_wait_for_the_next_one():
+    assert sequential.look_at(11, LOOKS) == 8
+    assert sequential.look_at(4, LOOKS) == 4
+    assert sequential.look_at(20, LOOKS) == 12
+
+
+def test_verdicts_follow_holm():
+    table = pd.DataFrame(
+        {"ratio": [0.8, 0.9, 1.0, np.nan], "low": [0.7, 0.82, 0.95, np.nan]}
+        | {"high": [0.9, 0.99, 1.05, np.nan], "p": [0.001, 0.04, 0.9, np.nan]},
+        index=["a", "b", "c", "baseline"],
+    )
+    words = sequential.verdicts(table)["verdict"]
+    # b's own interval leaves 1 out, and among three arms that is not enough.
+    assert words.tolist()[:3] == ["better", "open", "alike"]
+    assert pd.isna(words["baseline"])
+
+
+# Answers from recorded runs
+
+
+def runs(label: str, seeds: int = 8) -> dict[int, wb.records.Record]:
+    """Recorded runs of one arm of the leaderboard, by seed."""
+    return {seed: wb.load(RUNS / label / f"seed-{seed}") for seed in range(seeds)}
+
+
+@pytest.fixture(scope="module")
+def grpo():
+    return runs("grpo")
+
+
+def test_an_arm_that_needs_less_is_found(grpo):
+    found = answer.look(runs("ar3po"), grpo, arm="ar3po", baseline="grpo", target=0.338)
+    assert (found.verdict, found.known, found.seeds) == ("better", True, 8)
+    assert found.low < found.ratio < found.high < 1
+    assert found.reached == found.baseline_reached == 8
+    assert "ar3po needs .83 [" in str(found)
+    assert "grpo's rollouts to reach 33.8 %" in str(found)
+
+
+def test_arms_are_corrected_together_and_make_one_table(grpo):
+    arms = {label: runs(label) for label in ("ar3po", "pkpo", "vip")}
+    found = answer.answers(arms, grpo, baseline="grpo", target=0.338)
+    table = answer.table(found).set_index("arm")
+    assert (table["p_holm"] >= table["p"]).all()
+    alone = answer.look(arms["pkpo"], grpo, baseline="grpo", target=0.338)
+    assert table.loc["pkpo", "p"] == alone.p < table.loc["pkpo", "p_holm"]
+    assert {"verdict", "ratio", "low", "high", "seeds", "learning_rate"} <= set(table.columns)
+
+
+def test_the_baseline_under_another_name_is_recognised(grpo):
+    found = answer.look(runs("grpo", 2), grpo, arm="mine", baseline="grpo", target=0.338)
+    assert (found.verdict, found.known, found.same) == ("alike", True, True)
+    assert "every round is the same" in str(found)
+    other = answer.look(runs("cispo"), grpo, arm="cispo", baseline="grpo", target=0.338)
+    assert not other.same
+    assert other.verdict == "alike"
+
+
+def test_a_target_that_no_run_reached_is_said(grpo):
+    found = answer.look(runs("cbs-round"), grpo, baseline="grpo", target=0.338)
+    assert (found.reached, found.baseline_reached) == (0, 8)
+    assert found.verdict == "worse"
+    assert "0 of 8 runs reached it" in str(found)
+    assert np.isinf(found.high)
+    nobody = answer.look(runs("ar3po", 5), grpo, baseline="grpo", target=0.95)
+    assert nobody.verdict == "open"
+    assert "choose a lower target" in str(nobody)
+
+
+@pytest.mark.parametrize("seeds", [0, 1, 4])
+def test_too_few_seeds_leave_it_open(grpo, seeds):
+    found = answer.look(runs("pods", seeds), grpo, baseline="grpo", target=0.338)
+    assert (found.verdict, found.known, found.seeds) == ("open", False, seeds)
+    assert sentence_ends(found)
+
+
+def sentence_ends(found: answer.Answer) -> bool:
+    text = str(found)
+    return text.endswith(".") and "nan" not in text

@@ -1,0 +1,343 @@
+"""Looking at a comparison after every seed, and stopping when the answer is known.
+
+An interval of 95 % is right when it is read once. Whoever reads it after every new seed and stops
+at the first one that leaves 1 out is wrong far more often than in 5 % of all comparisons. So every
+look gets a *nominal level*, a smaller probability of error, such that all looks together are wrong
+in 5 %. The levels rise with the number of seeds, since a late look decides more than an early one:
+
+    nominal level after n seeds = c (n / last) ^ SHAPE
+
+and c follows from a simulation of Student's t statistic over growing n, which does not depend on
+the unknown spread of the seeds. The interval at the nominal level of a look is a *repeated
+confidence interval*: all looks together hold the true value with a probability of 95 %.
+
+With several arms, Holm's correction is made of `overall_p`, which says at which overall level an
+arm would just be decided. An arm that is decided then passes its share of the error on to the
+others, and the chance of any wrong decision stays at 5 %.
+
+`docs/guides/trial-decisions.md` has the simulations behind these choices.
+
+References
+----------
+Jennison and Turnbull, Group sequential methods, 2000, chapters 2 and 9.
+Maurer and Bretz, Multiple testing in group sequential trials using graphical approaches, Statistics
+in Biopharmaceutical Research 5, 2013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from workbench.analysis.intervals import LEVEL, Measurement, holm
+from workbench.utils.validation import positive_number, shown, whole_number
+
+__all__ = [
+    "ALPHA",
+    "BAND",
+    "LOOKS",
+    "SHAPE",
+    "Reading",
+    "look_at",
+    "nominal_levels",
+    "overall_p",
+    "readings",
+    "verdict",
+    "verdicts",
+]
+
+ALPHA = round(1 - LEVEL, 9)
+# After the fifth pair of seeds and every one that follows. Earlier looks decide hardly anything.
+LOOKS = tuple(range(5, 13))
+SHAPE = 3.0
+# Costs that differ by less than this share are called alike.
+BAND = 0.10
+# 5 % is then known to within .1 % (three standard errors).
+DRAWS = 400_000
+
+
+class Reading(NamedTuple):
+    """What a look says of one arm.
+
+    Attributes
+    ----------
+    measured : Measurement
+        The ratio of costs, with its interval at the nominal level of the look.
+    p : float
+        The overall level at which this look would just decide; NaN where nothing can be decided.
+    p_holm : float
+        The same after Holm's correction over the arms.
+    verdict : str
+        As `verdict` gives it.
+    known : bool
+        Whether further seeds are not needed: the verdict is not "open", or this was the last look.
+    """
+
+    measured: Measurement
+    p: float
+    p_holm: float
+    verdict: str
+    known: bool
+
+
+def nominal_levels(
+    looks: Iterable[int] = LOOKS, level: float = ALPHA, *, shape: float = SHAPE
+) -> np.ndarray:
+    """The probability of error that every look may have, so that together they have `level`.
+
+    Parameters
+    ----------
+    looks : rising whole numbers of at least 2
+        After how many pairs of seeds the comparison is looked at.
+    level : float
+        Probability of a false alarm at any of the looks.
+    shape : float
+        The levels are proportional to (n / last) ** shape.
+
+    Returns
+    -------
+    (looks,) float64
+
+    Examples
+    --------
+    >>> nominal_levels((5, 8, 12), shape=2).round(3).tolist()
+    [0.006, 0.016, 0.037]
+    >>> nominal_levels([8]).tolist()
+    [0.05]
+    """
+    looks = _checked(looks)
+    if not 0 < level < 1:
+        raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed")
+    if len(looks) == 1:
+        return np.array([level])
+    smallest = _smallest(looks, float(shape))
+    # The same count of draws as in `overall_p`, so that both decide alike to the last digit.
+    constant = smallest[max(int(level * (len(smallest) + 1)) - 1, 0)]
+    return constant * _weights(looks, shape)
+
+
+def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = SHAPE) -> float:
+    """The overall level at which a look with the p-value `p` would just decide.
+
+    Parameters
+    ----------
+    p : float
+        Of Student's test on n pairs, as if it was made once. NaN stays NaN.
+    n : int
+        One of the looks.
+    looks, shape
+        As in `nominal_levels`.
+
+    Returns
+    -------
+    float
+        It is at most `level` exactly where p is at most the nominal level of this look. It is a
+        p-value that stays valid under stopping, so `holm` may correct it.
+
+    Examples
+    --------
+    >>> overall_p(0.03, 8, [8])
+    0.03
+    >>> 0.049 < overall_p(nominal_levels()[2], 7) < 0.051
+    True
+    """
+    looks = _checked(looks)
+    if n not in looks:
+        raise ValueError(f"n={shown(n)}: allowed are the looks {shown(list(looks))}")
+    if len(looks) == 1 or np.isnan(p):
+        return float(p)
+    weight = _weights(looks, shape)[looks.index(n)]
+    smallest = _smallest(looks, float(shape))
+    # One more on both sides, so that what no draw has reached is not called impossible.
+    share = (np.searchsorted(smallest, p / weight, side="right") + 1) / (len(smallest) + 1)
+    return float(max(share, p))
+
+
+def look_at(n: int, looks: Iterable[int] = LOOKS) -> int:
+    """How many of n pairs of seeds count: those of the last look, or all before the first one.
+
+    >>> look_at(9, (5, 8, 12)), look_at(3, (5, 8, 12))
+    (8, 3)
+    """
+    past = [look for look in _checked(looks) if look <= n]
+    return past[-1] if past else n
+
+
+def readings(
+    ratios: Mapping[str, Measurement],
+    looks: Iterable[int] = LOOKS,
+    *,
+    level: float = ALPHA,
+    band: float = BAND,
+    shape: float = SHAPE,
+) -> dict[str, Reading]:
+    """What the looks at several arms say, corrected for there being several.
+
+    Parameters
+    ----------
+    ratios : dict from arm to Measurement
+        Costs over the baseline's, on the scale "ratio", of as many seeds as `look_at` says. Arms
+        that were decided earlier keep the seeds that they had.
+    looks : rising whole numbers
+    level : float
+        Probability that any arm is called better or worse that is not.
+    band : float
+        As in `verdict`.
+    shape : float
+        As in `nominal_levels`.
+
+    Returns
+    -------
+    dict from arm to Reading
+
+    Examples
+    --------
+    >>> mine = Measurement(np.array([0.7, 0.72, 0.69, 0.71, 0.7]), scale="ratio")
+    >>> reading = readings({"mine": mine})["mine"]
+    >>> reading.verdict, reading.known, round(reading.measured.high, 2)
+    ('better', True, 0.74)
+    """
+    looks = _checked(looks)
+    levels = dict(zip(looks, nominal_levels(looks, level, shape=shape)))
+    ps = {}
+    measured = {}
+    for arm, ratio in ratios.items():
+        # Before the first look the interval is shown at the level of that look, and decides
+        # nothing.
+        nominal = levels.get(ratio.n, levels[looks[0]])
+        measured[arm] = Measurement(
+            ratio.values,
+            ratio.scale,
+            ratio.censored,
+            ratio.censored_baseline,
+            level=float(1 - nominal),
+        )
+        is_look = ratio.n in levels
+        ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks, shape=shape) if is_look else np.nan
+    corrected = dict(zip(ps, holm(list(ps.values()))))
+    found = {}
+    for arm, ratio in measured.items():
+        word = "open"
+        if ratio.n in levels:
+            word = verdict(
+                ratio.value, ratio.low, ratio.high, corrected[arm], level=level, band=band
+            )
+        known = word != "open" or ratio.n >= looks[-1]
+        found[arm] = Reading(ratio, ps[arm], float(corrected[arm]), word, known)
+    return found
+
+
+def verdict(
+    ratio: float,
+    low: float,
+    high: float,
+    p: float,
+    *,
+    level: float = ALPHA,
+    band: float = BAND,
+) -> str:
+    """The one rule by which every table, figure and sentence calls an arm.
+
+    Parameters
+    ----------
+    ratio, low, high : float
+        Its cost over the baseline's, with its interval.
+    p : float
+        Of the test that the ratio is 1, corrected for the number of arms; NaN where there is none.
+    level : float
+        The verdict is "better" or "worse" where p is at most this.
+    band : float
+        Costs are "alike" where the whole interval lies within this share of 1, upwards or
+        downwards: from 1 / (1 + band) to 1 + band.
+
+    Returns
+    -------
+    str
+        "better" (costs less), "worse", "alike", or "open".
+
+    Examples
+    --------
+    >>> verdict(0.8, 0.7, 0.9, p=0.001), verdict(0.8, 0.7, 0.9, p=0.08)
+    ('better', 'open')
+    >>> verdict(1.01, 0.96, 1.06, p=0.6)
+    'alike'
+    """
+    positive_number("band", band)
+    # A comparison with NaN is false, so an arm without an interval or a test stays open.
+    if p <= level:
+        return "better" if ratio < 1 else "worse"
+    return "alike" if low >= 1 / (1 + band) and high <= 1 + band else "open"
+
+
+def verdicts(table: pd.DataFrame, *, level: float = ALPHA, band: float = BAND) -> pd.DataFrame:
+    """Verdicts on the rows of a table that was read once, corrected by Holm's method.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns ratio, low, high and p, such as `targets.to_target` gives; a row an arm.
+    level, band : float
+        As in `verdict`.
+
+    Returns
+    -------
+    DataFrame, of the same rows
+        p_holm, and verdict: NaN for rows without a ratio, such as the baseline's.
+    """
+    columns = table.reindex(columns=["ratio", "low", "high", "p"])
+    corrected = holm(columns["p"])
+    words = []
+    for (ratio, low, high, _), p in zip(columns.to_numpy(dtype=float), corrected):
+        word = verdict(ratio, low, high, p, level=level, band=band)
+        words.append(np.nan if np.isnan(ratio) else word)
+    return pd.DataFrame({"p_holm": corrected, "verdict": words}, index=table.index, dtype=object)
+
+
+def _checked(looks: Iterable[int]) -> tuple[int, ...]:
+    """The looks as a tuple; ValueError unless they rise from at least 2."""
+    looks = tuple(looks)
+    for look in looks:
+        whole_number("looks", look, 2)
+    if not looks or any(later <= look for look, later in pairwise(looks)):
+        raise ValueError(f"looks={shown(list(looks))}: rising numbers of at least 2 are needed")
+    return tuple(map(int, looks))
+
+
+def _weights(looks: Sequence[int], shape: float) -> np.ndarray:
+    """What the nominal levels are proportional to, (looks,); 1 at the last look."""
+    return (np.array(looks) / looks[-1]) ** shape
+
+
+@lru_cache(maxsize=8)
+def _smallest(looks: tuple[int, ...], shape: float) -> np.ndarray:
+    """The smallest p-value over the looks, each divided by its weight, without any difference.
+
+    Returns
+    -------
+    (DRAWS,) float64, sorted
+        A comparison is decided at some look where this is at most c, so the quantiles of these
+        numbers are the constants c.
+    """
+    rng = np.random.default_rng(20130)
+    smallest = np.full(DRAWS, np.inf)
+    # Sums of the values and of their squares grow with n. The scale of the values does not
+    # matter, since Student's statistic divides by their deviation.
+    total = np.zeros(DRAWS)
+    squares = np.zeros(DRAWS)
+    for n in range(1, looks[-1] + 1):
+        values = rng.standard_normal(DRAWS)
+        total += values
+        squares += values**2
+        if n in looks:
+            mean = total / n
+            variance = (squares - n * mean**2) / (n - 1)
+            t = np.abs(mean) / np.sqrt(variance / n)
+            p = 2 * special.stdtr(n - 1, -t)
+            np.minimum(smallest, p / (n / looks[-1]) ** shape, out=smallest)
+    return np.sort(smallest)
