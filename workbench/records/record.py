@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.records.errors import RecordError, RecordWarning
 from workbench.records.files import stamp_of
 from workbench.records.journal import Directory
-from workbench.records.parts import JOURNAL, MANIFEST
+from workbench.records.parts import JOURNAL, MANIFEST, SHELF
 from workbench.records.shelf import Packed, find_packed
 from workbench.utils.html import card
 
@@ -59,10 +59,11 @@ class Record:
     def __init__(self, path: Any, strict: bool = False) -> None:
         self.path = Path(path)
         self.strict = strict
-        # What was read, and what its files looked like before. Tables of rollouts are not kept,
-        # since they are large.
+        # What was read, from which files, and what they looked like before. Tables of rollouts are
+        # not kept, since they are large.
         self._known: Directory | Packed | None = None
-        self._stamps: tuple[Any, Any] | None = None
+        self._files: list[Path] = []
+        self._stamps: list[tuple[int, int, int] | None] = []
         self._frames: dict[str, pd.DataFrame] = {}
         self._report(self._source().problems)
 
@@ -222,9 +223,12 @@ class Record:
 
     def _source(self) -> Directory | Packed:
         """The directory of the run or its place on a shelf, read anew where a file has changed."""
-        stamps = stamp_of(self.path / MANIFEST), stamp_of(self.path / JOURNAL)
-        if stamps == self._stamps and isinstance(self._known, Directory):
+        if self._known is not None and self._stamps == [stamp_of(file) for file in self._files]:
             return self._known
+        place = self.path.resolve()
+        shelves = [folder / SHELF for folder in (place, *place.parents)]
+        files = [self.path / MANIFEST, self.path / JOURNAL, *shelves]
+        stamps = [stamp_of(file) for file in files]
         try:
             found: Directory | Packed | None = Directory(self.path)
         except FileNotFoundError:
@@ -234,7 +238,8 @@ class Record:
         if found != self._known:
             self._frames = {}
             self._known = found
-            self._stamps = stamps
+        self._files = files
+        self._stamps = stamps
         return found
 
     def _frame(self, kind: str) -> tuple[pd.DataFrame, list[str]]:
