@@ -10,6 +10,13 @@ import re
 
 BOX = "\\boxed{"
 
+# What may stand between two boxes, or two statements, that offer their answers together.
+JOINER = re.compile(
+    r"(?:\\[a-z]{1,20}|\W|\b(?:or|and|also|maybe|perhaps|possibly|probably|alternatively"
+    r"|otherwise|either|the|my|final|correct)\b)*+",
+    re.IGNORECASE,
+)
+
 # What only Math-Verify can judge when it stands near a box, see `only_box`.
 PERCENT = re.compile(r"%|percent|pct", re.IGNORECASE)
 DELIMITER = re.compile(r"\$|\\[()\[\]]")
@@ -27,6 +34,17 @@ SCIENTIFIC = re.compile(r"([-+]?[0-9]{1,40}(?:\.[0-9]{1,40})?)[eE]([-+]?[0-9]{1,
 SPACED = re.compile(r"-?[0-9]{1,3}(?:(?:\\,|\\;|\\ |~| )[0-9]{3}){1,12}(?:\.[0-9]{1,40})?")
 SPACES = re.compile(r"\\,|\\;|\\ |~| ")
 REPEATING = re.compile(r"(-?)([0-9]{0,20})\.([0-9]{0,20})\\overline\{([0-9]{1,20})\}")
+
+
+def after_thinking(response: str) -> str:
+    """What a response says behind its thoughts; nothing where they do not end.
+
+    Examples
+    --------
+    >>> after_thinking("<think>Is it 41?</think>It is 42.")
+    'It is 42.'
+    """
+    return response.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def last_box(text: str) -> str | None:

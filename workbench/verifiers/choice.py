@@ -1,19 +1,23 @@
 """Multiple choice: the letter that a response settles on, compared with the gold letter.
 
     verifier = Choice()
-    verifier.score([r"so \\boxed{C}", "The answer is (b).", "A cat sat"], ["C", "A", "A"]).status
-    # ['ok', 'wrong', 'unparsed']
+    verifier.score([r"so \\boxed{C}", "B. 11", "A or B", "A cat sat"], ["C", "B", "A", "A"]).status
+    # ['ok', 'ok', 'wrong', 'unparsed']
 
-The letter is looked for in this order, and the first rule that finds one decides:
+The letter is looked for behind what a response has thought (`<think>...</think>`), in this order.
+The first rule that finds one decides:
 
-1. The last complete box that holds a letter: `\\boxed{C}`, `\\boxed{\\text{(C)}}`,
-   `\\boxed{C. 12 m}`.
+1. The last box that holds a letter: `\\boxed{C}`, `\\boxed{\\text{(C)}}`, `\\boxed{C. 12 m}`.
 2. The last statement such as "answer is C", "Answer: (C)", "the correct option is C", "choice = C".
-3. The last line that is not blank, if it is one letter, "C." or "**(c)**", or if it ends in "(C)"
-   or "\\text{C}".
+3. The last line: one letter, "C.", "**(c)**", "C is correct", a letter with the text of its option
+   ("C. 12 m", "(C) 12 m"), or the end "(C)". Then the first line, if a letter with the text of its
+   option stands there and nowhere else.
 
-Where several different letters stand together, as in `\\boxed{A, C}`, "the answer is A or C", or a
-last line with "(A)" and "(C)", the response has not settled on one and is `wrong`.
+A letter that lacks its own line in a list of options that came before was about to be listed when
+the response was cut off, so it is no answer.
+
+Where several letters stand together, as in `\\boxed{A|C}` or "the answer is A, or perhaps C", the
+response has not settled on one and is `wrong`.
 
 A letter is one character between boundaries, so neither "B12" nor "C-terminal" holds one. Lower
 case counts wherever a letter is expected. "A", "I" and all lower-case letters could be words: in
@@ -23,10 +27,10 @@ running text they count only before punctuation, at the end, or before a word su
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from workbench.utils.validation import whole_number
 from workbench.verifiers.base import Scores, Verifier
+from workbench.verifiers.boxes import JOINER, after_thinking
 
 # Every pattern reads a text in linear time, whatever a model wrote.
 
@@ -40,16 +44,12 @@ SAYS = re.compile(
     re.IGNORECASE,
 )
 
-# What may stand before a letter: space, emphasis, brackets, and commands of LaTeX.
+# What may stand before a letter: space, emphasis, brackets, commands of LaTeX, and a few words.
 OPENING = re.compile(
     r"(?:[\s*_$({\[\"'“`]|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
-    r"|(?:option|choice|letter)\b|\\boxed\b)*",
+    r"|(?:the|option|choice|letter|either|both|probably|likely|clearly)\b|\\boxed\b)*",
     re.IGNORECASE,
 )
-
-# What may stand behind a letter before the next one, and between two letters.
-CLOSING = r"[\s*_$)}\]\"'”`]*"
-JOIN = re.compile(CLOSING + r"(?:,\s*(?:and|or)\b|,|/|&|\+|\band\b|\bor\b)", re.IGNORECASE)
 
 # The rest of a line behind a letter that is all it says.
 LINE_END = r"[\s*_$)}\]\"'”`.:!]*\Z"
@@ -62,9 +62,43 @@ ENDS = re.compile(
 )
 WORD_LIKE = "AI"
 
+# Words that offer one more answer, also at the beginning of the next sentence.
+MORE = r"(?i:or|and|also|maybe|perhaps|possibly|probably|alternatively|otherwise|either|unless)\b"
+# What joins one more letter to the first: such a word, a sign, or a command of LaTeX. A full stop
+# does not, since the next sentence may begin with a letter.
+JOINT = (
+    rf"(?:\A|[^\w\s.)\]}}*_$'\"”]|\\\w{{1,20}}|\b{MORE}"
+    r"|\b(?i:to|option|choice|answer|is|be|both|nor)\b)[\s*_$(){}\[\]\"'“”`]{0,12}+"
+)
+# What is said of a letter ends with the sentence, or where the reasons begin.
+SENTENCE_END = re.compile(
+    rf"[.!?](?=\s{{1,4}}\(?[A-Z])(?!\s{{1,4}}{MORE})(?!\s{{1,4}}[A-Z][.):])"
+    rf"|\n(?!\s{{0,4}}{MORE})(?:(?=\s{{0,4}}\n)|(?![ *_-]{{0,4}}[A-Z](?:[.):]|$)))",
+    re.MULTILINE,
+)
+REASON = re.compile(
+    r"\b(?:because|since|as|so|which|not|rather|instead|for|due|given|while|whereas)\b",
+    re.IGNORECASE,
+)
+CORRECT = re.compile(
+    r"[\s*_$)}\]\"'”`]*(?:is|must be|would be)\s+(?:the\s+)?(?:correct|right|best|answer)\b",
+    re.IGNORECASE,
+)
+# The mark between a letter and the text of its option, which begins with no verb.
+MARK = re.compile(r"[*_]*[.)](?=[\s*_]|\Z)(?!\s*(?:is|was|are|has|can|would|and|or)\b)")
+GOLD = re.compile(r"\(?([A-Za-z])(?:[.):]\s*(\S.*))?\)?", re.DOTALL)
+LONGEST_STATEMENT = 300  # characters behind "answer is" that are read
+
+# Where letters were looked for: begin and end of the place, and what was found.
+Place = tuple[int, int, set[str]]
+
 
 class Choice(Verifier):
     """Compares the letter of a response with the gold letter.
+
+    A gold answer is a letter, or a letter with the text of its option, as "B. 11". Then a response
+    without a letter is right, too, if that text is what it gives in a box, after "answer is" or in
+    its last line.
 
     Parameters
     ----------
@@ -90,76 +124,138 @@ class Choice(Verifier):
         whole_number("max_chars", max_chars, 1)
         self.letters = letters
         self.max_chars = max_chars
-        any_letter = f"[{letters}{letters.lower()}]"
         # A letter that goes on as a word, as in "Can", "A's" or "C-terminal", is none.
-        self._letter = re.compile(rf"({any_letter})(?!['’]?\w|-\w)")
-        self._bracketed = re.compile(rf"(?:\(\s*|\\text\{{\s*\(?)({any_letter})\s*[)}}]")
-        self._ends_bracketed = re.compile(self._bracketed.pattern + LINE_END)
+        any_letter = f"[{letters}{letters.lower()}]"
+        letter = rf"({any_letter})(?!['’]?\w|-\w)"
+        bracketed = rf"(?:\(\s*|\\text\{{\s*\(?)({any_letter})\s*[)}}]"
+        self._letter = re.compile(letter)
+        self._bracketed = re.compile(bracketed)
+        self._ends_bracketed = re.compile(bracketed + LINE_END)
+        # One more letter behind the first: joined to it, in brackets, or with an option's mark.
+        self._more = re.compile(
+            rf"{JOINT}{letter}|\(({any_letter})\)|(?<![\w'’])([{letters}])[.):](?=\s|\Z)"
+        )
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
-        golds = [answer.strip().upper() for answer in answers]
-        for i, gold in enumerate(golds):
-            if len(gold) != 1 or gold not in self.letters:
-                raise ValueError(
-                    f"answers[{i}]={answers[i]!r}: one of {', '.join(self.letters)} is needed"
-                )
+        golds = [self._gold(answer, f"answers[{i}]") for i, answer in enumerate(answers)]
         return Scores.of([self._status(*pair) for pair in zip(responses, golds)])
+
+    def _gold(self, answer: str, name: str) -> tuple[str, str]:
+        """The letter of a gold answer, and the text of its option or nothing."""
+        gold = GOLD.fullmatch(answer.strip())
+        if gold is None or gold[1].upper() not in self.letters:
+            raise ValueError(
+                f"{name}={answer!r}: one of {', '.join(self.letters)} is needed; other letters are "
+                f"allowed by Choice(letters=...), such as letters='{self.letters}E'"
+            )
+        return gold[1].upper(), _plain(gold[2] or "")
+
+    def _status(self, response: str, gold: tuple[str, str]) -> str:
+        letter, option = gold
+        letters = self.letters_of(response)
+        if not letters and option and option in self._option_texts(response):
+            return "ok"
+        if not letters:
+            return "unparsed"
+        return "ok" if letters == {letter} else "wrong"
 
     def letters_of(self, response: str) -> set[str]:
         """The capital letters that a response settles on: one, several together, or none."""
-        text = response[-self.max_chars :]
-        return self._boxed(text) or self._said(text) or self._last_line(text)
+        text = self._read(response)
+        return self._boxed(text) or self._said(text) or self._in_lines(text)
 
-    def _status(self, response: str, gold: str) -> str:
-        letters = self.letters_of(response)
-        if not letters:
-            return "unparsed"
-        return "ok" if letters == {gold} else "wrong"
+    def _read(self, response: str) -> str:
+        return after_thinking(response)[-self.max_chars :]
 
     def _boxed(self, text: str) -> set[str]:
-        return self._last_letters((box[1], 0) for box in BOX.finditer(text))
+        return _last_together(
+            text, [(box.start(), box.end(), self._letters(box[1])) for box in BOX.finditer(text)]
+        )
 
     def _said(self, text: str) -> set[str]:
-        return self._last_letters((text, statement.end()) for statement in SAYS.finditer(text))
+        places = []
+        for statement in SAYS.finditer(text):
+            letter = self._first(text, statement.end())
+            start = letter.start() if letter else statement.end()
+            letters = self._letters(text[start : start + LONGEST_STATEMENT])
+            places.append((statement.start(), start + 1, letters))
+        return _last_together(text, places)
 
-    def _last_line(self, text: str) -> set[str]:
-        line = text.rstrip().rpartition("\n")[2]
-        if self._ends_bracketed.search(line):
-            return {match.upper() for match in self._bracketed.findall(line)}
-        letter = self._letter.match(line, _opened(line, 0))
-        if letter and re.match(LINE_END, line[letter.end() :]):
-            return {letter[1].upper()}
-        return set()
+    def _in_lines(self, text: str) -> set[str]:
+        lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
+        options = [self._option(line) for line in lines]
+        if self._ends_bracketed.search(lines[-1]):
+            return {match.upper() for match in self._bracketed.findall(lines[-1])}
+        letters = self._only_letter(lines[-1])
+        if options[-1]:
+            letters = self._letters(lines[-1])
+        listed = {*options[:-1]} - {""}
+        if letters:
+            # In a list without this letter, the response was cut off where the letter came next.
+            return letters if not listed or letters <= listed else set()
+        return self._letters(lines[0]) if listed == {options[0]} else set()
 
-    def _last_letters(self, places: Iterable[tuple[str, int]]) -> set[str]:
-        """The letters at the last of the places (text, start) where there are any."""
-        for text, start in reversed(list(places)):
-            letters = self._letters_at(text, start)
-            if letters:
-                return letters
-        return set()
+    def _option(self, line: str) -> str:
+        """The letter of a line such as "B. 11" or "(B) 11", or nothing."""
+        letter = self._first(line)
+        return letter[1].upper() if letter and MARK.match(line, letter.end()) else ""
 
-    def _letters_at(self, text: str, start: int) -> set[str]:
-        """The letters that stand together from `start` on, as in "C" or "(A) and (C)"."""
-        letters: set[str] = set()
-        place = start
-        # Each turn reads one letter and what joins it to the next one.
-        while True:
-            letter = self._letter.match(text, _opened(text, place))
-            if letter is None:
-                return letters
-            could_be_word = letter[1].islower() or letter[1] in WORD_LIKE
-            if could_be_word and not ENDS.match(text, letter.end()):
-                return letters
-            letters.add(letter[1].upper())
-            join = JOIN.match(text, letter.end())
-            if join is None:
-                return letters
-            place = join.end()
+    def _only_letter(self, line: str) -> set[str]:
+        """The letter of a line that says no more than that, or that it is correct."""
+        letter = self._first(line)
+        if letter is None:
+            return set()
+        rest = line[letter.end() :]
+        return {letter[1].upper()} if re.match(LINE_END, rest) or CORRECT.match(rest) else set()
+
+    def _letters(self, text: str) -> set[str]:
+        """The letter that a text begins with, and those that it then offers as well."""
+        letter = self._first(text)
+        if letter is None or not _stands_alone(text, letter[1], letter.end()):
+            return set()
+        said = text[letter.end() :]
+        ends = [end.start() for end in (SENTENCE_END.search(said), REASON.search(said)) if end]
+        letters = {letter[1].upper()}
+        for more in self._more.finditer(said[: min(ends, default=len(said))]):
+            found = more[more.lastindex or 0]
+            if _stands_alone(said, found, more.end(more.lastindex or 0)):
+                letters.add(found.upper())
+        return letters
+
+    def _first(self, text: str, start: int = 0) -> re.Match | None:
+        """The letter that a text begins with."""
+        opening = OPENING.match(text, start)
+        return self._letter.match(text, opening.end() if opening else start)
+
+    def _option_texts(self, response: str) -> set[str]:
+        """What stands in the last box, or else behind the last "answer is" and in the last line."""
+        text = self._read(response).strip()
+        boxes = BOX.findall(text)
+        if boxes:
+            return {_plain(boxes[-1])}
+        said = [rest.strip().partition("\n")[0] for rest in SAYS.split(text)[1:]]
+        return {_plain(part) for part in (*said[-1:], text.rpartition("\n")[2])}
 
 
-def _opened(text: str, place: int) -> int:
-    """The place behind what may stand before a letter."""
-    opening = OPENING.match(text, place)
-    assert opening is not None  # the pattern matches the empty text too
-    return opening.end()
+def _stands_alone(text: str, letter: str, end: int) -> bool:
+    """Whether a letter that ends there is no word of the text, as the article "a" is."""
+    could_be_word = letter.islower() or letter in WORD_LIKE
+    return not could_be_word or ENDS.match(text, end) is not None
+
+
+def _last_together(text: str, places: list[Place]) -> set[str]:
+    """The letters of the last place that has any, and of the places that are joined to it."""
+    letters: set[str] = set()
+    behind = len(text)
+    for begin, end, found in reversed(places):
+        if letters and end < behind and not JOINER.fullmatch(text, end, behind):
+            break
+        letters |= found
+        if letters:
+            behind = begin
+    return letters
+
+
+def _plain(text: str) -> str:
+    """A text without emphasis, spaces and a full stop around it, in lower case."""
+    return " ".join(text.strip(" \t\n*_$.\"'").casefold().split())
