@@ -15,7 +15,7 @@ from workbench.analysis.runs import load_all
 from workbench.grpo import mini_batches
 from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.scheduler import FEATURES, Scheduler, features
+from workbench.scheduler import FEATURES, Scheduler, epsilon, features
 
 SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
 
@@ -243,6 +243,22 @@ def test_defaults_are_those_of_table_4():
         wb.methods.cbs("ppo")
     with pytest.raises(ValueError, match="keep=0"):
         wb.methods.cbs(p=0)
+
+
+def test_a_tenth_of_the_planned_rounds_explores():
+    selector = wb.methods.cbs(planned=60).selector
+    chances = [
+        epsilon(t, selector.warmup, selector.start, selector.decay, selector.floor)
+        for t in range(1, 61)
+    ]
+    # Table 4 has 500 rounds: 1 up to the 50th, .6 after it, and .2 from the 101st on.
+    assert chances[:6] == [1] * 6
+    assert chances[6] == pytest.approx(0.6)
+    assert chances[12:] == pytest.approx([0.2] * 48)
+    assert selector.learning_rate * 60 == pytest.approx(1e-4 * 500)
+    assert wb.methods.cbs(planned=60, warmup=3).selector.warmup == 3
+    with pytest.raises(ValueError, match="planned=0"):
+        wb.methods.cbs(planned=0)
 
 
 FRAME = {

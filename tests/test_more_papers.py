@@ -9,6 +9,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from conftest import go, small_lab
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,6 +176,19 @@ def test_greso_skips_more_with_the_length_of_a_streak():
 def test_greso_streaks_end_with_a_mixed_group():
     greso = curricula.Greso()
     for marks, expected in [("0000", [0, 1]), ("0000", [0, 2]), ("1111", [1, 0]), ("01", [0, 0])]:
+        greso.feedback(table(a=marks), HERE)
+        assert greso.streaks["a"] == expected
+
+
+@pytest.mark.parametrize("n", [2, 8, 16, 128])
+def test_greso_counts_a_group_with_one_other_rollout_as_mixed(n):
+    greso = curricula.Greso()
+    for marks, expected in (
+        ("1" + "0" * (n - 1), [0, 0]),
+        ("0" + "1" * (n - 1), [0, 0]),
+        ("0" * n, [0, 1]),
+        ("1" * n, [1, 0]),
+    ):
         greso.feedback(table(a=marks), HERE)
         assert greso.streaks["a"] == expected
 
@@ -482,6 +496,20 @@ def test_cppo_sizes(drop, kept):
     rollouts = table(a="1" * 5 + "0" * 11).assign(advantage=np.arange(16.0))
     rows = selectors.LargestAdvantage(drop).select(rollouts, HERE).rows
     assert rows.tolist() == list(range(16 - kept, 16))
+
+
+@pytest.mark.parametrize("drop, problems", [(0.5, 16), (0.875, 64)])
+def test_cppo_trains_on_as_many_rollouts_as_grpo(tmp_path, drop, problems):
+    """The questions are multiplied by 1 / (1 - P), the dynamic allocation of the text."""
+    method = wb.methods.cppo(8, drop)
+    run = wb.Run(small_lab(pool=64), method, out=tmp_path, problems_per_round=8, evaluate_every=0)
+    [row] = go(run, 1)
+    assert row["problems"] == problems
+    assert row["rollouts"] == 8 * problems
+    assert row["selected"] == 64
+    assert wb.methods.cppo(8, drop, dynamic_allocation=False).allocator == allocators.Uniform(8)
+    with pytest.raises(ValueError, match="factor"):
+        allocators.Widened(8, 0.5)
 
 
 # RAGEN-2 (arXiv 2604.06268)
@@ -816,6 +844,29 @@ def test_exgrpo_prefers_problems_that_were_half_solved():
     rewards = [1.0] + [0.0] * 7
     advantage = wb.methods.exgrpo().advantage(table(a="10000000"), HERE)
     assert advantage == pytest.approx(np.array(rewards) - 0.125)
+
+
+def test_exgrpo_draws_buckets_and_then_problems_of_theirs():
+    """A bucket is as likely with one problem as with forty."""
+    right = np.array([4] + [3] * 40 + [5] * 40)
+    drawn = np.zeros(len(right))
+    for seed in range(2000):
+        places = replay.drawn_from_buckets(right, 8, 1, np.random.default_rng(seed))
+        drawn[places] += 1
+    weights = replay.bucket_weights(np.array([4, 3, 5]), 8)
+    found = [drawn[right == c].sum() / 2000 for c in (4, 3, 5)]
+    assert found == pytest.approx(weights / weights.sum(), abs=0.04)
+    assert drawn[right == 3].max() < 40  # about 7 each
+
+
+def test_exgrpo_takes_from_other_buckets_what_one_cannot_give():
+    right = np.array([64, 64, 1, 127, 60])
+    rng = np.random.default_rng(0)
+    for size in range(6):
+        places = replay.drawn_from_buckets(right, 128, size, rng)
+        assert len(set(places.tolist())) == size
+        assert (np.diff(places) > 0).all()
+    assert set(replay.drawn_from_buckets(right, 128, 3, rng).tolist()) == {0, 1, 4}
 
 
 def test_exgrpo_starts_with_success_and_retires_what_is_all_right(policy):

@@ -304,6 +304,24 @@ class TestScheduler:
         half = Scheduler(50, scope="buffer", warmup=0, start=0, floor=0)
         assert len(kept_rows(half, table)) == 5
 
+    def test_exploring_draws_among_equally_new_rollouts_by_lot(self):
+        table = pool([1, 0] * 128, np.repeat(np.arange(32).astype(str), 8))
+        kept = kept_rows(Scheduler(30, "round"), table)
+        assert len(kept) == 76
+        # By the order of the table these would be the rollouts of the first ten problems.
+        assert len(set(kept // 8)) > 20
+        assert kept_rows(Scheduler(30, "round"), table).tolist() == kept.tolist()
+
+    def test_the_reward_of_a_round_is_the_verdict_where_there_are_further_parts(self):
+        slot = Scheduler(100, "round")
+        for number, correct in ((1, [1.0, 0, 0, 0]), (2, [1.0, 1, 0, 0])):
+            penalised = np.array(correct) - 0.5 * number
+            table = pool(penalised, ["a"] * 4, number=number)
+            table = table.assign(reward_correct=np.array(correct))
+            slot.select(table, Context(round=number))
+        z = (0.25 - 0.225) / np.sqrt(0.1 + 0.9 * 0.025**2)
+        assert slot.metrics()["scheduler_reward"] == pytest.approx(1 / (1 + np.exp(-z)))
+
     def test_whole_mini_batches(self):
         table = pool([1, 0] * 512, np.repeat(np.arange(128).astype(str), 8))
         assert len(kept_rows(Scheduler(30, "round"), table)) == 307

@@ -157,6 +157,10 @@ class TestByCovariance:
             chosen = tokens_by_covariance(objective, logprobs, logprobs, advantages, mask)
             assert chosen.sum() == tokens
 
+    def test_the_ratios_of_clip_cov_are_bounded_as_in_the_authors_scripts(self):
+        assert wb.methods.clip_cov().objective.clip == (1.0, 1.0)
+        assert wb.methods.clip_cov(clip=(0.2, 0.2)).objective.clip == (0.2, 0.2)
+
     def test_a_token_of_clip_cov_adds_nothing_and_has_no_gradient(self):
         logprobs = self.LOGPROBS.clone().requires_grad_()
         options = {"surrogate": "clip_cov", "covariance_range": (1.5, 5.0)}

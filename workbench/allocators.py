@@ -86,6 +86,49 @@ class Uniform(Slot):
         yield np.full(len(problems), self.n, dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class Widened(Slot):
+    """n rollouts for every problem, of `factor` times the problems that the round begins with.
+
+    For a selector that drops a share of the rollouts: the round then trains on as many as one that
+    drops none. Where the pool has fewer problems, the round has those.
+
+    Attributes
+    ----------
+    n : int
+        Rollouts of a problem.
+    factor : float
+        At least 1.
+
+    References
+    ----------
+    CPPO (arXiv 2503.22342), dynamic completion allocation: 1 / (1 - P) times the questions where a
+    share P of the completions is pruned.
+    """
+
+    n: GroupSize = 8
+    factor: Positive = 1.0
+
+    needs = frozenset({"more_problems"})
+    reads_verdict = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.factor < 1:
+            raise ValueError(f"factor={self.factor}: a number of at least 1 is needed")
+
+    def sampled(self) -> PerProblem:
+        """n of every problem, and so `factor` times as many for each one that the round has."""
+        return PerProblem(round(self.factor * self.n), "about")
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """A request for the further problems, and one for the rollouts."""
+        further = round(self.factor * len(problems)) - len(problems)
+        if further:
+            problems = yield More(further)
+        yield np.full(len(problems), self.n, dtype=np.int64)
+
+
 class _ByRates(Slot):
     """Base of allocators whose counts follow from success rates: these learn and are stored."""
 

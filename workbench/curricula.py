@@ -293,7 +293,9 @@ class Greso(_OverEpochs):
     Attributes
     ----------
     easy, hard : float
-        A group counts as all right from a success rate of `easy`, as all wrong up to `hard`.
+        A group counts as all right from a success rate of `easy`, as all wrong up to `hard`. By
+        default these are 1 and 0, so that one rollout of the other kind is enough in a group of any
+        size.
     easy_target, hard_target : float
         Targets of their shares among the groups of a round.
     start, step, low, high : float
@@ -304,12 +306,12 @@ class Greso(_OverEpochs):
     References
     ----------
     GRESO (arXiv 2506.02177) and its released code: a target of .25, a third of it easy. Its
-    threshold for hard groups is a mean reward of .11, since a wrong answer in the right format
-    earns .1 there.
+    thresholds are mean rewards of .98 and .11, since a wrong answer in the right format earns .1
+    there; with groups of 8 they mean the same as ours.
     """
 
-    easy: Share = 0.98
-    hard: Share = 0.11
+    easy: Share = 1.0
+    hard: Share = 0.0
     easy_target: Share = 1 / 12
     hard_target: Share = 1 / 6
     start: Share = 0.5

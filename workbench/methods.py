@@ -516,6 +516,7 @@ def cbs(
     rounds: int = 2,
     n: int = 8,
     mini_batch: int | None = None,
+    planned: int = 500,
     **scheduler: Any,
 ) -> Method:
     """CBS: of the rollouts of another method, those that a learnt scheduler puts first.
@@ -537,10 +538,16 @@ def cbs(
     n : int
         Rollouts a problem.
     mini_batch : int, optional
-        Rollouts of an optimizer step (128 in appendix D).
+        Rollouts of an optimizer step (128 in appendix D). It mixes rollouts of different problems.
+        The same in full, to compare with, is `grpo().but(selector=selectors.All(mini_batch=...))`.
+    planned : int
+        Rounds that the run will have. Table 4's schedule is for 500 rounds, of which a tenth only
+        explores. For another number the warm-up stays a tenth, and exploration falls and the
+        network learns faster or slower by the same factor.
     scheduler
-        Further arguments of `Scheduler`. Table 4 ends exploration at 0.2, with GSPO at 0.005, and
-        charges entropy above 0.1 nats with GRPO, above 0.5 with the others.
+        Further arguments of `Scheduler`, which replace what follows from `planned` and `base`.
+        Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges entropy above 0.1 nats with
+        GRPO, above 0.5 with the others.
 
     References
     ----------
@@ -557,8 +564,17 @@ def cbs(
     if "keep" in scheduler:
         raise ValueError(f"keep={scheduler['keep']!r}: the percentage kept is given as p")
     method, floor, least = bases[base]
-    # What the caller gives stands last and replaces the setting of table 4.
-    options = {"floor": floor, "entropy_least": least, **scheduler}
+    whole_number("planned", planned, 1)
+    faster = 500 / planned
+    options = {
+        "floor": floor,
+        "entropy_least": least,
+        "warmup": round(50 / faster),
+        "decay": 0.008 * faster,
+        "learning_rate": 1e-4 * faster,
+        # What the caller gives stands last and replaces the setting of table 4.
+        **scheduler,
+    }
     return method.but(
         name="cbs",
         # This scope alone chooses among rollouts of earlier rounds.
@@ -753,7 +769,9 @@ def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
     )
 
 
-def cppo(n: int = 16, drop: float = 0.5, scope: str = "group") -> Method:
+def cppo(
+    n: int = 16, drop: float = 0.5, scope: str = "group", dynamic_allocation: bool = True
+) -> Method:
     """CPPO: train on the rollouts whose advantages are largest in absolute size.
 
     Parameters
@@ -763,16 +781,21 @@ def cppo(n: int = 16, drop: float = 0.5, scope: str = "group") -> Method:
         Share of the rollouts that is not trained on.
     scope : {"group", "batch"}
         Of each group, as in the text, or of the whole round, as in the released code.
+    dynamic_allocation : bool
+        Whether a round samples 1 / (1 - drop) times its problems, so that it trains on as many
+        rollouts as without dropping.
 
     References
     ----------
     CPPO (arXiv 2503.22342). 16 rollouts, a share of .5 and the sample deviation plus 1e-4 are those
     of the released code.
     """
+    # First, since it refuses a `drop` that leaves nothing.
+    selector = selectors.LargestAdvantage(drop, scope)
     return Method(
         "cppo",
-        allocator=Uniform(n),
-        selector=selectors.LargestAdvantage(drop, scope),
+        allocator=allocators.Widened(n, 1 / (1 - drop)) if dynamic_allocation else Uniform(n),
+        selector=selector,
         advantage=GroupNormalized(ddof=1, eps=1e-4),
     )
 
@@ -1015,7 +1038,9 @@ def gmpo(n: int = 8, clip: tuple[float, float] = (0.4, 0.4)) -> Method:
     return Method("gmpo", allocator=Uniform(n), objective=objective)
 
 
-def clip_cov(n: int = 8, share: float = 2e-4, **objective: Any) -> Method:
+def clip_cov(
+    n: int = 8, share: float = 2e-4, clip: tuple[float, float] = (1.0, 1.0), **objective: Any
+) -> Method:
     """Clip-Cov: a few tokens drawn among those of high covariance carry no gradient.
 
     The covariance is that of a token's advantage and log-probability; it drives the fall of the
@@ -1026,14 +1051,17 @@ def clip_cov(n: int = 8, share: float = 2e-4, **objective: Any) -> Method:
     n : int
     share : float
         Of the tokens of a step; at least one token.
+    clip : (low, high)
+        Wide, as in the authors' scripts, so that the chosen tokens and not the ratios bound a step.
     objective
         Further arguments of `Objective`, such as covariance_range.
 
     References
     ----------
-    Cui et al. (arXiv 2505.22617): a share of 2e-4 and covariances from 1 to 5.
+    Cui et al. (arXiv 2505.22617): a share of 2e-4, covariances from 1 to 5, and ratios between 0
+    and 2 (scripts of the released code).
     """
-    options = {"surrogate": "clip_cov", "covariance_share": share, **objective}
+    options = {"surrogate": "clip_cov", "covariance_share": share, "clip": clip, **objective}
     return Method("clip_cov", allocator=Uniform(n), objective=Objective(**options))
 
 

@@ -358,9 +358,11 @@ class Buckets(_Stored):
     """One right answer joins the group of a problem that was partly solved at its last visit.
 
     Problems are in buckets by the number c of correct rollouts at their last visit. Problems that
-    were all right retire. Of the round's problems with stored answers, `share` of them get one, and
-    buckets near n / 2 are preferred: a bucket's weight is the normal density of c with mean n / 2
-    and deviation 1. Nothing is replayed before the share of correct rollouts exceeds `start`.
+    were all right retire. Of the round's problems with stored answers, `share` of them get one:
+    first a bucket is drawn for each answer, and then problems within the buckets, all alike. A
+    bucket's weight is the normal density of c with mean n / 2 and deviation 1, however many
+    problems it holds; what a bucket cannot give falls to the others. Nothing is replayed before the
+    share of correct rollouts exceeds `start`.
 
     Attributes
     ----------
@@ -403,12 +405,11 @@ class Buckets(_Stored):
             return rollouts, candidates
         # Counts may differ by problem; the largest stands for the size of a group.
         n = np.bincount(problem_of_row).max()
-        weights = bucket_weights(np.array([self.right[problem] for problem in known]), n)
+        right = np.array([self.right[problem] for problem in known])
         size = min(len(known), round(self.share * len(problems)))
-        rng = context.rng("reuse")
-        chosen = rng.choice(len(known), size, replace=False, p=weights / weights.sum())
+        chosen = drawn_from_buckets(right, int(n), size, context.rng("reuse"))
         rows = []
-        for i in np.sort(chosen):
+        for i in chosen:
             # The answer that the policy was surest of when it was sampled.
             stored = rows_of[known[i]]
             rows.append(stored[np.argmin(self.stored.entropy[stored])])
@@ -506,6 +507,46 @@ def bucket_weights(right: np.ndarray, n: int) -> np.ndarray:
     array([0.0044, 0.054 , 0.3989])
     """
     return np.exp(-((right - n / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
+
+
+def drawn_from_buckets(
+    right: np.ndarray, n: int, size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """`size` of P problems, by way of the buckets that they are in.
+
+    Parameters
+    ----------
+    right : (P,) int64
+        Of each problem how many of n rollouts were right; problems of one number share a bucket.
+    n : int
+    size : int
+        At most P.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    places : (size,) int64, ascending
+
+    Notes
+    -----
+    How many problems each bucket gives is drawn by `bucket_weights` alone. What exceeds the
+    problems of a bucket is drawn again from the others. Within a bucket each problem is as likely
+    as another.
+
+    References
+    ----------
+    ExGRPO (arXiv 2510.02245) and its released code.
+    """
+    buckets, bucket_of, held = np.unique(right, return_inverse=True, return_counts=True)
+    # The floor lets buckets far from the middle be drawn where no others are left.
+    weights = np.maximum(bucket_weights(buckets, n), np.finfo(float).tiny)
+    wanted = np.zeros(len(buckets), dtype=np.int64)
+    while (missing := size - int(wanted.sum())) > 0:
+        has_more = np.where(wanted < held, weights, 0.0)
+        wanted += rng.multinomial(missing, has_more / has_more.sum())
+        wanted = np.minimum(wanted, held)
+    order = rng.permutation(len(right))
+    return np.sort(order[place_within(bucket_of[order]) < wanted[bucket_of[order]]])
 
 
 def save_answers(rollouts: Rollouts, path: Any) -> None:

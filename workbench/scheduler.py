@@ -234,7 +234,7 @@ def rollout_rewards(advantages: Any, reward: float) -> np.ndarray:
 
 
 def epsilon_greedy(
-    scores: Any, ages: Any, explore: Any, groups: Any = None, picks: Any = None
+    scores: Any, ages: Any, explore: Any, groups: Any = None, picks: Any = None, lots: Any = None
 ) -> np.ndarray:
     """Rows chosen one after the other, each the best or the newest of those that are left.
 
@@ -245,11 +245,13 @@ def epsilon_greedy(
         One coin for each pick: True takes the lowest age, False the highest score.
     groups : (R,), picks : (K,), optional
         Group numbers from 0: pick i chooses within group picks[i]. Without them there is one group.
+    lots : (R,), optional
+        Random numbers that decide between rows of equal score or age: the lower lot goes first.
 
     Returns
     -------
     rows : (K,) int64, in the order of the picks
-        Ties go to the lower row.
+        Without lots, ties go to the lower row.
 
     Raises
     ------
@@ -270,12 +272,15 @@ def epsilon_greedy(
     explore = np.asarray(explore, dtype=bool)
     groups = np.asarray(np.zeros(len(scores)) if groups is None else groups, dtype=np.int64)
     picks = np.asarray(np.zeros(len(explore)) if picks is None else picks, dtype=np.int64)
+    lots = np.zeros(len(scores)) if lots is None else np.asarray(lots)
     _check_picks(scores, ages, groups, picks)
 
     # Both orders are sorted once. A row that is taken from one is passed over in the other.
     ends = np.cumsum(np.bincount(groups))
-    best_first = [iter(rows.tolist()) for rows in np.split(np.lexsort((-scores, groups)), ends)]
-    newest_first = [iter(rows.tolist()) for rows in np.split(np.lexsort((ages, groups)), ends)]
+    by_score = np.lexsort((lots, -scores, groups))
+    by_age = np.lexsort((lots, ages, groups))
+    best_first = [iter(rows.tolist()) for rows in np.split(by_score, ends)]
+    newest_first = [iter(rows.tolist()) for rows in np.split(by_age, ends)]
     chosen: dict[int, None] = {}  # a set that keeps the order of the picks
     for exploring, group in zip(explore.tolist(), picks.tolist()):
         ranking = newest_first if exploring else best_first
@@ -610,7 +615,10 @@ class Scheduler(Slot):
         if self.mini_batch is not None and total > self.mini_batch:
             total -= total % self.mini_batch
         explore = rng.random(total) < chance
-        return np.sort(epsilon_greedy(scores, age, explore, groups, picks[:total]))
+        # All new rollouts have the same age, so that without lots the first problems of the round
+        # would be the ones that exploration takes.
+        lots = rng.random(len(scores))
+        return np.sort(epsilon_greedy(scores, age, explore, groups, picks[:total], lots))
 
 
 def _mean_reward_and_entropy(candidates: Rollouts, context: Context) -> list[float] | None:
@@ -623,8 +631,11 @@ def _mean_reward_and_entropy(candidates: Rollouts, context: Context) -> list[flo
         rollouts = candidates.take(candidates["age"] == 0)
     if not len(rollouts):
         return None
+    # The reward of appendix D is 0 or 1. Where there are further parts, such as DAPO's penalty on
+    # overlong responses, the part that says whether a rollout is correct is that reward.
+    reward = rollouts.columns.get("reward_correct", rollouts.reward)
     # A list, since that is what JSON makes of a tuple in a checkpoint.
-    return [float(rollouts.reward.mean()), float(rollouts.entropy.mean())]
+    return [float(reward.mean()), float(rollouts.entropy.mean())]
 
 
 def _taking_turns(counts: np.ndarray) -> np.ndarray:

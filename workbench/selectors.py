@@ -155,9 +155,24 @@ def rejection(correct: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarr
 
 @dataclass(frozen=True)
 class All(Slot):
-    """Keeps everything."""
+    """Keeps everything.
+
+    Attributes
+    ----------
+    mini_batch : int, optional
+        Rollouts of one optimizer step, drawn at random whatever their problems are. None: the run
+        splits the round, and keeps problems whole. A method that mixes problems in its mini-batches
+        is to be compared with GRPO that does so too, since mixing changes what is learnt.
+    """
+
+    mini_batch: Count | None = None
 
     reads_verdict = False
+
+    @property
+    def needs(self) -> set[str]:  # type: ignore[override]
+        """Mini-batches of a size of its own, where there is one."""
+        return set() if self.mini_batch is None else {"mini_batch"}
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """All of them."""
@@ -165,7 +180,7 @@ class All(Slot):
 
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows."""
-        return Selection(np.arange(len(rollouts)))
+        return Selection(np.arange(len(rollouts)), mini_batch=self.mini_batch)
 
 
 @dataclass(frozen=True)
