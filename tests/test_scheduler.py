@@ -415,7 +415,8 @@ class TestScheduler:
         slot = Scheduler(50, "round", warmup=0, start=0, floor=0)
         table = pool(np.ones(6), ["a"] * 6).assign(response=Ragged.of([[5]] * 6, np.int32))
         selection = slot.select(table, Context())
-        assert selection.rows.tolist() == [0, 1, 2]
+        # Their scores are equal, so that lots decide which half is kept.
+        assert len(selection.rows) == 3
         assert not selection.columns["score"].any()
 
     def test_it_is_a_selector_that_measures_against_whole_groups(self):

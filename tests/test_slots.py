@@ -43,6 +43,7 @@ VALUES = {
     ],
     "allocator": [
         allocators.Uniform(3),
+        allocators.Widened(4, 2.0),
         allocators.Staged(3, 2),
         allocators.Rescue(extra=4, k_max=3),
         allocators.Knapsack(total=96, rates=SuccessRates("beta", a=2.0)),
@@ -63,7 +64,7 @@ VALUES = {
         replay.Surplus(3, capacity=5),
     ],
     "selector": [
-        selectors.All(),
+        selectors.All(mini_batch=16),
         selectors.MaxVariance(4, baseline="group"),
         selectors.MaxReward(4),
         selectors.Random(4),
