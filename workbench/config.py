@@ -43,6 +43,7 @@ from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Pool, Stream
 from workbench.slots import Slot
+from workbench.stress import Stress
 from workbench.utils.descriptions import defaults, describe
 from workbench.utils.validation import did_you_mean, one_of, shown, unknown_argument
 from workbench.verifiers import Math
@@ -199,6 +200,9 @@ def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) ->
     one_of("lab", name, labs.LABS)
     function = getattr(labs, name)
     chosen = dict(mapping("lab", arguments))
+    # Every lab has conditions that make training in it harder, see `Lab.stressed`.
+    stress = mapping("stress", chosen.pop("stress", {}))
+    _check_arguments(stress, Stress, "stress.")
     _check_arguments(chosen, function)
     # JSON has plain data where the functions take objects. All of it is checked before the first
     # part is made, since making problems may already read files or call other packages.
@@ -213,7 +217,8 @@ def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) ->
             makers[part] = partial(_called, kind)
     if isinstance(chosen.get("lora"), Mapping):
         _check_lora(chosen["lora"])
-    return _called(function, chosen | {part: make(chosen[part]) for part, make in makers.items()})
+    made = _called(function, chosen | {part: make(chosen[part]) for part, make in makers.items()})
+    return made.stressed(**stress) if stress else made
 
 
 def recorded_lab(config: Mapping[str, Any]) -> Lab:

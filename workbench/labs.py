@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from workbench.policies.checks import (
 )
 from workbench.pools import Pool, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
+from workbench.stress import Stress
 from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
 from workbench.utils.names import LABS as LABS
@@ -82,6 +83,8 @@ class Lab:
         Of the moments that AdamW keeps; 8 by bitsandbytes, on an NVIDIA GPU.
     warm_up : int
         Optimizer steps over which the learning rate rises linearly to its value.
+    stress : Stress
+        Conditions that make training harder, see `stressed`.
     described : optional
         The config, and the parts of the lab that it describes. The lab sets it itself, and
         `dataclasses.replace` hands it on, so that the lab it makes knows what has changed.
@@ -101,6 +104,7 @@ class Lab:
     config: Mapping[str, Any] | None = None
     optimizer_bits: int = 32
     warm_up: int = 0
+    stress: Stress = Stress()
     described: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +131,7 @@ class Lab:
         whole_number("micro_tokens", self.micro_tokens, 1)
         one_of("optimizer_bits", self.optimizer_bits, OPTIMIZER_BITS)
         whole_number("warm_up", self.warm_up, 0)
+        instance_of("stress", self.stress, Stress, "Stress(lag=4)")
         if self.config is not None and not isinstance(self.config, Mapping):
             raise ValueError(f"config={self.config!r}: a dict is needed, or None")
         _check_optimizer(self.optimizer)
@@ -171,7 +176,40 @@ class Lab:
             "sampling": describe(parameters(self.sampling)),
             "optimizer": describe(dict(self.optimizer)),
             **{name: describe(getattr(self, name)) for name in numbers},
+            **({"stress": self.stress.settings} if self.stress.settings else {}),
         }
+
+    def stressed(self, lag: int = 0, missed: float = 0.0, accepted: float = 0.0) -> Lab:
+        """This lab under conditions that real training has, in place of those that it has.
+
+        Parameters
+        ----------
+        lag, missed, accepted
+            How many rounds old the weights are that sample, and how often the verifier rejects a
+            right response or accepts another one; see `workbench.stress.Stress`.
+
+        Returns
+        -------
+        Lab
+            Without arguments, the plain lab.
+
+        Raises
+        ------
+        ValueError
+            For a negative lag, and for a probability outside of [0, 1].
+
+        Examples
+        --------
+        >>> tiny(pool=64).stressed(missed=0.1).stress
+        Stress(lag=0, missed=0.1, accepted=0.0)
+        """
+        stress = Stress(lag, missed, accepted)
+        config = None
+        if self.config is not None:
+            config = {name: value for name, value in self.config.items() if name != "stress"}
+            if stress.settings:
+                config["stress"] = stress.settings
+        return replace(self, stress=stress, config=config)
 
     def policy(self) -> Policy:
         """A fresh policy at its initial weights: the same for every run of this lab."""

@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -44,6 +44,7 @@ from workbench.records.trackers import Trackers
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round, play
 from workbench.slots import NEEDS
+from workbench.stress import OldWeights, misjudgements
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
 from workbench.utils.names import TRAINING_PHASES
@@ -83,6 +84,7 @@ class _Work:
     optimizer: torch.optim.Optimizer
     writer: Writer
     history: History
+    old_weights: OldWeights | None = None  # where rollouts are sampled by weights of earlier rounds
     checkpointed: int = 0  # the round of the checkpoint on disk
     # Set anew for each round:
     context: Context = field(init=False)
@@ -412,6 +414,7 @@ class Run:
             optimizer=self.lab.make_optimizer(policy.parameters(), self.learning_rate),
             writer=writer,
             history=History(writer.rows),
+            old_weights=OldWeights(policy, self.lab.stress.lag) if self.lab.stress.lag else None,
         )
 
     def _restore(self, work: _Work) -> None:
@@ -440,6 +443,8 @@ class Run:
         tensors, state = checkpoint
         try:
             unpack(tensors, state, work.policy, work.optimizer, work.method)
+            if work.old_weights is not None:
+                work.old_weights.restore(tensors)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}; pass those that the run began with") from error
         return state["round"]
@@ -449,6 +454,8 @@ class Run:
         if work.checkpointed == self.round:
             return
         tensors, state = pack(work.policy, work.optimizer, work.method, round=self.round)
+        if work.old_weights is not None:
+            tensors |= work.old_weights.tensors()
         work.writer.checkpoint(tensors, state)
         work.checkpointed = self.round
 
@@ -458,7 +465,7 @@ class Run:
         """Train for one round and record it; returns its row."""
         number = work.history.rounds + 1
         work.rescoring = None
-        if work.policy.samples_apart:
+        if work.policy.samples_apart or work.old_weights is not None:
             work.rescoring = Rescoring(work.policy, self.lab.sampling, work.method.needs)
         work.seconds = dict.fromkeys(TRAINING_PHASES, 0.0)
         work.context = Context(
@@ -522,7 +529,8 @@ class Run:
             derive(self.seed, "generate", number, problem.id, int(earlier))
             for problem, earlier in zip(problems, before)
         ]
-        with work.timed("generate"):
+        old_weights = nullcontext() if work.old_weights is None else work.old_weights.in_use()
+        with work.timed("generate"), old_weights:
             rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
         if work.rescoring is not None:
             rollouts = work.rescoring.of_request(rollouts)
@@ -541,6 +549,8 @@ class Run:
             gradient=np.ones(size, bool),
             uses=np.zeros(size, dtype=np.int64),
         )
+        if self.lab.stress.errs:
+            rollouts = self.lab.stress.misjudged(rollouts, self.seed)
         rollouts = rewards.total(rollouts, work.method.reward, self.lab.sampling)
         # Checked before any slot reads it, while the rows to blame can still be told.
         finite = np.isfinite(rollouts.reward)
@@ -566,6 +576,8 @@ class Run:
             selected, on_policy = work.rescoring.for_update(
                 selected, parts, work.context.round, objective
             )
+        if work.old_weights is not None:
+            work.old_weights.keep()
         steps: list[tuple[np.ndarray, StepStats]] = []
         for rows in parts:
             self._set_learning_rate(work, len(steps))
@@ -609,6 +621,8 @@ class Run:
         if work.rescoring is not None:
             row |= sampler_stats(steps, work.rescoring.tokens, weights)
             row["flops"] += row["flops_rescore"]
+        if self.lab.stress.errs:
+            row |= misjudgements(rollouts, work.context.round)
         row |= work.method.metrics()
         # One text with a line for each warning: the loop shows it, and the record keeps it.
         row["warnings"] = "\n".join(work.history.symptoms(row))
