@@ -251,3 +251,34 @@ def test_compute_with_replay_is_that_of_the_replay_study():
         arguments = {"inference": 4, "training": 4, **wrong}
         with pytest.raises(ValueError, match=next(iter(wrong))):
             compute_with_replay(**arguments)
+
+
+class TestFixedCosts:
+    def test_a_pods_round_on_an_l40s_costs_what_its_authors_measured(self):
+        """4.3 + .055 * 32 + .19 * 8 over 4.3 + .055 * 8 + .19 * 8 seconds."""
+        rounds = pd.DataFrame({"problems": 1, "rollouts": [32, 8], "selected": [8, 8]})
+        pods, grpo = cost.MACHINES["l40s"].per_round(rounds)
+        assert pods / grpo == pytest.approx(7.58 / 6.26)
+
+    def test_a_machine_is_fitted_to_rounds_of_known_cost(self, tmp_path):
+        """.01 s a problem and .002 s a sampled token; .03 and .004 to train; .01 s for the rest."""
+        sampled = np.array([100.0, 300.0, 200.0, 500.0])
+        trained = np.array([50.0, 20.0, 80.0, 60.0])
+        columns = {
+            "problems": [2] * 4,
+            "tokens_sampled": sampled,
+            "tokens_trained": trained,
+            "seconds_generate": 0.02 + 0.002 * sampled,
+            "seconds_update": 0.06 + 0.004 * trained,
+            "seconds_verify": [0.015] * 4,
+            "seconds_schedule": [0.005] * 4,
+        }
+        write(tmp_path, "a", rollouts=(10,) * 4, columns=columns)
+        model = cost.of_machine(load_all(tmp_path))
+        assert model.price == pytest.approx(0.5)
+        assert model.fixed == pytest.approx(0.05 / 0.004)
+
+    @pytest.mark.parametrize(("name", "value"), [("fixed", -1.0), ("by", "words")])
+    def test_wrong_arguments_are_named(self, name, value):
+        with pytest.raises(ValueError, match=name):
+            CostModel(0.5, **{name: value})

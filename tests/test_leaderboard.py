@@ -98,17 +98,15 @@ def test_a_run_that_does_not_reach_the_target_makes_its_interval_open(groups):
     assert slow["reached"] == 0 and slow["rollouts_censored"] == 3
     assert slow["rollouts"] > 1 and slow["rollouts_high"] == np.inf
     # Three seeds that were all cut leave nothing to decide by.
-    assert slow["verdict"] == "no difference found" and np.isnan(slow["resolves"])
+    assert slow["verdict"] == "open" and np.isnan(slow["resolves"])
 
 
-def test_the_verdict_follows_the_interval_and_names_its_resolution(groups):
+def test_the_verdict_follows_holm_and_names_its_resolution(groups):
     table = analysis.table(groups, target=0.5)
-    for label in ("fast", "slow"):
-        row = table.loc[label]
-        needs_more = row["rollouts_low"] > 1
-        needs_less = row["rollouts_high"] < 1
-        expected = "needs more" if needs_more else "needs less" if needs_less else None
-        assert row["verdict"] == (expected or "no difference found")
+    found = table.loc[["fast", "slow"]]
+    decided = found["verdict"].isin(["better", "worse"])
+    assert (decided == (found["p_holm"] <= 0.05)).all()
+    assert found["verdict"].tolist() == ["alike", "open"]
     assert 0 < table.loc["fast", "resolves"] < 50
 
 
@@ -127,7 +125,7 @@ def test_accuracies_are_at_one_number_of_rollouts(groups):
 def test_one_seed_has_no_verdict(groups):
     one = {label: records[:1] for label, records in groups.items()}
     table = analysis.table(one, target=0.5)
-    assert table.loc["fast", "verdict"] == "one seed"
+    assert table.loc["fast", "verdict"] == "open"
     assert np.isnan(table.loc["fast", "p_holm"])
 
 
@@ -169,8 +167,8 @@ def test_the_table_in_markdown(groups):
     assert head.startswith("| method | changes | rollouts | FLOPs |")
     assert grpo == "| `grpo` |  | 1 | 1 | the baseline |  |  |"
     ratio = "1.02 [0.97, 1.07]"
-    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | no difference found | 0.45 | 7 |"
-    assert ", open] | no difference found | 1 |  |" in slow
+    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | alike | 0.45 | 7 |"
+    assert ", open] | open | 1 |  |" in slow
 
 
 def test_what_a_method_changes_follows_from_its_record():

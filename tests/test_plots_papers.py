@@ -140,9 +140,19 @@ class TestLeaderboard:
     def test_colours_may_be_those_of_the_outcome(self):
         table = self.ROWS.assign(low=[np.nan, 0.4, 1.1])
         [ax] = plots.leaderboard(table, baseline="grpo", by_outcome=True)
-        assert [dot.get_color() for dot in dots(ax)] == [NAMED["needs less"], NAMED["needs more"]]
+        assert [dot.get_color() for dot in dots(ax)] == [NAMED["better"], NAMED["worse"]]
         [ax] = plots.leaderboard(self.ROWS, baseline="grpo", by_outcome=True)
-        assert dots(ax)[1].get_color() == NAMED["no difference found"]
+        assert dots(ax)[1].get_color() == NAMED["open"]
+
+    def test_dots_follow_the_verdict_after_holm(self):
+        table = self.ROWS.assign(high=[np.nan, 0.6, 1.5], low=[np.nan, 0.4, 1.02])
+        table = table.assign(p=[np.nan, 0.001, 0.04])
+        [ax] = plots.leaderboard(table, baseline="grpo", by_outcome=True)
+        assert hollow(ax) == [False, False]
+        third = pd.DataFrame({"ratio": 0.9, "low": 0.8, "high": 1.1, "p": 0.3}, index=["vip"])
+        [ax] = plots.leaderboard(pd.concat([table, third]), baseline="grpo", by_outcome=True)
+        # Among three, the p-value of cbs is corrected to .08, whatever its own interval says.
+        assert hollow(ax) == [False, True, True]
 
     def test_a_note_stands_behind_its_row(self):
         [ax] = plots.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})

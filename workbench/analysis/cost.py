@@ -12,7 +12,9 @@ There are two bills, by what is trained. "gradient" counts the rollouts from whi
 which is what this library computes. "selected" counts every selected rollout, also those of
 advantage 0, as the papers' trainers compute them.
 
-The time that verifying and scheduling take is in neither bill.
+The time that verifying and scheduling take is in neither bill. A real step also takes time that
+does not depend on what is sampled, more than half of GRPO's on one L40S. `CostModel` has a fixed
+part for it, `MACHINES` has some that were published, and `of_machine` fits one to recorded runs.
 
 Seconds of two runs can only be compared where the machine was as busy beside one as beside the
 other. Seconds within one run always can.
@@ -31,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import bisect, brentq
+from scipy.optimize import bisect, brentq, nnls
 
 from workbench.analysis.courses import Course, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
@@ -43,12 +45,14 @@ from workbench.utils.validation import one_of, positive_number, shown
 
 __all__ = [
     "FLOP_PRICE",
+    "MACHINES",
     "BreakEven",
     "CostModel",
     "Tokens",
     "bill_ratio",
     "break_even",
     "break_even_prices",
+    "of_machine",
     "price_of_rounds",
     "price_of_sampling",
     "ratios_by_price",
@@ -65,7 +69,7 @@ PRICES = tuple(float(price) for price in np.geomspace(0.01, 100, 81))
 
 @dataclass(frozen=True)
 class CostModel:
-    """A unit of spending for every comparison: trained tokens plus sampled ones at a price.
+    """A unit of spending for every comparison: a fixed part, a sampled one and a trained one.
 
     Attributes
     ----------
@@ -74,30 +78,122 @@ class CostModel:
         `price_of_sampling(...).value`.
     bill : {"gradient", "selected"}
         Which trained tokens are counted.
+    fixed : float
+        What a problem of a round costs however little is sampled for it, in trained tokens.
+    by : {"tokens", "rollouts"}
+        What price and fixed part are counted in. Papers print times by the number of rollouts.
+    label : str
+        How the unit is called; empty for a name made of the price.
 
     Examples
     --------
     >>> table = pd.DataFrame({"tokens_sampled": [100, 100], "tokens_trained": [40, 60]})
     >>> CostModel(0.5).per_round(table)
     array([ 90., 110.])
+    >>> table = pd.DataFrame({"problems": [32], "rollouts": [1024], "selected": [256]})
+    >>> grpo = table.assign(rollouts=256)
+    >>> l40s = MACHINES["l40s"]
+    >>> (l40s.per_round(table) / l40s.per_round(grpo)).round(2)
+    array([1.21])
     """
 
     price: float
     bill: str = "gradient"
+    fixed: float = 0.0
+    by: str = "tokens"
+    label: str = ""
 
     def __post_init__(self) -> None:
         positive_number("price", self.price)
+        positive_number("fixed", self.fixed, zero=True)
         one_of("bill", self.bill, BILLS)
+        one_of("by", self.by, ("tokens", "rollouts"))
 
     @property
     def name(self) -> str:
         """How the unit is called on an axis."""
-        return f"trained tokens, a sampled one counting {self.price:.3g}"
+        if self.label:
+            return self.label
+        one = "token" if self.by == "tokens" else "rollout"
+        fixed = f", a problem {self.fixed:.3g}" if self.fixed else ""
+        return f"trained {one}s, a sampled one counting {self.price:.3g}{fixed}"
 
     def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
         """What each row of a record's rounds table cost, (rounds,) float64."""
-        sampled = rounds["tokens_sampled"].to_numpy(dtype=float)
-        return _trained(rounds, self.bill) + self.price * sampled
+        if self.by == "tokens":
+            trained = _trained(rounds, self.bill)
+            sampled = rounds["tokens_sampled"]
+        else:
+            trained = rounds["trained" if self.bill == "gradient" else "selected"]
+            sampled = rounds["rollouts"]
+        cost = np.asarray(trained, dtype=float) + self.price * sampled.to_numpy(dtype=float)
+        # Only models with a fixed part need to know how many problems a round had.
+        return cost + self.fixed * rounds["problems"].to_numpy(dtype=float) if self.fixed else cost
+
+
+# Seconds of a step elsewhere, as a unit. Only ratios count, so that each is divided by what a
+# trained rollout takes. `docs/guides/trial-decisions.md` says how sure each of them is.
+MACHINES = {
+    # PODS (arXiv 2504.13818), the authors' runs of Qwen2.5-3B with LoRA: seconds of a step of one
+    # problem are 4.3 + .055 n + .19 m. Fitted to ten settings, see `data/published`.
+    "l40s": CostModel(0.055 / 0.19, "selected", 4.3 / 0.19, "rollouts", "seconds on an L40S"),
+    # AERO (arXiv 2602.14338), section 5.3 and table 8, from the printed minutes of a step of GRPO
+    # and AERO, the share by which updating fell, and the ratio of FLOPs trained.
+    "a10": CostModel(0.40, "selected", 0.9, "rollouts", "seconds on two A10 (1.5B)"),
+    # The same of the 7B models; the fixed part comes out as none.
+    "aero-7b": CostModel(0.37, "selected", 0.0, "rollouts", "seconds of AERO's 7B runs"),
+    "flops": CostModel(FLOP_PRICE, label="FLOPs by tokens"),
+}
+
+
+def of_machine(records: Any, bill: str = "gradient") -> CostModel:
+    """A cost model of the machine on which runs were made, fitted to their own rounds.
+
+    Seconds of generation are split by least squares into a part that every problem takes and one
+    that every sampled token takes; seconds of updates the same with trained tokens. Verifying and
+    scheduling count to the fixed part. No coefficient is negative.
+
+    Parameters
+    ----------
+    records : one or more Record
+        Made on one machine. Runs of methods that sample unlike amounts tell the parts apart best.
+    bill : {"gradient", "selected"}
+
+    Returns
+    -------
+    CostModel
+
+    Raises
+    ------
+    ValueError
+        When updates took no time that grows with what was trained, or generation none that grows
+        with what was sampled.
+    """
+    rounds = pd.concat(
+        [record.rounds for group in arms(records).values() for record in group], ignore_index=True
+    )
+    problems = rounds["problems"].to_numpy(dtype=float)
+    sampled = rounds["tokens_sampled"].to_numpy(dtype=float)
+    generating, a_sampled = nnls(
+        np.column_stack([problems, sampled]), rounds["seconds_generate"].to_numpy(dtype=float)
+    )[0]
+    updating, a_trained = nnls(
+        np.column_stack([problems, _trained(rounds, bill)]),
+        rounds["seconds_update"].to_numpy(dtype=float),
+    )[0]
+    if not min(a_sampled, a_trained) > 0:
+        raise ValueError(
+            f"a sampled token takes {a_sampled:g} s and a trained one {a_trained:g} s; both must "
+            "be above 0, so give runs whose rounds differ in what they sample and train"
+        )
+    other = rounds["seconds_verify"].sum() + rounds["seconds_schedule"].sum()
+    fixed = generating + updating + other / problems.sum()
+    return CostModel(
+        float(a_sampled / a_trained),
+        bill,
+        float(fixed / a_trained),
+        label="seconds on this machine",
+    )
 
 
 class Tokens(NamedTuple):

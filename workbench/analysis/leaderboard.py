@@ -6,7 +6,7 @@ seed, with an interval on the log scale. `winners` asks the same at every price 
 
 Many methods against one baseline are many questions, and some intervals leave 1 out by chance. So
 p-values are corrected by Holm's method, and a row whose interval holds 1 says how small a change
-its seeds could have shown: "no difference found" is a result only together with that number.
+its seeds could have shown: an open verdict is a result only together with that number.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course, common_budget, each, of_common_seeds, read
-from workbench.analysis.intervals import LEVEL, Measurement, holm
+from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.resolution import paired_resolution
+from workbench.analysis.sequential import verdicts
 from workbench.analysis.targets import common_target, crossings, to_target
 from workbench.records import Record
 from workbench.utils.names import SLOTS
@@ -42,7 +43,6 @@ UNITS = ("rollouts", "flops", "seconds", "round")
 # The target lies so far on the baseline's way from its start to its end. At the end itself, a
 # method that is a little slower would never arrive, and nothing could be said of by how much.
 SHARE = 0.75
-NO_DIFFERENCE = "no difference found"
 # The columns of `targets.to_target` that compare a method with the baseline.
 RATIO = ("ratio", "low", "high", "pairs", "censored", "censored_baseline", "p")
 # What a round looks like: a column of the table, and the one of the rounds that it is the mean of.
@@ -122,9 +122,9 @@ def table(
     DataFrame, a row a label, those that need the fewest rollouts first
         seeds; reached (how many reached the target); for each of `UNITS` UNIT, UNIT_low and
         UNIT_high, the ratio to the baseline with its interval, and UNIT_censored, the pairs in
-        which one of the two did not reach the target; verdict (by rollouts: "needs less", "needs
-        more" or "no difference found"), p_holm, and resolves: the change in percent that would
-        have been found four times out of five, NaN where runs did not reach the target; accuracy
+        which one of the two did not reach the target; verdict (by rollouts, after Holm's
+        correction, see `sequential.verdict`), p_holm, and resolves: the change in percent that
+        would have been found four times out of five, NaN where runs did not reach the target; accuracy
         and accuracy_half at the budget, with accuracy_difference, _low and _high to the baseline;
         rollouts_a_round; all_right and all_wrong: shares of groups, over the rounds that all runs
         have.
@@ -144,7 +144,7 @@ def table(
     for label, by_seed in courses.items():
         frame.loc[label, "resolves"] = _resolves(by_seed, courses[baseline], target, level)
     # One family for the whole table: each method asks whether it differs from the baseline.
-    frame["p_holm"] = holm(by_rollouts["p"])
+    frame[["p_holm", "verdict"]] = verdicts(by_rollouts)
     scores = at_budget(courses, "rollouts", budget, baseline=baseline, level=level)
     scores = scores.reindex(columns=["mean", "half", "difference", "low", "high"])
     frame[["accuracy", "accuracy_half"]] = scores[["mean", "half"]]
@@ -162,8 +162,6 @@ def table(
         ratios = ratios.reindex(columns=RATIO)
         frame[[unit, f"{unit}_low", f"{unit}_high"]] = ratios[["ratio", "low", "high"]]
         frame[f"{unit}_censored"] = ratios["censored"] + ratios["censored_baseline"]
-        if unit == "rollouts":
-            frame["verdict"] = [_outcome(row) for _, row in ratios.iterrows()]
     # The baseline is 1 by definition, and stands where it belongs among the others.
     frame.loc[baseline, list(UNITS)] = 1.0
     frame = frame.rename_axis("method")
@@ -315,17 +313,6 @@ def _ratio_text(row: pd.Series, unit: str) -> str:
     upper = "open" if np.isinf(high) else f"{high:.2f}"
     lower = "open" if low == 0 else f"{low:.2f}"
     return f"{value:.2f} [{lower}, {upper}]"
-
-
-def _outcome(ratio: pd.Series) -> str | float:
-    """The verdict on a ratio of rollouts, in the words of the table; NaN where there is none."""
-    if np.isnan(ratio["ratio"]):
-        return np.nan
-    if ratio["pairs"] < 2:
-        return "one seed"
-    if ratio["low"] > 1:
-        return "needs more"
-    return "needs less" if ratio["high"] < 1 else NO_DIFFERENCE
 
 
 def _resolves(

@@ -281,7 +281,8 @@ def verdicts(table: pd.DataFrame, *, level: float = ALPHA, band: float = BAND) -
     Parameters
     ----------
     table : DataFrame
-        Columns ratio, low, high and p, such as `targets.to_target` gives; a row an arm.
+        Columns ratio, low, high and p, such as `targets.to_target` gives; a row an arm. Where p is
+        missing, an interval that leaves 1 out decides, without a correction.
     level, band : float
         As in `verdict`.
 
@@ -290,13 +291,16 @@ def verdicts(table: pd.DataFrame, *, level: float = ALPHA, band: float = BAND) -
     DataFrame, of the same rows
         p_holm, and verdict: NaN for rows without a ratio, such as the baseline's.
     """
-    columns = table.reindex(columns=["ratio", "low", "high", "p"])
-    corrected = holm(columns["p"])
+    corrected = np.full(len(table), np.nan)
+    if "p" in table:
+        corrected = holm(table["p"])
     words = []
-    for (ratio, low, high, _), p in zip(columns.to_numpy(dtype=float), corrected):
+    for (ratio, low, high), p in zip(table[["ratio", "low", "high"]].to_numpy(float), corrected):
+        if "p" not in table:
+            p = 0.0 if low > 1 or high < 1 else 1.0
         word = verdict(ratio, low, high, p, level=level, band=band)
         words.append(np.nan if np.isnan(ratio) else word)
-    return pd.DataFrame({"p_holm": corrected, "verdict": words}, index=table.index, dtype=object)
+    return pd.DataFrame({"p_holm": corrected, "verdict": words}, index=table.index)
 
 
 def _checked(looks: Iterable[int]) -> tuple[int, ...]:

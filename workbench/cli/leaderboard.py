@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 BASELINE = "grpo"
 # The columns that fit on a terminal; the file has all.
-SHOWN = ["seeds", "rollouts", "rollouts_low", "rollouts_high", "verdict"]
-SHOWN += ["flops", "seconds", "round", "accuracy", "resolves"]
+SHOWN = ["seeds", "reached", "rollouts", "rollouts_low", "rollouts_high", "verdict", "p_holm"]
+SHOWN += ["flops", "seconds", "round", "accuracy", "accuracy_difference", "resolves"]
 
 
 def leaderboard(

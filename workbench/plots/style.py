@@ -107,9 +107,10 @@ NAMED = {
     "verify": "#949494",
     "schedule": "#e3c515",
     "update": "#0173b2",
-    "needs less": "#029e73",
-    "needs more": "#d55e00",
-    "no difference found": "#949494",
+    "better": "#029e73",
+    "worse": "#d55e00",
+    "alike": "#0173b2",
+    "open": "#949494",
 }
 
 # Later settings of one method share its colour and differ in their dashes.

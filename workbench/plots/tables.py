@@ -6,7 +6,7 @@ figure shows, in the words of whoever draws it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,6 +15,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
+from workbench.analysis.sequential import verdicts
 from workbench.plots.style import (
     INK,
     NAMED,
@@ -120,7 +121,7 @@ def leaderboard(
     *,
     baseline: str,
     title: str | None = None,
-    label: str = "cost to the target, baseline = 1 (left is better; hollow: the interval holds 1)",
+    label: str = "cost to the target, baseline = 1 (left is better; hollow: no difference found)",
     notes: Mapping[str, str] | None = None,
     by_outcome: bool = False,
 ) -> list[Axes]:
@@ -131,7 +132,8 @@ def leaderboard(
     tables : DataFrame, or dict from title to DataFrame
         As `targets.to_target` gives them with a baseline; a panel each, all in the order of the
         first one's ratios. A ratio whose interval is open on one side, because a run did not reach
-        the target, ends in an arrow.
+        the target, ends in an arrow. A dot is filled where `sequential.verdicts` calls the row
+        better or worse.
     baseline : str
         The row that all are compared with.
     title, label : str, optional
@@ -140,8 +142,8 @@ def leaderboard(
     notes : dict from method to str, optional
         A few words that stand behind the row of a method.
     by_outcome : bool
-        Colour the rows by what was found: less, more, or no difference. Of many methods the colours
-        that belong to each of them cannot be told apart.
+        Colour the rows by their verdict. Of many methods the colours that belong to each of them
+        cannot be told apart.
 
     Returns
     -------
@@ -160,9 +162,11 @@ def leaderboard(
         styles = looks([baseline, *order])
         for ax, (name, table) in zip(axes, tables.items()):
             colours = [styles[method].colour for method in order]
+            outcomes = verdicts(table)["verdict"]
             if by_outcome:
-                colours = [_outcome_colour(row) for _, row in table.iterrows()]
-            _estimates(ax, table, "ratio", colours, bound=1)
+                colours = [NAMED[outcome] for outcome in outcomes]
+            filled = outcomes.isin(["better", "worse"])
+            _estimates(ax, table, "ratio", colours, bound=1, filled=filled)
             ax.set_title(plain(name))
         # Ticks and limits are settled when all panels are drawn, since they share them.
         # Two panels are wide enough for more ticks.
@@ -360,32 +364,34 @@ def _name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None)
 
 
 def _estimates(
-    ax: Axes, table: pd.DataFrame, column: str, colours: Sequence[Any], bound: float = 0
+    ax: Axes,
+    table: pd.DataFrame,
+    column: str,
+    colours: Sequence[Any],
+    bound: float = 0,
+    filled: Iterable[bool] | None = None,
 ) -> None:
-    """A dot with its interval for each row, hollow unless the interval leaves the bound out.
+    """A dot with its interval for each row, filled where its interval leaves the bound out.
+
+    Or where `filled` says so.
 
     A bound of 1 stands for ratios. An end of their interval that is open is drawn as an arrow.
     """
     ax.axvline(bound, color=INK, lw=1)
     rows = table[[column, "low", "high"]].to_numpy(float)
-    for place, (value, low, high), colour in zip(_from_above(table), rows, colours):
+    if filled is None:
+        filled = (table["low"] > bound) | (table["high"] < bound)
+    for place, (value, low, high), colour, full in zip(_from_above(table), rows, colours, filled):
         open_low = bound == 1 and low <= 0
         open_high = bool(np.isposinf(high))
         ends = [value if open_low else low, value if open_high else high]
         ax.plot(ends, [place, place], color=colour, lw=1.5, solid_capstyle="butt")
-        face = colour if low > bound or high < bound else ax.get_facecolor()
+        face = colour if full else ax.get_facecolor()
         ax.plot(value, place, "o", ms=6, color=colour, mfc=face)
         for is_open, factor in ((open_low, 1 / 1.6), (open_high, 1.6)):
             if is_open:
                 arrow = {"arrowstyle": "->", "color": colour, "lw": 1.5}
                 ax.annotate("", (value * factor, place), (value, place), arrowprops=arrow)
-
-
-def _outcome_colour(row: pd.Series) -> str:
-    """The colour of what the interval of a ratio says."""
-    if row["high"] < 1:
-        return NAMED["needs less"]
-    return NAMED["needs more"] if row["low"] > 1 else NAMED["no difference found"]
 
 
 def _ratio_limits(table: pd.DataFrame) -> tuple[float, float]:

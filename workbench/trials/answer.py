@@ -363,8 +363,8 @@ def _resolves(measured: Measurement) -> float:
 
 
 def _break_even(pairs: list[tuple[Course, Course]], target: float) -> cost.BreakEven:
-    tokens = [[cost.tokens_of(course, target) for course in side] for side in zip(*pairs)]
-    return cost.break_even(*tokens)
+    tokens = [(cost.tokens_of(one, target), cost.tokens_of(other, target)) for one, other in pairs]
+    return cost.break_even([one for one, _ in tokens], [other for _, other in tokens])
 
 
 def _rate(runs: Mapping[int, Record]) -> float | None:
