@@ -124,10 +124,10 @@ def table(
         UNIT_high, the ratio to the baseline with its interval, and UNIT_censored, the pairs in
         which one of the two did not reach the target; verdict (by rollouts, after Holm's
         correction, see `sequential.verdict`), p_holm, and resolves: the change in percent that
-        would have been found four times out of five, NaN where runs did not reach the target; accuracy
-        and accuracy_half at the budget, with accuracy_difference, _low and _high to the baseline;
-        rollouts_a_round; all_right and all_wrong: shares of groups, over the rounds that all runs
-        have.
+        would have been found four times out of five, NaN where runs did not reach the target;
+        accuracy and accuracy_half at the budget, with accuracy_difference, _low and _high to the
+        baseline; rollouts_a_round; all_right and all_wrong: shares of groups, over the rounds that
+        all runs have.
     """
     courses = read(groups)
     one_of("baseline", baseline, courses)
