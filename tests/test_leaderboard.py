@@ -19,7 +19,8 @@ from workbench.analysis.targets import to_target
 from workbench.cli.leaderboard import own_methods
 from workbench.records import pack
 from workbench.trials import grids, leaderboard
-from workbench.trials.cases import Case, imported_method, lacks_rollouts, prepare
+from workbench.trials.arms import Arm, as_method, imported
+from workbench.trials.cases import Case, lacks_rollouts, prepare
 from workbench.utils.names import MORE_PAPERS, PAPERS
 
 ROOT = Path(__file__).parent.parent
@@ -248,7 +249,7 @@ def test_labels_that_do_not_fit_are_named():
 
 
 def test_hours_are_those_of_the_runs_that_are_missing(tmp_path):
-    planned = leaderboard.plan(out=tmp_path, own={"mine": "my:mine"}, only=["grpo", "mine"])
+    planned = leaderboard.plan(out=tmp_path, own={"mine": "dapo"}, only=["grpo", "mine"])
     per_run = planned.cases()[0].values["cost"]
     assert leaderboard.expected_hours(planned.cases()) == pytest.approx(16 * per_run / 3600)
     assert leaderboard.expected_hours([]) == 0
@@ -288,15 +289,15 @@ def test_a_method_of_ones_own_is_imported_by_name(tmp_path, monkeypatch):
         "def number():\n    return 1\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert imported_method("my_methods:mine").name == "mine"
+    assert as_method("my_methods:mine").name == "mine"
     for name, message in [
         ("my_methods", "module:function is needed"),
         ("no_such_module:mine", "there is no module no_such_module"),
         ("my_methods:main", "my_methods has no main; did you mean 'mine'"),
-        ("my_methods:number", "my_methods:number.*a Method is needed"),
+        ("my_methods:number", "arm number: it makes 1"),
     ]:
         with pytest.raises(ValueError, match=message):
-            imported_method(name)
+            as_method(name) if ":" in name else imported(name)
 
 
 @pytest.mark.parametrize("text", ["mine", "=a:b", "mine=my_methods"])
@@ -313,7 +314,7 @@ def test_a_grid_cannot_import_anything(tmp_path):
     with pytest.raises(ValueError, match="method='os:getcwd'"):
         prepare(case)
     with pytest.raises(ValueError, match="label='mine'"):
-        grids.read({"cases": [{"label": "a"}]}, tmp_path, {"mine": "my:mine"})
+        grids.read({"cases": [{"label": "a"}]}, tmp_path, {"mine": "grpo"})
 
 
 @pytest.mark.parametrize(
@@ -333,10 +334,9 @@ def test_a_wrong_grid_of_ones_own_is_named(content, message, tmp_path, monkeypat
 
 
 def test_the_function_is_part_of_what_a_run_is(tmp_path):
-    named, imported = (
-        Case("a", {}, tmp_path, tmp_path, own=function) for function in ("", "my:mine")
-    )
-    assert named.fingerprint() != imported.fingerprint()
+    own = Arm("a", wb.methods.grpo(n=4)).carried()
+    named, carried = (Case("a", {}, tmp_path, tmp_path, own=method) for method in (None, own))
+    assert named.fingerprint() != carried.fingerprint()
 
 
 # The command

@@ -50,6 +50,7 @@ _NAMES = {
     "grpo_step": "grpo",
     "load": "records",
     "load_all": "analysis.runs",
+    "trial": "trials.trial",
 }
 
 # trl and verl are left out: a star import must not need the packages behind these two.

@@ -8,8 +8,6 @@ killed has none, and the next start goes on from the record's last checkpoint.
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
 import json
 import os
 import time
@@ -20,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.labs import Lab
-from workbench.methods import Method
 from workbench.records import exists, load, pack
 from workbench.records.files import make_directory, replacing
 from workbench.run import Run
 from workbench.scheduler import FEATURES
-from workbench.utils.validation import did_you_mean, instance_of, one_of, whole_number
+from workbench.trials.arms import Carried, digest_of
+from workbench.utils.validation import one_of, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,9 +84,9 @@ class Case:
         What it runs through; None for a run made directly.
     sets_out : bool
         Whether the notebook's parameter `out` is set to the record.
-    own : str
-        "module:function" that makes the method, in place of a name. Whoever starts the sweep may
-        say so, see `runner.sweep`. A grid cannot, since this imports a module.
+    own, lab : Carried, optional
+        The method and the lab as objects, in place of the names among its parameters. Whoever
+        starts the runs may say so, see `runner.sweep`. A grid cannot, since this runs code.
     """
 
     name: str
@@ -97,7 +95,8 @@ class Case:
     logs: Path
     notebook: Path | None = None
     sets_out: bool = False
-    own: str = ""
+    own: Carried | None = None
+    lab: Carried | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -152,12 +151,11 @@ class Case:
         # What a run is expected to cost changes nothing about what it does. Of a notebook only the
         # code counts, so that texts and outputs may be edited between two starts.
         parts: list[Any] = [{**self.values, "cost": None}]
-        if self.own:
-            parts.append(self.own)
+        parts += [part.fingerprint for part in (self.own, self.lab) if part is not None]
         if self.notebook is not None:
             cells = json.loads(self.notebook.read_text())["cells"]
             parts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(parts)
 
 
 def execute(case: Case) -> None:
@@ -199,13 +197,17 @@ def prepare(case: Case) -> Any:
     if values["rollouts"] is not None:
         whole_number("rollouts", values["rollouts"], 1)
     options = {name: values[name] for name in OF_RUN if values[name] is not None}
-    if case.own:
-        method = imported_method(case.own)
+    if case.own is not None:
+        method = case.own.value
     else:
         method = config.method(values["method"], values["arguments"], values["settings"])
+    if case.lab is not None:
+        lab = case.lab.value
+    else:
+        lab = _lab(json.dumps(dict(config.mapping("lab", values["lab"])), sort_keys=True))
     complete = is_complete(case)
     run = Run(
-        _lab(json.dumps(dict(config.mapping("lab", values["lab"])), sort_keys=True)),
+        lab,
         method,
         out=None if complete else case.record,
         **options,
@@ -238,32 +240,6 @@ def lacks_rollouts(values: dict[str, Any], table: pd.DataFrame) -> bool:
     if values["rollouts"] is None or len(table) >= MOST_ROUNDS * values["rounds"]:
         return False
     return bool(table["rollouts"].sum() < values["rollouts"])
-
-
-def imported_method(name: str) -> Method:
-    """The method that a function of the caller's own returns; this runs the code of its module.
-
-    Parameters
-    ----------
-    name : str
-        "module:function", found as Python finds modules: installed, or in the working directory.
-    """
-    module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
-        raise ValueError(f"{name!r}: module:function is needed, such as my_methods:mine")
-    try:
-        functions = vars(importlib.import_module(module_name))
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{name!r}: there is no module {error.name}; it is looked for among what is installed "
-            "and in the working directory"
-        ) from None
-    if function_name not in functions:
-        nearest = did_you_mean(function_name, functions)
-        raise ValueError(f"{name!r}: {module_name} has no {function_name}{nearest}")
-    made = functions[function_name]()
-    instance_of(f"what {name} returns", made, Method, "workbench.methods.grpo()")
-    return made
 
 
 def run_directly(case: Case) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Making many runs: several at a time, on this machine or on a Ray cluster.
 
-`make` takes cases, each of which says what to run and where its record and its logs go, and makes
-those that are not finished. A case that fails, or whose process dies, stops no other one. Whoever
-calls `make` again with the same cases goes on where it ended.
+Grids, tuning, trials, the leaderboard and the search all make their runs here. `make` takes cases,
+each of which says what to run and where its record and its logs go, and makes those that are not
+finished. A case that fails, or whose process dies, stops no other one. Whoever calls `make` again
+with the same cases goes on where it ended.
 
 On this machine every case gets a process of its own, forked from the standard library's forkserver.
 The forkserver has imported torch and transformers, so that a run starts within a tenth of a second.
@@ -18,7 +19,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import connection, forkserver
 from types import ModuleType
 from typing import Any
@@ -37,6 +39,7 @@ PRELOAD = (
     "transformers",
     "transformers.models.auto.modeling_auto",
     "transformers.models.qwen3.modeling_qwen3",  # the tiny lab's models are of this kind
+    "cloudpickle",
     "pandas",
     "scipy.stats",
     "workbench.policies.transformers",
@@ -56,22 +59,32 @@ STOP_SECONDS = 10
 SERVER_DIED = 255  # what multiprocessing takes for the exit code where the forkserver was killed
 
 
-def make(
-    cases: Sequence[Case],
+def make(cases: Sequence[Case], **options: Any) -> None:
+    """Make the runs of these cases that are not finished; the options are those of `at_work`."""
+    if all(case.finished for case in cases):
+        check_arguments(options.get("jobs"), options.get("ray"), options.get("gpus", 0.0))
+        return
+    with at_work(**options) as work_off:
+        work_off(cases)
+
+
+@contextmanager
+def at_work(
     *,
     jobs: int | None = None,
     ray: str | None = None,
     gpus: float = 0.0,
     report: Callable[[str], Any] = print,
-) -> None:
-    """Make the runs of these cases that are not finished, in this order.
+    ended: Callable[[Case], Any] = lambda case: None,
+) -> Iterator[Callable[[Sequence[Case]], None]]:
+    """Workers, for as long as the block lasts: a function that makes the runs of cases.
 
-    Each case leaves its outcome, see `Case.outcome`. While this works, SIGTERM and SIGHUP end it
-    with exit status 128 + n, as an interrupt does with 130, and every run ends with it.
+    The function makes those that are not finished, in their order. Each case leaves its outcome,
+    see `Case.outcome`. Within the block, SIGTERM and SIGHUP end it with exit status 128 + n, as an
+    interrupt does with 130, and every run ends with it.
 
     Parameters
     ----------
-    cases : sequence of Case
     jobs : int, optional
         Runs side by side, each on one thread. None makes one for each core, or as many as a running
         Ray cluster has room for.
@@ -82,6 +95,8 @@ def make(
         GPUs that each run takes on Ray.
     report : function
         Called with a line of text at the start and for each run that ends.
+    ended : function
+        Called with each case that has ended; what it raises ends the block.
 
     Raises
     ------
@@ -89,15 +104,17 @@ def make(
         For wrong arguments, before anything runs.
     """
     check_arguments(jobs, ray, gpus)
-    todo = [case for case in cases if not case.finished]
-    if not todo:
-        return
-    if jobs is None:
-        jobs = cores() if ray in (None, "local") else len(todo)
+    side_by_side = jobs or (cores() if ray in (None, "local") else None)
     with signals_raise():
-        workers: Any = Processes() if ray is None else Cluster(ray, jobs, gpus)
+        workers: Any = Processes() if ray is None else Cluster(ray, side_by_side, gpus)
+
+        def work_off(cases: Sequence[Case]) -> None:
+            todo = [case for case in cases if not case.finished]
+            if todo:
+                _work_off(workers, todo, len(cases), side_by_side or len(todo), report, ended)
+
         try:
-            _work_off(workers, todo, len(cases), jobs, report)
+            yield work_off
         finally:
             workers.stop()
 
@@ -119,7 +136,12 @@ def check_arguments(jobs: int | None, ray: str | None, gpus: float) -> None:
 
 
 def _work_off(
-    workers: Any, todo: list[Case], total: int, jobs: int, report: Callable[[str], Any]
+    workers: Any,
+    todo: list[Case],
+    total: int,
+    jobs: int,
+    report: Callable[[str], Any],
+    ended_with: Callable[[Case], Any],
 ) -> None:
     """Give the cases to the workers, `jobs` of them at a time, until all have ended."""
     started = time.monotonic()
@@ -138,6 +160,7 @@ def _work_off(
             case.end("failed", f"{death}; the same command goes on with it")
         elapsed = duration(time.monotonic() - started)
         report(f"[{ended}/{total}] {_how_it_ended(case)}; {elapsed} so far")
+        ended_with(case)
 
 
 def _how_it_ended(case: Case) -> str:
@@ -245,7 +268,7 @@ class Cluster:
         GPUs that each run takes. Ray hides the others from it.
     """
 
-    def __init__(self, address: str, jobs: int, gpus: float = 0.0) -> None:
+    def __init__(self, address: str, jobs: int | None, gpus: float = 0.0) -> None:
         check_packages("ray")
         import ray
 

@@ -40,13 +40,11 @@ from typing import Any
 
 from workbench.policies.checks import check_packages
 from workbench.records.files import cause_of
+from workbench.trials.arms import LOGS, Arm, as_method, check_label
 from workbench.trials.cases import PARAMETERS, Case
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown, whole_number
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
-LOGS = "logs"  # directory beside the records, which no label may be called
-# A label that began with = would be a formula to a program that opens the table.
-LABEL = re.compile(r"\w[\w.=+,~-]*")
 # Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
 # What a file may hold. Those of this package have about a hundred entries and a few hundred runs.
@@ -60,7 +58,7 @@ NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def read(
-    grid: Any, out: Path, own: Mapping[str, str] | None = None, records: Any = None
+    grid: Any, out: Path, own: Mapping[str, Any] | None = None, records: Any = None
 ) -> list[Case]:
     """The runs of a grid in order, their names and parameters checked.
 
@@ -70,8 +68,8 @@ def read(
         A YAML file, or its content with paths relative to the working directory.
     out : Path
         Directory of the sweep.
-    own : dict from label to "module:function", optional
-        Methods of the caller's own, for the cases with these labels.
+    own : dict from label to arm, optional
+        Methods of the caller's own, for the cases with these labels; see `arms.as_method`.
     records : path, optional
         Directory of the records, in place of the grid's folder. It may be any directory, where the
         folder that a file names must lie in the working directory or in `out`.
@@ -98,7 +96,7 @@ def read(
 
     axes = _axes(content)
     varied = _varied(axes)
-    own = dict(own or {})
+    carried = {label: Arm(label, as_method(arm)).carried() for label, arm in (own or {}).items()}
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
     runs = math.prod(len(axis) for axis in axes)
@@ -113,12 +111,12 @@ def read(
         # A notebook that declares `out` as a text writes its record there, unless the grid says
         # where.
         sets_out = types.get("out") == "str" and "out" not in values
-        function = own.get(values.get("label", ""), "")
+        method = carried.get(values.get("label", ""))
         cases[name] = Case(
-            name, values, records / name, out / LOGS / name, notebook, sets_out, function
+            name, values, records / name, out / LOGS / name, notebook, sets_out, method
         )
     labels = {case.values["label"] for case in cases.values() if "label" in case.values}
-    for label in own:
+    for label in carried:
         one_of("label", label, sorted(labels))
     return list(cases.values())
 
@@ -314,11 +312,8 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
     """The value as the notebook's type; ValueError for an unknown name or another type."""
     one_of("parameter", name, types)
-    if name == "label" and not _names_a_directory(value):
-        raise ValueError(
-            f"label={shown(value)}: it names a directory, so letters, digits and . _ = + , ~ - "
-            f"are allowed, a letter or digit first, and not {LOGS!r}"
-        )
+    if name == "label":
+        check_label(value)
     if name == "seed":
         # It is part of the name of a directory, as the label is.
         whole_number("seed", value, 0)
@@ -339,10 +334,6 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
             f"{type(value).__name__}"
         )
     return value
-
-
-def _names_a_directory(label: Any) -> bool:
-    return isinstance(label, str) and bool(LABEL.fullmatch(label)) and label != LOGS
 
 
 # Naming

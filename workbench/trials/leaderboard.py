@@ -39,14 +39,14 @@ class Plan:
         Of the records, in LABEL/seed-N.
     out : Path
         Of the sweep: its logs and its table of runs.
-    own : dict from label to "module:function"
-        Methods of the user's own.
+    own : dict from label to arm
+        Methods of the user's own, see `arms.as_method`.
     """
 
     grid: dict[str, Any]
     folder: Path
     out: Path
-    own: Mapping[str, str]
+    own: Mapping[str, Any]
 
     def cases(self) -> list[Case]:
         """The runs, checked."""
@@ -60,7 +60,7 @@ def plan(
     lab: Mapping[str, str] | None = None,
     seeds: int | Sequence[int] | None = None,
     only: Iterable[str] = (),
-    own: Mapping[str, str] | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The runs of a leaderboard.
 
@@ -77,7 +77,7 @@ def plan(
         None for those of the grid.
     only : labels
         Of the methods to run; all where it is empty.
-    own : dict from label to "module:function", optional
+    own : dict from label to arm, optional
         Further methods, see `runner.sweep`.
 
     Raises

@@ -32,7 +32,7 @@ def sweep(
     jobs: int | None = None,
     ray: str | None = None,
     gpus: float = 0.0,
-    own: Mapping[str, str] | None = None,
+    own: Mapping[str, Any] | None = None,
     records: Any = None,
     by_seed: bool = False,
     report: Callable[[str], Any] = print,
@@ -47,10 +47,10 @@ def sweep(
         The output directory, runs/sweeps/NAME by default, NAME being the file's.
     jobs, ray, gpus
         As for `engine.make`.
-    own : dict from label to "module:function", optional
-        The cases with these labels take the `Method` that this function returns, in place of a
-        method by name. It is imported by the processes that run, from what is installed or from the
-        working directory, so its code runs. A grid cannot ask for that.
+    own : dict from label to arm, optional
+        The cases with these labels take this method, in place of one by name: a `Method`, a class
+        or function of your own, also one from a notebook, or "module:function". The processes that
+        run get it from this one. A grid cannot ask for that, since it runs code.
     records : path, optional
         Directory of the records, in place of the one that the grid names. A grid in a file, which
         may be a stranger's, can name one in the working directory or in `out` alone.

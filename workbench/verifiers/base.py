@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -167,6 +168,11 @@ class Verifier:
 
     def __repr__(self) -> str:
         return compose(self)
+
+    def __reduce__(self) -> tuple:
+        # Another process gets a verifier made with the same arguments, without the locks and the
+        # processes of this one.
+        return partial(type(self), **self.config), ()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,389 @@
+"""Arms: the methods of a comparison, and how one of your own reaches the processes that run it.
+
+An arm is a `Method`, the name of one, "module:function", or a class, function or object that you
+wrote in a notebook. What is written in a notebook exists in this process alone. It is therefore
+pickled by value (by cloudpickle, as Ray and loky do it) and goes to the workers through a pipe. It
+never goes to the disk. What the disk gets is a fingerprint of its code, so that runs of an edited
+class are not taken for runs of the class as it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import inspect
+import json
+import pickle
+import re
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cloudpickle
+
+from workbench import config
+from workbench.labs import Lab
+from workbench.methods import LEARNING_SLOTS, Method
+from workbench.slots import Slot
+from workbench.utils.descriptions import describe, parameters
+from workbench.utils.validation import did_you_mean, shown
+
+LOGS = "logs"  # directory beside the records, which no label may be called
+# A label that began with = would be a formula to a program that opens the table.
+LABEL = re.compile(r"\w[\w.=+,~-]*")
+FINGERPRINT_DIGITS = 16
+EXAMPLES = "a Method, the name of one, 'module:function', or a slot value such as MySelector()"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """An object on its way to the processes that run.
+
+    Attributes
+    ----------
+    data : bytes
+        The pickled object.
+    fingerprint : str
+        See `fingerprint`.
+    """
+
+    data: bytes
+    fingerprint: str
+
+    @property
+    def value(self) -> Any:
+        """The object, made anew at each access."""
+        return pickle.loads(self.data)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method in a comparison.
+
+    Attributes
+    ----------
+    label : str
+        How it is called in tables; also the name of a directory.
+    method : Method
+    """
+
+    label: str
+    method: Method
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what the method decides; its name is no part of it."""
+        return fingerprint(self.method.but(name="arm"))
+
+    def carried(self) -> Carried:
+        """The method as it goes to a worker; ValueError where it cannot."""
+        return carried(f"arm {self.label!r}", self.method, fingerprint(self.method))
+
+
+def arms(given: Any, against: Any = "grpo") -> list[Arm]:
+    """The arms of a comparison, the baseline first.
+
+    Parameters
+    ----------
+    given : arm, list of arms, or dict from label to arm
+        Each of them as `as_method` takes it.
+    against : arm
+        The baseline.
+
+    Raises
+    ------
+    ValueError
+        For what is no method, for a label that stands twice, and for a label that cannot be the
+        name of a directory.
+
+    Examples
+    --------
+    >>> [arm.label for arm in arms(["pods", "ar3po"])]
+    ['grpo', 'pods', 'ar3po']
+    """
+    if not isinstance(given, list | tuple | Mapping):
+        given = [given]
+    pairs = list(given.items()) if isinstance(given, Mapping) else [(None, arm) for arm in given]
+    if not pairs:
+        raise ValueError("arms: at least one is needed")
+    baseline = as_method(against)
+    made = [Arm(label_of(against, baseline), baseline)]
+    for label, value in pairs:
+        method = as_method(value, baseline)
+        made.append(Arm(label_of(value, method) if label is None else label, method))
+    labels = [arm.label for arm in made]
+    for label in labels:
+        check_label(label)
+        if labels.count(label) > 1:
+            raise ValueError(
+                f"arms: two are called {label!r}; give labels, as in {{'one': ..., 'two': ...}}"
+            )
+    return made
+
+
+def as_method(value: Any, base: Method | None = None) -> Method:
+    """The method that somebody means.
+
+    Parameters
+    ----------
+    value
+        A `Method`; the name of one in `workbench.methods`; "module:function", which is imported;
+        a value of a slot, which takes its place in `base`; or a class or a function without
+        arguments that makes any of these.
+    base : Method, optional
+        None for GRPO.
+
+    Examples
+    --------
+    >>> from workbench import selectors
+    >>> as_method(selectors.MaxVariance(4)).name
+    'MaxVariance'
+    """
+    if isinstance(value, Method):
+        return value
+    if isinstance(value, str):
+        if ":" not in value:
+            return config.method(value)
+        return as_method(imported(value), base)
+    if isinstance(value, Slot):
+        slot = _slot_of(value)
+        base = base or config.method("grpo")
+        return base.but(name=type(value).__name__, **{slot: value})
+    if isinstance(value, type | types.FunctionType | partial):
+        return as_method(_called(value), base)
+    raise ValueError(f"arm {shown(value)}: {EXAMPLES} is needed")
+
+
+def label_of(value: Any, method: Method) -> str:
+    """What an arm is called where nobody says: after the name that it was given by."""
+    if isinstance(value, str):
+        return value.partition(":")[2] or value
+    if isinstance(value, type | types.FunctionType):
+        return value.__name__
+    return method.name
+
+
+def check_label(label: Any) -> None:
+    """ValueError for a label that cannot be the name of a directory."""
+    if not isinstance(label, str) or not LABEL.fullmatch(label) or label == LOGS:
+        raise ValueError(
+            f"label={shown(label)}: it names a directory, so letters, digits and . _ = + , ~ - "
+            f"are allowed, a letter or digit first, and not {LOGS!r}"
+        )
+
+
+def imported(name: str) -> Any:
+    """What stands in a module under a name; this runs the code of the module.
+
+    Parameters
+    ----------
+    name : str
+        "module:function", found as Python finds modules: installed, or in the working directory.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"{name!r}: module:function is needed, such as my_methods:mine")
+    try:
+        found = vars(importlib.import_module(module_name))
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{name!r}: there is no module {error.name}; it is looked for among what is installed "
+            "and in the working directory"
+        ) from None
+    if attribute not in found:
+        nearest = did_you_mean(attribute, found)
+        raise ValueError(f"{name!r}: {module_name} has no {attribute}{nearest}")
+    return found[attribute]
+
+
+def _called(maker: Any) -> Any:
+    """What a class or function makes without arguments."""
+    name = getattr(maker, "__name__", repr(maker))
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(maker).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ValueError(
+            f"arm {name}: it needs the argument {needed[0]}; give what it makes, as in "
+            f"{name}({needed[0]}=...)"
+        )
+    made = maker()
+    if not isinstance(made, Method | Slot):
+        raise ValueError(f"arm {name}: it makes {shown(made)}; {EXAMPLES} is needed")
+    return made
+
+
+def _slot_of(value: Slot) -> str:
+    """The slot that a value is made for, by the method that the slot's protocol names."""
+    # Not by `getattr`, since every class can be called itself.
+    actions = {name for kind in type(value).__mro__ for name in vars(kind)}
+    slots = [slot for slot, (action, _) in LEARNING_SLOTS.items() if action in actions]
+    if len(slots) != 1:
+        found = " and ".join(slots) or "none"
+        raise ValueError(
+            f"arm {shown(value)}: it must fit one slot, and it fits {found}; give a Method, as in "
+            "methods.grpo().but(selector=...)"
+        )
+    return slots[0]
+
+
+# To the workers
+
+
+def carried(what: str, value: Any, digest: str) -> Carried:
+    """An object, pickled by value; ValueError, naming the object, where that cannot be done."""
+    try:
+        data = cloudpickle.dumps(value)
+        pickle.loads(data)
+    except Exception as error:  # pickling calls code of the object's own
+        raise ValueError(
+            f"{what}: it cannot be sent to the processes that run ({type(error).__name__}: "
+            f"{error}); keep plain values in it, and open files, locks and processes only where "
+            "they are used"
+        ) from None
+    return Carried(data, digest)
+
+
+def carried_lab(lab: Lab) -> Carried:
+    """A lab as it goes to a worker; ValueError where it cannot."""
+    whole = [lab.description(), lab.digests(), own_code([lab.verifier, lab.make_policy])]
+    return carried(f"lab {lab.name!r}", lab, digest_of(whole))
+
+
+# Fingerprints
+
+
+def fingerprint(value: Any) -> str:
+    """A digest of an object's description, and of all code of your own that it consists of.
+
+    It is the same in every process that has the same code. Comments do not count.
+    """
+    return digest_of([describe(value), own_code(value)])
+
+
+def digest_of(data: Any) -> str:
+    """A digest of plain data."""
+    text = json.dumps(data, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def own_code(value: Any) -> dict[str, str]:
+    """The code of your own that an object consists of, name to text.
+
+    Classes and functions belong to it, and the functions, classes and constants that these use by
+    name. What is installed as a package, and this package itself, do not.
+    """
+    found: dict[str, str] = {}
+    left = [value]
+    seen = set()
+    while left:
+        part = left.pop()
+        # Objects may hold one another.
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, partial):
+            left += [part.func, *part.args, *part.keywords.values()]
+        elif isinstance(part, list | tuple | set | frozenset):
+            left += part
+        elif isinstance(part, dict):
+            left += part.values()
+        elif isinstance(part, type):
+            for kind in filter(_is_own, part.__mro__):
+                for name, member in vars(kind).items():
+                    left.append(_function_in(member))
+                    _keep_constant(found, f"{kind.__module__}.{kind.__qualname__}.{name}", member)
+        elif isinstance(part, types.MethodType):
+            left.append(part.__func__)
+        elif isinstance(part, types.FunctionType):
+            if _is_own(part):
+                found[f"{part.__module__}.{part.__qualname__}"] = _text_of(part)
+                for name, used in _used_by(part).items():
+                    left.append(used)
+                    _keep_constant(found, f"{part.__module__}.{name}", used)
+        elif type(part).__module__ != "builtins" and not isinstance(part, types.ModuleType):
+            left += [type(part), *_arguments_of(part)]
+    return found
+
+
+def _is_own(target: Any) -> bool:
+    """Whether a class or function is the user's own: neither installed nor of this package."""
+    name = target.__module__
+    top = name.partition(".")[0]
+    if top in ("workbench", "builtins") or top in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
+    places = sysconfig.get_paths()
+    return file is None or not file.startswith((places["purelib"], places["platlib"]))
+
+
+def _function_in(member: Any) -> Any:
+    """The function behind a member of a class; None where there is none."""
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    if isinstance(member, property):
+        return member.fget
+    return member if isinstance(member, types.FunctionType) else None
+
+
+def _text_of(function: types.FunctionType) -> str:
+    """The source of a function without comments, or its bytecode where there is no source."""
+    try:
+        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    except (OSError, TypeError, SyntaxError):
+        return "".join(_bytecode(function.__code__))
+
+
+def _bytecode(code: types.CodeType) -> Iterable[str]:
+    yield code.co_code.hex()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _bytecode(constant)
+        else:
+            yield repr(constant)
+    yield " ".join(code.co_names)
+
+
+def _used_by(function: types.FunctionType) -> dict[str, Any]:
+    """What a function finds by name outside of itself, and the defaults of its arguments."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    used = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        used[name] = cell.cell_contents
+    for place, value in enumerate(function.__defaults__ or ()):
+        used[f"{function.__qualname__}.{place}"] = value
+    return used
+
+
+def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
+    """A function's code, and that of the functions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
+    """Keep the text of a plain value; code has a text of its own."""
+    if isinstance(value, bool | int | float | str | list | tuple | dict):
+        try:
+            found[name] = json.dumps(describe(value), sort_keys=True)
+        except ValueError:
+            return
+
+
+def _arguments_of(value: Any) -> list[Any]:
+    try:
+        return list(parameters(value).values())
+    # Not every object of another package keeps what it was made with, or tells its arguments.
+    except (ValueError, TypeError):
+        return []

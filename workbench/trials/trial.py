@@ -1,0 +1,647 @@
+"""A trial: methods against a baseline, each at its best learning rate, until the answer is known.
+
+    trial = wb.trial([mine, "pods"], against="grpo", lab=wb.labs.tiny(), out="runs/trial")
+    print(trial)
+
+Every arm is tuned with the same effort, on seeds of its own (`workbench.trials.tuning`). Then fresh
+seeds are run in pairs, one run of each arm and one of the baseline. After a pair the trial looks
+at the answer (`workbench.trials.answer`), and an arm whose answer is known gets no further seeds.
+
+On disk, under the output directory: `trial.json`, what is compared and how; `tuning` and `runs`,
+the records; `logs`. Everything else follows from the records. The same call therefore goes on
+after any death, and a call with other settings or with an edited class is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from filelock import FileLock
+
+from workbench import config
+from workbench.analysis.courses import UNITS, Course, each, name_of, read
+from workbench.analysis.intervals import Measurement
+from workbench.analysis.targets import crossings, ratio_to_target
+from workbench.labs import Lab
+from workbench.records import Record, load
+from workbench.records.files import replacing
+from workbench.trials import engine, tuning
+from workbench.trials.arms import arms as made_arms
+from workbench.trials.arms import carried_lab
+from workbench.trials.cases import Case, prepare
+from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
+from workbench.utils.descriptions import describe, differences
+from workbench.utils.numbers import duration
+from workbench.utils.validation import instance_of, one_of, shown, whole_number
+
+PLAN = "trial.json"
+LOCK = "trial.lock"
+DIVERGED = "NonFinite"  # how the outcome begins of a run whose loss was not finite
+EVALUATIONS = 4  # of a tuning run, beside the one before round 1
+FINAL_EVALUATIONS = 5  # of a run of the comparison
+SOLVED = 0.95  # an accuracy from which on a lab has nothing left to learn
+
+
+def trial(arms: Any, **options: Any) -> Trial:
+    """Compare methods with a baseline, each at its best; see `Trial`, whose arguments these are.
+
+    Returns
+    -------
+    Trial
+        With its runs made: print it, look at its `table`, or `plot` it.
+    """
+    return Trial(arms, **options).run()
+
+
+class Trial:
+    """A comparison of methods with a baseline, each at its best.
+
+    Parameters
+    ----------
+    arms : arm, list of arms, or dict from label to arm
+        A `Method`; the name of one; "module:function"; or a class, a function or a slot value of
+        your own, also from a notebook. A value of a slot takes its place in the baseline.
+    against : arm
+        The baseline.
+    lab : Lab or name, optional
+        None for the tiny lab.
+    out : path
+        Directory of the trial. One that holds this trial already is gone on with.
+    measure : str or Unit
+        What is spent on the way to the target: "rollouts", "flops", "round", tokens, or a
+        `CostModel`. Seconds are no measure, since those of two runs depend on what else ran.
+    target : float, optional
+        Held-out accuracy. None for what the tuned baseline reaches in three quarters of its rounds.
+    rounds : int
+        Of every run. An arm that samples less than the baseline goes on until it has sampled as
+        much.
+    seeds : int or (int, int)
+        The fewest and the most pairs of fresh seeds. One number makes so many, with one look.
+    rates : numbers, optional
+        The coarse grid of learning rates; None for 1/4, 1/2, 1 and 2 times the lab's.
+    mini_batches : int or list of int, optional
+        Optimizer steps of a round. Several are tuned, each with all rates.
+    tuning_seeds : int
+    problems_per_round : int
+    evaluate_every : int, optional
+        Rounds between evaluations; None for a fifth of the rounds, a quarter when tuning.
+    level : float
+        Probability of calling any arm better or worse that is not.
+    jobs, ray, gpus
+        As for `engine.at_work`.
+    report : function
+        Called with lines of text on the progress.
+
+    Raises
+    ------
+    ValueError
+        For what is wrong with the arguments, before anything runs.
+    """
+
+    def __init__(
+        self,
+        arms: Any,
+        *,
+        against: Any = "grpo",
+        lab: Lab | str | None = None,
+        out: Any,
+        measure: Any = "rollouts",
+        target: float | None = None,
+        rounds: int = 60,
+        seeds: int | tuple[int, int] = (5, 12),
+        rates: Iterable[float] | None = None,
+        mini_batches: int | Iterable[int] | None = None,
+        tuning_seeds: int = 2,
+        problems_per_round: int = 32,
+        evaluate_every: int | None = None,
+        level: float = 0.05,
+        jobs: int | None = None,
+        ray: str | None = None,
+        gpus: float = 0.0,
+        report: Callable[[str], Any] = print,
+    ) -> None:
+        engine.check_arguments(jobs, ray, gpus)
+        whole_number("rounds", rounds, EVALUATIONS)
+        whole_number("tuning_seeds", tuning_seeds, 1, 1000)
+        if target is not None and not 0 < target <= 1:
+            raise ValueError(f"target={shown(target)}: an accuracy above 0 and up to 1 is needed")
+        if not 0 < level < 1:
+            raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed")
+        self.arms = {arm.label: arm for arm in made_arms(arms, against)}
+        self.baseline = next(iter(self.arms))
+        self.lab = _checked_lab(lab)
+        self.measure = _checked_measure(measure)
+        self.looks = _looks(seeds)
+        self.level = level
+        self.rounds = rounds
+        self.given_target = target
+        self.evaluate_every = evaluate_every
+        self.problems_per_round = problems_per_round
+        steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
+        self.coarse = tuning.coarse_grid(self.lab.learning_rate, rates, steps)
+        self.tuning_seeds = [FIRST_SEED + number for number in range(tuning_seeds)]
+        self.out = Path(out).absolute()
+        self._options = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
+        self._say = report
+        self._carried = {label: arm.carried() for label, arm in self.arms.items()}
+        self._carried_lab = carried_lab(self.lab)
+        baseline = self.arms[self.baseline].fingerprint
+        self.same = [
+            label
+            for label, arm in self.arms.items()
+            if label != self.baseline and arm.fingerprint == baseline
+        ]
+        self.failed: dict[str, str] = {}
+        # Of runs that are over, so that none is read twice; None for one that diverged.
+        self._courses: dict[str, Course | None] = {}
+        self._seconds: list[float] = []  # of the runs that this call has made
+        self._check_directory()
+        self._check_arms()
+
+    # What is recorded
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy that costs are counted to; None before it is known."""
+        if self.given_target is not None:
+            return self.given_target
+        runs, missing = self._tuning_runs(self.baseline)
+        if missing:
+            return None
+        return tuning.default_target(runs, self.tuning_seeds, self.measure)
+
+    @property
+    def tunings(self) -> dict[str, Tuning]:
+        """The tuning of each arm, by label, as far as it is complete."""
+        target = self.target
+        if target is None:
+            return {}
+        found = {}
+        for label in self._compared():
+            runs, missing = self._tuning_runs(label)
+            if not missing:
+                found[label] = tuning.tuned(label, runs, self.tuning_seeds, target, self.measure)
+        return found
+
+    @property
+    def tuning(self) -> pd.DataFrame:
+        """A row a tuning run: arm, learning rate, seed, cost to the target, accuracies."""
+        curves = [found.curve.assign(arm=label) for label, found in self.tunings.items()]
+        if not curves:
+            return pd.DataFrame()
+        frame = pd.concat(curves, ignore_index=True)
+        return frame[["arm", *frame.columns.drop("arm")]]
+
+    @property
+    def records(self) -> dict[str, dict[int, Record]]:
+        """The records of the comparison, by label and seed, as far as they are complete."""
+        found: dict[str, dict[int, Record]] = {}
+        for label, tuned in self.tunings.items():
+            cases = {seed: self._final(label, tuned, seed) for seed in range(self.looks[-1])}
+            found[label] = {
+                seed: load(case.record)
+                for seed, case in cases.items()
+                if self._is_over(case) and case.finished
+            }
+        return found
+
+    @property
+    def answers(self) -> dict[str, Reading]:
+        """What the looks say of each arm that has enough pairs of runs."""
+        return _readings(self)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row an arm: arm, verdict, ratio, low, high, seeds, learning_rate and further ones."""
+        return _table(self)
+
+    def __str__(self) -> str:
+        return "\n".join(_sentences(self))
+
+    def __repr__(self) -> str:
+        others = ", ".join(label for label in self.arms if label != self.baseline)
+        return f"Trial({others} against {self.baseline}, out={str(self.out)!r})"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        lines = "".join(f"<p>{escape(line)}</p>" for line in str(self).splitlines())
+        return lines + self.table.to_html(index=False, float_format="%.3g")
+
+    # Making the runs
+
+    def run(self) -> Trial:
+        """Make the runs that are missing, until the answer is known for every arm."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.out / LOCK):
+            self._write_plan()
+            for label in self.same:
+                self._say(
+                    f"{label} is {self.baseline} under another name: every slot is the same, so "
+                    "its runs would be the same, and none is made"
+                )
+            if len(self._compared()) < 2:
+                return self
+            with engine.at_work(**self._options, ended=self._ended) as work_off:
+                self._tune(work_off)
+                self._compare(work_off)
+        return self
+
+    def _tune(self, work_off: Callable[[Sequence[Case]], None]) -> None:
+        """Make the tuning runs of all arms, stage by stage."""
+        while True:
+            self._check_target()
+            recorded = 0
+            cases = []
+            for label in self._compared():
+                runs, missing = self._tuning_runs(label)
+                recorded += len(runs)
+                cases += [self._tuning(label, point, seed) for point, seed in missing]
+            if not cases:
+                break
+            total = len(self._compared()) * tuning.effort(self.coarse, self.tuning_seeds)
+            self._say(
+                f"tuning: {recorded} of {total} runs are recorded; {self._time(total - recorded)}"
+            )
+            work_off(cases)
+        for found in self.tunings.values():
+            self._say(str(found))
+
+    def _compare(self, work_off: Callable[[Sequence[Case]], None]) -> None:
+        """Make pairs of fresh seeds until the answer is known for every arm."""
+        least, most = self.looks[0], self.looks[-1]
+        while waiting := self._undecided():
+            records = self.records
+            labels = [self.baseline, *waiting]
+            have = min(len(records[label]) for label in labels)
+            # As many pairs as there are workers for, and up to the first look in any case.
+            at_once = max(1, (self._options["jobs"] or engine.cores()) // len(labels))
+            seeds = range(min(max(least, have + at_once), most))
+            cases = [
+                self._final(label, self.tunings[label], seed)
+                for seed in seeds
+                for label in labels
+                if seed not in records[label]
+            ]
+            left = sum(most - len(records[label]) for label in labels)
+            self._say(
+                f"comparison to an accuracy of {self.target:.2f}: {have} pairs are recorded, of "
+                f"{least} to {most}; {self._time(left)}"
+            )
+            work_off(cases)
+            self._say(str(self))
+            _redraw(self)
+
+    def _undecided(self) -> list[str]:
+        """The arms for which further seeds are needed."""
+        answers = self.answers
+        return [
+            label
+            for label, tuned in self.tunings.items()
+            if label in self._compared() and label != self.baseline and tuned.works
+            if not (label in answers and answers[label].known)
+        ]
+
+    def _ended(self, case: Case) -> None:
+        """Take note of a run that has ended; an arm that cannot run is put aside."""
+        outcome = case.outcome
+        if outcome["status"] == "done":
+            self._seconds.append(outcome["seconds"])
+            return
+        label = case.values["label"]
+        # That a tuning run diverged at its rate is an answer too.
+        if label in self.failed or (_diverged(case) and case.values["seed"] >= FIRST_SEED):
+            return
+        self.failed[label] = outcome["error"]
+        said = (
+            f"{label}: {case.name} failed: {outcome['error']}; its log is "
+            f"{os.path.relpath(case.logs)}/log.txt. The same call goes on once that is mended"
+        )
+        if label == self.baseline or len(self._compared()) < 2:
+            raise ValueError(said)
+        self._say(f"{said}; the other arms go on")
+
+    def _time(self, runs: int) -> str:
+        """How many runs are left, and how long they take at the pace of those of this call."""
+        if not self._seconds:
+            return f"at most {runs} to make; how long that takes is said once runs have ended"
+        jobs = self._options["jobs"] or engine.cores()
+        seconds = statistics.mean(self._seconds) * math.ceil(runs / jobs)
+        return f"at most {runs} to make, about {duration(seconds)} as runs take here now"
+
+    def _check_target(self) -> None:
+        """ValueError as soon as it is clear that the baseline gives no target, or misses it."""
+        runs, missing = self._tuning_runs(self.baseline)
+        courses = [course for course in runs.values() if course is not None]
+        target = self.target
+        if not courses or target is None:
+            # All of them have diverged, which the next lines say of a complete tuning.
+            if missing or courses:
+                return
+        start = max((float(course.scores[0]) for course in courses), default=math.nan)
+        if start >= SOLVED:
+            raise ValueError(
+                f"lab {self.lab.name!r}: it is exhausted: {self.baseline} begins at an accuracy of "
+                f"{start:.2f}, so nothing is left to learn; take harder problems"
+            )
+        if self.given_target is not None and start >= self.given_target:
+            raise ValueError(
+                f"target={self.given_target:g}: runs begin at {start:.2f}; the target must lie "
+                "above that"
+            )
+        if missing:
+            return
+        best = max((float(tuning.rising(course.scores)[-1]) for course in courses), default=0.0)
+        if self.given_target is not None and best < self.given_target:
+            raise ValueError(
+                f"target={self.given_target:g}: {self.baseline} reaches {best:.2f} in "
+                f"{self.rounds} rounds at its best learning rate; choose a lower target, or more "
+                "rounds"
+            )
+        if not target > start + LEAST_GAIN:
+            raise ValueError(
+                f"{self.baseline}: at no learning rate did its accuracy rise from its start of "
+                f"{start:.2f} (best {best:.2f}), so there is no target; try other rates, more "
+                "rounds, or another lab"
+            )
+
+    # Which runs there are
+
+    def _compared(self) -> list[str]:
+        """The labels of the arms that are run, the baseline first."""
+        return [label for label in self.arms if label not in (*self.same, *self.failed)]
+
+    def _tuning_runs(
+        self, label: str
+    ) -> tuple[dict[tuple[Point, int], Course | None], list[tuple[Point, int]]]:
+        """The tuning runs of an arm that are over, and those that it needs next."""
+        target = self.given_target
+        if target is None and label != self.baseline:
+            target = self.target
+        runs: dict[tuple[Point, int], Course | None] = {}
+        while True:
+            missing = tuning.next_runs(
+                {run: self._cost(course, target) for run, course in runs.items()},
+                self.coarse,
+                self.tuning_seeds,
+            )
+            if target is None and label != self.baseline:
+                # What comes after the coarse grid depends on the target.
+                coarse = [(point, FIRST_SEED) for point in self.coarse]
+                missing = [run for run in missing if run in coarse]
+            cases = {run: self._tuning(label, *run) for run in missing}
+            over = {run: self._course(case) for run, case in cases.items() if self._is_over(case)}
+            if not over:
+                return runs, missing
+            runs |= over
+
+    def _cost(self, course: Course | None, target: float | None) -> float:
+        """What tuning makes small: the cost to the target, or the accuracy below zero before."""
+        if course is None:
+            return math.inf
+        if target is None:
+            return -tuning.score_at_share(course, self.measure)
+        return tuning.log_cost(course, target, self.measure)
+
+    def _is_over(self, case: Case) -> bool:
+        """Whether a run is made, or diverged; ValueError for another run in its place."""
+        if case.name in self._courses:
+            return True
+        if not (case.finished or _diverged(case)):
+            return False
+        if case.outcome["fingerprint"] != case.fingerprint():
+            raise ValueError(
+                f"out={str(self.out)!r}: {case.name} was made there by another definition of "
+                f"{case.values['label']!r} or with other settings; name another directory, or give "
+                "the arm another label"
+            )
+        self._courses[case.name] = None if _diverged(case) else _course(load(case.record))
+        return True
+
+    def _course(self, case: Case) -> Course | None:
+        return self._courses[case.name]
+
+    def _tuning(self, label: str, point: Point, seed: int) -> Case:
+        """A run of the tuning."""
+        name = f"tuning/{label}/{point.name}/seed-{seed}"
+        return self._case(name, label, point, seed, EVALUATIONS)
+
+    def _final(self, label: str, tuned: Tuning, seed: int) -> Case:
+        """A run of the comparison."""
+        name = f"runs/{label}/seed-{seed}"
+        return self._case(name, label, tuned.best, seed, FINAL_EVALUATIONS)
+
+    def _case(self, name: str, label: str, point: Point, seed: int, evaluations: int) -> Case:
+        values = {
+            "label": label,
+            "seed": seed,
+            "rounds": self.rounds,
+            "rollouts": self._rollouts(),
+            "learning_rate": point.learning_rate,
+            "mini_batches": point.mini_batches,
+            "problems_per_round": self.problems_per_round,
+            "evaluate_every": self.evaluate_every or max(1, self.rounds // evaluations),
+            "columns": "none",
+        }
+        return Case(
+            name,
+            values,
+            self.out / name,
+            self.out / "logs" / name,
+            own=self._carried[label],
+            lab=self._carried_lab,
+        )
+
+    def _rollouts(self) -> int | None:
+        """What the baseline samples in its rounds, which every run samples at least."""
+        sampled = self.arms[self.baseline].method.allocator.sampled()
+        return sampled and self.rounds * self.problems_per_round * sampled.n
+
+    # The plan on disk
+
+    def _plan(self) -> dict[str, Any]:
+        return {
+            "settings": {
+                "baseline": self.baseline,
+                "lab": self.lab.description(),
+                "lab_digest": self._carried_lab.fingerprint,
+                "measure": name_of(self.measure),
+                "target": self.given_target,
+                "rounds": self.rounds,
+                "looks": list(self.looks),
+                "level": self.level,
+                "grid": [point.name for point in self.coarse],
+                "tuning_seeds": len(self.tuning_seeds),
+                "problems_per_round": self.problems_per_round,
+                "evaluate_every": self.evaluate_every,
+            },
+            "arms": {
+                label: {"method": describe(arm.method), "fingerprint": arm.carried().fingerprint}
+                for label, arm in self.arms.items()
+            },
+        }
+
+    def _check_directory(self) -> None:
+        """ValueError unless the directory holds this trial, or nothing yet."""
+        if not (self.out / PLAN).exists():
+            if self.out.exists() and any(file.name != LOCK for file in self.out.iterdir()):
+                raise ValueError(
+                    f"out={str(self.out)!r}: it holds something else than a trial; name another "
+                    "directory"
+                )
+            return
+        ours, theirs = self._plan(), self._recorded_plan()
+        different = differences(ours["settings"], theirs["settings"])
+        if different:
+            raise ValueError(
+                f"out={str(self.out)!r} holds a trial of other settings (asked for, recorded): "
+                f"{'; '.join(different[:3])}; name another directory"
+            )
+        for label, arm in ours["arms"].items():
+            known = theirs["arms"].get(label, arm)
+            if known != arm:
+                changed = differences(arm["method"], known["method"])
+                what = "; ".join(changed[:3]) or "its code was edited since"
+                raise ValueError(
+                    f"out={str(self.out)!r}: {label!r} was another arm there (now, recorded): "
+                    f"{what}; give it another label, or name another directory"
+                )
+
+    def _write_plan(self) -> None:
+        """Write what is compared and how; arms of earlier calls stay in it."""
+        plan = self._plan()
+        if (self.out / PLAN).exists():
+            plan["arms"] = self._recorded_plan()["arms"] | plan["arms"]
+        with replacing(self.out / PLAN) as temporary:
+            temporary.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+
+    def _recorded_plan(self) -> Mapping[str, Any]:
+        return json.loads((self.out / PLAN).read_text(encoding="utf-8"))
+
+    def _check_arms(self) -> None:
+        """ValueError for an arm that cannot run, by what can be seen without running it."""
+        for label in self._compared():
+            try:
+                prepare(self._tuning(label, self.coarse[0], FIRST_SEED))
+            except ValueError as error:
+                raise ValueError(f"arm {label!r}: {error}") from None
+
+
+def _checked_lab(lab: Any) -> Lab:
+    if lab is None or isinstance(lab, str):
+        lab = config.lab(lab or "tiny")
+    instance_of("lab", lab, Lab, "labs.tiny()")
+    if lab.held_out is None:
+        raise ValueError("lab: held-out problems are needed, on which the arms are compared")
+    return lab
+
+
+def _checked_measure(measure: Any) -> Any:
+    if measure == "seconds":
+        raise ValueError(
+            "measure='seconds': seconds of two runs depend on what else ran beside them; take a "
+            "cost.CostModel, or 'rollouts' or 'flops'"
+        )
+    if isinstance(measure, str):
+        one_of("measure", measure, [unit for unit in UNITS if unit != "seconds"])
+    return measure
+
+
+def _looks(seeds: Any) -> tuple[int, ...]:
+    """After how many pairs of seeds the trial is looked at."""
+    least, most = (seeds, seeds) if isinstance(seeds, int) else seeds
+    for number in (least, most):
+        whole_number("seeds", number, 2, FIRST_SEED)
+    if least > most:
+        raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
+    return tuple(range(least, most + 1))
+
+
+def _diverged(case: Case) -> bool:
+    return case.outcome.get("error", "").startswith(DIVERGED)
+
+
+def _course(record: Record) -> Course:
+    [course] = each(read([record]))
+    return course
+
+
+def _redraw(trial: Trial) -> None:
+    """Show the figure in a notebook, in the place of the one before."""
+
+
+# What the looks say
+
+
+class Reading(NamedTuple):
+    measured: Measurement
+    verdict: str
+    known: bool
+
+
+def _readings(trial: Trial) -> dict[str, Reading]:
+    records = trial.records
+    found: dict[str, Reading] = {}
+    for label in records:
+        if label == trial.baseline:
+            continue
+        pairs = sorted(records[label].keys() & records[trial.baseline].keys())
+        for look in trial.looks:
+            seeds = pairs[:look]
+            if seeds != list(range(look)):
+                break
+            courses = read(
+                {name: [records[name][seed] for seed in seeds] for name in (trial.baseline, label)}
+            )
+            crossed = [
+                crossings(courses[name], trial.target, trial.measure)
+                for name in (label, trial.baseline)
+            ]
+            measured = ratio_to_target(
+                *[list(by_seed.values()) for by_seed in crossed],
+                1 - trial.level / len(trial.looks),
+            )
+            verdict = "open"
+            if measured.high < 1:
+                verdict = "better"
+            elif measured.low > 1:
+                verdict = "worse"
+            elif measured.low > 1 / 1.1 and measured.high < 1.1:
+                verdict = "alike"
+            known = verdict != "open" or look == trial.looks[-1]
+            found[label] = Reading(measured, verdict, known)
+            if known:
+                break
+    return found
+
+
+def _table(trial: Trial) -> pd.DataFrame:
+    answers = trial.answers
+    rows = []
+    for label, tuned in trial.tunings.items():
+        row = {"arm": label, "verdict": "", "learning_rate": tuned.learning_rate}
+        if label in answers:
+            measured = answers[label].measured
+            row |= measured.columns("ratio", n="seeds") | {"verdict": answers[label].verdict}
+        rows.append(row)
+    rows += [{"arm": label, "verdict": "same"} for label in trial.same]
+    columns = ["arm", "verdict", "ratio", "low", "high", "seeds", "learning_rate"]
+    return pd.DataFrame(rows).reindex(columns=columns)
+
+
+def _sentences(trial: Trial) -> list[str]:
+    lines = []
+    for _, row in trial.table.iterrows():
+        if row["arm"] != trial.baseline:
+            lines.append(
+                f"{row['arm']} needs {row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}] of "
+                f"{trial.baseline}'s {name_of(trial.measure)} to {trial.target}: {row['verdict']}"
+            )
+    return lines

@@ -1,0 +1,360 @@
+"""Tuning: the learning rate at which each arm of a comparison is at its best.
+
+Every arm gets the same effort. One run at each rate of a coarse grid, whose neighbours differ by a
+factor of two. Then two further rates: the square root of two below and above the best one, or two
+beyond it where the best one is the lowest or the highest of the grid. Then further seeds, with each
+of which the better half of the rates goes on. Which runs come next follows from those that are
+there, so that a tuning that was stopped goes on by itself.
+
+The criterion is what the comparison measures: the cost to the target. A run that does not get there
+counts with what it would have cost at the pace that it had, so that slow rates can be told apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.courses import Course, Unit
+from workbench.analysis.targets import crossing, rising
+from workbench.utils.validation import positive_number, whole_number
+
+FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the lab's rate, the coarse grid where nobody names one
+FIRST_SEED = 1_000_000  # seeds from here on belong to tuning, and those below to comparisons
+SHARE = 0.75  # of a run's budget: what the baseline has reached by then is the default target
+LEAST_GAIN = 0.02  # accuracy above the start that a target needs
+NEAR = 1.1  # rates whose cost is below so many times the best one's count as good
+DIGITS = 3  # of a learning rate
+
+
+class Point(NamedTuple):
+    """What is tuned: the learning rate, and the optimizer steps of a round."""
+
+    learning_rate: float
+    mini_batches: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its directory, such as lr=0.0009."""
+        steps = "" if self.mini_batches is None else f",steps={self.mini_batches}"
+        return f"lr={self.learning_rate:g}{steps}"
+
+    def times(self, factor: float) -> Point:
+        """The same point at another rate."""
+        return self._replace(learning_rate=rounded(self.learning_rate * factor))
+
+
+Costs = Mapping[tuple[Point, int], float]  # from a point and a seed to the logarithm of the cost
+
+
+# Which runs come next: pure functions
+
+
+def rounded(rate: float) -> float:
+    """A learning rate with three digits.
+
+    >>> rounded(0.0012727922)
+    0.00127
+    """
+    return float(f"{rate:.{DIGITS}g}")
+
+
+def coarse_grid(
+    lab_rate: float,
+    rates: Iterable[float] | None = None,
+    mini_batches: Iterable[int | None] = (None,),
+) -> list[Point]:
+    """The points that every arm is tried at first, in rising order.
+
+    Parameters
+    ----------
+    lab_rate : float
+        The lab's learning rate, around which the default grid lies.
+    rates : numbers, optional
+        Another grid.
+    mini_batches : numbers
+        Optimizer steps of a round that are tried with every rate; None for those of the run.
+
+    Examples
+    --------
+    >>> [point.learning_rate for point in coarse_grid(8e-4)]
+    [0.0002, 0.0004, 0.0008, 0.0016]
+    """
+    rates = [factor * lab_rate for factor in FACTORS] if rates is None else list(rates)
+    steps = list(mini_batches)
+    if not rates or not steps:
+        raise ValueError("rates, mini_batches: at least one of each is needed")
+    for rate in rates:
+        positive_number("rates", rate)
+    for number in steps:
+        if number is not None:
+            whole_number("mini_batches", number, 1)
+    return [Point(rate, each) for each in steps for rate in sorted(set(map(rounded, rates)))]
+
+
+def further(best: Point, coarse: Sequence[Point]) -> list[Point]:
+    """The two points to try after the coarse grid.
+
+    Examples
+    --------
+    >>> grid = coarse_grid(8e-4)
+    >>> [point.learning_rate for point in further(grid[2], grid)]
+    [0.000566, 0.00113]
+    >>> [point.learning_rate for point in further(grid[3], grid)]
+    [0.00226, 0.0032]
+    >>> [point.learning_rate for point in further(grid[0], grid)]
+    [0.000141, 0.0001]
+    """
+    beside = [point for point in coarse if point.mini_batches == best.mini_batches]
+    # A single rate has nothing beyond it that was tried, so both sides are.
+    if len(beside) > 1 and best == beside[-1]:
+        return [best.times(math.sqrt(2)), best.times(2)]
+    if len(beside) > 1 and best == beside[0]:
+        return [best.times(math.sqrt(0.5)), best.times(0.5)]
+    return [best.times(math.sqrt(0.5)), best.times(math.sqrt(2))]
+
+
+def points_by_stage(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> list[list]:
+    """The points of each stage, as far as they are known: the grid, the further ones, each seed.
+
+    Parameters
+    ----------
+    costs : dict from (point, seed) to the logarithm of the cost
+        Of the runs that are there; infinite for one that learnt nothing.
+    coarse : list of Point
+    seeds : list of int
+
+    Returns
+    -------
+    list of (point, seed) for each stage
+        The last one may be incomplete. All later ones follow from it.
+    """
+    stages = [[(point, seeds[0]) for point in coarse]]
+    if not _complete(stages, costs):
+        return stages
+    best = min(coarse, key=lambda point: costs[point, seeds[0]])
+    left = [*coarse, *(point for point in further(best, coarse) if point not in coarse)]
+    stages.append([(point, seeds[0]) for point in left[len(coarse) :]])
+    for number, seed in enumerate(seeds[1:], start=1):
+        if not _complete(stages, costs):
+            return stages
+        # `sorted` keeps the order of equal costs.
+        known = seeds[:number]
+        order = sorted(left, key=lambda point: mean_cost(costs, point, known))
+        left = order[: math.ceil(len(left) / 2)]
+        stages.append([(point, seed) for point in left])
+    return stages
+
+
+def next_runs(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> list:
+    """The runs that the tuning of an arm needs next, as (point, seed); none where it is complete.
+
+    Examples
+    --------
+    >>> grid = coarse_grid(8e-4)
+    >>> [(point.learning_rate, seed) for point, seed in next_runs({(grid[0], 7): 0.0}, grid, [7])]
+    [(0.0004, 7), (0.0008, 7), (0.0016, 7)]
+    """
+    return [run for run in points_by_stage(costs, coarse, seeds)[-1] if run not in costs]
+
+
+def effort(coarse: Sequence[Point], seeds: Sequence[int]) -> int:
+    """The runs that the tuning of one arm takes, the same for every arm.
+
+    >>> effort(coarse_grid(8e-4), [7, 8])
+    9
+    """
+    left = len(coarse) + 2
+    runs = left
+    for _ in seeds[1:]:
+        left = math.ceil(left / 2)
+        runs += left
+    return runs
+
+
+def mean_cost(costs: Costs, point: Point, seeds: Iterable[int]) -> float:
+    """The mean over the seeds that a point has; infinite where one of them is."""
+    return float(np.mean([costs[point, seed] for seed in seeds if (point, seed) in costs]))
+
+
+def _complete(stages: Sequence[Sequence], costs: Costs) -> bool:
+    return all(run in costs for stage in stages for run in stage)
+
+
+# What a run is worth
+
+
+def log_cost(course: Course, target: float, unit: str | Unit) -> float:
+    """The logarithm of what a run spends to the target.
+
+    A run that does not reach it is taken to go on at the pace that it had; infinite where it ends
+    no higher than it began.
+    """
+    places = course.places(unit)
+    fit = rising(course.scores)
+    if fit[0] >= target:
+        # A single noisy evaluation, since a target lies above where runs begin.
+        return math.log(places[1])
+    crossed = crossing(places, course.scores, target)
+    if crossed.reached:
+        return math.log(crossed.place)
+    gained = fit[-1] - fit[0]
+    if gained <= 0:
+        return math.inf
+    return math.log(crossed.place * (target - fit[0]) / gained)
+
+
+def score_at_share(course: Course, unit: str | Unit, share: float = SHARE) -> float:
+    """The accuracy after a share of what a run spent, on the rising fit of its curve."""
+    places = course.places(unit)
+    return float(np.interp(share * places[-1], places, rising(course.scores)))
+
+
+def is_collapsed(course: Course) -> bool:
+    """Whether a run ends below where it began."""
+    return bool(course.scores[-1] < course.scores[0])
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What the tuning of one arm found.
+
+    Attributes
+    ----------
+    label : str
+    best : Point
+        The one that the comparison uses, among those that have all tuning seeds.
+    low, high : float
+        The range of learning rates around the best one whose cost is within a tenth of its cost.
+    at_edge : bool
+        Whether the best rate is the lowest or the highest that was tried, so that one beyond it may
+        be better still.
+    collapsed : float
+        The share of runs that ended below where they began, or broke off since the loss was not
+        finite.
+    curve : DataFrame
+        A row a run: learning_rate, mini_batches, seed, cost (to the target, extrapolated where it
+        was not reached), reached, start, end (accuracies) and collapsed.
+    """
+
+    label: str
+    best: Point
+    low: float
+    high: float
+    at_edge: bool
+    collapsed: float
+    curve: pd.DataFrame
+
+    @property
+    def learning_rate(self) -> float:
+        """The best learning rate."""
+        return self.best.learning_rate
+
+    def __str__(self) -> str:
+        if not self.works:
+            return f"{self.label}: at no learning rate did its accuracy rise"
+        edge = " (the edge of what was tried)" if self.at_edge else ""
+        return (
+            f"{self.label}: best at a learning rate of {self.learning_rate:g}{edge}, and as good "
+            f"within a tenth from {self.low:g} to {self.high:g}; {self.collapsed:.0%} of "
+            f"{len(self.curve)} runs collapsed"
+        )
+
+    @property
+    def works(self) -> bool:
+        """Whether any learning rate made the arm better than it began."""
+        return bool(np.isfinite(self.curve["cost"]).any())
+
+
+def tuned(
+    label: str,
+    runs: Mapping[tuple[Point, int], Course | None],
+    seeds: Sequence[int],
+    target: float,
+    unit: str | Unit,
+) -> Tuning:
+    """What the runs of a complete tuning say.
+
+    Parameters
+    ----------
+    label : str
+    runs : dict from (point, seed) to Course
+        None for a run whose loss was not finite.
+    seeds : list of int
+        Those of the tuning; the best point is one that has them all.
+    target : float
+    unit : str or Unit
+    """
+    rows = []
+    costs = {}
+    for (point, seed), course in runs.items():
+        cost = math.inf if course is None else log_cost(course, target, unit)
+        costs[point, seed] = cost
+        start, end = (math.nan, math.nan) if course is None else course.scores[[0, -1]]
+        rows.append(
+            {
+                "learning_rate": point.learning_rate,
+                "mini_batches": point.mini_batches,
+                "seed": seed,
+                "cost": math.exp(cost),
+                "reached": course is not None and bool(rising(course.scores)[-1] >= target),
+                "start": float(start),
+                "end": float(end),
+                "collapsed": course is None or is_collapsed(course),
+            }
+        )
+    curve = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
+    whole = [point for point, seed in runs if all((point, each) in runs for each in seeds)]
+    best = min(whole, key=lambda point: mean_cost(costs, point, seeds))
+    beside = sorted({point for point, _ in runs if point.mini_batches == best.mini_batches})
+    limit = mean_cost(costs, best, seeds) + math.log(NEAR)
+    good = [mean_cost(costs, point, seeds) <= limit for point in beside]
+    place = beside.index(best)
+    low = high = place
+    while low > 0 and good[low - 1]:
+        low -= 1
+    while high + 1 < len(beside) and good[high + 1]:
+        high += 1
+    return Tuning(
+        label,
+        best,
+        beside[low].learning_rate,
+        beside[high].learning_rate,
+        place in (0, len(beside) - 1),
+        float(curve["collapsed"].mean()),
+        curve.reset_index(drop=True),
+    )
+
+
+def default_target(
+    runs: Mapping[tuple[Point, int], Course | None], seeds: Sequence[int], unit: str | Unit
+) -> float:
+    """What the baseline reaches after three quarters of its budget, at the best of its rates.
+
+    Parameters
+    ----------
+    runs, seeds, unit
+        As in `tuned`.
+
+    Returns
+    -------
+    float
+        With two digits after the point, rounded down.
+    """
+    scores = {
+        point: np.mean(
+            [
+                -math.inf if (course := runs[point, seed]) is None else score_at_share(course, unit)
+                for seed in seeds
+            ]
+        )
+        for point, _ in runs
+        if all((point, seed) in runs for seed in seeds)
+    }
+    best = max(scores.values())
+    return math.floor(100 * best) / 100 if math.isfinite(best) else -math.inf
