@@ -20,19 +20,21 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from filelock import FileLock
 
 from workbench import config
 from workbench.analysis.courses import UNITS, Course, each, name_of, read
-from workbench.analysis.intervals import Measurement
-from workbench.analysis.targets import crossings, ratio_to_target
+from workbench.analysis.sequential import ALPHA
 from workbench.labs import Lab
 from workbench.records import Record, load
 from workbench.records.files import replacing
 from workbench.trials import engine, tuning
+from workbench.trials.answer import Answer
+from workbench.trials.answer import answers as find_answers
+from workbench.trials.answer import table as answer_table
 from workbench.trials.arms import arms as made_arms
 from workbench.trials.arms import carried_lab
 from workbench.trials.cases import Case, prepare
@@ -121,7 +123,7 @@ class Trial:
         tuning_seeds: int = 2,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
-        level: float = 0.05,
+        level: float = ALPHA,
         jobs: int | None = None,
         ray: str | None = None,
         gpus: float = 0.0,
@@ -213,17 +215,58 @@ class Trial:
         return found
 
     @property
-    def answers(self) -> dict[str, Reading]:
-        """What the looks say of each arm that has enough pairs of runs."""
-        return _readings(self)
+    def answers(self) -> dict[str, Answer]:
+        """What is known of each arm that was tuned, by label."""
+        target = self.target
+        records = self.records
+        baseline = records.pop(self.baseline, {})
+        if target is None or not baseline:
+            return {}
+        return find_answers(
+            records,
+            baseline,
+            target=target,
+            measure=self.measure,
+            baseline=self.baseline,
+            looks=self.looks,
+            level=self.level,
+            tuned=True,
+        )
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row an arm: arm, verdict, ratio, low, high, seeds, learning_rate and further ones."""
-        return _table(self)
+        """A row an arm: arm, verdict, ratio, low, high, seeds, learning_rate and further columns.
+
+        The verdict is that of `answer.Answer`; or "same" for the baseline under another name,
+        "collapsed" for an arm that no learning rate made better, and "failed".
+        """
+        rows = answer_table(self.answers)
+        for label, tuned in self.tunings.items():
+            of_arm = rows["arm"] == label
+            rows.loc[of_arm, ["rate_low", "rate_high"]] = tuned.low, tuned.high
+            rows.loc[of_arm, ["at_edge", "collapsed"]] = tuned.at_edge, tuned.collapsed
+        aside = [
+            {"arm": label, "verdict": verdict, "seeds": 0, "sentence": sentence}
+            for label, (verdict, sentence) in self._put_aside().items()
+        ]
+        rows = rows[~rows["arm"].isin([row["arm"] for row in aside])]
+        return pd.concat([rows, pd.DataFrame(aside)], ignore_index=True) if aside else rows
+
+    def _put_aside(self) -> dict[str, tuple[str, str]]:
+        """The arms without runs of the comparison: verdict and sentence, by label."""
+        found = {}
+        for label in self.same:
+            found[label] = "same", f"{label} is {self.baseline} under another name."
+        for label, tuned in self.tunings.items():
+            if not tuned.works:
+                found[label] = "collapsed", f"{tuned}, so that it was not compared."
+        for label, error in self.failed.items():
+            found[label] = "failed", f"{label} failed: {error}."
+        return found
 
     def __str__(self) -> str:
-        return "\n".join(_sentences(self))
+        sentences = list(self.table["sentence"])
+        return "\n".join(sentences) or f"{self!r}: nothing is known yet"
 
     def __repr__(self) -> str:
         others = ", ".join(label for label in self.arms if label != self.baseline)
@@ -575,73 +618,3 @@ def _course(record: Record) -> Course:
 
 def _redraw(trial: Trial) -> None:
     """Show the figure in a notebook, in the place of the one before."""
-
-
-# What the looks say
-
-
-class Reading(NamedTuple):
-    measured: Measurement
-    verdict: str
-    known: bool
-
-
-def _readings(trial: Trial) -> dict[str, Reading]:
-    records = trial.records
-    found: dict[str, Reading] = {}
-    for label in records:
-        if label == trial.baseline:
-            continue
-        pairs = sorted(records[label].keys() & records[trial.baseline].keys())
-        for look in trial.looks:
-            seeds = pairs[:look]
-            if seeds != list(range(look)):
-                break
-            courses = read(
-                {name: [records[name][seed] for seed in seeds] for name in (trial.baseline, label)}
-            )
-            crossed = [
-                crossings(courses[name], trial.target, trial.measure)
-                for name in (label, trial.baseline)
-            ]
-            measured = ratio_to_target(
-                *[list(by_seed.values()) for by_seed in crossed],
-                1 - trial.level / len(trial.looks),
-            )
-            verdict = "open"
-            if measured.high < 1:
-                verdict = "better"
-            elif measured.low > 1:
-                verdict = "worse"
-            elif measured.low > 1 / 1.1 and measured.high < 1.1:
-                verdict = "alike"
-            known = verdict != "open" or look == trial.looks[-1]
-            found[label] = Reading(measured, verdict, known)
-            if known:
-                break
-    return found
-
-
-def _table(trial: Trial) -> pd.DataFrame:
-    answers = trial.answers
-    rows = []
-    for label, tuned in trial.tunings.items():
-        row = {"arm": label, "verdict": "", "learning_rate": tuned.learning_rate}
-        if label in answers:
-            measured = answers[label].measured
-            row |= measured.columns("ratio", n="seeds") | {"verdict": answers[label].verdict}
-        rows.append(row)
-    rows += [{"arm": label, "verdict": "same"} for label in trial.same]
-    columns = ["arm", "verdict", "ratio", "low", "high", "seeds", "learning_rate"]
-    return pd.DataFrame(rows).reindex(columns=columns)
-
-
-def _sentences(trial: Trial) -> list[str]:
-    lines = []
-    for _, row in trial.table.iterrows():
-        if row["arm"] != trial.baseline:
-            lines.append(
-                f"{row['arm']} needs {row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}] of "
-                f"{trial.baseline}'s {name_of(trial.measure)} to {trial.target}: {row['verdict']}"
-            )
-    return lines
