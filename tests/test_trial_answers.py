@@ -158,3 +158,50 @@ def test_too_few_seeds_leave_it_open(grpo, seeds):
 def sentence_ends(found: answer.Answer) -> bool:
     text = str(found)
     return text.endswith(".") and "nan" not in text
+
+
+# The figure and the page
+
+
+TUNING = pd.DataFrame(
+    {
+        "arm": ["grpo", "grpo", "grpo", "cbs-round", "cbs-round"],
+        "learning_rate": [4e-4, 8e-4, 1.6e-3, 4e-4, 8e-4],
+        "seed": 1_000_000,
+        "cost": [9000.0, 6000.0, np.inf, 20000.0, 15000.0],
+        "reached": [True, True, False, False, True],
+        "collapsed": [False, False, True, False, False],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def trial_parts(grpo):
+    arms = {label: runs(label, 5) for label in ("ar3po", "cbs-round")}
+    base = {seed: grpo[seed] for seed in arms["ar3po"]}
+    table = answer.table(answer.answers(arms, base, baseline="grpo", target=0.338))
+    aside = {"arm": "broken", "verdict": "failed", "seeds": 0, "sentence": "broken failed."}
+    table = pd.concat([table, pd.DataFrame([aside])], ignore_index=True)
+    return {"grpo": base, **arms}, table
+
+
+def test_the_figure_has_a_dot_a_seed_and_marks_what_collapsed(trial_parts):
+    records, table = trial_parts
+    figure = wb.plots.trial(records, table, TUNING, baseline="grpo", target=0.338)
+    curves, by_seed, tuned, _ = figure.axes
+    assert {text.get_text() for text in curves.texts} == {"grpo", "ar3po", "cbs-round"}
+    dots = [line for line in by_seed.lines if line.get_marker() == "o"]
+    # Five seeds and the mean of each of two arms; the one that failed has none.
+    assert len(dots) == 12
+    assert sum(line.get_mfc() == "none" for line in dots) == 5, "no run of cbs-round arrived"
+    assert sum(len(line.get_xdata()) for line in tuned.lines if line.get_marker() == "x") == 1
+    assert "3 arms" in figure.get_suptitle()
+
+
+def test_the_figure_can_be_drawn_before_anything_was_tuned(trial_parts):
+    records, table = trial_parts
+    part = {label: records[label] for label in ("grpo", "ar3po")}
+    figure = wb.plots.trial(part, table.iloc[:1], baseline="grpo", target=0.338)
+    assert not figure.axes[2].axison
+    wb.plots.trial(part, table.iloc[:1], baseline="grpo", target=0.338, figure=figure)
+    assert len(figure.axes) == 4, "the figure of an earlier look is drawn anew"

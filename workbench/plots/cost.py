@@ -22,6 +22,7 @@ def prices(
     machines: Mapping[str, float | tuple[float, float, float]] | None = None,
     title: str | None = None,
     bill: str = "gradient",
+    legend: str | None = "direct",
     ax: Axes | None = None,
 ) -> Axes:
     """The bill to a target over the baseline's, by the price of sampling.
@@ -41,6 +42,8 @@ def prices(
     title : str, optional
     bill : {"gradient", "selected"}
         Which bill the table is of, for the label of the y axis.
+    legend : str, optional
+        As in `style.finish`.
     ax : Axes, optional
     """
     trained = "with a gradient" if bill == "gradient" else "selected"
@@ -49,7 +52,7 @@ def prices(
         title=title,
         xlabel="price of sampling (cost of a sampled token / of a trained one)",
         ylabel=f"cost to the target / {plain(baseline)}'s\n(trained rollouts: {trained})",
-        legend="direct",
+        legend=legend,
         height=4.2,
     ) as ax:
         # The baseline comes first, so that its look does not depend on the other labels.
