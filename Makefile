@@ -90,7 +90,7 @@ test-browser: setup ## the quickstart in JupyterLab, in Chromium (apt install ch
 	  echo 'playwright could not be installed; the test is skipped'
 	@$(HERE) HF_HUB_OFFLINE=1 $(BIN)/python $(PYTEST) -n 0 tests/browser $(PYTEST_ARGS)
 
-soak: setup ## runs of every method killed at random moments and resumed (SOAK_ARGS="--minutes 60")
+soak: setup ## runs and sweeps killed at random moments, bits flipped, and a table of what held (SOAK_ARGS="--minutes 60")
 	@$(HERE) $(ALONE) $(BIN)/python tests/soak.py $(SOAK_ARGS)
 
 # A part of the benchmarks, chosen by PYTEST_ARGS, is printed and not kept.

@@ -1,11 +1,12 @@
-"""Disturbs runs of every method for a given time, resumes them, and compares them with runs that
-nobody disturbed.
+"""Tries to break what docs/reliability.md promises of records and sweeps, for a given time, and
+prints a table of what was tried and what held.
 
     make soak                                 # ten minutes
     make soak SOAK_ARGS="--minutes 60"
     python tests/soak.py --minutes 5 --seed 3 --methods grpo aero
-    python tests/soak.py --sweep-deaths 20    # a sweep that dies 20 times, in place of single runs
-    python tests/soak.py --sweep-deaths 20 --ray
+    python tests/soak.py --minutes 20 --only sweeps --ray
+
+Three quarters of the time go to runs of all methods, the rest to sweeps.
 
 A run has several lives. Each is a forked child of this process, which has imported everything and
 never trains itself, so that a life costs no import time. Every life but the last one is disturbed
@@ -28,11 +29,13 @@ the undisturbed run, bit for bit, except for timings, and for the reason why a w
 wrong: whether a hostile answer is refused before its deadline depends on how busy the machine is.
 No process is left over. Exit status 1, and the directories are kept, when any of it does not hold.
 
-With --sweep-deaths a sweep of four runs is started so many times. Each time a worker, the server
-that workers are forked from, or the sweep itself is killed, terminated, hung up or interrupted at a
-random moment; with --ray it runs on a Ray of its own, which has no such server. After each death
-nothing may be left over, and in the end the table and all records are those of an undisturbed
-sweep.
+Then single bits of the finished record are flipped at random places of its files, and of the shelf
+that it is packed to. Each has to be found, by an error that names the file.
+
+A sweep of four runs is started again and again. Each time a worker, the server that workers are
+forked from, or the sweep itself is killed, terminated, hung up or interrupted at a random moment;
+with --ray it runs on a Ray of its own, which has no such server. After each death nothing may be
+left over, and in the end the table and all records are those of an undisturbed sweep.
 
 The seed fixes the delays. What a run is doing after a delay is up to the machine.
 """
@@ -65,7 +68,7 @@ from test_records import same_weights
 
 import workbench as wb
 from workbench.policies import transformers  # noqa: F401  imported here, so that no life has to
-from workbench.records import RecordError, RecordWarning
+from workbench.records import RecordError, RecordWarning, checkpoints
 
 ROUNDS = 8
 OPTIONS = dict(problems_per_round=4, evaluate_every=3, checkpoint_every=2)
@@ -88,6 +91,8 @@ MOST_LIVES = 6  # of one run; the last of them is left alone
 HOSTILE = [text for texts in FAMILIES.values() for text in texts]
 HOSTILE_SHARE = 0.01
 DISK_MEGABYTES = 96
+FLIPS = 40  # bits of each record, and of each shelf
+OF_SWEEPS = 0.25  # share of the time
 NAMED = 3  # exit status of a life that ended in a RecordError
 MARK = "WORKBENCH_SOAK"  # an environment variable by which processes are known as ours
 
@@ -185,6 +190,36 @@ def begin(function, *arguments):
 def succeeds(function, *arguments):
     """Whether the function, called in a child, ends well."""
     return os.waitpid(begin(function, *arguments), 0)[1] == 0
+
+
+def check_flips(out, seed):
+    """Every flipped bit of a record or of a shelf is found, and the file is named."""
+    rng = random.Random(seed)
+    files = [path for path in out.rglob("*") if path.is_file() and path.name != "lock.json"]
+    for _ in range(FLIPS):
+        path = rng.choice(files)
+        content = path.read_bytes()
+        place = rng.randrange(len(content))
+        flipped = bytes([content[place] ^ 1 << rng.randrange(8)])
+        path.write_bytes(content[:place] + flipped + content[place + 1 :])
+        said = what_is_wrong(out, path)
+        assert said is not None, f"{path}: the flipped bit of byte {place} was not found"
+        # The error of the checkpoint gets its path only where a run goes on, which takes seconds.
+        assert path.name in said or path.suffix == ".safetensors", said
+        path.write_bytes(content)
+
+
+def what_is_wrong(out, path):
+    """The error that reading a checkpoint, or else all of a record, ends in; None without one."""
+    try:
+        # A packed run has no checkpoint any more.
+        if path.suffix == ".safetensors":
+            checkpoints.load(path)
+        record = wb.load(out, strict=True)
+        _ = record.manifest, record.rounds, record.evals, record.rollouts()
+    except (RecordError, OSError) as error:
+        return str(error)
+    return None
 
 
 # Disturbances
@@ -296,8 +331,18 @@ class Soak:
             self.complaints.append(f"{out}: differs from {whole}")
         else:
             self.count_rollouts(out)
+            self.flip(out)
             shutil.rmtree(out)
         self.counts["runs"] += 1
+
+    def flip(self, out):
+        """Flip bits of the record, pack it, and flip bits of the shelf."""
+        for what in ("record", "shelf"):
+            if what == "shelf":
+                wb.records.pack(out)
+            if not succeeds(check_flips, out, self.rng.random()):
+                self.complaints.append(f"{out}: a flipped bit of the {what} was not named")
+            self.counts[f"flips, {what}"] += FLIPS
 
     def disturb(self, name, out):
         """One disturbed life; its outcome."""
@@ -322,23 +367,22 @@ class Soak:
         texts = wb.load(out).rollouts(columns=["text"])["text"]
         self.counts["rollouts, hostile"] += sum(replaced(text) != text for text in texts)
 
-    def report(self, minutes):
-        """The figures, and whether all went well."""
-        stopped = sum(n for name, n in self.counts.items() if name.endswith(", stopped"))
-        print(f"\n{minutes:.1f} minutes, {len(self.seconds)} methods")
-        for name in ("runs", "rollouts", "rollouts, hostile", "rollouts, timeout"):
-            print(f"{name:<22}{self.counts[name]:>8}")
-        print(f"{'rollouts, crash':<22}{self.counts['rollouts, crash']:>8}")
-        print(f"{'lives stopped':<22}{stopped:>8}")
+    def report(self):
+        """What was tried, as rows of the table: what, how often, and of that in vain."""
+        rows = []
         for disturbance in dict.fromkeys(self.disturbances):
-            for outcome in ("stopped", "ended", "failed"):
-                count = self.counts[f"{disturbance}, {outcome}"]
-                if count:
-                    print(f"  {f'{disturbance}, {outcome}':<20}{count:>8}")
-        for complaint in self.complaints:
-            print(complaint)
-        if not self.complaints:
-            print("every run equals its undisturbed one, and no process is left over")
+            stopped = self.counts[f"{disturbance}, stopped"]
+            failed = self.counts[f"{disturbance}, failed"]
+            rows.append((f"lives of runs stopped by {disturbance}", stopped + failed, failed))
+        unequal = sum("differs" in complaint for complaint in self.complaints)
+        rows.append(("runs as if undisturbed, to the bit", self.counts["runs"], unequal))
+        hostile = self.counts["rollouts, hostile"]
+        rows.append(("hostile answers that were judged", hostile, 0))
+        for what in ("record", "shelf"):
+            unseen = sum(f"bit of the {what}" in complaint for complaint in self.complaints)
+            rows.append((f"flipped bits of a {what}, found", self.counts[f"flips, {what}"], unseen))
+        print(f"{len(self.seconds)} methods, {self.counts['rollouts']} rollouts")
+        return rows
 
 
 def state(out):
@@ -364,8 +408,11 @@ def mounted(folder):
     return path if done.returncode == 0 else None
 
 
-def soak_sweeps(deaths, on_ray, seed):
-    """A sweep that dies so many times, and then ends like one that nobody disturbed."""
+def soak_sweeps(end, on_ray, seed):
+    """Sweeps that die until the time is over, and then end like one that nobody disturbed.
+
+    Returns the rows of the table. What does not hold is an AssertionError.
+    """
     folder = Path(tempfile.mkdtemp(prefix="soak-sweeps-"))
     cases = [
         {"label": label, "rounds": 40, "method": method}
@@ -377,9 +424,9 @@ def soak_sweeps(deaths, on_ray, seed):
     kinds = [kind for kind in sweep_processes.DEATHS if not (on_ray and kind == "server")]
     rng = random.Random(seed)
     counts = Counter()
-    started = time.monotonic()
     out = folder / "out-1"
-    for number in range(1, deaths + 1):
+    while time.monotonic() < end:
+        number = counts.total() + 1
         kind = kinds[number % len(kinds)]
         delay = rng.uniform(0, 4)
         sweep_processes.disturb(grid, out, kind, delay, options, ray=on_ray)
@@ -389,13 +436,13 @@ def soak_sweeps(deaths, on_ray, seed):
         if all(rounds.get(case["label"]) == 40 for case in cases):
             # Nothing is left to disturb, so the deaths that remain are those of another sweep.
             sweep_processes.check_finished(grid, out, folder / "whole", options)
-            counts["sweeps"] += 1
+            counts["finished"] += 1
             out = folder / f"out-{number + 1}"
     sweep_processes.check_finished(grid, out, folder / "whole", options)
-    counts["sweeps"] += 1
-    print(f"\n{(time.monotonic() - started) / 60:.1f} minutes, {deaths} deaths: {dict(counts)}")
-    print("every run and every table equal those of an undisturbed sweep; nothing is left over")
+    finished = counts.pop("finished", 0) + 1
     shutil.rmtree(folder)
+    rows = [(f"sweeps: {kind}, nothing left over", counts[kind], 0) for kind in kinds]
+    return [*rows, ("sweeps as if undisturbed", finished, 0)]
 
 
 def records_in(out):
@@ -403,34 +450,20 @@ def records_in(out):
     return wb.records.record_paths(out)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--sweep-deaths", type=int, default=0)
-    parser.add_argument("--ray", action="store_true")
-    options = parser.parse_args()
-    if options.sweep_deaths:
-        soak_sweeps(options.sweep_deaths, options.ray, options.seed)
-        return
-    assert set(wb.methods.PAPERS) <= set(METHODS)
-
+def soak_runs(end, names, seed):
+    """Disturb runs until the time is over; the rows of the table, and what did not hold."""
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     os.environ[MARK] = folder.name
     disk = mounted(folder)
-    soak = Soak(folder, disk, options.seed)
-    started = time.monotonic()
-    end = started + 60 * options.minutes
+    soak = Soak(folder, disk, seed)
     try:
         while time.monotonic() < end:
-            for name in options.methods:
+            for name in names:
                 if time.monotonic() < end:
                     soak.run(name, end)
         time.sleep(2)  # for the workers of the last life, which end after it
         for process in left_over():
             soak.complaints.append(f"process {process} was left over")
-        soak.report((time.monotonic() - started) / 60)
     finally:
         if disk is not None and soak.complaints:
             shutil.copytree(disk, folder / "kept", dirs_exist_ok=True)
@@ -438,7 +471,39 @@ def main():
             subprocess.run(["umount", "--lazy", disk], check=True)
     if not soak.complaints:
         shutil.rmtree(folder)
-    sys.exit(bool(soak.complaints))
+    return soak.report(), soak.complaints
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--only", choices=["runs", "sweeps"])
+    parser.add_argument("--ray", action="store_true", help="sweeps on a Ray of their own")
+    options = parser.parse_args()
+    assert set(wb.methods.PAPERS) <= set(METHODS)
+
+    started = time.monotonic()
+    end = started + 60 * options.minutes
+    rows, complaints = [], []
+    if options.only != "sweeps":
+        share = 1 if options.only else 1 - OF_SWEEPS
+        rows, complaints = soak_runs(
+            started + share * (end - started), options.methods, options.seed
+        )
+    if options.only != "runs":
+        try:
+            rows += soak_sweeps(end, options.ray, options.seed)
+        except AssertionError:
+            traceback.print_exc()
+            complaints.append("a sweep did not end as it should, see above")
+    print(f"{(time.monotonic() - started) / 60:.1f} minutes, seed {options.seed}\n")
+    print(f"{'what was tried':<50}{'times':>8}{'failed':>8}")
+    for what, times, failed in rows:
+        print(f"{what:<50}{times:>8}{failed:>8}")
+    print("\n" + "\n".join(complaints or ["everything held, and no process is left over"]))
+    sys.exit(bool(complaints))
 
 
 if __name__ == "__main__":
