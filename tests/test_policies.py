@@ -4,6 +4,7 @@ What every policy keeps is in `contract.py`, and packed rows are in `test_packin
 """
 
 import json
+import os
 from importlib.util import find_spec
 
 import numpy as np
@@ -89,6 +90,11 @@ def test_every_kind_of_device_has_a_size_of_chunks():
     [
         (lambda: tiny_policy(template="no place"), "template"),
         (lambda: tiny_policy(template="chat"), "template"),
+        (lambda: tiny_policy(template="{prompt:>9999999999}"), "template"),
+        (lambda: tiny_policy(template="{prompt} {prompt.__class__}"), "template"),
+        (lambda: tiny_policy(template="{prompt} \\boxed{}"), "template"),
+        (lambda: tiny_policy(template="{prompt"), "template"),
+        (lambda: tiny_policy(template="{prompt}" * 1000), "template"),
         (lambda: Sampling(temperature=-1), "temperature"),
         (lambda: Sampling(top_p=0), "top_p"),
         (lambda: Sampling(max_new_tokens=0), "max_new_tokens"),
@@ -160,6 +166,29 @@ def test_code_that_comes_with_a_model_never_runs(broken, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(ValueError, match="trust_remote_code"):
         room.TransformersPolicy.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"_attn_implementation": "stranger/kernel"},
+        {"attn_implementation": "paged|stranger/kernel"},
+        {"experts_implementation": {"text_config": "stranger/kernel"}},
+        {"text_config": {"_attn_implementation": "stranger/kernel"}},
+    ],
+)
+def test_a_kernel_of_a_stranger_is_refused(settings, broken):
+    """transformers fetches and runs it as soon as the model is made."""
+    with pytest.raises(ValueError, match="names a kernel on the hub"):
+        room.TransformersPolicy.from_pretrained(broken(**settings))
+
+
+def test_a_pipe_among_the_files_of_a_model_makes_nobody_wait(broken):
+    folder = broken()
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    os.mkfifo(folder / "generation_config.json")
+    with pytest.raises(ValueError, match=r"model=.*generation_config\.json"):
+        checks.check_model(folder)
 
 
 def test_a_vllm_for_this_machine_is_asked_for():

@@ -21,6 +21,7 @@ Row = Mapping[str, Any]
 
 REPEATED = ("refuse", "drop")
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
+MOST_ROWS = 10**7  # of a parquet file
 
 
 def from_rows(
@@ -178,6 +179,10 @@ def _read(path: Any) -> list[Any]:
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
+        # A few megabytes on the disk may hold hundreds of millions of rows.
+        rows = pyarrow.parquet.read_metadata(path).num_rows
+        if rows > MOST_ROWS:
+            raise ValueError(f"path={str(path)!r}: it has {rows} rows; {MOST_ROWS} are allowed")
         return pyarrow.parquet.read_table(path).to_pylist()
     if path.suffix == ".csv":
         # Everything stays text: "007" and "1e3" are answers as they stand there.
@@ -319,7 +324,7 @@ def _check_prompts(made: Sequence[Problem], tokenizer: Any, source: str) -> None
 
         check_model(tokenizer, "tokenizer")
         with offline_hint(tokenizer):
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     for problem in made:
         lost = lost_characters(tokenizer, problem.prompt)
         if lost:

@@ -5,20 +5,23 @@ Each error says in one line what is missing, and what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from workbench.utils.machine import no_gpu
 from workbench.utils.requirements import install_command
+from workbench.utils.validation import cause_of, shown
 
 GIB = 2**30
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
 VLLM_IN_4BIT = "vllm_bnb_plugin"
 NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not there
+MOST_PROMPTS = 10  # places for the prompt in a template, which makes every prompt as much longer
 
 
 def check_packages(*names: str) -> None:
@@ -64,12 +67,36 @@ def check_template(template: str, tokenizer: Any = None) -> None:
     """Raise ValueError for a template that has no place for the prompt, or that the tokenizer does
     not have.
     """
-    if template != "chat" and "{prompt}" not in template:
-        raise ValueError(f"template={template!r}: it must contain {{prompt}}, or be 'chat'")
+    if template != "chat" and not _is_template(template):
+        raise ValueError(
+            f"template={shown(template)}: it must contain {{prompt}}, at most {MOST_PROMPTS} "
+            "times, or be 'chat'; {{ and }} stand for braces"
+        )
     if template == "chat" and tokenizer is not None and tokenizer.chat_template is None:
         raise ValueError(
             "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
         )
+    if template == "chat" and tokenizer is not None:
+        try:
+            tokenizer.apply_chat_template([{"role": "user", "content": "1+1"}], tokenize=False)
+        except Exception as error:  # Jinja's own, or whatever a template raises
+            raise ValueError(
+                f"template='chat': the tokenizer's chat template fails ({cause_of(error)}); give a "
+                "pattern with {prompt}, or another tokenizer"
+            ) from None
+
+
+def _is_template(template: str) -> bool:
+    """Whether a text has places for the prompt and for nothing else.
+
+    A place such as {prompt:>999999999} would ask for a text of any length.
+    """
+    try:
+        fields = [field for field in Formatter().parse(template) if field[1] is not None]
+    except ValueError:
+        return False
+    plain = all(field[1:] == ("prompt", "", None) for field in fields)
+    return plain and 0 < len(fields) <= MOST_PROMPTS
 
 
 def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:
@@ -96,7 +123,8 @@ def lost_characters(tokenizer: Any, text: str) -> list[str]:
 
 
 def check_model(path: Any, name: str = "model") -> None:
-    """Raise FileNotFoundError for what can only be a directory and is none.
+    """Raise FileNotFoundError for what can only be a directory and is none, and ValueError for a
+    directory with a pipe or a device among its files, at which a reader would wait.
 
     A name on the hub has one slash at most, and does not begin with a dot, a slash or a tilde.
     """
@@ -107,6 +135,11 @@ def check_model(path: Any, name: str = "model") -> None:
             f"{name}={text!r}: there is no such directory here; give the path of a model that is "
             "there, or its name on the hub, such as 'Qwen/Qwen2.5-0.5B-Instruct'"
         )
+    if Path(path).is_dir():
+        for part in Path(path).iterdir():
+            # Links are followed, since the cache of the hub is made of them.
+            if part.exists() and not (part.is_file() or part.is_dir()):
+                raise ValueError(f"{name}={text!r}: {part.name} in it is not an ordinary file")
 
 
 def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
@@ -142,6 +175,22 @@ def check_precision(dtype: str, lora: Any) -> None:
         f"dtype={dtype!r}: weights in 16 bits cannot be trained, since small steps are rounded "
         "away; take dtype='float32', which computes in bfloat16 on a GPU, or lora=dict(r=64, ...)"
     )
+
+
+def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:
+    """Raise ValueError where the content of a config.json names a kernel on the hub, such as
+    "owner/kernel". That is code, which transformers would fetch and run.
+    """
+    for name, value in config.items():
+        # The name of an implementation may stand in a dict, with one for each part of the model.
+        chooses = is_one or name.endswith("implementation")
+        if chooses and isinstance(value, str) and "/" in value:
+            raise ValueError(
+                f"model: its config.json names a kernel on the hub, {name}={shown(value)}, and no "
+                "code of others is run; take the entry out"
+            )
+        if isinstance(value, Mapping):
+            check_kernels(value, chooses)
 
 
 def check_length(config: Any, max_length: int | None) -> None:
@@ -216,6 +265,7 @@ def load_configuration(path: Any, revision: str | None, template: str) -> tuple[
         # Without the refusal transformers would ask whether to run code that comes with the model.
         options = {"revision": revision, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(path, **options)
+        check_kernels(type(config).get_config_dict(path, **options)[0])
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
     check_template(template, tokenizer)
     # A model of text and images keeps the sizes of its language model in a configuration inside.

@@ -411,6 +411,7 @@ def _load(
             source,
             # Otherwise its tables put another repository in the place of a known name.
             use_exact_model_name=True,
+            trust_remote_code=False,
             max_seq_length=settings["max_length"],
             load_in_4bit=settings["load_in_4bit"],
             dtype=torch.float32 if on_cpu else torch.bfloat16,

@@ -128,6 +128,7 @@ class Engine:
                 str(path),
                 revision=revision,
                 tokenizer_revision=revision,
+                trust_remote_code=False,
                 max_model_len=max_length,
                 max_num_seqs=SEQUENCES,
                 dtype="float32" if device == "cpu" else "bfloat16",
