@@ -15,11 +15,12 @@ from workbench.records.health import (
     TrainingWarning,
     entropy_collapse,
     nothing_learnt,
+    policy_destroyed,
     verifier_failures,
 )
 from workbench.verifiers import Scores
 
-CHECKS = (nothing_learnt, entropy_collapse, verifier_failures)
+CHECKS = (policy_destroyed, nothing_learnt, entropy_collapse, verifier_failures)
 
 
 def rows(n, first=1, **columns):
@@ -33,7 +34,10 @@ def rows(n, first=1, **columns):
         selected=64,
         trained=20,
         reward=0.3,
+        correct=0.3,
         entropy=0.4,
+        gradient_norm=0.5,
+        learning_rate=1e-4,
         all_positive=0.1,
         all_negative=0.5,
         truncated=0.0,
@@ -92,6 +96,32 @@ def test_nothing_is_learnt_and_why(columns, why):
     assert nothing_learnt(sick[1:]) is None, "nine rounds are not many"
     assert nothing_learnt(rows(1) + sick[1:]) is None
     assert nothing_learnt(sick[7:], rounds=3) is not None
+
+
+def test_a_destroyed_policy_is_told_from_problems_that_are_too_hard():
+    """The first ten rounds of a run whose learning rate is 10, and what comes after."""
+    sick = dict(correct=0.0, trained=0, all_positive=0, all_negative=1, entropy=0.02)
+    history = rows(1) + rows(12, first=2, learning_rate=10.0, gradient_norm=0.0, **sick)
+    assert nothing_learnt(history) is None
+    [(number, text)] = told(history)
+    assert number == 4, "three rounds suffice"
+    for figure in ("30% in round 1 to 0% in rounds 2 to 4", "0.4 to 0.02", "0.5 to 0", "than 10"):
+        assert figure in text
+    assert policy_destroyed(rows(13, **sick)) is None, "it knew nothing before"
+    assert policy_destroyed(rows(1) + rows(3, correct=0.02)) is None, "some are right"
+    assert policy_destroyed(rows(1) + rows(3, rollouts=8, **sick)) is None, "too few to tell"
+
+
+def test_a_learning_rate_that_destroys_the_policy_is_named_by_the_run(tmp_path):
+    lab = small_lab(held_out=0)
+    run = wb.Run(lab, wb.methods.grpo(8), learning_rate=10.0, out=tmp_path, problems_per_round=8)
+    with pytest.warns(TrainingWarning, match="policy destroyed: .* learning rate than 10"):
+        go(run, 4)
+    for rate in (1e38, 1001.0):
+        with pytest.raises(ValueError, match="learning_rate="):
+            wb.Run(lab, wb.methods.grpo(8), learning_rate=rate)
+        with pytest.raises(ValueError, match="learning_rate="):
+            replace(lab, learning_rate=rate)
 
 
 def test_an_entropy_collapse_is_relative_and_absolute():

@@ -41,6 +41,10 @@ class Says:
             lambda n: Scores(np.full(n, "x"), np.full(n, "ok")),
             r"Says\.score returned the rewards \[.*'x'.*; numbers are needed",
         ),
+        (
+            lambda n: Scores(np.full(n, "1"), np.full(n, "ok")),
+            r"Says\.score returned the rewards \[.*'1'.*; numbers are needed",
+        ),
     ],
 )
 @pytest.mark.parametrize("held_out", [0, 4])

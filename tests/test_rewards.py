@@ -64,7 +64,9 @@ def test_a_part_that_returns_another_number_of_rewards_is_named(shape):
         total(table(["x"] * 3, [1.0] * 3, [3] * 3), (Correct(), Mine()), Sampling())
 
 
-@pytest.mark.parametrize("returned", [["a", "b"], np.array(["a", "b"]), [[1], [1, 2]], [{}, {}]])
+@pytest.mark.parametrize(
+    "returned", [["1", "0"], ["a", "b"], np.array(["a", "b"]), [[1], [1, 2]], [{}, {}]]
+)
 def test_a_part_that_returns_no_numbers_is_named(returned):
     class Mine:
         name = "mine"

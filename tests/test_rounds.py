@@ -9,7 +9,7 @@ import pytest
 import workbench as wb
 from workbench.advantages import LeaveOneOut
 from workbench.problems import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Context, NonFinite, Ragged, Rollouts
 from workbench.rounds import play
 from workbench.slots import More, Selection, Slot
 
@@ -256,16 +256,28 @@ def test_a_wrong_selection_is_named(selection, named):
         lambda rollouts: 1.0,
         lambda rollouts: [1.0, 2.0],
         lambda rollouts: np.zeros((4, 1)),
-        lambda rollouts: [0, 0, np.nan, 0],
-        lambda rollouts: [0, 0, np.inf, 0],
         lambda rollouts: ["1"] * 4,
         lambda rollouts: Ragged.of([[1.0]] * len(rollouts), np.float64),
-        lambda rollouts: Ragged.of([[np.nan] * n for n in rollouts.lengths], np.float64),
     ],
 )
 def test_a_wrong_advantage_is_named(function):
     with pytest.raises(ValueError, match=r"^advantage: "):
         played(advantage=Valued(function))
+
+
+@pytest.mark.parametrize(
+    "function, groups",
+    [
+        (lambda rollouts: [0, 0, np.nan, 0], {"b"}),
+        (lambda rollouts: [0, -np.inf, 0, 0], {"a"}),
+        (lambda rollouts: Ragged.of([[np.nan] * n for n in rollouts.lengths], float), {"a", "b"}),
+    ],
+)
+def test_an_advantage_that_is_not_finite_tells_the_groups_that_caused_it(function, groups):
+    with pytest.raises(NonFinite, match=r"^advantage: ") as error:
+        played(advantage=Valued(function))
+    assert set(error.value.rollouts.problem) == groups
+    assert len(error.value.rollouts) == 2 * len(groups)
 
 
 def test_an_advantage_that_is_wrong_only_for_what_is_kept_is_named():
@@ -296,6 +308,7 @@ class Endless(Slot):
         (Asking([]), "no rollouts"),
         (Asking([[0, 0]]), "no rollouts"),
         (Asking([None]), "None"),
+        (Asking([[10**9, 0]]), "1000000000 rollouts"),
         *(
             (Asking([counts]), "counts")
             for counts in (

@@ -1,7 +1,8 @@
 """Checks of what the slots of a method return, so that a mistake is never trained on.
 
 Every check returns the value in the form that the round goes on with. It raises ValueError, with a
-message that begins with the slot's name, for a value that does not fit.
+message that begins with the slot's name, for a value that does not fit, and NonFinite for
+advantages that are no finite numbers.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from workbench.pools import Problem
-from workbench.rollouts import Ragged, Rollouts
+from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
 from workbench.utils.validation import one_of, shown, whole_number
+
+MOST_ROLLOUTS = 10**6  # of one request, whose tokens all have to be in memory
 
 
 def checked_problems(
@@ -53,6 +56,10 @@ def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:
         raise ValueError(
             f"{who} yielded counts {shown(array.tolist())}; {problems} whole numbers of at least 0 "
             "are needed"
+        )
+    if array.sum() > MOST_ROLLOUTS:
+        raise ValueError(
+            f"{who} asked for {int(array.sum())} rollouts at once; {MOST_ROLLOUTS} are allowed"
         )
     return array.astype(np.int64)
 
@@ -129,13 +136,26 @@ def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selectio
 
 
 def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.ndarray | Ragged:
-    """Advantages as float64, one for each rollout, or as a Ragged with one for each token."""
+    """Advantages as float64, one for each rollout, or as a Ragged with one for each token.
+
+    NonFinite, with whole groups of rollouts, where some of them are not finite.
+    """
     who = f"advantage: {shown(advantage)}"
-    if not isinstance(values, Ragged):
-        return _numbers(who, "advantages", values, len(rollouts))
-    if not np.array_equal(values.offsets, rollouts.response.offsets):
-        raise ValueError(f"{who}: one number for each response token is needed in a Ragged")
-    _numbers(who, "advantages", values.values, len(values.values))
+    if isinstance(values, Ragged):
+        if not np.array_equal(values.offsets, rollouts.response.offsets):
+            raise ValueError(f"{who}: one number for each response token is needed in a Ragged")
+        _numbers(who, "advantages", values.values, len(values.values), finite=False)
+        of_rollouts = values.means()
+    else:
+        values = of_rollouts = _numbers(who, "advantages", values, len(rollouts), finite=False)
+    # A response without any token has no mean of its tokens' advantages.
+    finite = np.isfinite(of_rollouts) | ((rollouts.lengths == 0) & isinstance(values, Ragged))
+    if not finite.all():
+        caused = np.isin(rollouts.problem, rollouts.problem[~finite])
+        raise NonFinite(
+            f"{who}: the advantages of {int((~finite).sum())} rollouts are not finite",
+            rollouts.assign(advantage=of_rollouts).take(caused),
+        )
     return values
 
 

@@ -22,7 +22,7 @@ from workbench.objectives import (
     token_weights,
     tokens_by_covariance,
 )
-from workbench.rollouts import Ragged, Rollouts
+from workbench.rollouts import NonFinite, Ragged, Rollouts
 
 if TYPE_CHECKING:
     from workbench.policies import Policy
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
 # The attributes of `StepStats` that have one number for each rollout.
 PER_ROLLOUT = ("clip_ratio", "entropy", "logprob_diff", "sampler_gap", "sampler_above")
-
-
-class NonFinite(FloatingPointError):
-    """A reward, loss or gradient is not finite.
-
-    `rollouts` holds the rows that caused it; no weight was changed.
-    """
-
-    def __init__(self, message: str, rollouts: Rollouts) -> None:
-        super().__init__(message)
-        self.rollouts = rollouts
 
 
 @dataclass(frozen=True)

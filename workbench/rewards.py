@@ -134,12 +134,16 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
     for part in parts:
         returned = part(rollouts, sampling)
         try:
-            value = np.asarray(returned, dtype=np.float64)
-        except (TypeError, ValueError):
+            value = np.asarray(returned)
+        except ValueError:  # lists of different lengths
+            value = np.asarray(None)
+        # Texts such as "1" could be converted, but who returns them meant something else.
+        if value.dtype.kind not in "biuf":
             raise ValueError(
                 f"reward: part {part.name!r} returned {shown(returned)}; a number for each rollout "
                 "is needed"
-            ) from None
+            )
+        value = value.astype(np.float64)
         if value.shape != (len(rollouts),):
             raise ValueError(
                 f"reward: part {part.name!r} returned an array of shape {value.shape} for "

@@ -378,6 +378,17 @@ _OWN = {
 }
 
 
+class NonFinite(FloatingPointError):
+    """A reward, an advantage, a loss or a gradient is not finite.
+
+    `rollouts` holds the rows that caused it; no weight was changed.
+    """
+
+    def __init__(self, message: str, rollouts: Rollouts) -> None:
+        super().__init__(message)
+        self.rollouts = rollouts
+
+
 def group_numbers(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Groups as numbers: sorted keys (G,), the number of every row (R,) and the sizes (G,).
 

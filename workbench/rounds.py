@@ -91,6 +91,8 @@ def play(
     ------
     ValueError
         When a slot returns what it must not; the message begins with the slot's name.
+    NonFinite
+        When an advantage is not finite.
     """
     problems = checked_problems("curriculum", problems)
     rollouts, candidates = collect(method.allocator, problems, context, sample, more, timed)

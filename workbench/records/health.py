@@ -6,8 +6,8 @@ Because nothing else is read, a resumed run says the same at the same round as o
 interrupted.
 
 `History` runs all checks and reports each cause once in a run; what was reported stands in the
-column `warnings` of the rows. Numbers that are not finite need no check here: a reward, loss or
-gradient that is not finite stops its round at once (see `grpo.NonFinite`).
+column `warnings` of the rows. Numbers that are not finite need no check here: a reward, advantage,
+loss or gradient that is not finite stops its round at once (see `rollouts.NonFinite`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class History:
         """
         rows = _ends([*self._rows, row])
         texts = []
-        for check in (nothing_learnt, entropy_collapse, verifier_failures):
+        for check in (policy_destroyed, nothing_learnt, entropy_collapse, verifier_failures):
             cause = check.__name__.replace("_", " ")
             # What was reported is read from the rows, so a resumed run keeps silent about what the
             # run before it has said.
@@ -80,6 +80,40 @@ class History:
             if text is not None:
                 texts.append(f"{cause}: {text}")
         return texts
+
+
+def policy_destroyed(rows: Sequence[Row], rounds: int = 3, share: float = 0.1) -> str | None:
+    """The policy answered a part of the problems in the first round, and none in the last ones.
+
+    A learning rate that is far too high does this within a few steps, and nothing else usually
+    does. Loss and gradient stay finite: where all responses are wrong, both are 0.
+
+    Parameters
+    ----------
+    rows : list of dict
+    rounds : int
+        Rounds in which hardly a response was right, at most 1 %.
+    share : float
+        Report only policies that had at least this share of right responses in the first round,
+        which the policy of before the training has sampled.
+    """
+    first, last = rows[0], rows[-rounds:]
+    if len(rows) <= rounds or first["correct"] < share:
+        return None
+    now = float(np.mean([row["correct"] for row in last]))
+    sampled = sum(row["rollouts"] for row in last)
+    # By bad luck so few of so many would have a probability below (1 - share)^sampled.
+    if now > 0.01 or sampled * first["correct"] < 20:
+        return None
+    entropy = float(np.mean([row["entropy"] for row in last]))
+    norms = [row["gradient_norm"] for row in (first, last[-1])]
+    return (
+        f"accuracy fell from {first['correct']:.0%} in round {first['round']} to {now:.0%} in "
+        f"rounds {last[0]['round']} to {last[-1]['round']} (mean entropy {first['entropy']:.3g} to "
+        f"{entropy:.3g} nats, gradient norm {norms[0]:.3g} to {norms[1]:.3g}): the updates have "
+        f"destroyed the policy; begin again with a lower learning rate than "
+        f"{last[-1]['learning_rate']:g}"
+    )
 
 
 def nothing_learnt(rows: Sequence[Row], rounds: int = WINDOW) -> str | None:
@@ -96,7 +130,7 @@ def nothing_learnt(rows: Sequence[Row], rounds: int = WINDOW) -> str | None:
         Fewer rows than this are never reported.
     """
     last = rows[-rounds:]
-    if len(last) < rounds or any(row["trained"] for row in last):
+    if len(last) < rounds or any(row["trained"] for row in last) or policy_destroyed(rows):
         return None
     all_right = float(np.mean([row["all_positive"] for row in last]))
     all_wrong = float(np.mean([row["all_negative"] for row in last]))

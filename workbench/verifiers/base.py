@@ -81,14 +81,13 @@ def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[st
                 f"verifier: {name}.score returned a {column} of shape {np.shape(values)} for "
                 f"{len(responses)} responses"
             )
-    # The table of rollouts converts them too, and could not say whose they are.
-    try:
-        np.asarray(scores.reward, dtype=np.float64)
-    except (TypeError, ValueError):
+    # The table of rollouts converts them too, texts such as "1" among them, and could not say whose
+    # they are.
+    if np.asarray(scores.reward).dtype.kind not in "biuf":
         raise ValueError(
             f"verifier: {name}.score returned the rewards {shown(list(scores.reward))}; numbers "
             "are needed"
-        ) from None
+        )
     unknown = set(np.unique(scores.status).tolist()) - set(STATUSES)
     if unknown:
         raise ValueError(
