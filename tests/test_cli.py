@@ -128,7 +128,8 @@ def test_what_is_wrong_with_a_file_of_problems_is_one_line(from_data, tmp_path):
     misspelt = only_line(from_data(rows, "--prompt-column", "qestion"))
     assert "no column 'qestion'" in misspelt and "did you mean 'question'" in misspelt
     assert "a file ending in .jsonl" in only_line(from_data(rows, name="train.txt"))
-    missing = run("grpo", "--data", tmp_path / "nowhere.csv", out=tmp_path / "run")
+    lab = ["--lab", "transformers", "--model", "m"]
+    missing = run("grpo", "--data", tmp_path / "nowhere.csv", out=tmp_path / "run", lab=lab)
     assert "there is no such file" in only_line(missing)
     assert not (tmp_path / "run").exists()
 
@@ -148,6 +149,13 @@ def test_resume_goes_on_with_what_the_record_says(tmp_path):
     result = invoke("resume", tmp_path, "--rounds", 2, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["rounds"] == 2
+    # Without a number it goes on to the one that was asked for last.
+    stopped = wb.Run.resume(tmp_path).rounds(4, progress=False)
+    next(stopped)
+    stopped.close()
+    assert json.loads(invoke("resume", tmp_path, "--json").stdout)["rounds"] == 4
+    (tmp_path / "lock.json").unlink()
+    assert "--rounds" in only_line(invoke("resume", tmp_path))
     record = wb.load(tmp_path)
     assert record.rounds["rollouts"].tolist() == [16, 16]
     assert record.manifest["seed"] == 3
@@ -207,6 +215,12 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["run", "grpo", "--lab", "heldout=3"], "heldout: no argument of tiny"),
         (["run", "grpo", "--lab", "heldout=3"], "did you mean 'held_out'?"),
         (["run", "grpo", "--lab", "tiny", "--lab", "unsloth"], "one lab is needed"),
+        (["run", "grpo", "--model", "m"], "--lab transformers"),
+        (["run", "grpo", "--data", "train.csv"], "--lab transformers"),
+        (["run", "grpo", "--lab", "transformers", "--data", "x.csv"], "it needs --model"),
+        (["run", "grpo", "--lab", "transformers", "--model", "m"], "it needs --data"),
+        (["run", "grpo", "--lab", "unsloth"], "--model NAME_OR_PATH and --data FILE"),
+        (["run", "grpo", *SMALL], "problems_per_round=32: the pool has 16 problems"),
         (["show", "nowhere"], "'nowhere': no record there"),
         (["show", SEEDS, "--out", "x.gif3"], "--out x.gif3: no picture format"),
         (["show", CBS, "--out", "x.svg"], "--out shows one method"),
@@ -215,6 +229,7 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["compare", CBS, "--x", "round", "--budget", "1000"], "was last evaluated at 240 round"),
         (["resume", "nowhere", "--rounds", "3"], "nowhere: no record here"),
         (["resume", f"{SEEDS}/seed-0", "--rounds", "300"], "it can be read, but"),
+        (["resume", SEEDS], f"there are 5 below it, such as {SEEDS}/seed-0"),
     ],
 )
 def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch):
@@ -231,7 +246,7 @@ def test_usage_errors_are_typers():
     result = invoke("quickstart", "--rounds", "0")
     assert result.exit_code == 2
     assert "--rounds" in result.output
-    for wrong in (["compare", CBS, "--x", "parsecs"], ["comparr"], ["show"], ["resume", CBS]):
+    for wrong in (["compare", CBS, "--x", "parsecs"], ["comparr"], ["show"], ["resume"]):
         assert invoke(*wrong).exit_code == 2
 
 
@@ -364,6 +379,10 @@ def test_show_prints_a_table_or_json_and_writes_figure_and_report(tmp_path):
     assert "rollouts 51200" in result.output
     assert html.read_text().startswith("<!DOCTYPE html>")
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+    several = invoke("show", SEEDS, f"{CBS}/grpo").output.splitlines()
+    assert several[0].split()[:4] == ["method", "seed", "rounds", "rollouts"]
+    assert [line.split()[1] for line in several[1:6]] == ["0", "1", "2", "3", "4"]
 
     told = json.loads(invoke("show", SEEDS, "--json").stdout)["records"]
     assert [record["seed"] for record in told] == [0, 1, 2, 3, 4]

@@ -85,7 +85,7 @@ MISTAKES = {
         "method=pods",
     ),
     "the class of methods": (lambda: run(method=wb.Method), "method=Method"),
-    "a pool smaller than a round": (lambda: run(problems_per_round=33), "n=33"),
+    "a pool smaller than a round": (lambda: run(problems_per_round=33), "problems_per_round=33"),
     "no problems": (
         lambda: run(problems_per_round=0),
         "problems_per_round=0",
@@ -352,7 +352,10 @@ def test_the_directory_of_a_run(tmp_path):
             {"arguments": {"seed": 0, "patience": 3}},
             "its arguments patience are unknown to this version of workbench",
         ),
-        ({"arguments": {"seed": 0, "problems_per_round": 10**5}}, "n=100000: the pool has 16"),
+        (
+            {"arguments": {"seed": 0, "problems_per_round": 10**5}},
+            "problems_per_round=100000: the pool has 16",
+        ),
         ({"data": None}, "other problems"),
     ],
 )

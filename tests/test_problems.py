@@ -24,6 +24,12 @@ def ids(problems):
     return [p.id for p in problems]
 
 
+def test_a_pool_prints_itself():
+    mine = Pool([Problem("a", "1+1=", "2"), Problem("b", "1+2=", "3")])
+    assert repr(mine) == "Pool(2 problems, the first '1+1=')"
+    assert "family 'chains'" in repr(chains.chains(n=4))
+
+
 @pytest.mark.parametrize(
     "prompt, worked",
     [

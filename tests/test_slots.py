@@ -255,6 +255,19 @@ def test_a_plain_class_is_a_slot_value_like_any_other(lab, tmp_path):
     assert go(resumed, 3)[0]["counted"] == 3
 
 
+class Mine(Slot):
+    """A value with a constructor of its own, and no dataclass."""
+
+    def __init__(self, n, share=0.5):
+        self.n = n
+        self.share = share
+
+
+def test_a_value_of_ones_own_prints_itself():
+    assert repr(Mine(4, share=0.25)) == "Mine(n=4, share=0.25)"
+    assert repr(Mine.__new__(Mine)) == "Mine(...)"
+
+
 def test_slots_in_a_list_or_a_dict_are_cloned_as_well():
     class Alternating(Slot):
         """One selector in odd rounds, another in even ones."""

@@ -101,6 +101,10 @@ class Pool(Sequence):
         """A digest of all problems in their order, which a run's manifest records and compares."""
         return _digest(self.problems)
 
+    def __repr__(self) -> str:
+        family = f", family {self.config['family']!r}" if "family" in self.config else ""
+        return f"Pool({len(self)} problems{family}, the first {shown(self.problems[0].prompt)})"
+
     def __len__(self) -> int:
         return len(self.problems)
 

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 import numpy as np
 
 from workbench.utils.bounds import Count, check_arguments, choice
-from workbench.utils.descriptions import clone
+from workbench.utils.descriptions import clone, compose
 
 if TYPE_CHECKING:
     from workbench.policies import Sampling
@@ -161,6 +161,14 @@ class Slot:
         # What a dataclass calls at the end of its constructor. One with further checks calls this
         # first; a class with a constructor of its own checks what it likes.
         check_arguments(self)
+
+    def __repr__(self) -> str:
+        # Of classes that are no dataclasses, which have their own.
+        try:
+            return compose(self)
+        except ValueError:
+            # Not all of its arguments are kept, or not yet.
+            return f"{type(self).__name__}(...)"
 
     @property
     def delegate(self) -> Slot | None:

@@ -60,8 +60,10 @@ def show(
     if json:
         say(as_json({"records": summarized, **written}))
         return
-    for record, numbers in zip(records, summarized):
-        say(f"{record!r}\n{summaries.text(numbers)}\n")
+    if len(records) == 1:
+        say(f"{records[0]!r}\n{summaries.text(summarized[0])}\n")
+    else:
+        say(summaries.table(groups) + "\n")
     for name, path in written.items():
         say(f"{name:<10}{path}")
 

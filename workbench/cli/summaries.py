@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import TRAINING_PHASES
@@ -63,6 +64,31 @@ def text(summarized: dict[str, Any]) -> str:
             f"seconds a round {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
+
+
+def table(groups: Mapping[str, Sequence[Record]]) -> str:
+    """Many records, a line each; labels as `comparisons.load_all` gives them."""
+    import pandas as pd
+
+    rows = []
+    for label, records in groups.items():
+        for summarized in map(summary, records):
+            held_out = summarized["held_out"] or {}
+            ends = [held_out.get(end, {}) for end in ("first", "last")]
+            rows.append(
+                {
+                    "method": label,
+                    "seed": summarized["seed"],
+                    "rounds": summarized["rounds"],
+                    "rollouts": summarized["rollouts"],
+                    "accuracy at first": ends[0].get("accuracy"),
+                    "at last": ends[1].get("accuracy"),
+                    "greedy at last": ends[1].get("greedy"),
+                    "with a gradient": summarized.get("effective"),
+                    "seconds a round": summarized.get("seconds_round"),
+                }
+            )
+    return pd.DataFrame(rows).to_string(index=False, na_rep="", float_format="{:.3f}".format)
 
 
 def amount(budget: float) -> str:

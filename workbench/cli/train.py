@@ -134,6 +134,15 @@ def run(
 
     # The lab: --model and the files become arguments of it, like those that --lab gives.
     name, options = lab_options(lab)
+    if name == "tiny" and (model or data or held_out_data):
+        raise ValueError(
+            "--lab: the tiny lab has a model and problems of its own; with --model, --data and "
+            "--held-out-data add --lab transformers or --lab unsloth"
+        )
+    missing = [] if model or "model" in options else ["--model NAME_OR_PATH"]
+    missing += [] if data or "problems" in options else ["--data FILE"]
+    if name in LABS and name != "tiny" and missing:
+        raise ValueError(f"--lab {name}: it needs {' and '.join(missing)}")
     if model is not None:
         options["model"] = model
     for which, path in (("problems", data), ("held_out", held_out_data)):
@@ -156,7 +165,12 @@ run.__doc__ = str(run.__doc__).replace("SLOTS", ", ".join(SLOTS))
 
 
 def resume(
-    path: Annotated[str, Argument(metavar="RECORD")], rounds: Rounds, json: Json = False
+    path: Annotated[str, Argument(metavar="RECORD")],
+    rounds: Annotated[
+        int | None,
+        Option(min=1, help="Rounds in all. Default: as many as the run was last asked for."),
+    ] = None,
+    json: Json = False,
 ) -> None:
     """Go on with a run, as its record says that it was begun.
 
@@ -165,11 +179,20 @@ def resume(
 
     \b
     Examples:
+      python -m workbench resume runs/grpo
       python -m workbench resume runs/grpo --rounds 400
     """
     import workbench as wb
+    from workbench.records.locks import rounds_wanted
 
-    _train(wb.Run.resume(path), rounds, json)
+    resumed = wb.Run.resume(path)
+    if rounds is None:
+        rounds = rounds_wanted(Path(path))
+    if rounds is None:
+        raise ValueError(
+            f"{path}: the record does not say how many rounds were wanted; add --rounds N"
+        )
+    _train(resumed, rounds, json)
 
 
 def _train(run: Run, rounds: int, json: bool) -> None:

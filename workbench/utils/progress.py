@@ -1,0 +1,74 @@
+"""Progress of a run: a bar on a terminal and in a notebook, and else a plain line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+SECONDS = 30.0  # between two lines
+
+
+class Progress:
+    """Rounds done, of those asked for.
+
+    A file or a pipe would keep every state of a bar that is drawn anew, so it gets lines.
+
+    Parameters
+    ----------
+    name : str
+        Of the method.
+    done, total : int
+    is_shown : bool
+    """
+
+    def __init__(self, name: str, done: int, total: int, is_shown: bool) -> None:
+        from tqdm.auto import tqdm
+        from tqdm.notebook import tqdm_notebook
+
+        has_bar = issubclass(tqdm, tqdm_notebook) or sys.stderr.isatty()
+        self.name = name
+        self.total = total
+        self.has_lines = is_shown and not has_bar
+        self.started = time.monotonic()
+        self.first = done
+        self.last_line = float("-inf")
+        self.bar = tqdm(
+            total=total,
+            initial=min(done, total),
+            desc=name,
+            unit="round",
+            disable=not (is_shown and has_bar),
+        )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bar.close()
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        """Show a round that is done, by its row of the record."""
+        told = {
+            "reward": f"{row['reward']:.3f}",
+            "effective": f"{row['effective_gradient_ratio']:.2f}",
+        }
+        self.bar.update()
+        self.bar.set_postfix(told)
+        now = time.monotonic()
+        number = row["round"]
+        if self.has_lines and (number == self.total or now - self.last_line > SECONDS):
+            self.last_line = now
+            seconds = (now - self.started) / (number - self.first)
+            words = ", ".join(f"{name} {value}" for name, value in told.items())
+            print(
+                f"{self.name}: round {number} of {self.total}, {words}, {seconds:.2f} s a round",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def interrupted(self) -> AbstractContextManager[Any]:
+        """A block in which something else is written, without being mixed with a bar."""
+        return nullcontext() if self.bar.disable else self.bar.external_write_mode()
