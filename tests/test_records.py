@@ -463,6 +463,9 @@ def test_files_of_other_names_are_neither_read_nor_removed(lab, tmp_path):
     for name in STRANGE_NAMES:
         (parts / name).write_bytes((parts / "000002.parquet").read_bytes())
     (parts / "000009.parquet.writing").write_text("half")
+    # safetensors writes a whole checkpoint to such a file before it gets its name.
+    (tmp_path / "run/checkpoint/.tmpAb3dEf").write_text("half")
+    (tmp_path / "run/checkpoint/.tmp-mine").write_text("mine")
     (parts / "thesis.writing").write_text("precious")
     (tmp_path / "run" / "notes.md").write_text("mine")
 
@@ -474,6 +477,8 @@ def test_files_of_other_names_are_neither_read_nor_removed(lab, tmp_path):
         STRANGE_NAMES
     )
     assert (tmp_path / "run" / "notes.md").read_text() == "mine"
+    left = {path.name for path in (tmp_path / "run" / "checkpoint").iterdir()}
+    assert left == {"state.safetensors", ".tmp-mine"}
 
 
 @pytest.mark.parametrize(
@@ -544,6 +549,36 @@ def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(name, tmp_path):
         _ = record.rounds, record.rollouts()
 
 
+@pytest.mark.parametrize("how", ["pipe", "hard link", "link"])
+def test_a_checkpoint_is_an_ordinary_file_with_one_name(how, tmp_path):
+    path = tmp_path / "answers.safetensors"
+    if how == "pipe":
+        os.mkfifo(path)
+    else:
+        checkpoints.save(tmp_path / "mine", {}, {})
+        (os.symlink if how == "link" else os.link)(tmp_path / "mine", path)
+    # What records may name, adapters read and a run goes on from are all read by this function.
+    with pytest.raises(OSError, match=r"it (is|has)"):
+        checkpoints.load(path)
+    with pytest.raises(OSError, match=f"path='{path}'"):
+        wb.replay.Experience(path=str(path))
+
+
+@pytest.mark.parametrize("name", ["lock.json", "journal.jsonl", "checkpoint/state.safetensors"])
+def test_nothing_is_written_through_a_second_name_of_a_file(name, tmp_path):
+    """A hard link, which looks like any other file."""
+    record = write(tmp_path / "run")
+    victim = tmp_path / "victim"
+    (record / "lock.json").touch()
+    (record / name).rename(victim)
+    os.link(victim, record / name)
+    before = victim.read_bytes()
+    for job in (lambda: Writer(record, MANIFEST), lambda: RecordLock(record).__enter__()):
+        with pytest.raises(RecordError, match=f"{name}: it has a second name"):
+            job()
+    assert victim.read_bytes() == before
+
+
 # Formats
 
 
@@ -558,6 +593,7 @@ def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(name, tmp_path):
             r"format 9, written by workbench 9\.1; this is workbench .*, which reads format 3: use "
             "the version that wrote it",
         ),
+        (json.dumps({**MANIFEST, "format": 2}), "format 2"),
         (
             json.dumps({**MANIFEST, "format": 0}),
             "format 0, written by workbench of unknown version",

@@ -396,6 +396,18 @@ def test_a_full_disk_loses_nothing(lab, tmp_path):
         subprocess.run(["umount", disk], check=True)
 
 
+def test_progress_in_a_file_is_a_plain_line_now_and_then(lab, tmp_path, capsys):
+    run = wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL)
+    list(run.rounds(4))
+    said = capsys.readouterr().err
+    assert "\r" not in said
+    first, last = said.splitlines()
+    assert first.startswith("grpo: round 1 of 4, reward 0.")
+    assert last.startswith("grpo: round 4 of 4, reward 0.")
+    list(run.rounds(5, progress=False))
+    assert capsys.readouterr().err == ""
+
+
 class Nan:
     """A verifier whose rewards are not numbers."""
 
@@ -414,6 +426,22 @@ def test_a_non_finite_reward_stops_the_round_and_keeps_its_rollouts(tmp_path):
     assert len(kept) == 16
     assert len(kept["response"][0]) > 0
     assert kept["text"].str.len().gt(0).all()
+
+
+class Infinite(Slot):
+    """Advantages of which one is not finite."""
+
+    def __call__(self, rollouts, context):
+        return np.where(np.arange(len(rollouts)) == 1, np.inf, 0.0)
+
+
+def test_a_non_finite_advantage_stops_the_round_and_keeps_whole_groups(lab, tmp_path):
+    method = wb.methods.grpo(n=4).but(advantage=Infinite())
+    with pytest.raises(NonFinite, match=r"advantages of 1 .*failed-000001.parquet"):
+        go(wb.Run(lab, method, out=tmp_path, **SMALL), 1)
+    kept = pd.read_parquet(tmp_path / "failed-000001.parquet")
+    assert len(kept) == 4 and kept["problem"].nunique() == 1
+    assert np.isinf(kept["advantage"]).sum() == 1
 
 
 def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path):

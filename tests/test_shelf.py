@@ -214,28 +214,6 @@ def test_tables_are_the_same_to_the_last_bit():
         assert not same_tables(table, other)
 
 
-def as_format_2(path):
-    """Turn a record into what version 0.1 wrote last, a file a table."""
-    record = wb.load(path)
-    record.rounds.to_parquet(path / "rounds.parquet", index=False)
-    record.evals.to_parquet(path / "evals.parquet", index=False)
-    (path / "manifest.json").write_text(json.dumps(record.manifest | {"format": 2}))
-    (path / "journal.jsonl").unlink()
-
-
-def test_a_directory_of_format_2_is_read_once_it_is_packed(tmp_path):
-    before = frames(write(tmp_path / "a"))
-    as_format_2(tmp_path / "a")
-    # What a killed process left of a round that never ended.
-    shutil.copy(tmp_path / "a/rollouts/000004.parquet", tmp_path / "a/rollouts/000005.parquet")
-    with pytest.raises(RecordError, match=r"format 2.*python -m workbench pack"):
-        wb.load(tmp_path / "a")
-    pack(tmp_path)
-    assert wb.load(tmp_path / "a").manifest["format"] == 2
-    for a, b in zip(before[2], frames(tmp_path / "a")[2], strict=True):
-        pd.testing.assert_frame_equal(a, b, check_exact=True)
-
-
 # A shelf of a stranger
 
 

@@ -408,6 +408,7 @@ def changed(manifest, path, value):
         (["method", "name"], None, "`method.name` is None: a text of one line"),
         (["method", "name"], "", "`method.name` is ''"),
         (["method", "name"], "a\nb", "`method.name`"),
+        (["method", "name"], "=HYPERLINK(1)", "`method.name`"),
         (["method", "name"], "\x1b[2J\x1b[31mowned", "which cannot be shown"),
         (["method", "name"], "\ud800", "which cannot be shown"),
         (["method", "name"], "\u202eevil", "`method.name`"),
@@ -445,11 +446,11 @@ def test_a_manifest_with_a_wrong_entry_is_refused_by_its_name(
     [
         "[" * 200_000,
         '{"a":' * 100_000 + "1" + "}" * 100_000,
-        '{"format": 2, "seed": 0, "method": {"name": "x", "deep": ' + "[" * 500 + "]" * 500 + "}}",
-        '{"format": 2, "seed": ' + "9" * 5000 + "}",
+        '{"format": 3, "seed": 0, "method": {"name": "x", "deep": ' + "[" * 500 + "]" * 500 + "}}",
+        '{"format": 3, "seed": ' + "9" * 5000 + "}",
         "\ud800",
         "nul",
-        '{"format": 2, "x": "' + "a" * 5_000_000 + '"}',
+        '{"format": 3, "x": "' + "a" * 5_000_000 + '"}',
         "",
     ],
     ids=["lists", "objects", "deep", "digits", "surrogate", "text", "large", "empty"],
@@ -575,7 +576,7 @@ def mutated_often(content, seeds, values):
 @settings(FUZZ, max_examples=100)
 @given(value=JSON)
 @example(value={})
-@example(value={"format": 2, "method": {"name": "x"}, "seed": 0})
+@example(value={"format": 3, "method": {"name": "x"}, "seed": 0})
 def test_any_json_is_a_manifest_or_named(value, place, records):
     assert set(try_all(place, records / "ar3po", json.dumps(value))) <= OUTCOMES
 

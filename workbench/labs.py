@@ -41,6 +41,10 @@ from workbench.utils.validation import (
 )
 from workbench.verifiers import Math, Verifier
 
+# AdamW moves every weight by about the learning rate in each step. The weights of language models
+# are far below 1, so that larger rates than this are mistakes.
+LARGEST_LEARNING_RATE = 1000.0
+
 
 @dataclass(frozen=True)
 class _Described:
@@ -125,7 +129,7 @@ class Lab:
                 f"make_policy={shown(self.make_policy)}: a function that returns a policy is needed"
             )
         instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
-        positive_number("learning_rate", self.learning_rate)
+        positive_number("learning_rate", self.learning_rate, high=LARGEST_LEARNING_RATE)
         positive_number("max_grad_norm", self.max_grad_norm)
         whole_number("samples", self.samples, 1)
         whole_number("micro_tokens", self.micro_tokens, 1)
@@ -251,6 +255,11 @@ class Lab:
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
+        if isinstance(self.problems, Pool) and problems_per_round > len(self.problems):
+            raise ValueError(
+                f"problems_per_round={problems_per_round}: the pool has {len(self.problems)} "
+                "problems, and a round takes each once; ask for fewer, or give more problems"
+            )
         try:
             # Neither a pool nor a stream keeps a position, so this draw leaves nothing behind.
             self.problems.draw(problems_per_round, 0, seed)

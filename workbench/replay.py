@@ -562,7 +562,12 @@ def load_answers(path: Any) -> Rollouts:
     """Read what `save_answers` wrote."""
     from workbench.records.checkpoints import join_arrays, load
 
-    tensors, state = load(path)
+    try:
+        tensors, state = load(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise OSError(f"path={str(path)!r}: {error}") from None
     return _from_state(join_arrays(state, tensors))
 
 

@@ -28,8 +28,8 @@ import numpy as np
 from workbench import config, rewards
 from workbench.checks import checked_problems
 from workbench.evaluation import evaluate
-from workbench.grpo import NonFinite, StepStats, grpo_step, marked, mini_batches
-from workbench.labs import Lab
+from workbench.grpo import StepStats, grpo_step, marked, mini_batches
+from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
 from workbench.policies.rescoring import Rescoring
 from workbench.pools import MOST_PROBLEMS, Pool, Problem
@@ -41,13 +41,14 @@ from workbench.records.locks import RecordLock
 from workbench.records.manifest import made_again, manifest_text
 from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.records.trackers import Trackers
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Context, NonFinite, Ragged, Rollouts
 from workbench.rounds import Round, play
 from workbench.slots import NEEDS
 from workbench.stress import OldWeights, misjudgements
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
 from workbench.utils.names import TRAINING_PHASES
+from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
 from workbench.utils.validation import instance_of, positive_number, whole_number
 from workbench.verifiers.base import checked_scores
@@ -166,7 +167,7 @@ class Run:
                 "problems a round"
             )
         if learning_rate is not None:
-            positive_number("learning_rate", learning_rate)
+            positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
         if out is not None and not isinstance(out, str | os.PathLike):
             raise ValueError(f"out={out!r}: the path of a directory is needed, or None")
         # Tried out here, since the first round comes only after the model has been loaded.
@@ -280,7 +281,7 @@ class Run:
         n : int
             Rounds in all, those of earlier calls and processes included.
         progress : bool
-            Whether to show a progress bar.
+            Whether to show a progress bar, or where the output is no terminal a line now and then.
 
         Yields
         ------
@@ -303,11 +304,10 @@ class Run:
         return loop
 
     def _rounds(self, n: int, progress: bool) -> Generator[dict[str, Any], None, None]:
-        from tqdm.auto import tqdm
-
         # Once more, since the directory may have got another record after the run was made.
         self._check_directory()
         process = os.getpid()
+        self.lock.rounds = n
         with self.lock:
             with self._all_or_nothing():
                 work = self._open()
@@ -316,14 +316,8 @@ class Run:
                 elif self.round == n:
                     # An interrupt may have come between the last round and its evaluation.
                     self._evaluate_last(work)
-            bar = tqdm(
-                total=n,
-                initial=min(self.round, n),
-                desc=self.configured_method.name,
-                unit="round",
-                disable=not progress,
-            )
-            with bar:
+            shown = Progress(self.configured_method.name, self.round, n, progress)
+            with shown:
                 try:
                     while self.round < n:
                         with self._all_or_nothing():
@@ -333,12 +327,8 @@ class Run:
                         # From here on the round is complete. The `yield` stands outside the block
                         # above, because leaving the loop raises GeneratorExit there, which must not
                         # cost what was learnt.
-                        bar.update()
-                        bar.set_postfix(
-                            reward=f"{row['reward']:.3f}",
-                            effective=f"{row['effective_gradient_ratio']:.2f}",
-                        )
-                        _warn(row["warnings"], bar)
+                        shown.update(row)
+                        _warn(row["warnings"], shown)
                         yield row
                 finally:
                     # Also when the caller leaves the loop. A forked process has a copy of the loop,
@@ -740,8 +730,8 @@ def _remove_directory(path: str, process: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _warn(texts: str, bar: Any) -> None:
+def _warn(texts: str, progress: Progress) -> None:
     """Each line as a `TrainingWarning`, above the progress bar."""
     for text in texts.splitlines():
-        with bar.external_write_mode():
+        with progress.interrupted():
             warnings.warn(text, TrainingWarning, stacklevel=3)

@@ -17,7 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from workbench.records.files import cause_of
+from workbench.records.files import check_ordinary
+from workbench.utils.validation import cause_of
 
 
 def save(path: Any, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
@@ -60,8 +61,9 @@ def load(path: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     Raises
     ------
     OSError
-        When the file is damaged.
+        When the file is damaged, or no ordinary file.
     """
+    check_ordinary(Path(path))
     try:
         with safe_open(Path(path), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}

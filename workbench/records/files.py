@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +20,6 @@ WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # What some network file systems answer when a directory is to be brought to the disk. There is
 # nothing more that a program can do there.
 NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-LONGEST_CAUSE = 300  # characters of another library's message that are passed on
-# What would steer a terminal, and half surrogate pairs, which cannot be written to a report.
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 LARGEST = 2**36  # bytes of any file of a record
 
 
@@ -102,16 +98,3 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def cause_of(error: BaseException) -> str:
-    """The first line of an error's message, without characters that would steer a terminal.
-
-    Messages of other libraries quote what is in the file, which a stranger may have written.
-    """
-    message = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        message = error.strerror
-    line = next(iter(message.splitlines()), "") or type(error).__name__
-    plain = CONTROL.sub("?", line)
-    return plain if len(plain) <= LONGEST_CAUSE else plain[: LONGEST_CAUSE - 3] + "..."

@@ -28,10 +28,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.files import cause_of, make_directory
+from workbench.records.files import check_ordinary, make_directory
 from workbench.records.parts import LOCK, refuse_links
+from workbench.utils.validation import cause_of
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+LARGEST = 2**16  # bytes of the file
 LONGEST_ENTRY = 100  # characters of what the file says of its holder that a message shows
 
 
@@ -43,6 +45,8 @@ class RecordLock:
     taken_over : bool
         Whether another holder may have written since this object last held the lock; True the first
         time.
+    rounds : int, optional
+        Rounds that the holder is going to make in all, which the file tells; see `rounds_wanted`.
 
     Raises
     ------
@@ -54,6 +58,7 @@ class RecordLock:
     def __init__(self, directory: Any) -> None:
         self.path = Path(directory) / LOCK
         self.taken_over = True
+        self.rounds: int | None = None
         # It tells this object from another one of the same process, which has the same process id.
         self._id = uuid.uuid4().hex
         self._lock: FileLock | None = None
@@ -129,10 +134,12 @@ class RecordLock:
         # If the file still names this object, nobody has written to the record in between, and what
         # the caller holds in memory is as good as the disk. A forked process has a copy of the
         # object, but a number of its own.
-        last = self._content()
+        last = _content(self.path)
         self.taken_over = (last.get("id"), last.get("pid")) != (self._id, os.getpid())
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": platform.node(), "since": now, "id": self._id}
+        if self.rounds is not None:
+            holder["rounds"] = self.rounds
         # The file is written in place: a renamed file would be another one than the file that is
         # locked.
         os.ftruncate(descriptor, 0)
@@ -141,7 +148,7 @@ class RecordLock:
 
     def _holder(self) -> str:
         """Who holds the lock, as far as the file says it."""
-        holder = self._content()
+        holder = _content(self.path)
         if not {"pid", "host", "since"} <= holder.keys():
             return "another process"
         # Anybody may have written the file, so its entries are shown without control characters.
@@ -156,10 +163,18 @@ class RecordLock:
             )
         return f"process {pid} on {host} (since {since}{hint})"
 
-    def _content(self) -> dict[str, Any]:
-        """What the file says; empty when it says nothing yet, or nothing that can be read."""
-        try:
-            holder = json.loads(self.path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return holder if isinstance(holder, dict) else {}
+
+def rounds_wanted(directory: Path) -> int | None:
+    """How many rounds the last holder of the lock was asked for; None where nobody knows."""
+    rounds = _content(directory / LOCK).get("rounds")
+    return rounds if isinstance(rounds, int) and rounds > 0 else None
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What the file of a lock says; empty when it says nothing yet, or nothing that can be read."""
+    try:
+        check_ordinary(path, LARGEST)
+        holder = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from workbench import __version__
 from workbench.records.errors import RecordError
-from workbench.records.files import cause_of, check_ordinary
+from workbench.records.files import check_ordinary
 from workbench.records.parts import FORMAT, MANIFEST
 from workbench.records.tables import reading
-from workbench.utils.validation import LARGEST_INTEGER, shown
+from workbench.utils.validation import LARGEST_INTEGER, cause_of, shown
 
 MOST_BYTES = 4 * 2**20  # of a manifest; those of real runs have a few thousand
-OLD_FORMAT = 2  # of directories that can be packed, but not read as they are
 DEEPEST = 64  # levels of lists and objects in each other; real ones have about eight
 LONGEST_NAME = 1000  # characters of the name of a method or a lab
 # Control characters, except the ends of lines and tabs of a prompt template, and half surrogate
@@ -40,7 +39,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def read_manifest(directory: Path, formats: Sequence[int] = (FORMAT,)) -> dict[str, Any]:
+def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a record.
 
     Raises
@@ -58,7 +57,7 @@ def read_manifest(directory: Path, formats: Sequence[int] = (FORMAT,)) -> dict[s
         # The format comes before all other checks: a manifest of a later version may well have
         # other entries, and the useful answer is which version reads it.
         if isinstance(manifest, dict) and "format" in manifest:
-            _check_format(manifest, path, formats)
+            _check_format(manifest, path)
         return checked_manifest(manifest)
 
 
@@ -79,8 +78,12 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     for entry, name in (("method", "name"), ("lab", "lab")):
         found = manifest[entry].get(name)
         is_name = isinstance(found, str) and 0 < len(found) <= LONGEST_NAME and found.isprintable()
-        if not is_name:
-            raise ValueError(f"`{entry}.{name}` is {shown(found)}: a text of one line is needed")
+        # Names come to stand in tables, where a spreadsheet would take them for formulas.
+        if not is_name or found[0] in "=+-@":
+            raise ValueError(
+                f"`{entry}.{name}` is {shown(found)}: a text of one line is needed, which does not "
+                "begin with =, +, - or @"
+            )
     return manifest
 
 
@@ -126,14 +129,11 @@ def made_again(
         ) from error
 
 
-def _check_format(manifest: Mapping[str, Any], path: Path, known: Sequence[int]) -> None:
+def _check_format(manifest: Mapping[str, Any], path: Path) -> None:
     """Raise RecordError for a record of another format."""
     found = manifest["format"]
-    if _is_whole(found) and found in known:
+    if _is_whole(found) and found == FORMAT:
         return
-    advice = "use the version that wrote it"
-    if found == OLD_FORMAT:
-        advice = f"`python -m workbench pack {path.parent}` makes it one that can be read"
     # Nothing of this manifest has been checked yet.
     match manifest:
         case {"versions": {"workbench": str(version)}} if version.isprintable():
@@ -142,7 +142,7 @@ def _check_format(manifest: Mapping[str, Any], path: Path, known: Sequence[int])
             writer = "of unknown version"
     raise RecordError(
         f"{path}: format {shown(found)}, written by workbench {writer}; this is workbench "
-        f"{__version__}, which reads format {known[0]}: {advice}"
+        f"{__version__}, which reads format {FORMAT}: use the version that wrote it"
     )
 
 

@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 
 from workbench.records import parts
 from workbench.records.errors import RecordError
-from workbench.records.files import WRITING, cause_of, file_digest, replacing, sync
+from workbench.records.files import WRITING, file_digest, replacing, sync
 from workbench.records.journal import Directory
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import OLD_FORMAT, read_manifest
 from workbench.records.shelf import (
     SHELF_FORMAT,
     TABLE_NAME,
@@ -31,7 +30,8 @@ from workbench.records.shelf import (
     record_paths,
     shelf_at,
 )
-from workbench.records.tables import checked, joined, open_table, read_part, read_rows, reading
+from workbench.records.tables import joined
+from workbench.utils.validation import cause_of
 
 KEPT = {"thinned": None}  # what a packing changes in a manifest
 NOTHING_LEFT_OUT = {"columns": None, "rounds": None}
@@ -95,39 +95,11 @@ def pack(
     return list(sources)
 
 
-class _Old:
-    """A directory of format 2, in which each table was one file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.problems: list[str] = []
-        self.manifest = read_manifest(path, (OLD_FORMAT,))
-        self.rounds = self._table("rounds")
-        self.evals = self._table("evals")
-
-    def rollouts(self) -> tuple[pa.Table, list[str]]:
-        """All rollouts, with the round that recorded them as `part`."""
-        table = self._table("rollouts")
-        if not len(table):
-            # Those of rounds that never ended are left out, as when such records were read.
-            files = parts.rollout_parts(self.path).items()
-            ended = [(number, path) for number, path in files if number <= len(self.rounds)]
-            table = joined([read_part(path, number, None, None) for number, path in ended])
-        return table, []
-
-    def _table(self, kind: str) -> pa.Table:
-        path = self.path / f"{kind}.parquet"
-        if not path.exists():
-            return pa.table({})
-        with reading(path), open_table(path, None) as file:
-            return checked(read_rows(file), kind)
-
-
 @dataclass(frozen=True)
 class _Kept:
     """What is kept of a record when it is packed; None stands for all columns, and all rounds."""
 
-    source: Directory | Packed | _Old
+    source: Directory | Packed
     columns: list[str] | None
     rounds: list[int] | None
 
@@ -190,14 +162,13 @@ def _folders(root: Path) -> dict[Path, Path]:
     return folders
 
 
-def _source(path: Path) -> Directory | Packed | _Old:
+def _source(path: Path) -> Directory | Packed:
     """The record at a path, once it is known to be whole."""
     packed = find_packed(path)
     if not (path / parts.MANIFEST).exists():
         assert packed is not None
         return packed
-    is_old = read_manifest(path, (parts.FORMAT, OLD_FORMAT))["format"] == OLD_FORMAT
-    source: Directory | _Old = _Old(path) if is_old else Directory(path)
+    source = Directory(path)
     for problem in source.problems:
         raise RecordError(f"{problem}; only a whole record is packed")
     # A killed packing may leave a run in both places, but never two runs of one name.

@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 
 from workbench.records.errors import RecordError
-from workbench.records.files import WRITING, cause_of, check_ordinary
+from workbench.records.files import WRITING, check_ordinary
+from workbench.utils.validation import cause_of
 
 FORMAT = 3  # of the directory that a run writes
 
@@ -26,12 +27,11 @@ SHELF = "shelf.json"  # of a folder of packed runs
 KINDS = ("rounds", "evals", "rollouts")  # the tables of a record
 
 # Folder -> pattern of the names in it. Rounds have six digits at least, and more where a run is
-# longer than that, so that a round has one name only: 0000012 is none of round 12. The tables in
-# the directory itself are those of format 2. A killed process may leave a file of safetensors,
-# which writes beside the place of its file under a name of its own.
+# longer than that, so that a round has one name only: 0000012 is none of round 12. A killed process
+# may leave a file of safetensors, which writes beside the place of its file under another name.
 _NAMES = {
-    ".": rf"({MANIFEST}|{JOURNAL}|(rounds|evals|rollouts)\.parquet|failed-\d{{6,}}\.parquet)"
-    rf"({WRITING})?|{LOCK}|{ROLLOUTS}|{CHECKPOINTS}|{TENSORBOARD}",
+    ".": rf"({MANIFEST}|{JOURNAL}|failed-\d{{6,}}\.parquet)({WRITING})?|{LOCK}|{ROLLOUTS}|"
+    rf"{CHECKPOINTS}|{TENSORBOARD}",
     ROLLOUTS: rf"([0-9]{{6}}|[1-9][0-9]{{6,}})\.parquet({WRITING})?",
     CHECKPOINTS: rf"{CHECKPOINT}({WRITING})?|\.tmp\w{{6}}",
 }

@@ -23,7 +23,7 @@ from workbench.records.errors import RecordError, RecordWarning
 from workbench.records.files import stamp_of
 from workbench.records.journal import Directory
 from workbench.records.parts import JOURNAL, MANIFEST, SHELF
-from workbench.records.shelf import Packed, find_packed
+from workbench.records.shelf import Packed, find_packed, packed_below
 from workbench.utils.html import card
 
 if TYPE_CHECKING:
@@ -234,7 +234,9 @@ class Record:
         except FileNotFoundError:
             found = find_packed(self.path)
         if found is None:
-            raise RecordError(f"{self.path}: no record here ({MANIFEST} is missing)")
+            raise RecordError(
+                f"{self.path}: no record here ({MANIFEST} is missing){_hint(self.path)}"
+            )
         if found != self._known:
             self._frames = {}
             self._known = found
@@ -277,6 +279,16 @@ class Record:
             self._known = None
             value, problems = find()
         return value, problems
+
+
+def _hint(path: Path) -> str:
+    """The end of a message that tells of records below a path, such as the seeds of a method."""
+    # Not deeper, since a wrong path may have a whole disk below it.
+    below = sorted([*path.glob(f"*/{MANIFEST}"), *path.glob(f"*/*/{MANIFEST}")])
+    places = [manifest.parent for manifest in below] or sorted(packed_below(path))
+    if not places:
+        return ""
+    return f"; there are {len(places)} below it, such as {places[0]}; load_all reads them all"
 
 
 def load(path: Any, strict: bool = False) -> Record:

@@ -219,13 +219,21 @@ def record_paths(path: Any) -> list[Path]:
         shelf = shelf_at(here.resolve())
         found |= {here / name for name in shelf.runs} if shelf else set()
         folders[:] = [name for name in folders if not name.startswith(".")]
-    # The path may be a part of a shelf above it, such as one method's runs.
+    return sorted(found | set(packed_below(path)))
+
+
+def packed_below(path: Path) -> list[Path]:
+    """The places of the packed runs at or under a path, of the shelf in it and of those above it.
+
+    The path may be a part of a shelf, such as one method's runs.
+    """
     real = path.resolve()
-    for folder in real.parents:
+    found = []
+    for folder in (real, *real.parents):
         shelf = shelf_at(folder)
         runs = [folder / name for name in shelf.runs] if shelf else []
-        found |= {path / run.relative_to(real) for run in runs if run.is_relative_to(real)}
-    return sorted(found)
+        found += [path / run.relative_to(real) for run in runs if run.is_relative_to(real)]
+    return found
 
 
 def shelf_at(folder: Path) -> Shelf | None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench.records.errors import MissingPart, RecordError
-from workbench.records.files import cause_of, file_digest, replacing
+from workbench.records.files import file_digest, replacing
 from workbench.records.parts import COLUMNS, NEEDED_COLUMNS
+from workbench.utils.validation import cause_of
 
 # A table of a few megabytes on the disk can have hundreds of millions of rows, so its size is
 # looked at before anything is read. The numbers of one run stay far below these bounds.

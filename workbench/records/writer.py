@@ -17,13 +17,14 @@ import pyarrow as pa
 
 from workbench.records import journal, parts
 from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.files import WRITING, cause_of, file_digest, make_directory, replacing, sync
+from workbench.records.files import WRITING, file_digest, make_directory, replacing, sync
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
 from workbench.records.shelf import find_packed
 from workbench.records.tables import column, write_table
 from workbench.rollouts import Ragged
+from workbench.utils.validation import cause_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -39,10 +39,16 @@ from pathlib import Path
 from typing import Any
 
 from workbench.policies.checks import check_packages
-from workbench.records.files import cause_of
 from workbench.trials.arms import LOGS, Arm, as_method, check_label
 from workbench.trials.cases import PARAMETERS, Case
-from workbench.utils.validation import did_you_mean, is_number, one_of, shown, whole_number
+from workbench.utils.validation import (
+    cause_of,
+    did_you_mean,
+    is_number,
+    one_of,
+    shown,
+    whole_number,
+)
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 # Characters of a name made of values, which becomes the name of a directory.

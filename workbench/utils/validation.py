@@ -6,6 +6,7 @@ made, and when a public function of arrays is called. Code behind that edge trus
 
 import difflib
 import inspect
+import re
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -14,6 +15,9 @@ from typing import Any
 import numpy as np
 
 LARGEST_INTEGER = 2**63 - 1  # what an int64 holds
+LONGEST_CAUSE = 300  # characters of another library's message that are passed on
+# What would steer a terminal, and half surrogate pairs, which cannot be written to a report.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def shown(value: Any, limit: int = 80) -> str:
@@ -26,6 +30,19 @@ def shown(value: Any, limit: int = 80) -> str:
     else:
         text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def cause_of(error: BaseException) -> str:
+    """The first line of an error's message, without characters that would steer a terminal.
+
+    Messages of other libraries quote what is in the file, which a stranger may have written.
+    """
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        message = error.strerror
+    line = next(iter(message.splitlines()), "") or type(error).__name__
+    plain = CONTROL.sub("?", line)
+    return plain if len(plain) <= LONGEST_CAUSE else plain[: LONGEST_CAUSE - 3] + "..."
 
 
 def is_number(value: Any) -> bool:
@@ -55,11 +72,16 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> No
     raise ValueError(f"{name}={shown(value)}: a whole number {allowed} is needed")
 
 
-def positive_number(name: str, value: Any, zero: bool = False) -> None:
-    """Raise ValueError unless `value` is a finite number above 0, or from 0 up with zero=True."""
+def positive_number(name: str, value: Any, zero: bool = False, high: float | None = None) -> None:
+    """Raise ValueError unless `value` is a number above 0, or from 0 up with zero=True, that is at
+    most `high`.
+    """
     if is_number(value) and (value > 0 or (zero and value == 0)):
-        return
+        if high is None or value <= high:
+            return
     allowed = "number of at least 0" if zero else "positive number"
+    if high is not None:
+        allowed += f" of at most {high:g}"
     raise ValueError(f"{name}={shown(value)}: a {allowed} is needed")
 
 
