@@ -355,7 +355,7 @@ def test_a_run_that_stopped_before_its_next_evaluation_is_shown_once(tmp_path):
     shown = invoke("show", tmp_path / "grpo").output
     [heads] = [line for line in shown.splitlines() if line.startswith("held-out accuracy")]
     assert heads.split() == ["held-out", "accuracy", "round", "0"]
-    [greedy] = [line for line in shown.splitlines() if line.startswith("  greedy")]
+    [greedy] = [line for line in shown.splitlines() if line.startswith("greedy")]
     assert len(greedy.split()) == 2
     assert "let it go on to its next evaluation" in only_line(invoke("compare", tmp_path))
 

@@ -177,7 +177,7 @@ def test_a_journal_is_read_up_to_the_line_that_is_damaged(tmp_path):
     with pytest.warns(RecordWarning, match="line 6.*the run goes on without it"):
         writer = Writer(tmp_path / "run", MANIFEST)
     # What comes after the damage is lost, and the checkpoint was made later.
-    with pytest.raises(RecordError, match="checkpoint was made after round 4"):
+    with pytest.raises(RecordError, match="the checkpoint is of round 4"):
         writer.restore()
 
 
@@ -393,7 +393,7 @@ def test_a_checkpoint_whose_state_is_no_state_is_named(metadata, tmp_path):
     if metadata.get("crc32") == "%":
         metadata["crc32"] = checkpoints.checksum({}, metadata["state"])
     save_file({}, tmp_path / "run" / "checkpoint" / "state.safetensors", metadata=metadata)
-    with pytest.raises(RecordError, match=r"state\.safetensors: damaged"):
+    with pytest.raises(RecordError, match=r"state\.safetensors: (damaged|this checkpoint)"):
         writer.restore()
 
 

@@ -45,7 +45,7 @@ def names(content):
 # Direct runs
 
 # The entropy bonus has a gradient also where all answers are right.
-DIVERGES = {"label": "diverges", "learning_rate": 1e30, "arguments": {"entropy": 0.1}}
+DIVERGES = {"label": "diverges", "arguments": {"kl": 1e308}}  # 0 x inf
 CASES = [
     {"label": "grpo", "arguments": {"n": 4}},
     {"label": "pods", "method": "pods", "arguments": {"n": 8, "m": 4}, "columns": "outcomes"},
@@ -294,14 +294,21 @@ def test_a_local_ray_cluster(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray>=2.50'")
     cases = [{"label": "good"}, DIVERGES]
     grid = write_grid(tmp_path, cases)
+    handlers = []
+
+    def report(line):
+        handlers.append(signal.getsignal(signal.SIGTERM).__qualname__)
+
     try:
-        frame = sweep(grid, out=tmp_path / "out", jobs=2, ray="local", report=lambda line: None)
+        frame = sweep(grid, out=tmp_path / "out", jobs=2, ray="local", report=report)
     except ConnectionError as error:
         assert not ray.is_initialized()
         if "timed out during startup" in str(error):
             pytest.skip(str(error))
         raise
     assert frame["status"].tolist() == ["done", "failed"], frame["error"].tolist()
+    # Ray's own handler would end the sweep with another exit status.
+    assert len(handlers) >= 2 and set(handlers) == {"signals_raise.<locals>.leave"}
     assert len(wb.load(tmp_path / "out" / "good" / "seed-0").rounds) == 4
     log = (tmp_path / "out" / "logs" / "diverges" / "seed-0" / "log.txt").read_text()
     assert "NonFinite" in log

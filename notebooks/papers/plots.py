@@ -1,7 +1,8 @@
 """Figures of the paper notebooks, from their tables.
 
 Each function draws on the given or new Axes and returns them. `title` is the finding that the
-figure shows, in the words of whoever draws it.
+figure shows, in the words of whoever draws it. `frame` stands for what `style.framed` takes: ax,
+title, xlabel, ylabel and legend.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from papers.verdicts import kind as verdict_kind
 from papers.verdicts import table as verdict_table
 from workbench.analysis.courses import comparable, name_of
 from workbench.analysis.runs import arms
-from workbench.plots.curves import AXIS_LABELS, axis_label, band, curve, is_held_out
+from workbench.plots.curves import (
+    AXIS_LABELS,
+    axis_label,
+    band,
+    curve,
+    is_held_out,
+    mean_and_half,
+)
 from workbench.plots.style import (
     GRID,
     INK,
@@ -76,12 +84,7 @@ NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
 
 def dots(
-    table: pd.DataFrame,
-    *,
-    reference: str | None = None,
-    title: str | None = None,
-    label: str | None = None,
-    ax: Axes | None = None,
+    table: pd.DataFrame, *, reference: str | None = None, label: str | None = None, **frame: Any
 ) -> Axes:
     """A value with its interval for every row.
 
@@ -91,12 +94,10 @@ def dots(
         Columns mean and half, as `comparisons.at_budget` gives them; n is named where it is there.
     reference : str, optional
         The row whose mean is drawn as a line through all.
-    title, label : str, optional
-        The finding, and the x axis.
-    ax : Axes, optional
+    label : str, optional
+        Of the x axis.
     """
-    height = height_of_rows(len(table))
-    with framed(ax, title=title, xlabel=label, legend=None, height=height) as ax:
+    with framed(**frame, xlabel=label, legend=None, height=height_of_rows(len(table))) as ax:
         # Rows of a table are read from above, while the y axis counts from below.
         places = np.arange(len(table))[::-1]
         ax.errorbar(
@@ -124,9 +125,8 @@ def waterfall(
     *,
     names: tuple[str, str] = ("before", "after"),
     limit: float | None = None,
-    title: str | None = None,
     label: str | None = None,
-    ax: Axes | None = None,
+    **frame: Any,
 ) -> Axes:
     """From a cost to a smaller one, step by step, with the sign and interval of each step.
 
@@ -140,15 +140,14 @@ def waterfall(
         Of the first and the last bar.
     limit : float, optional
         Where the x axis ends, so that several panels have the same.
-    title, label : str, optional
-        The finding, and the x axis.
-    ax : Axes, optional
+    label : str, optional
+        Of the x axis.
     """
     table = parts.to_frame("value") if isinstance(parts, pd.Series) else parts
     saving = PALETTE[2]
     costing = PALETTE[3]
     height = height_of_rows(len(table) + 2)
-    with framed(ax, title=title, xlabel=label, legend="above", height=height) as ax:
+    with framed(**frame, xlabel=label, legend="above", height=height) as ax:
         places = np.arange(len(table) + 2)[::-1]
         ax.barh(places[0], start, color=SOFT, height=0.65)
         _beside(ax, start, places[0], f"{start:.3g}")
@@ -183,49 +182,26 @@ def waterfall(
 # Curves
 
 
-def bands(
-    series: Mapping[str, pd.DataFrame],
-    *,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    legend: str | None = "outside",
-    ax: Axes | None = None,
-) -> Axes:
+def bands(series: Mapping[str, pd.DataFrame], **frame: Any) -> Axes:
     """Mean curves with their intervals from tables.
 
     Parameters
     ----------
     series : dict from name to a DataFrame indexed by x, with mean, half and n
         As `pods.curves` gives them.
-    title, xlabel, ylabel : str, optional
-    legend : {"outside", "above", "direct", None}
-    ax : Axes, optional
     """
-    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
+    with framed(**frame) as ax:
         styles = looks(series)
         for name, table in series.items():
-            look = styles[name]
-            x = table.index.to_numpy(dtype=float)
-            text = f"{plain(name)} ({seeds(table['n'].unique())})"
-            ax.plot(x, table["mean"], color=look.colour, ls=look.dash, label=text)
-            low = table["mean"] - table["half"]
-            ax.fill_between(
-                x, low, table["mean"] + table["half"], color=look.colour, alpha=0.18, lw=0
+            x, mean, half = (
+                values.to_numpy(float) for values in (table.index, table["mean"], table["half"])
             )
+            text = f"{plain(name)} ({seeds(table['n'].unique())})"
+            mean_and_half(ax, x, mean, half, text, styles[name])
     return ax
 
 
-def sweep(
-    series: Mapping[str, pd.DataFrame],
-    *,
-    log: bool = True,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    legend: str | None = "outside",
-    ax: Axes | None = None,
-) -> Axes:
+def sweep(series: Mapping[str, pd.DataFrame], *, log: bool = True, **frame: Any) -> Axes:
     """Values with intervals along a numeric parameter.
 
     Parameters
@@ -233,13 +209,10 @@ def sweep(
     series : dict from name to a DataFrame indexed by the parameter, with mean and half
     log : bool
         A logarithmic x axis to base 2, with ticks at the values tried.
-    title, xlabel, ylabel : str, optional
-    legend : {"outside", "above", "direct", None}
-        None where there is one series.
-    ax : Axes, optional
     """
-    legend = legend if len(series) > 1 else None
-    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
+    if len(series) == 1:
+        frame["legend"] = None
+    with framed(**frame) as ax:
         styles = looks(series)
         for name, table in series.items():
             ax.errorbar(
@@ -261,24 +234,14 @@ def sweep(
     return ax
 
 
-def trajectories(
-    series: Mapping[str, pd.Series],
-    *,
-    title: str | None = None,
-    ylabel: str = "success rate",
-    legend: str | None = "outside",
-    ax: Axes | None = None,
-) -> Axes:
+def trajectories(series: Mapping[str, pd.Series], **frame: Any) -> Axes:
     """Single problems visit by visit.
 
     Parameters
     ----------
     series : dict from name to a Series indexed by visit
-    title, ylabel : str, optional
-    legend : {"outside", "above", None}
-    ax : Axes, optional
     """
-    with framed(ax, title=title, xlabel="visit", ylabel=ylabel, legend=legend) as ax:
+    with framed(**{"xlabel": "visit", "ylabel": "success rate", **frame}) as ax:
         styles = looks(series)
         for name, values in series.items():
             look = styles[name]
@@ -411,15 +374,7 @@ def course_grid(
 # Distributions and relations
 
 
-def counts(
-    series: Mapping[str, np.ndarray],
-    *,
-    log: bool = True,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str = "visits of a problem",
-    ax: Axes | None = None,
-) -> Axes:
+def counts(series: Mapping[str, np.ndarray], *, log: bool = True, **frame: Any) -> Axes:
     """Histogram of whole numbers, such as rollouts a visit; the largest is named.
 
     Parameters
@@ -427,10 +382,8 @@ def counts(
     series : dict from name to an array (N,) of whole numbers
     log : bool
         A logarithmic count axis.
-    title, xlabel, ylabel : str, optional
-    ax : Axes, optional
     """
-    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend="above") as ax:
+    with framed(**{"ylabel": "visits of a problem", "legend": "above", **frame}) as ax:
         largest = max(int(np.max(values)) for values in series.values())
         # Whole numbers, so that every bar stands for equally many of them.
         width = -(-(largest + 1) // 60)
@@ -444,30 +397,17 @@ def counts(
     return ax
 
 
-def relation(
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    by: str,
-    *,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    ax: Axes | None = None,
-) -> Axes:
-    """Points of two columns of a frame, coloured by a third; Pearson's r stands in the corner.
+def relation(table: pd.DataFrame, x: str, y: str, by: str, **frame: Any) -> Axes:
+    """Points of two columns of a table, coloured by a third; Pearson's r stands in the corner.
 
     Parameters
     ----------
-    frame : DataFrame
+    table : DataFrame
     x, y, by : names of columns
-    title, xlabel, ylabel : str, optional
-    ax : Axes, optional
     """
-    with framed(ax, title=title, xlabel=xlabel or plain(x), ylabel=ylabel or plain(y)) as ax:
-        names = [str(name) for name in frame[by].unique()]
-        styles = looks(names)
-        for name, part in frame.groupby(by, sort=False):
+    with framed(**{"xlabel": plain(x), "ylabel": plain(y), **frame}) as ax:
+        styles = looks(map(str, table[by].unique()))
+        for name, part in table.groupby(by, sort=False):
             look = styles[str(name)]
             ax.plot(
                 part[x],
@@ -479,7 +419,7 @@ def relation(
                 ls="none",
                 label=plain(name),
             )
-        text = f"r = {frame[x].corr(frame[y]):.2f} over {len(frame)} points"
+        text = f"r = {table[x].corr(table[y]):.2f} over {len(table)} points"
         ax.annotate(text, (0.02, 0.03), xycoords="axes fraction", size="small", color=SOFT)
     return ax
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from papers.theorems import split_variances
 from workbench.analysis.intervals import Interval, mean_interval
-from workbench.plots.style import MARKERS, SOFT, finish, new_axes, style
+from workbench.plots.style import MARKERS, PALETTE, SOFT, framed
 from workbench.plots.text import plain
 from workbench.utils.validation import one_of
 
@@ -56,9 +56,13 @@ def split_variance(
     ----------
     PODS (arXiv 2504.13818), lemma 3.1.
     """
-    with style() as colours:
-        ax = ax or new_axes()
-        for m, colour, marker in zip(sizes, colours, MARKERS):
+    with framed(
+        ax,
+        title=title or f"Every split of {len(rewards)} rewards; filled: the largest variance",
+        xlabel="share of the m rollouts taken from the top",
+        ylabel="variance of the rewards",
+    ) as ax:
+        for m, colour, marker in zip(sizes, PALETTE, MARKERS):
             variances = split_variances(rewards, m)
             # As shares, so that curves of different m have one axis.
             share = np.arange(m + 1) / m
@@ -67,12 +71,6 @@ def split_variance(
                 share, variances, color=colour, marker=marker, mfc="white", ms=5, label=f"m = {m}"
             )
             ax.plot(share[best], variances[best], color=colour, marker=marker, ms=8)
-        finish(
-            ax,
-            title=title or f"Every split of {len(rewards)} rewards; filled: the largest variance",
-            xlabel="share of the m rollouts taken from the top",
-            ylabel="variance of the rewards",
-        )
     return ax
 
 
@@ -98,14 +96,18 @@ def needed_rollouts(
     ----------
     Knapsack RL (arXiv 2509.25849), proposition 1 and figure 3.
     """
-    with style() as colours:
-        ax = ax or new_axes()
+    with framed(
+        ax,
+        title=title or "Rollouts that a gradient needs",
+        xlabel="success rate of the problem",
+        ylabel="rollouts",
+    ) as ax:
         rates = frame.index
         ax.step(
-            rates, frame["least"], where="mid", color=colours[0], label="fewest for 90 %, exact"
+            rates, frame["least"], where="mid", color=PALETTE[0], label="fewest for 90 %, exact"
         )
-        ax.plot(rates, frame["formula"], "--", color=colours[1], label="for 90 %, proposition 1")
-        ax.plot(rates, frame["expected"], color=colours[2], label="until the first, expected")
+        ax.plot(rates, frame["formula"], "--", color=PALETTE[1], label="for 90 %, proposition 1")
+        ax.plot(rates, frame["expected"], color=PALETTE[2], label="until the first, expected")
         if observed is None:
             # Every dot would hide the lines that it is to confirm.
             some = frame.iloc[:: max(1, len(frame) // 14)]
@@ -115,7 +117,7 @@ def needed_rollouts(
                 some["half"],
                 fmt="o",
                 ms=5,
-                color=colours[3],
+                color=PALETTE[3],
                 capsize=3,
                 label="simulated",
             )
@@ -126,7 +128,7 @@ def needed_rollouts(
                 observed["needed"],
                 "o",
                 ms=5,
-                color=colours[3],
+                color=PALETTE[3],
                 alpha=0.7,
                 label=text,
             )
@@ -135,12 +137,6 @@ def needed_rollouts(
         ax.set_yscale("log")
         ax.set_yticks(LOG_TICKS, [str(tick) for tick in LOG_TICKS])
         ax.minorticks_off()
-        finish(
-            ax,
-            title=title or "Rollouts that a gradient needs",
-            xlabel="success rate of the problem",
-            ylabel="rollouts",
-        )
     return ax
 
 
@@ -159,20 +155,18 @@ def success_gain(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | No
     Knapsack RL (arXiv 2509.25849), proposition 2 and figure 8.
     """
     formula = "p(1-p)^2"
-    with style() as colours:
-        ax = ax or new_axes()
+    with framed(
+        ax,
+        title=title or "What one update on a right answer gains",
+        xlabel="success rate before the update",
+        ylabel="gain / learning rate",
+    ) as ax:
         # The formula is drawn last and dashed, over the exact gains that it stands for.
         cases = [name for name in frame if name != formula]
-        for name, colour in zip(cases, colours):
+        for name, colour in zip(cases, PALETTE):
             ax.plot(frame.index, frame[name], color=colour, label=plain(name))
         ax.plot(frame.index, frame[formula], "--", color=SOFT, label="$p(1-p)^2$")
         ax.set_ylim(0, None)
-        finish(
-            ax,
-            title=title or "What one update on a right answer gains",
-            xlabel="success rate before the update",
-            ylabel="gain / learning rate",
-        )
     return ax
 
 
@@ -194,15 +188,19 @@ def norm_bound(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None
     """
     # An empty frame means too few rollouts, which an empty figure would not say.
     _check_not_empty("frame", frame)
-    with style() as colours:
-        ax = ax or new_axes()
+    with framed(
+        ax,
+        title=title or "AERO, theorem 4.1 on the tiny model's gradients",
+        xlabel=r"bound $cm/(c+m)^2\,|v_C - v_F|^2$",
+        ylabel="squared norm / bound",
+    ) as ax:
         ax.axhline(1, color=SOFT, lw=1, label="the bound")
         for i, (case, part) in enumerate(frame.groupby("case", sort=False)):
             ax.plot(
                 part["bound"],
                 part["squared"] / part["bound"],
                 MARKERS[i],
-                color=colours[i],
+                color=PALETTE[i],
                 mfc="none",
                 # Cases that agree lie on one another, so later markers are smaller and earlier
                 # ones stay visible.
@@ -212,12 +210,6 @@ def norm_bound(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None
             )
         ax.set_xscale("log")
         ax.set_ylim(0, None)
-        finish(
-            ax,
-            title=title or "AERO, theorem 4.1 on the tiny model's gradients",
-            xlabel=r"bound $cm/(c+m)^2\,|v_C - v_F|^2$",
-            ylabel="squared norm / bound",
-        )
     return ax
 
 
@@ -240,19 +232,24 @@ def norms_by_balance(
     AERO (arXiv 2602.14338), lemma 4.2, which is about m = k c with k of at least 1.
     """
     _check_not_empty("frame", frame)
-    with style() as colours:
-        ax = ax or new_axes()
+    with framed(
+        ax,
+        title=title
+        or f"Balance and the gradient's size (n = {frame['problem'].nunique()} problems)",
+        xlabel=f"wrong rollouts m beside c = {c} right ones",
+        ylabel=f"relative to m = {c}",
+    ) as ax:
         by_m = frame.groupby("m")
         # Means over problems of what `gradients.norms_by_balance` gives relative to m = c.
         factor = by_m[["factor", "signal"]].mean()
         intervals = [(m, *mean_interval(part["group"])) for m, part in by_m]
         counts, centre, half = np.array(intervals).T
-        ax.plot(factor.index, factor["factor"], color=colours[0], label="factor $cm/(c+m)^2$")
+        ax.plot(factor.index, factor["factor"], color=PALETTE[0], label="factor $cm/(c+m)^2$")
         ax.plot(
             factor.index,
             factor["signal"],
             "o",
-            color=colours[0],
+            color=PALETTE[0],
             mfc="white",
             label=r"mean gradient, $|E\,G|^2$",
         )
@@ -262,20 +259,13 @@ def norms_by_balance(
             half,
             fmt="s-",
             ms=5,
-            color=colours[1],
+            color=PALETTE[1],
             capsize=3,
             label=r"one group, $E|G|^2$",
         )
         ax.axvline(c, color=SOFT, lw=1, ls=":", label=f"m = c = {c}; the lemma: from here on")
         ax.set_xticks(counts)
         ax.set_ylim(0, None)
-        finish(
-            ax,
-            title=title
-            or f"Balance and the gradient's size (n = {frame['problem'].nunique()} problems)",
-            xlabel=f"wrong rollouts m beside c = {c} right ones",
-            ylabel=f"relative to m = {c}",
-        )
     return ax
 
 
@@ -297,9 +287,13 @@ def regret(
     title : str, optional
     ax : Axes, optional
     """
-    with style() as colours:
-        ax = ax or new_axes()
-        for (label, runs), colour in zip(curves.items(), colours):
+    with framed(
+        ax,
+        title=title or "Regret on the synthetic bandit",
+        xlabel="round T",
+        ylabel="cumulative regret",
+    ) as ax:
+        for (label, runs), colour in zip(curves.items(), PALETTE):
             # Evenly on the log scale, where single rounds would crowd the right end, an interval
             # each.
             rounds = np.unique(np.geomspace(10, runs.shape[1], 60).astype(int))
@@ -313,12 +307,6 @@ def regret(
             low = np.maximum(centre - half, 1e-3)  # a logarithm needs a number above 0
             ax.fill_between(rounds, low, centre + half, color=colour, alpha=0.2, lw=0)
         ax.set(xscale="log", yscale="log")
-        finish(
-            ax,
-            title=title or "Regret on the synthetic bandit",
-            xlabel="round T",
-            ylabel="cumulative regret",
-        )
     return ax
 
 
@@ -339,9 +327,13 @@ def bound_growth(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | No
         "S": "norm S of the reward",
         "bound": "bound, constants 1",
     }
-    with style() as colours:
-        ax = ax or new_axes()
-        for name, colour, marker in zip(names, colours, MARKERS):
+    with framed(
+        ax,
+        title=title or "The parts of theorem 5.4's bound",
+        xlabel="rounds T",
+        ylabel="value",
+    ) as ax:
+        for name, colour, marker in zip(names, PALETTE, MARKERS):
             ax.plot(frame.index, frame[name], color=colour, marker=marker, ms=5, label=names[name])
         ax.plot(
             frame.index,
@@ -355,12 +347,6 @@ def bound_growth(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | No
         # The numbers of rounds that were computed, in place of powers of ten.
         ax.set_xticks(frame.index, frame.index)
         ax.minorticks_off()
-        finish(
-            ax,
-            title=title or "The parts of theorem 5.4's bound",
-            xlabel="rounds T",
-            ylabel="value",
-        )
     return ax
 
 
@@ -386,8 +372,13 @@ def fidelity(
     """
     one_of("y", y, FIDELITY_LABELS)
     _check_not_empty("means", means)
-    with style() as colours:
-        ax = ax or new_axes()
+    with framed(
+        ax,
+        title=title or f"What selectors leave of a gradient (n = {means['n'].max()} problems)",
+        xlabel="share of the rollouts kept",
+        ylabel=FIDELITY_LABELS[y],
+        legend=legend,
+    ) as ax:
         if y == "norm_ratio":
             ax.axhline(1, color=SOFT, lw=1)
         rules = means.groupby("rule", sort=False)
@@ -403,19 +394,12 @@ def fidelity(
                 half,
                 fmt=f"{MARKERS[i]}-",
                 ms=max(8 - i, 5),
-                color=colours[i],
+                color=PALETTE[i],
                 capsize=2,
                 elinewidth=1,
                 label=plain(rule),
             )
         ax.set(xlim=(0, 1.03), ylim=(0, None))
-        finish(
-            ax,
-            title=title or f"What selectors leave of a gradient (n = {means['n'].max()} problems)",
-            xlabel="share of the rollouts kept",
-            ylabel=FIDELITY_LABELS[y],
-            legend=legend,
-        )
     return ax
 
 

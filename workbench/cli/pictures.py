@@ -68,11 +68,13 @@ def check_format(out: str) -> None:
         raise ValueError(f"--out {out}: no picture format; allowed are {endings}")
 
 
-def save(figure: Any, out: str) -> str:
-    """Write a figure, and return where it is."""
-    target = Path(out)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
+def save(figure: Any, *files: Any) -> str:
+    """Write a figure to files of any formats, and return where the first of them is."""
+    for target in map(Path, files):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Without the date the same run always draws the same file.
+        dated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
+        figure.savefig(target, dpi=150, **dated)
     # pyplot keeps a figure in memory until it is closed.
     plots.plt.close(figure)
-    return str(target)
+    return str(files[0])

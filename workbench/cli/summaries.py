@@ -52,9 +52,21 @@ def summary(record: Record) -> dict[str, Any]:
 
 def text(summarized: dict[str, Any]) -> str:
     """A summary as lines: accuracy before and after, then what it took."""
+    import pandas as pd
+
     lines = []
-    if summarized["held_out"]:
-        lines += _held_out_lines(**summarized["held_out"])
+    held_out = summarized["held_out"]
+    if held_out:
+        sampled = f"avg@{held_out['k']}"
+        columns = {}
+        # After a single evaluation both are the same one.
+        for end in (held_out["first"], held_out["last"]):
+            # Levels have two decimals: each is the mean of fewer problems.
+            levels = {f"level {name}, {sampled}": f"{x:.2f}" for name, x in end["levels"].items()}
+            scores = {sampled: f"{end['accuracy']:.3f}", "greedy": f"{end['greedy']:.3f}"}
+            columns[f"round {end['round']}"] = scores | levels
+        frame = pd.DataFrame(columns).rename_axis(columns="held-out accuracy")
+        lines += ["", frame.to_string()]
     if summarized["rounds"]:
         phases = "  ".join(f"{name} {value:.3f}" for name, value in summarized["seconds"].items())
         effective = f"{summarized['effective']:.0%} with a gradient"
@@ -95,21 +107,6 @@ def amount(budget: float) -> str:
     """A budget with four digits, FLOPs as a power of ten."""
     # Large numbers of rollouts and seconds are shown in full. FLOPs have far more digits.
     return f"{budget:,.0f}" if 1000 <= budget < 1e7 else f"{budget:.4g}"
-
-
-def _held_out_lines(k: int, first: dict[str, Any], last: dict[str, Any]) -> list[str]:
-    # After a single evaluation both are the same one.
-    ends = [first] if first["round"] == last["round"] else [first, last]
-    rows = [
-        ("held-out accuracy", [f"round {end['round']}" for end in ends]),
-        (f"  avg@{k}", [f"{end['accuracy']:.3f}" for end in ends]),
-        ("  greedy", [f"{end['greedy']:.3f}" for end in ends]),
-    ]
-    # Levels have two decimals: each is the mean of fewer problems.
-    for level in first["levels"]:
-        rows.append((f"  level {level}, avg@{k}", [f"{end['levels'][level]:.2f}" for end in ends]))
-    lines = [f"{name:<28}" + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows]
-    return ["", *lines]
 
 
 def _held_out(record: Record) -> dict[str, Any] | None:

@@ -44,6 +44,7 @@ def quickstart(
       python -m workbench quickstart --rounds 20 --out runs/first --figures figures
     """
     import workbench as wb
+    from workbench.cli import pictures
 
     run = wb.Run(wb.labs.tiny(), wb.methods.grpo(), seed=seed, out=out)
     say(f"GRPO in the tiny lab, {run.problems_per_round} problems x 8 rollouts a round")
@@ -52,13 +53,9 @@ def quickstart(
         pass
     say(summaries.text(summaries.summary(run.record)))
 
-    folder = Path(figures)
-    folder.mkdir(parents=True, exist_ok=True)
-    figure = wb.plots.overview(run.record)
-    # Without the date the same run always draws the same file.
-    figure.savefig(folder / "quickstart.svg", metadata={"Date": None})
-    figure.savefig(folder / "quickstart.png", dpi=150)
-    say(f"\nfigure    {folder / 'quickstart.svg'} (and .png)")
+    drawn = Path(figures, "quickstart.svg")
+    pictures.save(wb.plots.overview(run.record), drawn, drawn.with_suffix(".png"))
+    say(f"\nfigure    {drawn} (and .png)")
     # An installed package has no notebooks beside it.
     if Path("notebooks", "00_quickstart.ipynb").exists():
         say("notebook  make lab, then open notebooks/00_quickstart.ipynb")

@@ -396,9 +396,22 @@ def band(
     intervals = np.array([mean_interval(column) for column in values.T])
     mean, half = intervals.T
     marker = look.marker if points and len(places) < FEW_POINTS else None
-    ax.plot(places, mean, color=look.colour, ls=look.dash, marker=marker, ms=4, label=label)
-    if len(curves) > 1:
-        ax.fill_between(places, mean - half, mean + half, color=look.colour, alpha=0.18, lw=0)
+    mean_and_half(ax, places, mean, half, label, look, marker)
+
+
+def mean_and_half(
+    ax: Axes,
+    x: np.ndarray,
+    mean: np.ndarray,
+    half: np.ndarray,
+    label: str,
+    look: Look,
+    marker: str | None = None,
+) -> None:
+    """A curve of means (N,) over its band, half of whose width is `half`; NaN draws no band."""
+    ax.plot(x, mean, color=look.colour, ls=look.dash, marker=marker, ms=4, label=label)
+    if np.isfinite(half).any():
+        ax.fill_between(x, mean - half, mean + half, color=look.colour, alpha=0.18, lw=0)
 
 
 def is_held_out(y: str) -> bool:

@@ -20,6 +20,13 @@ from workbench.utils.validation import cause_of
 MOST_CELLS = 10**8  # rows times columns
 MOST_BYTES = 2**32  # uncompressed
 
+# What a column holds -> the types of Arrow that do, for `parts.COLUMNS`.
+HOLDS = {
+    "whole numbers": (pa.types.is_integer,),
+    "numbers": (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean),
+    "texts": (pa.types.is_string, pa.types.is_large_string),
+}
+
 
 def write_table(path: Path, table: pa.Table) -> str:
     """Write a table, complete or not at all; returns the digest of the file."""
@@ -103,7 +110,7 @@ def checked(table: pa.Table, kind: str, columns: Sequence[str] | None = None) ->
     for needed, names in COLUMNS.items():
         for name in set(names) & set(table.column_names):
             kind_of_column = table[name].type
-            if not _holds(needed, kind_of_column):
+            if not any(is_right(kind_of_column) for is_right in (pa.types.is_null, *HOLDS[needed])):
                 raise ValueError(f"column {name!r} is of type {kind_of_column}, not {needed}")
     if kind == "rounds" and columns is None:
         # A row that is missing or comes twice would shift everything that is summed over rounds.
@@ -119,15 +126,3 @@ def column(values: object) -> pa.Array:
     if values.ndim > 1 or values.dtype.kind in "UO":
         return pa.array(values.tolist())
     return pa.array(values)
-
-
-def _holds(needed: str, kind: pa.DataType) -> bool:
-    """Whether a column of an Arrow type holds what `parts.COLUMNS` asks for."""
-    if pa.types.is_null(kind):
-        return True
-    if needed == "texts":
-        return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if needed == "whole numbers":
-        return pa.types.is_integer(kind)
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return is_number or pa.types.is_boolean(kind)

@@ -24,7 +24,7 @@ from workbench.records.record import Record
 from workbench.records.shelf import find_packed
 from workbench.records.tables import column, write_table
 from workbench.rollouts import Ragged
-from workbench.utils.validation import cause_of
+from workbench.utils.validation import cause_of, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,19 +199,14 @@ class Writer:
             tensors, state = checkpoints.load(path)
         except OSError as error:
             raise RecordError(f"{path}: {cause_of(error)}; {LOST}") from error
-        number = state.get("round") if isinstance(state, dict) else None
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-            raise RecordError(f"{path}: damaged (its state names no round); {LOST}")
-        if number > self.rounds:
+        found = state if isinstance(state, dict) else {}
+        signature = found.pop("record", None)
+        if signature is None or signature != self._sum_of_round(found.get("round")):
             raise RecordError(
-                f"{self.path}: {parts.JOURNAL} has {self.rounds} rounds, but the checkpoint was "
-                f"made after round {number}: put both back from one copy, or start again in "
+                f"{path}: this checkpoint is of another run, or {parts.JOURNAL} was changed since, "
+                f"or has lost rounds (it has {self.rounds}, the checkpoint is of round "
+                f"{shown(found.get('round'))}): put both back from one copy, or start again in "
                 "another directory"
-            )
-        if state.pop("record", None) != self._sum_of_round(number):
-            raise RecordError(
-                f"{path}: this checkpoint is of another run, or {parts.JOURNAL} was changed since: "
-                "put both back from one copy, or start again in another directory"
             )
         return tensors, state
 
@@ -266,7 +261,7 @@ class Writer:
             journal.cut(self._journal, self._lines[kept - 1])
             self._lines = self._lines[:kept]
 
-    def _sum_of_round(self, number: int) -> str | None:
+    def _sum_of_round(self, number: Any) -> str | None:
         """The checksum of a round's line, which depends on everything before it; 0: the first."""
         # An evaluation after the round comes behind its line, and may be forgotten.
         return next((line.sum for line in self._lines if line.round == number), None)
