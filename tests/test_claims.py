@@ -224,13 +224,17 @@ class TestWhatCannotBeTold:
 
 
 def test_verdicts_of_several_subjects_side_by_side():
-    one = pd.DataFrame({"paper": "A", "claim": ["a", "b", "c"]})
-    tables = {
-        "early": one.assign(verdict=["agrees", "disagrees", "cannot tell: no runs of x"]),
-        "clean": one.assign(verdict=["agrees", "agrees", "agrees"]),
+    one = pd.DataFrame({"paper": "A", "claim": ["a", "b", "c", "d", "e"]})
+    unknown = "cannot tell: no runs of x"
+    verdicts = {
+        "early": ["agrees", "disagrees", unknown, unknown, "agrees"],
+        "late": ["smaller than published", unknown, unknown, unknown, "agrees"],
+        "clean": ["agrees", "agrees", "agrees", unknown, unknown],
     }
+    tables = {title: one.assign(verdict=texts) for title, texts in verdicts.items()}
     found = claims.carried_over(tables)
-    assert found["early"].tolist() == ["agrees", "disagrees", "cannot tell"]
-    assert found["same"].tolist() == [True, False, True]
+    assert found["early"].tolist() == ["agrees", "disagrees", *["cannot tell"] * 2, "agrees"]
+    # A single verdict agrees with nothing.
+    assert found["same"].tolist() == [True, False, pd.NA, pd.NA, True]
     with pytest.raises(ValueError, match="late"):
         claims.carried_over({"early": tables["early"], "late": tables["clean"].iloc[:2]})

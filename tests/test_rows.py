@@ -72,6 +72,7 @@ def test_what_cannot_be_used_is_named(rows, named):
     ("options", "named"),
     [
         ({"template": "no place"}, "template"),
+        ({"template": "{prompt}" * 11}, "template"),
         ({"repeated": "keep"}, "repeated"),
         ({"level": "answer", "answer": "prompt"}, "row 0: the answer"),
         ({"verifier": Choice()}, "Choice cannot use 2 of the 2"),

@@ -31,7 +31,7 @@ import pandas as pd
 
 from papers.aero import unsolved_shares
 from papers.times import OwnPrice, update_time
-from papers.verdicts import Claim, Finding, judge, kind
+from papers.verdicts import AGREES, CANNOT_TELL, SMALLER, Claim, Finding, judge, kind
 from workbench.analysis import difficulty
 from workbench.analysis.courses import Course, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
@@ -132,7 +132,8 @@ def carried_over(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     -------
     DataFrame, a row a claim
         paper, claim, one column of verdicts for each table, and same: whether all those that could
-        tell say the same.
+        tell say the same, where an effect that is smaller than published counts as one that agrees.
+        <NA> where fewer than two of them could tell.
     """
     first = next(iter(tables.values()))
     side_by_side = first[["paper", "claim"]].copy()
@@ -140,10 +141,11 @@ def carried_over(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         if table["claim"].tolist() != first["claim"].tolist():
             raise ValueError(f"{title}: other claims than in the first table")
         side_by_side[title] = table["verdict"].map(kind).to_numpy()
-    columns = side_by_side[list(tables)]
-    # A verdict that could not tell contradicts nothing.
-    told = [{text for text in row if text != "cannot tell"} for row in columns.to_numpy()]
-    return side_by_side.assign(same=[len(texts) <= 1 for texts in told])
+    directions = side_by_side[list(tables)].replace(SMALLER, AGREES).to_numpy()
+    # A verdict that could not tell contradicts nothing, and it agrees with nothing either.
+    told = [[text for text in row if text != CANNOT_TELL] for row in directions]
+    same = [None if len(texts) < 2 else len(set(texts)) == 1 for texts in told]
+    return side_by_side.assign(same=pd.array(same, dtype="boolean"))
 
 
 # Metrics: the arm's records, the baseline's, and the claim's settings in; a number a seed out

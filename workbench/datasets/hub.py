@@ -28,7 +28,7 @@ from typing import Any
 
 from workbench.datasets import programs
 from workbench.datasets.entries import Entry, boxed_answer, level_of, text_of, without_dollars
-from workbench.policies.checks import check_packages
+from workbench.policies.checks import MOST_PROMPTS, check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
 from workbench.utils.validation import did_you_mean, one_of, shown, whole_number
@@ -350,7 +350,8 @@ def _check(
     one_of("split", split, DATA_SETS[key].splits)
     if n is not None:
         whole_number("n", n, 1)
-    if template is not None and (not isinstance(template, str) or "{prompt}" not in template):
+    places = template.count("{prompt}") if isinstance(template, str) else 0
+    if template is not None and not 1 <= places <= MOST_PROMPTS:
         refuse("template", template, "text with {prompt} in it is needed, such as hub.BOXED")
     if levels is not None and not DATA_SETS[key].levels:
         others = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)

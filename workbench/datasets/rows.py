@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.policies.checks import check_model, lost_characters, offline_hint
+from workbench.policies.checks import MOST_PROMPTS, check_model, lost_characters, offline_hint
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown
 from workbench.verifiers import Choice, Math
@@ -149,8 +149,11 @@ def _pool(
 ) -> Pool:
     """The checked problems of rows, in their order; `source` names the data in messages."""
     one_of("repeated", repeated, REPEATED)
-    if not isinstance(template, str) or "{prompt}" not in template:
-        raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
+    if not isinstance(template, str) or not 1 <= template.count("{prompt}") <= MOST_PROMPTS:
+        raise ValueError(
+            f"template={shown(template)}: a text with {{prompt}} in it is needed, at most "
+            f"{MOST_PROMPTS} times"
+        )
     # From cheap checks to dear ones. Repeats go before the verifier reads every answer.
     made = [
         _problem(row, columns, template, f"{source}: row {number}")

@@ -159,14 +159,6 @@ def _check_texts(value: Any, depth: int = 1) -> None:
             _check_texts(inner, depth + 1)
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
 def _is_whole(value: Any) -> bool:
     """Whether a value is a whole number from 0 to the largest of 64 bits."""
     # In Python True is a whole number, and in JSON it is not.
@@ -186,7 +178,10 @@ def _is_mark(mark: Any) -> bool:
 # What a check needs -> the check, and the entries that it is made of where they are there.
 ENTRIES: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "a whole number of at least 0": (_is_whole, ("format", "seed", "held_out")),
-    "an object": (_is_object, ("method", "lab", "arguments", "versions", "hardware", "data")),
-    "a text": (_is_text, ("started", "commit")),
+    "an object": (
+        lambda value: isinstance(value, dict),
+        ("method", "lab", "arguments", "versions", "hardware", "data"),
+    ),
+    "a text": (lambda value: isinstance(value, str | None), ("started", "commit")),
     "an object with lists of columns and rounds": (_is_mark, ("thinned",)),
 }
