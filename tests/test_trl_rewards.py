@@ -177,7 +177,7 @@ def short(completions, **_):
     return [-float(len(text)) for text in completions]
 
 
-@pytest.mark.parametrize("name, function, given", [("dapo", half, "0.5"), ("ar3po", short, "-")])
+@pytest.mark.parametrize("name, function, given", [("aero", half, "0.5"), ("ar3po", short, "-")])
 def test_rewards_other_than_0_and_1_do_not_say_what_is_correct(name, function, given, tmp_path):
     method = small(name)
     one = trainer(tmp_path, method, reward=function)
@@ -186,6 +186,32 @@ def test_rewards_other_than_0_and_1_do_not_say_what_is_correct(name, function, g
     with pytest.raises(ValueError, match=match):
         one.train()
     assert same(before, weights(one))  # nothing has been trained on
+
+
+@pytest.mark.parametrize("name", ["dapo", "speed"])
+@pytest.mark.parametrize("reward", [[short], [boxed, short]], ids=["one", "two"])
+def test_dynamic_sampling_goes_by_graded_rewards(name, reward, tmp_path):
+    weighed = {"reward_weights": [1.0, 0.1]} if len(reward) == 2 else {}
+    one = trainer(tmp_path, small(name), reward=reward, **weighed)
+    before = weights(one)
+    trained(one)
+    assert not same(before, weights(one))
+    selected, ratio, correct = logged(
+        one, "workbench/selected", "workbench/effective_gradient_ratio", "workbench/correct"
+    )
+    # Only problems whose responses differ in length are trained on.
+    assert min(selected) > 0 and ratio == [1, 1]
+    assert correct == []
+
+
+def test_a_number_says_from_which_reward_a_rollout_is_correct(tmp_path):
+    one = trained(
+        trainer(tmp_path, SMALL["ar3po"], reward=half, options={"correct": 0.5}, max_steps=1)
+    )
+    (correct,), (mean,) = logged(one, "workbench/correct", "workbench/reward")
+    assert correct == pytest.approx(2 * mean) and correct > 0
+    match = r"^correct=0\.5: a number goes with one reward function"
+    refused(tmp_path, small("ar3po"), match, reward=[boxed, right], options={"correct": 0.5})
 
 
 def test_a_named_reward_function_judges_by_more_than_0(tmp_path):
@@ -217,7 +243,10 @@ def test_a_verdict_by_each_rule(caplog):
     assert caplog.text.count("Until then 1 or more is") == 1
 
     unread = Verdict(None, ["only"], needed=False)
-    assert unread(np.array([[0.2]]), first=True).tolist() == [False]
+    assert unread(np.array([[1.0]]), first=True).tolist() == [True]
+    # What was graded once stays so, whatever the rewards of a later round are.
+    for reward in (0.2, 1.0):
+        assert np.isnan(unread(np.array([[reward]]), first=True)).all()
     assert not unread.known
     assert not Verdict(None, ["a", "b"], needed=False).known
 
@@ -237,8 +266,8 @@ def test_what_correct_may_be(tmp_path):
     method = SMALL["dapo"]
     match = "^correct='accuracy': no reward function of that name; pass correct='right' "
     refused(tmp_path, method, match, options={"correct": "accuracy"})
-    match = "^correct=1: the name of a reward function or a function is needed; pass"
-    refused(tmp_path, method, match, options={"correct": 1})
+    match = r"^correct=\['right'\]: the name of a reward function, a number or a function is needed"
+    refused(tmp_path, method, match, options={"correct": ["right"]})
 
 
 def test_a_posterior_knows_which_reward_is_a_success(tmp_path):
@@ -282,12 +311,12 @@ def test_ten_rounds_from_the_start_with_nothing_to_train_on_are_an_error(tmp_pat
 def test_a_run_that_has_learnt_may_come_to_rest(caplog):
     empty = _table(trained=False)
     counted = EmptyRounds()
-    counted.check(1, _table(trained=True), True, "")
+    counted.check(1, _table(trained=True), "")
     for number in range(2, 12):
-        counted.check(number, empty, True, "")
+        counted.check(number, empty, "")
     assert caplog.text.count("nothing to train on") == 2
     assert "This is round 10 of that kind in a row." in caplog.text
-    counted.check(12, _table(trained=True), True, "")
+    counted.check(12, _table(trained=True), "")
     assert counted.in_a_row == 0
 
 

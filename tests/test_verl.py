@@ -161,6 +161,15 @@ def test_rewards_that_do_not_say_what_is_correct_warn_once(caplog):
     assert "a reward is 0.3" in record.getMessage() and "`solved`" in record.getMessage()
 
 
+def test_rewards_stay_graded_where_nobody_needs_a_verdict(caplog):
+    verdict = verl_table.Verdict(needed=False)
+    assert verdict(np.array([0.0, 1.0]), [None, None]).tolist() == [0, 1]
+    found = verdict(np.array([0.3, 0.3]), [None, 1])
+    assert np.isnan(found[0]) and found[1] == 1
+    assert np.isnan(verdict(np.array([1.0]), [None])).all()
+    assert not caplog.records
+
+
 def test_parts_of_the_reward_come_on_top_of_verls():
     method = methods.dapo(4).but(reward=(Correct(), Overlong(limit=10, buffer=0.5)))
     rollouts = Rollouts(
@@ -654,7 +663,7 @@ def test_the_keys_of_the_guide_are_those_of_configuration(heading, method):
 def test_the_guide_explains_every_metric():
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", GUIDE, re.MULTILINE)
     explained = {name.strip("`") for row in rows for name in row.split(", ")}
-    logged = {*adapters.LOGGED, *adapters.LOGGED_OF_VERDICT, "stages", "seconds_schedule"}
+    logged = {*adapters.LOGGED, "stages", "seconds_schedule"}
     for name in (*methods.PAPERS, *methods.MORE_PAPERS):
         if name not in NOT_CARRIED:
             logged |= getattr(methods, name)().metrics().keys()

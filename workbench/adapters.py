@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from workbench import rewards
+from workbench.checks import check_verdict
 from workbench.grpo import StepStats, marked
 from workbench.methods import Method
 from workbench.policies import Sampling
@@ -39,13 +40,13 @@ from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import FindMore, Round, Sample, play
 from workbench.utils.descriptions import describe, differences
+from workbench.utils.names import GRADED
 
 logger = logging.getLogger(__name__)
 
 FILE = "workbench.safetensors"  # what the slots have learnt, in the folder of a checkpoint
 
-# What is logged of a round, see `records.round_stats`; the second part only where it is known which
-# rollouts are correct.
+# What is logged of a round, see `records.round_stats`.
 LOGGED = (
     "problems",
     "rollouts",
@@ -56,8 +57,11 @@ LOGGED = (
     "tokens_sampled",
     "length",
     "truncated",
+    "correct",
+    "all_positive",
+    "all_negative",
+    "unsolved",
 )
-LOGGED_OF_VERDICT = ("correct", "all_positive", "all_negative", "unsolved")
 
 # So many rounds from the start without anything to learn from are an error. Ten: with two problems
 # a round, one in eight of which gives a mixed group, less than one run in ten begins like that.
@@ -213,8 +217,10 @@ def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:
     Raises
     ------
     ValueError
-        For a reward that is not finite.
+        For a reward that is not finite, and where a slot must know which rollouts are correct and
+        nothing says so.
     """
+    check_verdict(method, rollouts)
     size = len(rollouts)
     # Replay sets these two columns otherwise for old rows.
     rollouts = rollouts.assign(gradient=np.ones(size, bool), uses=np.zeros(size, np.int64))
@@ -229,6 +235,18 @@ def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:
     return rollouts
 
 
+def verdict_columns(verdict: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of a table that say a verdict (R,): 1 is correct, 0 is wrong, NaN not known.
+
+    Examples
+    --------
+    >>> table = Rollouts(np.array(["a", "a"]), **verdict_columns(np.array([1.0, np.nan])))
+    >>> table.correct, table.judged
+    (array([ True, False]), False)
+    """
+    return {"correct": verdict == 1, "status": np.where(np.isnan(verdict), GRADED, "")}
+
+
 class Verdict:
     """Which rollouts are correct, where all that a trainer knows of them is their rewards.
 
@@ -237,15 +255,14 @@ class Verdict:
     Parameters
     ----------
     needed : bool
-        Whether the method reads the verdict, see `Method.reads_verdict`. If not, it may stay
-        unknown.
+        Whether the method must know it, see `Method.reads_verdict`. If not, it may stay unknown.
     advice : str
         How the user of the trainer says what is correct.
 
     Attributes
     ----------
     known : bool
-        Whether the verdict says anything.
+        Whether rewards alone have said it so far.
     """
 
     def __init__(self, needed: bool, advice: str) -> None:
@@ -255,21 +272,23 @@ class Verdict:
         self.warned = False
 
     def of_rewards(self, reward: np.ndarray, first: bool) -> np.ndarray:
-        """The verdict by rewards (R,) alone, (R,) bool; NaN is a rollout that was not judged.
+        """The verdict by rewards alone, (R,) float64: 1 is correct, 0 is wrong, NaN not known.
 
         Parameters
         ----------
         reward : (R,)
+            NaN for a rollout that nothing scored.
         first : bool
             Whether nothing has been trained on yet. An error then costs little; later it is a
             warning, and 1 or more is correct.
         """
         other = reward[~np.isnan(reward) & (reward != 0) & (reward != 1)]
+        # Once graded, always graded: a later round of nothing but 0 and 1 is a coincidence.
+        self.known = self.known and (self.needed or not len(other))
+        if not self.known:
+            return np.full(len(reward), np.nan)
         if not len(other):
-            return reward == 1
-        if not self.needed:
-            self.known = False
-            return np.zeros(len(reward), dtype=bool)
+            return (reward == 1).astype(float)
         message = (
             f"a reward is {other[0]:g}, and only 0 and 1 say by themselves what is correct; "
             f"{self.advice}"
@@ -277,7 +296,7 @@ class Verdict:
         if first:
             raise ValueError(f"correct=None: {message}")
         self.warn(f"{message}. Until then 1 or more is.")
-        return reward >= 1
+        return (reward >= 1).astype(float)
 
     def warn(self, message: str) -> None:
         """Log a warning, once."""
@@ -321,16 +340,14 @@ def token_advantages(outcome: Round, weights: np.ndarray) -> Ragged:
 # What is logged
 
 
-def round_metrics(rollouts: Rollouts, number: int, known: bool = True) -> dict[str, float]:
-    """What is logged of round `number`, name to number.
+def round_metrics(rollouts: Rollouts, number: int) -> dict[str, float]:
+    """What is logged of round `number`, name to number; NaN where something is not known.
 
     Parameters
     ----------
     rollouts : Rollouts
         The round's table after `Driver.learn` or `Driver.table`.
     number : int
-    known : bool
-        Whether it is known which rollouts are correct.
     """
     stages = rollouts.stage[rollouts.round == number]
     if not len(stages):
@@ -338,8 +355,7 @@ def round_metrics(rollouts: Rollouts, number: int, known: bool = True) -> dict[s
         return {"rollouts": 0, "selected": int(rollouts["selected"].sum()), "trained": 0}
     # Parameters and learning rate stay 0: the entries that depend on them are not asked for.
     row = round_stats(number, rollouts, [], 0, 0)
-    names = (*LOGGED, *LOGGED_OF_VERDICT) if known else LOGGED
-    return {**{name: row[name] for name in names}, "stages": int(stages.max()) + 1}
+    return {**{name: row[name] for name in LOGGED}, "stages": int(stages.max()) + 1}
 
 
 def prefixed(metrics: dict[str, float]) -> dict[str, float]:
@@ -362,7 +378,7 @@ class EmptyRounds:
         self.in_a_row = 0
         self.warned = False
 
-    def check(self, number: int, rollouts: Rollouts, known: bool, advice: str) -> None:
+    def check(self, number: int, rollouts: Rollouts, advice: str) -> None:
         """Count round `number`, whose table is marked. Warn at the first empty round.
 
         Raises
@@ -376,7 +392,7 @@ class EmptyRounds:
         self.in_a_row += 1
         message = (
             f"Round {number} has nothing to train on, since none of the rollouts selected has an "
-            f"advantage other than 0: {_description(rollouts, known)} {advice}"
+            f"advantage other than 0: {_description(rollouts)} {advice}"
         )
         # Equal to the number of the round only if no round before had anything. Later in a run,
         # when something was learnt already, a warning must do.
@@ -389,12 +405,12 @@ class EmptyRounds:
             self.warned = True
 
 
-def _description(rollouts: Rollouts, known: bool) -> str:
+def _description(rollouts: Rollouts) -> str:
     fresh = rollouts.take(rollouts["age"] == 0)
     if not len(fresh):
         return "no reward function scored any rollout, all of them gave None."
     selected = int(rollouts["selected"].sum())
-    verdict = f"{int(fresh.correct.sum())} of them correct, " if known else ""
+    verdict = f"{int(fresh.correct.sum())} of them correct, " if fresh.judged else ""
     return (
         f"{len(fresh)} rollouts with rewards from {fresh.reward.min():g} to "
         f"{fresh.reward.max():g}, {verdict}{selected} selected."

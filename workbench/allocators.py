@@ -2,7 +2,8 @@
 
 An allocator is a slot value with a generator method, `allocate`, that asks for rollouts and sees
 what came of them; see `workbench.slots.Allocator`. All decisions read `rollouts.correct`, the
-verifier's verdict, never the reward.
+verifier's verdict, and not the reward. Only where no verdict is given, as of the scores of a reward
+model, dynamic sampling and screening ask whether the rewards of a problem differ, and say so.
 
 The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs about problems are in
 `workbench.success_rates`; both can be reached from here as well.
@@ -10,8 +11,10 @@ The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -37,6 +40,7 @@ from workbench.success_rates import (
     Posteriors,
     RemembersPosteriors,
     SuccessRates,
+    deviations,
     tally,
 )
 from workbench.utils.bounds import (
@@ -53,6 +57,8 @@ from workbench.utils.validation import instance_of, whole_number
 if TYPE_CHECKING:
     from workbench.pools import Problem
     from workbench.rollouts import Context, Rollouts
+
+logger = logging.getLogger(__name__)
 
 Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Allocator`
 
@@ -347,9 +353,10 @@ class Rescue(Slot):
 class DynamicSampling(Slot):
     """n rollouts a problem, and more problems until enough groups are mixed.
 
-    A group is mixed when it holds both a correct and a wrong rollout. The first `groups` mixed ones
-    are kept, and all other rollouts are thrown away. If every problem is always solved, a round
-    ends after `max_draws` draws with nothing to train on.
+    A group is mixed when it holds both a correct and a wrong rollout. Where rewards come without a
+    verdict it is mixed when they differ, see `spread`. The first `groups` mixed ones are kept, and
+    all other rollouts are thrown away. If every problem is always solved, a round ends after
+    `max_draws` draws with nothing to train on.
 
     Attributes
     ----------
@@ -371,6 +378,10 @@ class DynamicSampling(Slot):
         Counts the rollouts of each draw, as if the draw were a round of its own, in place of n.
         `DynamicSampling(within=Knapsack())` is dynamic sampling with Knapsack RL. It learns from
         all draws; what it measures is that of the last draw.
+    spread : float
+        Where rewards come without a verdict, a group is kept when their sample deviation is above
+        this. They are the rewards of the verifier or the trainer, without the method's penalties.
+        With a verdict, or thresholds `between`, the rewards are not read.
 
     References
     ----------
@@ -383,8 +394,10 @@ class DynamicSampling(Slot):
     within: Any = None
     refill: Positive | None = None
     between: Interval = (0.0, 1.0)
+    spread: PositiveOrZero = 0.0
 
     needs = frozenset({"more_problems", "resampling"})
+    later = ("spread",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -401,6 +414,12 @@ class DynamicSampling(Slot):
         """The allocator within: it learns from the round and is stored."""
         return self.within
 
+    @property
+    def reads_verdict(self) -> bool:  # type: ignore[override]
+        """Only for success rates: those between thresholds, or those of the allocator within."""
+        has_thresholds = tuple(self.between) != (0, 1)
+        return has_thresholds or (self.within is not None and self.within.reads_verdict)
+
     def sampled(self) -> PerProblem | None:
         """The rollouts of a draw, of which all those of a kept problem are trained on."""
         if self.within is not None:
@@ -414,7 +433,14 @@ class DynamicSampling(Slot):
         wanted = len(problems) if self.groups is None else self.groups
         counter = Uniform(self.n) if self.within is None else self.within
         rollouts, ids, is_mixed = yield from _draw_until_mixed(
-            problems, context, counter, wanted, self.max_draws, self.refill, self.between
+            problems,
+            context,
+            counter,
+            wanted,
+            self.max_draws,
+            self.refill,
+            self.between,
+            self.spread,
         )
         # In the order of drawing, so that the surplus is that of the last draw.
         return _rows_of(rollouts, ids, np.flatnonzero(is_mixed)[:wanted])
@@ -428,12 +454,12 @@ def _draw_until_mixed(
     max_draws: int,
     refill: float | None = None,
     between: tuple[float, float] = (0.0, 1.0),
+    spread: float = 0.0,
 ) -> Requests:
     """Requests for draws of problems and their rollouts, until `wanted` problems are mixed.
 
     The allocator `counter` says how many rollouts each draw has. Returns the round's rollouts, the
-    ids of its problems (P,), and which of them are mixed, (P,) bool: those whose success rates lie
-    strictly between two numbers.
+    ids of its problems (P,), and which of them are mixed, (P,) bool.
     """
     size = len(problems)
     drawn = 0
@@ -442,10 +468,7 @@ def _draw_until_mixed(
         # already.
         rollouts = yield from _sample_draw(counter, problems, drawn, context)
         ids = [problem.id for problem in problems]
-        correct, tries = tally(ids, rollouts)
-        low, high = between
-        # Without a division, so that a problem without any rollout does not count as mixed.
-        is_mixed = (correct > low * tries) & (correct < high * tries)
+        is_mixed = _is_mixed(ids, rollouts, between, spread)
         missing = wanted - int(is_mixed.sum())
         if missing <= 0 or draw + 1 == max_draws:
             break
@@ -456,6 +479,32 @@ def _draw_until_mixed(
         if len(problems) == drawn:
             break
     return rollouts, ids, is_mixed
+
+
+def _is_mixed(
+    ids: Sequence[str], rollouts: Rollouts, between: tuple[float, float], spread: float
+) -> np.ndarray:
+    """Which problems are mixed, (P,) bool: those whose success rates lie strictly between two
+    numbers; without a verdict, those whose rewards deviate by more than `spread`.
+    """
+    if not rollouts.judged:
+        _tell_of_rewards(spread)
+        return deviations(ids, rollouts) > spread
+    correct, tries = tally(ids, rollouts)
+    low, high = between
+    # Without a division, so that a problem without any rollout does not count as mixed.
+    return (correct > low * tries) & (correct < high * tries)
+
+
+@cache
+def _tell_of_rewards(spread: float) -> None:
+    """Say, once in a process, that groups are told apart by rewards."""
+    logger.warning(
+        "Rewards come without a verdict, so a problem is kept where the deviation of its rewards "
+        "is above %g, whatever they reward. Where it is said which responses are correct, one with "
+        "right and wrong ones is kept.",
+        spread,
+    )
 
 
 def _refilled(missing: int, is_mixed: np.ndarray, refill: float, most: int) -> int:
@@ -609,6 +658,8 @@ class Screening(Slot):
         in `max_draws` draws of the round's size. All mixed ones go on, and `replay.Surplus` keeps
         those that the round does not train on. None: the round's problems alone are screened.
     max_draws : int
+    spread : float
+        See `DynamicSampling`.
 
     Notes
     -----
@@ -624,8 +675,11 @@ class Screening(Slot):
     further: Count = 12
     groups: Count | None = None
     max_draws: Count = 3
+    spread: PositiveOrZero = 0.0
 
     needs = frozenset({"resampling", "more_problems"})
+    reads_verdict = False
+    later = ("spread",)
 
     def sampled(self) -> PerProblem:
         """Those of both phases, for each problem that is kept."""
@@ -635,7 +689,12 @@ class Screening(Slot):
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
         # The first phase: few rollouts for each problem, of further draws until enough are mixed.
         rollouts, ids, is_mixed = yield from _draw_until_mixed(
-            problems, context, Uniform(self.first), self.groups or 0, self.max_draws
+            problems,
+            context,
+            Uniform(self.first),
+            self.groups or 0,
+            self.max_draws,
+            spread=self.spread,
         )
         # The second phase: the mixed problems of all draws in one request.
         kept = np.flatnonzero(is_mixed)

@@ -8,14 +8,18 @@ advantages that are no finite numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.pools import Problem
 from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
+from workbench.utils.descriptions import compose
 from workbench.utils.validation import one_of, shown, whole_number
+
+if TYPE_CHECKING:
+    from workbench.methods import Method
 
 MOST_ROLLOUTS = 10**6  # of one request, whose tokens all have to be in memory
 
@@ -45,6 +49,19 @@ def checked_problems(
             )
         seen.add(problem.id)
     return problems
+
+
+def check_verdict(method: Method, rollouts: Rollouts) -> None:
+    """Raise ValueError where a slot must know which rollouts are correct and nothing says so."""
+    if rollouts.judged:
+        return
+    for slot, value in method.learning().items():
+        if value.reads_verdict:
+            raise ValueError(
+                f"{slot}={compose(value)} asks which rollouts are correct, and their rewards come "
+                "without a verdict; let the verifier return Scores.graded(rewards, solved=...), "
+                "with the reward from which a response counts as right"
+            )
 
 
 def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:

@@ -450,6 +450,8 @@ class AdaRft(Slot):
     # It makes no passes: problems may come back as long as the target stays.
     epoch = 0
 
+    reads_verdict = False
+
     target: float = state_field(float)
     # The latest pool, and the difficulties of its problems.
     _known: tuple[Pool, np.ndarray] | None = state_field()

@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.policies import Policy, Sampling
 from workbench.rollouts import Rollouts
+from workbench.utils.names import GRADED
 from workbench.utils.seeding import derive
 from workbench.utils.validation import whole_number
 from workbench.verifiers.base import checked_scores
@@ -96,6 +97,12 @@ def _answers(
     with _sharing_prefixes(policy):
         rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
     scores = checked_scores(verifier, list(rollouts.text), list(rollouts.answer))
+    if (scores.status == GRADED).any():
+        raise ValueError(
+            f"verifier: {type(verifier).__name__} gives rewards without a verdict, and an "
+            "evaluation counts right answers; let it return Scores.graded(rewards, solved=...), or "
+            "leave the held-out problems out"
+        )
     return rollouts, scores.correct
 
 

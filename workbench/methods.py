@@ -144,11 +144,11 @@ class Method:
 
     @property
     def reads_verdict(self) -> bool:
-        """Whether a slot may ask which rollouts are correct.
+        """Whether a slot must know which rollouts are correct.
 
         Examples
         --------
-        >>> pods(8, 4).reads_verdict, dapo(8).reads_verdict
+        >>> pods(8, 4).reads_verdict, knapsack(8).reads_verdict
         (False, True)
         """
         return any(value.reads_verdict for value in self.learning().values())
@@ -264,6 +264,7 @@ def dapo(
     max_draws: int = 3,
     clip: tuple[float, float] = (0.2, 0.28),
     overlong: float = 0.2,
+    spread: float = 0.0,
 ) -> Method:
     """DAPO: dynamic sampling, clip-higher, token mean and a soft penalty on overlong responses.
 
@@ -280,6 +281,8 @@ def dapo(
         Section 3.1.
     overlong : float
         The last share of the length limit that is penalised (section 3.4); 0 for no penalty.
+    spread : float
+        Where rewards come without a verdict, see `allocators.DynamicSampling`.
 
     References
     ----------
@@ -289,7 +292,7 @@ def dapo(
     parts = (Correct(), Overlong(buffer=overlong)) if overlong else (Correct(),)
     return Method(
         "dapo",
-        allocator=allocators.DynamicSampling(n, groups, max_draws),
+        allocator=allocators.DynamicSampling(n, groups, max_draws, spread=spread),
         objective=Objective(clip=clip),
         reward=parts,
     )

@@ -259,6 +259,11 @@ class Fifo(_Stored):
             table, candidates = _joined(table, candidates, old)
         return table, candidates
 
+    @property
+    def reads_verdict(self) -> bool:  # type: ignore[override]
+        """Where correct rollouts stay longer."""
+        return self.positive > 0
+
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Keep the newest rollouts, and the newest correct ones of the rest."""
         assert self.passed is not None
@@ -474,6 +479,7 @@ class Surplus(_Stored):
     capacity: CountOrZero = 64
 
     needs = frozenset({"old_responses", "current_logprobs"})
+    reads_verdict = False
 
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context

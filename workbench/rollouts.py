@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.utils.names import GRADED
 from workbench.utils.seeding import generator
 
 if TYPE_CHECKING:
@@ -200,9 +201,10 @@ class Rollouts:
     reward : (R,) float64
         What advantages read; NaN until verified.
     correct : (R,) bool
-        The verifier's verdict.
+        The verifier's verdict; False where there is none.
     status : (R,) str
-        The verifier's reason, one of `verifiers.STATUSES`.
+        The verifier's reason, one of `verifiers.STATUSES`, or "graded" where a reward is given
+        without a verdict.
     draw : (R,) int64
         Number of the rollout within its problem and round, from 0.
     stage : (R,) int64
@@ -277,6 +279,11 @@ class Rollouts:
         problem.
         """
         return self.columns.get("group", self.problem)
+
+    @property
+    def judged(self) -> bool:
+        """Whether every rollout has a verdict. Of a graded one nothing is known but its reward."""
+        return not (self.status == GRADED).any()
 
     @property
     def lengths(self) -> np.ndarray:
@@ -439,6 +446,22 @@ def is_mixed(values: np.ndarray, groups: np.ndarray, size: int) -> np.ndarray:
     # Each group has one of its values there, whichever is written last.
     one_of_each[groups] = values
     return np.bincount(groups, values != one_of_each[groups], size) > 0
+
+
+def sample_variances(values: np.ndarray, groups: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Sample variance of the values of each group, (G,), by values and numbers (R,) and sizes (G,).
+
+    It is exactly 0 where all values are equal.
+
+    Examples
+    --------
+    >>> sample_variances(np.array([0.1, 0.1, 0.0, 1.0]), np.array([0, 0, 1, 1]), np.array([2, 2]))
+    array([0. , 0.5])
+    """
+    mean = np.bincount(groups, values, len(sizes)) / sizes
+    squares = np.bincount(groups, (values - mean[groups]) ** 2, len(sizes))
+    variances = squares / np.maximum(sizes - 1, 1)
+    return np.where(is_mixed(values, groups, len(sizes)), variances, 0.0)
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench import config, rewards
-from workbench.checks import checked_problems
+from workbench.checks import check_verdict, checked_problems
 from workbench.evaluation import evaluate
 from workbench.grpo import StepStats, grpo_step, marked, mini_batches
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
@@ -541,6 +541,7 @@ class Run:
         )
         if self.lab.stress.errs:
             rollouts = self.lab.stress.misjudged(rollouts, self.seed)
+        check_verdict(work.method, rollouts)
         rollouts = rewards.total(rollouts, work.method.reward, self.lab.sampling)
         # Checked before any slot reads it, while the rows to blame can still be told.
         finite = np.isfinite(rollouts.reward)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from workbench.rollouts import group_numbers, is_mixed, place_within
+from workbench.rollouts import group_numbers, place_within, sample_variances
 from workbench.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, PerProblem, Selection, Slot
 from workbench.utils.bounds import (
@@ -397,7 +397,7 @@ class GroupFilter(Slot):
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows of the kept groups."""
         _, groups, sizes = group_numbers(rollouts.group)
-        kept = self.kept(_sample_variances(rollouts.reward, groups, sizes))
+        kept = self.kept(sample_variances(rollouts.reward, groups, sizes))
         return Selection(np.flatnonzero(kept[groups]))
 
     def kept(self, variances: np.ndarray) -> np.ndarray:
@@ -541,14 +541,6 @@ class UniformDraws(Slot):
         # Times drawn add up to `size`; the factor brings their average over the kept rows to 1.
         places, times = np.unique(drawn, return_counts=True)
         return Selection(able[places], weights=times * len(places) / size)
-
-
-def _sample_variances(rewards: np.ndarray, groups: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Sample variance of each group's rewards, (G,); exactly 0 where all are equal."""
-    mean = np.bincount(groups, rewards, len(sizes)) / sizes
-    squares = np.bincount(groups, (rewards - mean[groups]) ** 2, len(sizes))
-    variances = squares / np.maximum(sizes - 1, 1)
-    return np.where(is_mixed(rewards, groups, len(sizes)), variances, 0.0)
 
 
 # How the rules are worked out for all groups at once

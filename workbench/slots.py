@@ -128,8 +128,14 @@ class Slot:
     """Names from `NEEDS`: what a trainer must provide for this value to work."""
 
     reads_verdict: bool = True
-    """Whether it reads `rollouts.correct`. A trainer that knows rewards alone must then be told
-    which rollouts are correct.
+    """Whether it must know which rollouts are correct. A trainer that knows rewards alone must then
+    be told. One that asks only whether the rollouts of a problem are all alike says False: it reads
+    `rollouts.correct` where `rollouts.judged`, and goes by the rewards otherwise.
+    """
+
+    later: tuple[str, ...] = ()
+    """Arguments of the constructor that a later version brought. A description leaves them out at
+    their defaults, so that records made before are those of the same value.
     """
 
     in_order: bool = False

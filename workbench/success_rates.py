@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from workbench.rollouts import place_within
+from workbench.rollouts import place_within, sample_variances
 from workbench.slots import Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
 from workbench.utils.seeding import generator
@@ -56,6 +56,25 @@ def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.nda
     correct = np.bincount(owner[counted & rollouts.correct], minlength=len(ids))
     tries = np.bincount(owner[counted], minlength=len(ids))
     return correct, tries
+
+
+def deviations(ids: Sequence[str], rollouts: Rollouts) -> np.ndarray:
+    """How much the rewards of each problem differ: their sample deviations, (P,) float64.
+
+    It is exactly 0 where all rewards are equal. The rewards are those that the verifier or the
+    trainer gave, without other parts of the method's reward: a penalty on length tells the
+    responses to a problem apart even where they are all equally wrong.
+
+    Parameters
+    ----------
+    ids : problem ids (P,)
+    rollouts : Rollouts
+    """
+    keys, group = rollouts.problems()
+    rewards = rollouts.columns.get("reward_correct", rollouts.reward)
+    sizes = np.bincount(group, minlength=len(keys))
+    found = dict(zip(keys.tolist(), np.sqrt(sample_variances(rewards, group, sizes)).tolist()))
+    return np.array([found.get(key, 0.0) for key in ids])
 
 
 class _Estimates(Slot):

@@ -134,6 +134,11 @@ def nothing_learnt(rows: Sequence[Row], rounds: int = WINDOW) -> str | None:
         return None
     all_right = float(np.mean([row["all_positive"] for row in last]))
     all_wrong = float(np.mean([row["all_negative"] for row in last]))
+    if np.isnan(all_right):
+        return (
+            f"every advantage was 0 in rounds {last[0]['round']} to {last[-1]['round']}: the "
+            "rewards of each problem are all alike, or none of them was selected"
+        )
     # The shares are fractions, so what is left of 1 may be a rounding error.
     mixed = max(0.0, round(1 - all_right - all_wrong, 9))
     return (

@@ -150,6 +150,10 @@ def round_stats(
     # problem that nothing solved in this round a correct response.
     all_positive, all_negative = zero_gradient_ratios(fresh.correct, fresh.problem)
     _, unsolved = zero_gradient_ratios(present.correct, present.problem)
+    correct = float(fresh.correct.mean())
+    if not present.judged:
+        # Nobody has said what is correct, and the shares of what is not known are not 0.
+        all_positive = all_negative = unsolved = correct = float("nan")
     return {
         "round": number,
         "problems": len(problems),
@@ -157,7 +161,7 @@ def round_stats(
         "selected": len(used),
         "trained": int(rollouts["trained"].sum()),
         "reward": float(fresh.reward.mean()),
-        "correct": float(fresh.correct.mean()),
+        "correct": correct,
         # A row that carries no gradient counts as one of advantage 0.
         "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
         "all_positive": all_positive,

@@ -13,7 +13,7 @@ import torch
 import trl
 from accelerate.utils import gather_object
 
-from workbench.adapters import Driver, as_problems, draws, prefixed, scored
+from workbench.adapters import Driver, as_problems, draws, prefixed, scored, verdict_columns
 from workbench.policies import Sampling
 from workbench.pools import Pool, Problem
 from workbench.rollouts import Ragged, Rollouts
@@ -290,7 +290,7 @@ class RoundSampler:
         is_first = self.driver.round == self.driver.first_round
         rollouts = rollouts.assign(
             reward=table.weighted_sum(scores, trainer.reward_weights.cpu().numpy()),
-            correct=trainer.verdict(scores, is_first),
+            **verdict_columns(trainer.verdict(scores, is_first)),
             stage=np.full(len(wanted), stage),
             round=np.full(len(wanted), self.driver.round),
         )

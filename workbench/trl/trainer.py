@@ -85,11 +85,13 @@ class GRPOTrainer(SamplingTrainer):
     method : Method, optional
         It is cloned, so that what it learns stays in this trainer. Its objective is applied to
         `args` where `args` has TRL's defaults; other values are refused.
-    correct : str or function, optional
+    correct : str, number or function, optional
         Which rollouts are correct: the name of a reward function, which says so by giving more than
-        0; or a function from the rewards (R, F), one column for each reward function and NaN for
-        None, to (R,) bool. Without it, the only reward function of a run judges, as long as it
-        gives nothing but 0 and 1. Allocators, replay, rejection and success rates go by it.
+        0; the number from which the only reward function says so; or a function from the rewards
+        (R, F), one column for each reward function and NaN for None, to (R,) bool. Without it, the
+        only reward function of a run judges, as long as it gives nothing but 0 and 1. Allocators,
+        replay, rejection and success rates go by it. Dynamic sampling goes by the weighted sum of
+        the rewards where nothing says what is correct.
     rows_at_once : int, optional
         Rollouts that a process samples in one call at most, which bounds memory; None for all of a
         request.
@@ -307,12 +309,11 @@ class GRPOTrainer(SamplingTrainer):
 
     def _report(self, driver: Driver, sampler: RoundSampler) -> None:
         """Log what was sampled and selected, and warn where nothing can be learnt from it."""
-        known = self.verdict.known
         rollouts = driver.table()
-        metrics = round_metrics(rollouts, driver.round, known)
+        metrics = round_metrics(rollouts, driver.round)
         unscored = sampler.sampled - sum(map(len, sampler.scored))
         self.log_metrics({**metrics, "rollouts": sampler.sampled, "unscored": unscored})
-        driver.empty.check(driver.round, rollouts, known, ADVICE)
+        driver.empty.check(driver.round, rollouts, ADVICE)
         if self.log_completions:
             # TRL has logged advantages of its own.
             log = self._logs["advantages"]

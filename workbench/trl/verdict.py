@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench import adapters
 from workbench.methods import Method
-from workbench.utils.validation import booleans, shown
+from workbench.utils.validation import booleans, is_number, shown
 
 
 def check_correct(correct: Any, names: Sequence[str], method: Method) -> None:
@@ -36,8 +36,11 @@ def check_correct(correct: Any, names: Sequence[str], method: Method) -> None:
     elif isinstance(correct, str):
         problem = "no reward function of that name"
         wrong = list(names).count(correct) != 1
+    elif is_number(correct):
+        problem = f"a number goes with one reward function, and there are {len(names)}"
+        wrong = len(names) != 1
     else:
-        problem = "the name of a reward function or a function is needed"
+        problem = "the name of a reward function, a number or a function is needed"
         wrong = not callable(correct)
     if wrong:
         raise ValueError(f"correct={shown(correct)}: {problem}; {_ways_out(names)}")
@@ -46,8 +49,9 @@ def check_correct(correct: Any, names: Sequence[str], method: Method) -> None:
 def _ways_out(names: Sequence[str]) -> str:
     choices = " or ".join(f"correct={name!r}" for name in dict.fromkeys(names))
     return (
-        f"pass {choices} (correct where it gives more than 0), or a function of the rewards, such "
-        "as correct=lambda rewards: rewards[:, 0] >= 0.5"
+        f"pass {choices} (correct where it gives more than 0), the reward from which the only one "
+        "says so, such as correct=0.5, or a function of all rewards, such as "
+        "correct=lambda rewards: rewards[:, 0] >= 0.5"
     )
 
 
@@ -59,7 +63,7 @@ class Verdict(adapters.Verdict):
     correct : see `GRPOTrainer`
     names : names of the F reward functions
     needed : bool
-        Whether the method reads the verdict. If not, it may stay unknown.
+        Whether the method must know it. If not, it may stay unknown.
     """
 
     def __init__(self, correct: Any, names: Sequence[str], needed: bool) -> None:
@@ -70,7 +74,7 @@ class Verdict(adapters.Verdict):
         self.known = correct is not None or len(self.names) == 1
 
     def __call__(self, scores: np.ndarray, first: bool) -> np.ndarray:
-        """The verdict on every rollout, (R,) bool; all False where it is not known.
+        """The verdict on every rollout, (R,): 1 is correct, 0 is wrong, NaN not known.
 
         Parameters
         ----------
@@ -78,19 +82,19 @@ class Verdict(adapters.Verdict):
             NaN where a reward function gave None.
         first : see `of_rewards`
         """
-        if not self.known:
-            return np.zeros(len(scores), dtype=bool)
         if self.correct is None:
             return self.of_rewards(scores[:, 0], first)
         if isinstance(self.correct, str):
             return self._named(scores[:, self.names.index(self.correct)])
+        if is_number(self.correct):
+            return (scores[:, 0] >= self.correct).astype(float)
         verdict = booleans("correct", self.correct(scores))
         if len(verdict) != len(scores):
             raise ValueError(
                 f"correct: {shown(self.correct)} returned {len(verdict)} values for {len(scores)} "
                 "rollouts; one for each is needed"
             )
-        return verdict
+        return verdict.astype(float)
 
     def _named(self, rewards: np.ndarray) -> np.ndarray:
         """More than 0 is correct."""
@@ -101,4 +105,4 @@ class Verdict(adapters.Verdict):
                 f"{positive[-1]:g}, and either counts as correct. Pass a function to set another "
                 "bar."
             )
-        return rewards > 0
+        return (rewards > 0).astype(float)

@@ -99,7 +99,12 @@ def describe(value: Any) -> Any:
     if isinstance(value, type) or inspect.isroutine(value):
         return {"is": _name(value)}
     if type(value).__module__ != "builtins":
-        return {"is": _name(type(value)), **describe(parameters(value))}
+        arguments = parameters(value)
+        # What a later version brought is left out at its default, see `slots.Slot.later`.
+        for name in getattr(type(value), "later", ()):
+            if _is_same(arguments[name], defaults(type(value))[name]):
+                del arguments[name]
+        return {"is": _name(type(value)), **describe(arguments)}
     raise ValueError(
         f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and "
         "dicts only"

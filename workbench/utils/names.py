@@ -48,5 +48,8 @@ SLOTS = {
     "objective": "the loss",
 }
 
+# The status of a rollout that has a reward and no verdict: nothing says whether it is right.
+GRADED = "graded"
+
 # The phases of a round that count as training time; a record has a column seconds_<phase> for each.
 TRAINING_PHASES = ("generate", "verify", "schedule", "update")

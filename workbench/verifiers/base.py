@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from workbench.utils.descriptions import compose, parameters
+from workbench.utils.names import GRADED
 from workbench.utils.validation import shown, texts
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
@@ -32,7 +33,7 @@ class Scores:
         1 where the status is `ok`, otherwise 0. With `Code(partial=True)`, the share of the tests
         that passed.
     status : (R,) str
-        Values of `STATUSES`.
+        Values of `STATUSES`, or "graded" of a reward without a verdict, see `graded`.
     """
 
     reward: np.ndarray
@@ -47,9 +48,31 @@ class Scores:
         status = np.array(statuses, dtype=f"<U{width}")
         return cls((status == "ok").astype(np.float64), status)
 
+    @classmethod
+    def graded(cls, rewards: Sequence[float], solved: float | None = None) -> Scores:
+        """Scores of rewards that are no verdict by themselves, such as those of a reward model.
+
+        Parameters
+        ----------
+        rewards : (R,)
+        solved : float, optional
+            The reward from which a response counts as right, for methods that need success rates.
+            None: there is no verdict, and what asks only whether the responses to a problem are
+            all alike goes by their rewards.
+
+        Examples
+        --------
+        >>> Scores.graded([0.2, 0.9], solved=0.5).correct
+        array([False,  True])
+        """
+        rewards = np.asarray(rewards, dtype=np.float64)
+        if solved is None:
+            return cls(rewards, np.full(rewards.shape, GRADED))
+        return cls(rewards, np.where(rewards >= solved, "ok", "wrong"))
+
     @property
     def correct(self) -> np.ndarray:
-        """Which responses are right, (R,) bool."""
+        """Which responses are right, (R,) bool; none where there is no verdict."""
         return self.status == "ok"
 
     def counts(self) -> dict[str, int]:
@@ -88,7 +111,7 @@ def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[st
             f"verifier: {name}.score returned the rewards {shown(list(scores.reward))}; numbers "
             "are needed"
         )
-    unknown = set(np.unique(scores.status).tolist()) - set(STATUSES)
+    unknown = set(np.unique(scores.status).tolist()) - {*STATUSES, GRADED}
     if unknown:
         raise ValueError(
             f"verifier: {name}.score returned the status {min(unknown)!r}; there are "

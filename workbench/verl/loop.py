@@ -17,6 +17,7 @@ from workbench.adapters import (
     prefixed,
     round_metrics,
     scored,
+    verdict_columns,
 )
 from workbench.methods import Method
 from workbench.policies import Sampling
@@ -103,7 +104,15 @@ def play(
 
     driver = Driver(method, seed)
     driver.begin(step, epoch=epoch, max_new_tokens=max_new_tokens)
-    loop = _Loop(driver, prompts, generate, Verdict(solved), more, max_new_tokens, decode)
+    loop = _Loop(
+        driver,
+        prompts,
+        generate,
+        Verdict(solved, method.reads_verdict),
+        more,
+        max_new_tokens,
+        decode,
+    )
     problems = as_problems(prompts.non_tensor_batch["raw_prompt"])
     outcome = driver.play(problems, loop.sample, loop.find_more)
     # The updates come after this function, so the slots learn from the round without their numbers.
@@ -177,7 +186,9 @@ class _Loop:
             response=Ragged(response.values.astype(np.int32), response.offsets),
             text=text,
             reward=reward,
-            correct=self.verdict(reward, rows.non_tensor_batch.get("acc", [None] * size)),
+            **verdict_columns(
+                self.verdict(reward, rows.non_tensor_batch.get("acc", [None] * size))
+            ),
             # A response as long as the limit may have ended by itself at the last token. The rows
             # do not tell, so it counts as truncated.
             truncated=lengths >= limit,

@@ -27,27 +27,30 @@ class Verdict(adapters.Verdict):
     """Which rollouts are correct, by what verl knows of them.
 
     That is `acc`, where the reward function returns it: 1 is correct. Without it, a reward of at
-    least `solved` is, and with solved=None a reward of 1.
+    least `solved` is, and with solved=None a reward of 1, where nothing but 0 and 1 is given.
     """
 
-    def __init__(self, solved: float | None = None) -> None:
+    def __init__(self, solved: float | None = None, needed: bool = True) -> None:
         super().__init__(
-            needed=True,
+            needed,
             advice="let the reward function return `acc`, or set `solved`, the reward from which a "
             "rollout counts as correct",
         )
         self.solved = solved
 
     def __call__(self, reward: np.ndarray, acc: Sequence[Any]) -> np.ndarray:
-        """(R,) bool, by rewards (R,) and R values of `acc`, None where there is none."""
+        """The verdict (R,): 1 is correct, 0 is wrong, NaN not known.
+
+        By rewards (R,) and R values of `acc`, None where there is none.
+        """
         # What the reward function says goes before the bar.
-        correct = np.array([value is not None and float(value) == 1 for value in acc], dtype=bool)
+        verdict = np.array([value is not None and float(value) == 1 for value in acc], dtype=float)
         rest = np.array([value is None for value in acc], dtype=bool)
         if self.solved is None:
-            correct[rest] = self.of_rewards(reward[rest], first=False)
+            verdict[rest] = self.of_rewards(reward[rest], first=False)
         else:
-            correct[rest] = reward[rest] >= self.solved
-        return correct
+            verdict[rest] = reward[rest] >= self.solved
+        return verdict
 
 
 def row_advantages(outcome: Round, objective: Objective, multiple: int) -> Ragged:

@@ -24,7 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.adapters import FILE, Driver, as_problems, prefixed, round_metrics, scored
+from workbench.adapters import (
+    FILE,
+    Driver,
+    as_problems,
+    prefixed,
+    round_metrics,
+    scored,
+    verdict_columns,
+)
 from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Problem
@@ -144,7 +152,7 @@ class ReplayBuffer(BaseBuffer):
         # verl counts a mini-batch in prompts and multiplies it with the rollouts of a prompt.
         self.mini_batch = actor["ppo_mini_batch_size"] * rollout["n"]
         self.has_logprobs = rollout["calculate_log_probs"]
-        self.verdict = Verdict(self.options.solved)
+        self.verdict = Verdict(self.options.solved, self.method.reads_verdict)
 
         self.restored = False
         self.drawn = 0  # prompts of the data so far
@@ -173,7 +181,7 @@ class ReplayBuffer(BaseBuffer):
         outcome = self.driver.play(queue.problems, queue.sample, queue.find_more, self._timed)
         with self._timed():
             rollouts = self.driver.learn()
-        self.driver.empty.check(global_steps, rollouts, True, ADVICE)
+        self.driver.empty.check(global_steps, rollouts, ADVICE)
         metrics = {**round_metrics(rollouts, global_steps), **self.method.metrics()}
         return queue.batch(outcome), prefixed({**metrics, "seconds_schedule": self.seconds})
 
@@ -359,7 +367,7 @@ class QueueRound:
             text=tokenizer.batch_decode(list(data["responses"]), skip_special_tokens=True),
             truncated=is_long & ~ends,
             reward=reward,
-            correct=buffer.verdict(reward, _acc(data["extra_fields"])),
+            **verdict_columns(buffer.verdict(reward, _acc(data["extra_fields"]))),
             draw=draw,
             stage=np.full(size, stage),
             round=np.full(size, self.step),
