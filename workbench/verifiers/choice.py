@@ -129,6 +129,7 @@ class Choice(Verifier):
         letter = rf"({any_letter})(?!['’]?\w|-\w)"
         bracketed = rf"(?:\(\s*|\\text\{{\s*\(?)({any_letter})\s*[)}}]"
         self._letter = re.compile(letter)
+        self._another = re.compile(rf"(?<!\w){letter}")
         self._bracketed = re.compile(bracketed)
         self._ends_bracketed = re.compile(bracketed + LINE_END)
         # One more letter behind the first: joined to it, in brackets, or with an option's mark.
@@ -214,6 +215,8 @@ class Choice(Verifier):
         if letter is None or not _stands_alone(text, letter[1], letter.end()):
             return set()
         said = text[letter.end() :]
+        if not self._another.search(said):
+            return {letter[1].upper()}
         ends = [end.start() for end in (SENTENCE_END.search(said), REASON.search(said)) if end]
         letters = {letter[1].upper()}
         for more in self._more.finditer(said[: min(ends, default=len(said))]):
