@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.datasets.arithmetic import LEVELS, solution
 from workbench.verifiers import STATUSES, Math
-from workbench.verifiers.boxes import BOX, _closings, _is_usual_ending, last_box, only_box
+from workbench.verifiers.boxes import BOX, _closings, last_box, readable, without_mark
 from workbench.verifiers.pool import Pool
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,30 +142,13 @@ def test_memory_of_a_fork_is_bounded_by_the_kernel(judge):
 def test_looking_for_boxes_takes_few_steps_per_character(n):
     """Quadratic work at the larger size, 10^10 steps, would not end within the test run."""
     text = r"\boxed{" * n
-    assert last_box(text) is None and only_box(text) is None
+    assert last_box(text) is None
     assert last_box(box := r"\boxed{" + "{" * n + "}" * n + "}") == box
-    assert only_box("final answer" * n + r"\boxed{5}") == r"\boxed{5}"
-    assert only_box("The final answer is" + " " * n + r"x \boxed{5}") is None
-    assert only_box(r"The final answer is \boxed{5}" + " " * n + "x") is None
-
-
-USUAL_BEFORE = re.compile(r"final answer is:?\s*(\$\$?|\\\(|\\\[)?\s*\Z", re.IGNORECASE)
-USUAL_AFTER = re.compile(r"\s*(\$\$?|\\\)|\\\])?\s*\.?\s*(I hope it is correct\.?)?\s*\Z")
-SPACE = [" ", "\n", "$", "$$", "x"]
-BEFORE = st.lists(
-    st.sampled_from(["final answer is", "Final Answer is", ":", r"\(", r"\[", *SPACE]), max_size=6
-)
-AFTER = st.lists(st.sampled_from(["I hope it is correct", ".", r"\)", r"\]", *SPACE]), max_size=6)
-
-
-@given(BEFORE.map("".join), AFTER.map("".join))
-def test_the_usual_end_is_what_a_slow_pattern_would_say(before, after):
-    slow = (
-        USUAL_BEFORE.search(before)
-        and before.lower().count("final answer") == 1
-        and USUAL_AFTER.match(after)
-    )
-    assert _is_usual_ending(before, after) == bool(slow)
+    assert last_box(r"\boxed{4}" + " " * n + r"\boxed{5}") == r"\boxed{4,5}"
+    assert last_box(r"\boxed{5}" * (n // 10)) == r"\boxed{5}"
+    assert last_box(r"\boxed{4}" + "x" * n + r"\boxed{5}") == r"\boxed{5}"
+    for piece in (" ", "1 ", r"\sin(", "1e", r"\text{1", "~"):
+        assert readable(piece * n).strip() == without_mark((piece * n).replace("~", " "))
 
 
 @given(st.text("{}a\\", max_size=30))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from math_cases import CASES, LIMITS
 
 from workbench.verifiers import STATUSES, Math, Scores
-from workbench.verifiers.boxes import BOX, last_box, only_box
+from workbench.verifiers.boxes import BOX, last_box
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE = 1.2
@@ -38,6 +38,7 @@ def math():
 
 def test_hand_made_cases():
     """Every case of the table in both modes; those of `LIMITS` are judged otherwise, as it says."""
+    assert len(CASES) >= 250
     pairs = [(response, gold) for _, response, gold, _ in CASES]
     assert len(set(pairs)) == len(pairs)
     unexpected = []
@@ -78,7 +79,7 @@ def test_boxed_reads_only_the_last_complete_box():
         responses = [
             "the answer is 5",
             r"\boxed{5",
-            r"\boxed{4} \boxed{5}",
+            r"\boxed{4}, no: \boxed{5}",
             r"\boxed{5} then \boxed{4}",
             r"\boxed{5} \boxed{4",
             r"\boxed{5.}",
@@ -101,70 +102,18 @@ def test_a_box_that_was_cut_off_keeps_its_last_character(math):
 
 
 def test_boxes():
-    assert last_box(r"\boxed{\frac{1}{2}} \boxed{a{b}c}") == r"\boxed{a{b}c}"
+    assert last_box(r"\boxed{\frac{1}{2}} then \boxed{a{b}c}") == r"\boxed{a{b}c}"
     assert last_box(r"\boxed{1 \boxed{2") is None
-    assert only_box(r"then $x=\boxed{\frac12}$ holds") == r"\boxed{\frac12}"
-    assert only_box(r"The final answer is $\boxed{7}$. I hope it is correct.") == r"\boxed{7}"
-    for other in (
-        r"\boxed{1}\boxed{2}",
-        r"\boxed{5} \%",
-        r"\boxed{$5$}",
-        r"\boxed{5",
-        r"final answer is 4, or \boxed{5}",
-    ):
-        assert only_box(other) is None
+    assert last_box(r"\boxed{1}, $\boxed{2}$ or \boxed{1}") == r"\boxed{1,2}"
+    assert last_box(r"\boxed{1}, then \boxed{2}") == r"\boxed{2}"
+    assert last_box(r"\boxed{\boxed{2}}") == r"\boxed{2}"
+    assert last_box(r"$\boxed{50} \%$") == r"\boxed{50\%}"
 
 
 def test_the_tail_of_a_long_response_counts():
     with Math(max_chars=100, boxed=True) as verifier:  # reads both without a worker
         responses = ["x" * 10**6 + r" \boxed{5}", r"\boxed{5}" + "x" * 10**6]
         assert verifier.score(responses, ["5"] * 2).status.tolist() == ["ok", "unparsed"]
-
-
-def test_asking_about_the_box_alone_changes_no_verdict(math):
-    contents = [
-        "12",
-        "-3",
-        "0.5",
-        r"\frac{1}{2}",
-        "1,2",
-        "x=5",
-        r"50\%",
-        "???",
-        r"\text{no}",
-        "[1,2]",
-        "5.",
-        r"\sqrt{2}",
-    ]
-    around = [
-        r"\boxed{%s}",
-        r"We get $x = \boxed{%s}$.",
-        r"The answer is $$\boxed{%s}$$",
-        r"\[ 3 + 4 = \boxed{%s} \]",
-        r"$a$ and $b=\boxed{%s}$, so $7$.",
-        r"**Final Answer:** \boxed{%s}",
-        r"The final answer is $\boxed{%s}$. I hope it is correct.",
-        r"The final answer is \boxed{%s}.",
-        r"The final answer is \boxed{%s}. That is 5.",
-        r"The answer is 5. \boxed{%s}",
-        r"\(\boxed{%s}\) and then \frac{3}{4}",
-        r"$\boxed{%s}$ %%",
-        r"final answer is $\boxed{%s}$ and $5$",
-        r"\boxed{%s} since {3} = 4",
-        r"We get [ \boxed{%s} ] here",
-        r"The answer is \boxed{%s}" + "\n\nDone: 9/10",
-    ]
-    golds = {content: {content, "5"} - {"???"} for content in contents}
-    pairs = [
-        (form % content, gold)
-        for content in contents
-        for form in around
-        for gold in sorted(golds[content])
-    ]
-    whole = math.pool.run([{"response": response, "answer": gold} for response, gold in pairs])
-    found = math.score(*zip(*pairs)).status.tolist()
-    assert [pair for pair, a, b in zip(pairs, found, whole) if a != b["status"]] == []
-    assert sum(only_box(response) is not None for response, _ in pairs) > len(pairs) / 2
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,5 @@
-r"""Boxes in responses: where `\boxed{...}` ends, which one counts, and how its number is written.
+r"""Where a response gives its answer: behind its thoughts, in `\boxed{...}`; and how a number is
+written there.
 
 A response chooses the text, so everything here takes a number of steps that grows with its length
 alone. A pattern with several runs of optional space would take hours over a page of blanks.
@@ -16,24 +17,22 @@ JOINER = re.compile(
     r"|otherwise|either|the|my|final|correct)\b)*+",
     re.IGNORECASE,
 )
-
-# What only Math-Verify can judge when it stands near a box, see `only_box`.
-PERCENT = re.compile(r"%|percent|pct", re.IGNORECASE)
-DELIMITER = re.compile(r"\$|\\[()\[\]]")
-FINAL = re.compile("final answer", re.IGNORECASE)
-IS = re.compile(r"\sis", re.IGNORECASE)
-FINAL_IS = re.compile(r"final answer is:?\Z", re.IGNORECASE)
-OPENINGS = ("$$", "$", "\\(", "\\[")
-CLOSINGS = ("$$", "$", "\\)", "\\]")
-HOPES = ("", "I hope it is correct", "I hope it is correct.")
+PERCENT_BEHIND = re.compile(r"\s{0,4}\$?\s{0,4}(?:\\?%|percent)")
 
 # Ways of writing a number that Math-Verify does not read, see `readable`.
 # Repeats of digits are bounded, so no response can make `int` read a number of a million digits.
-MARK_AT_END = re.compile(r"(?<=[^\s.])[.,;:]\Z")
+MARK_AT_END = re.compile(r"(?:(?<=[^\s.\\])[.,;:]|\\[,;:! ]?|\\quad)\Z")
 SCIENTIFIC = re.compile(r"([-+]?[0-9]{1,40}(?:\.[0-9]{1,40})?)[eE]([-+]?[0-9]{1,4})")
-SPACED = re.compile(r"-?[0-9]{1,3}(?:(?:\\,|\\;|\\ |~| )[0-9]{3}){1,12}(?:\.[0-9]{1,40})?")
-SPACES = re.compile(r"\\,|\\;|\\ |~| ")
+SCIENTIFIC_IN_TEXT = re.compile(rf"(?<![\w.]){SCIENTIFIC.pattern}(?!\w)")
+SPACED = re.compile(r"-?[0-9]{1,3}(?:(?:\\,|\\;|\\ | )[0-9]{3}){1,12}(?:\.[0-9]{1,40})?")
+SPACES = re.compile(r"\\,|\\;|\\ | ")
 REPEATING = re.compile(r"(-?)([0-9]{0,20})\.([0-9]{0,20})\\overline\{([0-9]{1,20})\}")
+MIXED = re.compile(r"(-?[0-9]{1,20}) {1,4}([0-9]{1,20})/([0-9]{1,20})")
+NUMBER_AS_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{ ?(-?[0-9.,]{1,40}) ?\}")
+DEGREES = re.compile(
+    r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?[0-9]\}?)? ?(?:\\left)?[({]? ?)([0-9.]{1,20}) ?"
+    r"\^ ?(?:\\circ|\{ ?\\circ ?\})"
+)
 
 
 def after_thinking(response: str) -> str:
@@ -50,76 +49,75 @@ def after_thinking(response: str) -> str:
 def last_box(text: str) -> str | None:
     r"""The last complete `\boxed{...}`, without a full stop or comma at its end; None without one.
 
+    Boxes that are offered together are one box that lists what they hold.
+
     Examples
     --------
-    >>> last_box(r"\boxed{1} or \boxed{\frac{1}{2}.}, not \boxed{3")
+    >>> last_box(r"\boxed{1}, so \boxed{\frac{1}{2}.}, not \boxed{3")
     '\\boxed{\\frac{1}{2}}'
+    >>> last_box(r"\boxed{1} or \boxed{2}")
+    '\\boxed{1,2}'
     """
-    place = _last_content(text)
-    return None if place is None else BOX + without_mark(text[place]) + "}"
-
-
-def only_box(text: str) -> str | None:
-    r"""The box that Math-Verify would read in `text`, or None if other parts of it could matter.
-
-    They could when there is another box, a delimiter inside the box, a percent sign behind it, or
-    the words "final answer ... is", which Math-Verify looks for before boxes. The usual ending "The
-    final answer is $\boxed{...}$. I hope it is correct." is safe.
-
-    Examples
-    --------
-    >>> only_box(r"Then $x = \boxed{7}$.")
-    '\\boxed{7}'
-    """
-    if text.count("\\boxed") + text.count("\\fbox") != 1 or BOX not in text:
-        return None
-    start = text.index(BOX) + len(BOX)
-    end = _closings(text).get(start)
-    if end is None or DELIMITER.search(text, start, end) or PERCENT.search(text, end):
-        return None
-    # Math-Verify looks behind "final answer ... is" before it looks for boxes, so these words must
-    # lead to this box or be absent.
-    says_final = FINAL.search(text)
-    if says_final and IS.search(text, says_final.end()):
-        if not _is_usual_ending(text[: start - len(BOX)], text[end + 1 :]):
-            return None
-    return BOX + without_mark(text[start:end]) + "}"
-
-
-def with_readable_box(text: str) -> str:
-    """The text with the number in its last box written as Math-Verify reads it."""
-    place = _last_content(text)
-    if place is None:
-        return text
-    return text[: place.start] + readable(text[place]) + text[place.stop :]
+    closings = _closings(text)
+    held: list[str] = []
+    behind = len(text)
+    # From the end: a response may try several boxes, and the last one may have been cut off.
+    for box in reversed(list(re.finditer(re.escape(BOX), text))):
+        end = closings.get(box.end())
+        if end is None:
+            continue
+        # A box around the last one is no other answer.
+        if held and (end > behind or not JOINER.fullmatch(text, end + 1, behind)):
+            break
+        percent = r"\%" if PERCENT_BEHIND.match(text, end + 1) else ""
+        held.insert(0, without_mark(text[box.end() : end]) + percent)
+        behind = box.start()
+    return BOX + ",".join(dict.fromkeys(held)) + "}" if held else None
 
 
 def readable(answer: str) -> str:
-    r"""An answer as Math-Verify reads it, where it is one number in a form that it does not read.
+    r"""An answer as Math-Verify reads it, where it has a number in a form that it does not read.
 
-    These are a full stop or a comma at the end, scientific notation, thousands separated by spaces,
-    and repeating decimals. Everything else comes back as it is.
+    These are a full stop or a space at the end, scientific notation, thousands separated by spaces,
+    mixed numbers as "3 1/2", repeating decimals, numbers as text, and functions of degrees.
+    Everything else comes back as it is.
 
     Examples
     --------
-    >>> [readable(answer) for answer in ["42.", "1.6e-19", r"1\,000", r"0.\overline{3}", "1, 2"]]
-    ['42', '1.6\\times 10^{-19}', '1000', '\\frac{3}{9}', '1, 2']
+    >>> [readable(answer) for answer in ["42.", "1.6e-19", r"1\,000", r"0.\overline{3}", "3 1/2"]]
+    ['42', '1.6\\times 10^{-19}', '1000', '\\frac{3}{9}', '3\\frac{1}{2}']
     """
-    answer = without_mark(answer)
+    answer = without_mark(answer.replace("~", " "))
+    answer = NUMBER_AS_TEXT.sub(r"\1", answer)
+    answer = DEGREES.sub(r"\1\\frac{\2\\pi}{180}", answer)
     scientific = SCIENTIFIC.fullmatch(answer)
     if scientific:
         return rf"{scientific[1]}\times 10^{{{int(scientific[2])}}}"
     if SPACED.fullmatch(answer):
         return SPACES.sub("", answer)
+    mixed = MIXED.fullmatch(answer)
+    if mixed:
+        return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}"
     repeating = REPEATING.fullmatch(answer)
     if repeating:
         return _as_fraction(*repeating.groups())
     return answer
 
 
+def with_readable_powers(text: str) -> str:
+    r"""Running text with its numbers in scientific notation as Math-Verify reads them.
+
+    Examples
+    --------
+    >>> with_readable_powers("It is 1.6e-19.")
+    'It is $1.6\\times 10^{-19}$.'
+    """
+    return SCIENTIFIC_IN_TEXT.sub(r"$\1\\times 10^{\2}$", text)
+
+
 def without_mark(answer: str) -> str:
     """An answer without space around it and without a full stop, comma or colon at its end."""
-    return MARK_AT_END.sub("", answer.strip())
+    return MARK_AT_END.sub("", answer.strip()).strip()
 
 
 def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
@@ -130,28 +128,6 @@ def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
     numerator = int(whole + fixed + repeated) - before
     denominator = (10 ** len(repeated) - 1) * 10 ** len(fixed)
     return rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
-
-
-def _is_usual_ending(before: str, after: str) -> bool:
-    """Whether a box stands in "final answer is $...$. I hope it is correct." at the end of a text
-    that says "final answer" once.
-    """
-    before = before.rstrip()
-    after = after.strip()
-    opening = next((mark for mark in OPENINGS if before.endswith(mark)), "")
-    closing = next((mark for mark in CLOSINGS if after.startswith(mark)), "")
-    before = before.removesuffix(opening).rstrip()
-    after = after.removeprefix(closing).lstrip().removeprefix(".").lstrip()
-    says_it_once = before.lower().count("final answer") == 1
-    return after in HOPES and says_it_once and FINAL_IS.search(before) is not None
-
-
-def _last_content(text: str) -> slice | None:
-    """Where the content of the last complete box lies."""
-    closing = _closings(text)
-    # From the end: a response may try several boxes, and the last one may have been cut off.
-    starts = reversed([box.end() for box in re.finditer(re.escape(BOX), text)])
-    return next((slice(start, closing[start]) for start in starts if start in closing), None)
 
 
 def _closings(text: str) -> dict[int, int]:

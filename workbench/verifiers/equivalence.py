@@ -2,12 +2,15 @@ r"""Whether an answer is equivalent to a gold answer: what runs in the worker pr
 
 Reading and comparing are Math-Verify's (https://github.com/huggingface/Math-Verify), with its own
 time limits off: they are SIGALRM, whole seconds and main thread only. Its verdict "equivalent" is
-accepted only if three further questions have the right answer:
+accepted only if further questions have the right answer:
 
 - Are small numbers close? Math-Verify rounds to six decimals, so 0.0 equals 1.6e-19 for it. Numbers
-  below a thousandth are compared again, with as many decimals as give them six digits.
+  below a thousandth are compared again, by their ratio, and so are percents.
+- Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min" and `42 \to 43` it passes
+  over a part, and `40 2` is a sum for it. Such answers are `unparsed`.
 - Does the answer contradict itself? Of `43=42` Math-Verify compares the last side alone.
-- Does the text offer several answers? Of "the answer is 42 or 43" Math-Verify reads one number.
+- Does the text offer several answers, or deny one? Of "the answer is 42 or 43" and "it is not 42"
+  Math-Verify reads one number.
 """
 
 from __future__ import annotations
@@ -28,38 +31,52 @@ except ImportError as error:
     ) from error
 from latex2sympy2_extended.logic import And
 from sympy import (
-    Add,
     Basic,
     Equality,
     Expr,
+    I,
     MatrixBase,
-    Mul,
     Number,
-    NumberSymbol,
-    Pow,
+    Rel,
+    Set,
+    Symbol,
     log,
-    preorder_traversal,
 )
 from sympy.core.expr import UnevaluatedExpr
 
-from workbench.verifiers.boxes import BOX, readable, with_readable_box
+from workbench.verifiers.boxes import BOX, readable, with_readable_powers
 from workbench.verifiers.worker import Judge
 
 SMALL = 1e-3  # numbers nearer to zero than this are compared by relative closeness
 DIGITS = 6  # that must agree of such a number
 MOST_DECIMALS = 1000  # numbers below 1e-994 count as equal
 
-# What a plain number is made of: numbers, sums, products, powers and percents.
-PLAIN = (Number, NumberSymbol, Add, Mul, Pow, UnevaluatedExpr)
+# Boxes that need no second look: one number or one fraction.
+PLAIN = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{-?[0-9]+\}\{-?[0-9]+\})")
+# A number as it is written, but no exponent behind a letter or a brace, as units have it.
+NUMERAL = re.compile(r"(?<![A-Za-z}]\^)(?<![A-Za-z}]\^\{)[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
+# Numbers side by side, which Math-Verify adds.
+SIDE_BY_SIDE = re.compile(r"(?<![\\_^A-Za-z{.\d])[0-9][0-9.]*+(?:\s|\\[,;: ])++[0-9]")
+INEQUALITY = r"(?:\\(?:geq?|leq?|[gl]eqslant|lt|gt|neq?|not|neg|sim)(?![A-Za-z])|[<>≠≤≥])"
+UNIT = re.compile(r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}")
 
 # A number as running text writes it, and several of them of which one may be right.
 # Possessive repeats (`++`, `*+`) never give back what they took, so no text makes a search slow.
 NUMBER = r"-?\$?[0-9]++(?:,[0-9]{3}(?![0-9]))*+(?:\.[0-9]++)?(?:/[0-9]++)?%?"
 WORDS = r"(?:\s++[A-Za-z]++){0,2}?"
-OR = rf"{WORDS}\s*+,?\s*+\bor\b{WORDS}\s++"
+MORE = r"(?i:or|maybe|perhaps|possibly|alternatively|and\s++also)\b"
+OR = rf"{WORDS}[\s,.$(]*+(?:\b{MORE}|\b(?i:to)\b|[|;]){WORDS}[\s,$(]*+"
 ALTERNATIVES = re.compile(rf"{NUMBER}(?:,\s++{NUMBER})*+{OR}{NUMBER}")
 LISTED = re.compile(rf"{NUMBER}(?:(?:,\s++|\s++and\s++){NUMBER})++(?=\W*\Z)")
-SENTENCE_END = re.compile(r"\n|[.!?](?=\s|\Z)")
+MEASURE = (
+    r"\s?(?:hours?|h|minutes?|min|seconds?|days?|weeks?|months?|years?|feet|foot|ft|inch(?:es)?|in"
+    r"|yards?|pounds?|lbs?|ounces?|oz|dollars?|cents?|k?m|cm|k?g)\b"
+)
+COMPOUND = re.compile(rf"{NUMBER}{MEASURE},?(?:\s++and)?\s++{NUMBER}{MEASURE}")
+DENIED = re.compile(
+    rf"(?:(?:\bnot|n't|\bnever|\bno)(?:\s++[A-Za-z]++){{0,3}}?|{INEQUALITY}=?)[\s$]++({NUMBER})"
+)
+SENTENCE_END = re.compile(rf"(?:\n|[.!?](?=\s|\Z))(?!\s{{0,4}}{MORE})")
 LONGEST_STATEMENT = 300  # characters behind the last "answer" that are read
 
 
@@ -82,7 +99,6 @@ def equivalence() -> Judge:
     # All rollouts of a problem come with the same gold answer.
     @lru_cache(maxsize=4096)
     def gold_of(answer: str) -> list | None:
-        answer = readable(answer)
         # Data sets write gold answers in many ways. The first form that can be read counts.
         for text in (BOX + answer + "}", f"${answer}$", answer):
             gold = parsed(text)
@@ -92,14 +108,23 @@ def equivalence() -> Judge:
 
     def judge(item: dict) -> dict:
         shortages.clear()
-        gold = gold_of(item["answer"])
+        response = item["response"]
+        is_box = response.startswith(BOX) and response.endswith("}")
+        content = readable(response[len(BOX) : -1]) if is_box else ""
+        gold_text = readable(item["answer"])
+        gold = gold_of(gold_text)
         if gold is None:
             return {"status": "unusable gold"}
-        response = with_readable_box(item["response"])
-        answer = parsed(response)
+        if content == gold_text:
+            return {"status": "ok"}
+        answer = parsed(BOX + content + "}" if is_box else with_readable_powers(response))
         if _equivalent(gold, answer):
-            right = not _contradicts_itself(answer) and not _is_hedged(response, gold, parsed)
-            return {"status": "ok" if right else "wrong"}
+            if PLAIN.fullmatch(content):
+                return {"status": "ok"}
+            if is_box and _is_partly_read(content, answer, gold_text, gold, parsed):
+                return {"status": "unparsed"}
+            hedged = not is_box and _is_hedged(response, gold, parsed)
+            return {"status": "wrong" if hedged or _contradicts_itself(answer, gold) else "ok"}
         # Two readings that agree settle the matter. That none agrees settles nothing if memory ran
         # out on the way, since the comparison that was cut short might have agreed.
         if shortages:
@@ -137,7 +162,7 @@ def _is_read(parsed: list) -> bool:
     return any(not isinstance(part, str) for part in parsed)
 
 
-# Equivalence, with small numbers
+# Equivalence, with small numbers, percents and the imaginary unit
 
 
 def _equivalent(gold: list, answer: list) -> bool:
@@ -147,14 +172,49 @@ def _equivalent(gold: list, answer: list) -> bool:
 
 def _same(gold: Any, answer: Any) -> bool:
     """Whether two readings are equivalent. A comparison that fails settles nothing."""
+    gold, answer = _with_imaginary_unit(gold, answer)
     if not _verified(gold, answer, decimals=6, precision=15):
         return False
+    if _is_number(gold) and _is_number(answer):
+        # A gold answer in percent may also be given as the number of percents.
+        return _close(gold, answer) or (gold.has(UnevaluatedExpr) and _close(100 * gold, answer))
     # Equal to six decimals. That is enough unless a small number is involved, whose first
     # six decimals may all be zeros.
     decimals = max(_decimals(gold), _decimals(answer))
     if decimals <= 6:
         return True
     return _verified(gold, answer, decimals=decimals, precision=max(15, decimals + 1))
+
+
+def _with_imaginary_unit(*readings: Any) -> tuple:
+    """The readings, with i as the imaginary unit if one alone of them has a symbol of that name."""
+    symbols: list[set] = [getattr(reading, "free_symbols", set()) for reading in readings]
+    has_unit = ["i" in {symbol.name for symbol in each} for each in symbols]
+    if all(has_unit) or not any(has_unit):
+        return readings
+    # Math-Verify makes other symbols of the same names where it reads complex numbers.
+    return tuple(
+        reading.xreplace({each: I if each.name == "i" else Symbol(each.name) for each in names})
+        if names
+        else reading
+        for reading, names in zip(readings, symbols)
+    )
+
+
+def _is_number(reading: Any) -> bool:
+    return isinstance(reading, Expr) and bool(reading.is_number)
+
+
+def _close(a: Expr, b: Expr) -> bool:
+    """Whether two numbers agree to six decimals, and small ones to six digits."""
+    difference = abs((a - b).doit().evalf(20))
+    # What has no size, as infinity, has been compared already.
+    if not difference.is_comparable:
+        return True
+    smaller, larger = sorted((_size(a), _size(b)))
+    # The second bound is for the errors of large floats.
+    tolerance = max(10.0**-DIGITS * min(1, larger if smaller < SMALL else 1), 1e-12 * larger)
+    return bool(difference <= tolerance)
 
 
 def _verified(gold: Any, answer: Any, decimals: int, precision: int) -> bool:
@@ -198,8 +258,9 @@ def _numbers(reading: Any) -> Iterator[Any]:
 
 def _size(number: Any) -> Any:
     """The absolute value of a sympy number; infinity where it has none."""
-    # Eight digits are plenty for an order of magnitude.
-    value = abs(number.evalf(8))
+    # `doit` is for percents, which `evalf` leaves alone. Eight digits are plenty for an order of
+    # magnitude.
+    value = abs((number.doit() if number.has(UnevaluatedExpr) else number).evalf(8))
     return value if value.is_comparable else math.inf
 
 
@@ -207,15 +268,63 @@ def _log10(size: Any) -> float:
     return float(log(size, 10))
 
 
+# What Math-Verify passes over
+
+
+def _is_partly_read(
+    content: str, answer: list, gold_text: str, gold: list, parsed: Callable[[str], list]
+) -> bool:
+    """Whether the content of a box says more than its reading."""
+    is_range = any(isinstance(reading, Set | Rel | And) for reading in gold)
+    if re.search(INEQUALITY, content) and not is_range and not re.search(INEQUALITY, gold_text):
+        return True
+    units = {unit for unit in map(_unit, (content, gold_text)) if unit}
+    if len(units) > 1 or SIDE_BY_SIDE.search(content):
+        return True
+    unread = _unread(content, answer[0], parsed)
+    # A gold answer may have such a part too, as 1101_2 has its base.
+    return bool(unread) and not unread <= _unread(gold_text, gold[0], parsed)
+
+
+def _unit(text: str) -> str:
+    """The unit of a number, without spaces and the s of a plural."""
+    unit = "".join(UNIT.findall(text)) if re.search("[0-9]", text) else ""
+    return re.sub(r"[\s.]", "", unit).lower().rstrip("s")
+
+
+def _unread(content: str, reading: Any, parsed: Callable[[str], list]) -> set[str]:
+    """The numbers in a box that change nothing about its reading."""
+    unread = set()
+    known = {str(part) for number in _atoms(reading) for part in number.as_numer_denom()}
+    for numeral in NUMERAL.finditer(content):
+        if numeral.group() in known:
+            continue
+        # Another number in its place would be read otherwise.
+        changed = content[: numeral.start()] + "9" + content[numeral.start() :]
+        if parsed(BOX + changed + "}")[:1] == [reading]:
+            unread.add(numeral.group())
+    return unread
+
+
+def _atoms(reading: Any) -> Iterator[Any]:
+    if isinstance(reading, Basic | MatrixBase):
+        yield from (abs(number) for number in reading.atoms(Number))
+
+
 # Contradictions
 
 
-def _contradicts_itself(answer: list) -> bool:
-    """Whether an equation in the answer has two sides that are different plain numbers."""
+def _contradicts_itself(answer: list, gold: list) -> bool:
+    """Whether an equation in the answer has two sides that are different numbers, or a chain of
+    them says of a second unknown what the gold answer says of one.
+    """
+    is_about_one = any(isinstance(reading, Equality) for reading in gold)
     for reading in answer:
         for sides in _chains(reading):
-            plain = [side for side in sides if _is_plain(side)]
-            if any(_differ(a, b) for a, b in combinations(plain, 2)):
+            if any(_differ(a, b) for a, b in combinations(filter(_is_number, sides), 2)):
+                return True
+            unknowns = {side for side in sides if isinstance(side, Symbol)}
+            if is_about_one and len(sides) > 2 and len(unknowns) > 1:
                 return True
     return False
 
@@ -236,19 +345,12 @@ def _chains(reading: Any) -> Iterator[list]:
             yield from _chains(part)
 
 
-def _is_plain(side: Any) -> bool:
-    """Whether a side is a number made of numbers alone. Functions are left out, since Math-Verify
-    reads the sine of 30 degrees as one of 30 radians.
-    """
-    if not (isinstance(side, Expr) and side.is_number):
-        return False
-    return all(isinstance(part, PLAIN) for part in preorder_traversal(side))
-
-
 def _differ(a: Any, b: Any) -> bool:
-    """Whether two plain numbers differ by more than the last decimal that either of them shows."""
+    """Whether two numbers differ by more than the last decimal that either of them shows."""
     # `doit` works out what the parser has left unevaluated.
     difference = abs((a - b).doit().evalf(15))
+    if not difference.is_comparable:
+        return False
     scale = max(_size(a), _size(b))
     shown = [_last_decimal(part) for side in (a, b) for part in side.atoms() if part.is_Float]
     # Just under one unit: 2/3 = 0.667 is a rounding, while 3.14 = 3.15 is a contradiction. Without
@@ -268,22 +370,24 @@ def _last_decimal(number: Any) -> float:
 
 
 def _is_hedged(response: str, gold: list, parsed: Callable[[str], list]) -> bool:
-    """Whether the response offers several numbers of which one is right and another is not.
-
-    Only running text is looked at: several answers in a box, or several formulas joined by "or",
-    are a set for Math-Verify.
+    """Whether running text offers several numbers of which one is right and another is not, or
+    denies a right one.
     """
-    if "\\boxed" in response:
-        return False
-    alternatives = ALTERNATIVES.search(_statement(response)) or LISTED.search(_answer(response))
-    if alternatives is None:
-        return False
-    # Each number is judged as if it stood alone in a box. A bare % begins a comment in LaTeX.
-    right = [
-        _equivalent(gold, parsed(BOX + number.replace("%", r"\%") + "}"))
-        for number in re.findall(NUMBER, alternatives.group())
-    ]
-    return any(right) and not all(right)
+
+    def right(number: str) -> bool:
+        # As if it stood alone in a box. A bare % begins a comment in LaTeX.
+        return _equivalent(gold, parsed(BOX + number.replace("%", r"\%") + "}"))
+
+    statement = _statement(response)
+    if any(right(denied[1]) for denied in DENIED.finditer(statement)):
+        return True
+    offers = [pattern.search(statement) for pattern in (ALTERNATIVES, COMPOUND)]
+    offers.append(LISTED.search(_answer(response)) or LISTED.match(statement.strip()))
+    for offer in offers:
+        verdicts = [right(number) for number in re.findall(NUMBER, offer.group() if offer else "")]
+        if any(verdicts) and not all(verdicts):
+            return True
+    return False
 
 
 def _statement(response: str) -> str:

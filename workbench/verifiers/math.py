@@ -4,11 +4,11 @@ r"""Mathematical answers, compared by Math-Verify in killable worker processes.
     verifier.score([r"so \boxed{0.5}", "no idea"], [r"\frac{1}{2}", "3"]).status
     # ['ok', 'unparsed']
 
-How two answers are compared is in `workbench.verifiers.equivalence`. Around it stand three ways of
-not asking twice, none of which changes a verdict:
+What a response says in `<think>...</think>` is no answer. How two answers are compared is in
+`workbench.verifiers.equivalence`. Around it stand three ways of not asking twice, none of which
+changes a verdict:
 
-- A response with one complete box is represented by that box (`boxes.only_box` says when). When the
-  box alone cannot be read, the whole response is asked about.
+- A response with a box is represented by its last box, and by those that stand together with it.
 - A box that holds a plain integer is compared with a gold answer that is one as integers, without a
   worker.
 - Verdicts are kept by the text asked about and the gold answer, `timeout` and `crash` included:
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from workbench.utils.validation import boolean, positive_number, whole_number
 from workbench.verifiers.base import ForkSafeLock, Scores, Verifier
-from workbench.verifiers.boxes import BOX, last_box, only_box
+from workbench.verifiers.boxes import BOX, after_thinking, last_box
 from workbench.verifiers.pool import Pool
 
 INTEGER = re.compile(r"-?[0-9]{1,12}")
@@ -43,14 +43,13 @@ class Math(Verifier):
     Parameters
     ----------
     boxed : bool
-        True: only the last complete `\boxed{...}` counts, and a response without one is `unparsed`.
-        False: Math-Verify looks for the answer itself, first in boxes, then behind "the answer is",
-        then in the last expression or number.
+        True: a response without a complete `\boxed{...}` is `unparsed`. False: in such a response
+        Math-Verify looks for the answer behind "the answer is" and in the last expression or
+        number. Of several boxes the last one counts, and those that stand together with it.
     workers : int
         Processes.
     deadline : float
-        Seconds that an answer may take. Where a box cannot be read and the whole response is asked
-        about, that has a deadline of its own.
+        Seconds that an answer may take.
     memory_mb : int
         MiB that an answer may take.
     max_chars : int
@@ -98,29 +97,15 @@ class Math(Verifier):
         self._keeping = ForkSafeLock()
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
-        tails = [response[-self.max_chars :] for response in responses]
-        if self.boxed:
-            return Scores.of(self._verdicts([last_box(tail) for tail in tails], answers))
-        return Scores.of(self._box_then_whole(tails, answers))
+        return Scores.of(self._verdicts([self._asked(response) for response in responses], answers))
 
-    def _box_then_whole(self, texts: list[str], answers: list[str]) -> list[str]:
-        """A status for every pair. Boxes stand for their texts where that is safe, unless they
-        cannot be read.
-        """
-        # A box is shorter to read than its text, and rollouts that differ in everything but
-        # the box share one kept verdict.
-        asked = [only_box(text) or text for text in texts]
-        verdicts = self._verdicts(asked, answers)
-        # Math-Verify may still find an answer elsewhere in a text whose box it cannot read.
-        again = [
-            i
-            for i, verdict in enumerate(verdicts)
-            if verdict == "unparsed" and asked[i] != texts[i]
-        ]
-        second = self._verdicts([texts[i] for i in again], [answers[i] for i in again])
-        for i, verdict in zip(again, second):
-            verdicts[i] = verdict
-        return verdicts
+    def _asked(self, response: str) -> str | None:
+        """What the workers are asked about: a box where there is one."""
+        # A box is shorter to read than its text, and rollouts that differ in everything but the
+        # box share one kept verdict.
+        text = after_thinking(response)[-self.max_chars :]
+        box = last_box(text)
+        return text if box is None and not self.boxed else box
 
     def _verdicts(self, texts: Sequence[str | None], answers: list[str]) -> list[str]:
         """A status for every pair; each different one that needs a worker is asked about once."""
