@@ -15,7 +15,7 @@ from workbench.plots.curves import (
 )
 from workbench.plots.style import heading, save, style
 from workbench.plots.tables import differences, gains, heatmap, leaderboard, stacked, transitions
-from workbench.plots.trial import trial, tuning_curves
+from workbench.plots.trials import trial, tuning_curves
 
 __all__ = [
     "accuracy_by_level",

@@ -59,6 +59,8 @@ MECHANISMS = {
     "all_positive": "Share of the problems whose rollouts were all right.",
     "all_negative": "Share of the problems whose rollouts were all wrong.",
     "trained": "Rollouts trained on in a round.",
+    "tokens_sampled": "Tokens sampled in a round.",
+    "tokens_trained": "Tokens of a round from which a gradient comes.",
     "gradient_norm": "Norm of the gradient before clipping.",
 }
 
@@ -79,7 +81,7 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
         [runs] = evaluated.values()
         name = "Held-out accuracy by difficulty level"
         caption = f"{name}, at the first and the last evaluation."
-        figures.append(_figure(lambda ax: plots.accuracy_by_level(runs, ax=ax), name, caption))
+        figures.append(drawn(lambda ax: plots.accuracy_by_level(runs, ax=ax), name, caption))
     return figures + _round_curves(groups, CURVES)
 
 
@@ -121,7 +123,7 @@ def _curve(groups: Groups, x: str, y: str, caption: str, smooth: int = 1) -> dic
         if x == "round":
             ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
-    return _figure(draw, alt, caption, rows=len(groups) if beside else 0)
+    return drawn(draw, alt, caption, rows=len(groups) if beside else 0)
 
 
 def _ends(record: Record, y: str) -> np.ndarray:
@@ -138,7 +140,7 @@ def _phases(groups: Groups) -> dict[str, Any]:
         f"{label} {', '.join(f'{phase} {value:.3g}' for phase, value in row.items())}"
         for label, row in table.iterrows()
     ]
-    return _figure(
+    return drawn(
         lambda ax: plots_tables.stacked(table.rename(index=plain), label="seconds a round", ax=ax),
         f"Seconds a round by phase: {'; '.join(parts)}",
         "Seconds a round by phase.",
@@ -153,7 +155,7 @@ def visible(value: Any) -> Any:
     return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", value)
 
 
-def _figure(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -> dict[str, Any]:
+def drawn(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -> dict[str, Any]:
     """What `draw` draws on new axes, as an element of the page; `rows` are those of a bar chart."""
     # The figure grows with its rows, so that their names do not meet.
     size = (WIDTH, max(HEIGHT, 1.0 + A_ROW * rows))

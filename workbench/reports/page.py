@@ -75,8 +75,13 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
     Path
         Of the file.
     """
-    groups = _groups(records)
+    groups = snapshots(records)
     whole_number("rows", rows, 0)
+    return write(path, content(groups, title or ", ".join(groups), rows))
+
+
+def content(groups: Groups, title: str, rows: int) -> dict[str, Any]:
+    """What the page says of runs, by the names that the template has for it."""
     # Runs without a finished round are named and listed, but have nothing to draw.
     trained = {}
     for label, group in groups.items():
@@ -84,8 +89,8 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
         if begun:
             trained[label] = begun
     table, notes = comparison(groups)
-    content = {
-        "title": title or ", ".join(groups),
+    return {
+        "title": title,
         "lead": _lead(groups),
         "warnings": _warnings(groups),
         "results": results(groups),
@@ -98,6 +103,10 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
         "responses": responses(trained, rows),
         "runs": [configuration(label, group) for label, group in groups.items()],
     }
+
+
+def write(path: Any, content: dict[str, Any]) -> Path:
+    """Write a page, making directories where they are missing."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Paths may hold half surrogate pairs as well.
@@ -105,7 +114,7 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
     return path
 
 
-def _groups(records: Any) -> dict[str, Sequence[Record]]:
+def snapshots(records: Any) -> dict[str, Sequence[Record]]:
     """Label to records, whatever form they came in."""
     if isinstance(records, Record):
         records = [records]

@@ -37,7 +37,14 @@ from workbench.plots.style import (
 )
 from workbench.plots.text import plain
 
-__all__ = ["headline", "ratios_by_seed", "trial", "tuning_curves"]
+__all__ = [
+    "chosen_rates",
+    "headline",
+    "price_axis",
+    "ratios_by_seed",
+    "trial",
+    "tuning_curves",
+]
 
 PRICES = tuple(float(price) for price in np.geomspace(0.03, 30, 31))
 
@@ -83,7 +90,6 @@ def trial(
     # The baseline comes first, so that it looks alike in every trial.
     groups = {baseline: groups[baseline], **groups}
     courses = read(groups)
-    arms = [label for label in groups if label != baseline]
     with style():
         figure = figure or plt.figure(figsize=(WIDTH, 6.4), layout="constrained")
         figure.clear()
@@ -97,26 +103,12 @@ def trial(
         if tuning is None or tuning.empty:
             axes[2].set_axis_off()
         else:
-            chosen = table.set_index("arm")["learning_rate"].to_dict()
-            chosen[baseline] = table["baseline_learning_rate"].dropna().iloc[0]
+            chosen = chosen_rates(table, baseline)
             tuning_curves(tuning, chosen, labels=list(groups), ax=axes[2])
-        if arms:
-            by_price = cost.ratios_by_price(courses, target, baseline, PRICES)
-            prices(
-                by_price,
-                baseline=baseline,
-                machines={"FLOPs": cost.FLOP_PRICE},
-                title="Cost by the price of sampling",
-                legend=None,
-                ax=axes[3],
-            )
-            _shorten(axes[3])
-            label_ends(axes[3])
-            ratio_ticks(axes[3].xaxis, PRICES[0], PRICES[-1], most=5)
-            axes[3].set(
-                xlabel="cost of a sampled token / of a trained one",
-                ylabel=f"cost to the target / {plain(baseline)}'s",
-            )
+        if len(groups) > 1:
+            price_axis(courses, baseline=baseline, target=target, ax=axes[3])
+        else:
+            axes[3].set_axis_off()
         heading(figure, title or headline(table, baseline, measure))
     return figure
 
@@ -258,6 +250,47 @@ def tuning_curves(
             _round_ticks(ax.yaxis, low, high)
             ax.set_ylim(low, high)
     return ax
+
+
+def price_axis(
+    courses: Mapping[str, Mapping[int, Course]],
+    *,
+    baseline: str,
+    target: float,
+    ax: Axes | None = None,
+) -> Axes:
+    """Cost to the target over the baseline's, by the price of sampling.
+
+    Parameters
+    ----------
+    courses, baseline, target
+        As in `ratios_by_seed`.
+    ax : Axes, optional
+    """
+    ax = prices(
+        cost.ratios_by_price(courses, target, baseline, PRICES),
+        baseline=baseline,
+        machines={"FLOPs": cost.FLOP_PRICE},
+        title="Cost by the price of sampling",
+        legend=None,
+        ax=ax,
+    )
+    _shorten(ax)
+    with style():
+        label_ends(ax)
+    ratio_ticks(ax.xaxis, PRICES[0], PRICES[-1], most=5)
+    ax.set(
+        xlabel="cost of a sampled token / of a trained one",
+        ylabel=f"cost to the target / {plain(baseline)}'s",
+    )
+    return ax
+
+
+def chosen_rates(table: pd.DataFrame, baseline: str) -> dict[str, float]:
+    """The learning rates that the arms and the baseline of a trial's table were compared at."""
+    chosen = table.set_index("arm")["learning_rate"].dropna().to_dict()
+    known = table["baseline_learning_rate"].dropna()
+    return chosen | ({baseline: known.iloc[0]} if len(known) else {})
 
 
 def _tuning_of(ax: Axes, label: str, runs: pd.DataFrame, chosen: float | None, look: Look) -> None:
