@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import workbench as wb
-from workbench.analysis import sequential
+from workbench.analysis import comparisons, sequential
 from workbench.analysis.intervals import Measurement
 from workbench.trials import answer
 from workbench.utils.shipped import shipped
@@ -160,6 +160,16 @@ def sentence_ends(found: answer.Answer) -> bool:
     return text.endswith(".") and "nan" not in text
 
 
+def test_accuracies_are_compared_where_both_had_spent_the_same(grpo):
+    """AR3PO has 96 rounds, in which it samples more than GRPO in its 60."""
+    found = answer.look(runs("ar3po"), grpo, baseline="grpo", target=0.338)
+    scores = comparisons.accuracy_gain(
+        list(runs("ar3po").values()), list(grpo.values()), "rollouts"
+    )
+    assert found.difference == pytest.approx(scores.value, abs=1.0)
+    assert found.difference < 7, "at the end of its longer runs AR3PO is 8.5 points ahead"
+
+
 # The figure and the page
 
 
@@ -205,3 +215,18 @@ def test_the_figure_can_be_drawn_before_anything_was_tuned(trial_parts):
     assert not figure.axes[2].axison
     wb.plots.trial(part, table.iloc[:1], baseline="grpo", target=0.338, figure=figure)
     assert len(figure.axes) == 4, "the figure of an earlier look is drawn anew"
+
+
+def test_the_page_opens_with_the_sentences_and_shows_why(trial_parts, tmp_path):
+    records, table = trial_parts
+    path = wb.reports.trial(
+        records, table, tmp_path / "trial.html", tuning=TUNING, baseline="grpo", target=0.338
+    )
+    text = path.read_text()
+    first = text.index('class="sentence"')
+    assert first < text.index("<svg") < text.index('id="mechanisms"')
+    assert "ar3po needs " in text[first : first + 100]
+    assert "broken failed." in text
+    for shown in ("Norm of the gradient", "Tokens sampled in a round", "seconds on an L40S"):
+        assert shown in text
+    assert "training time; evaluation" not in text, "runs of a trial share cores"

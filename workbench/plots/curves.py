@@ -6,7 +6,7 @@ show one method's seeds refuse records of several.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -353,7 +353,9 @@ def watch(run: Any, n: int, *, every: int = 5) -> Iterator[dict[str, Any]]:
         # row.
         yield row
         if row["round"] % every == 0 or row["round"] == n:
-            figure, handle = _show(run.record, figure, handle)
+            figure, handle = redraw(
+                lambda figure: overview(run.record, figure=figure), figure, handle
+            )
 
 
 # Parts that other figures use
@@ -471,8 +473,15 @@ def curve(record: Record, x: Any, y: str, smooth: int = 1) -> tuple[np.ndarray, 
     return places, rounds[y].rolling(smooth, min_periods=1).mean().to_numpy(dtype=float)
 
 
-def _show(record: Record, figure: Any, handle: Any) -> tuple[Any, Any]:
-    """Draw the overview in the cell's output; nothing outside a notebook."""
+def redraw(draw: Callable[[Figure], Any], figure: Any, handle: Any) -> tuple[Any, Any]:
+    """Draw in the cell's output, in the place of what was drawn before; nothing elsewhere.
+
+    Parameters
+    ----------
+    draw : function of a Figure
+    figure, handle
+        What the last call returned; None for the first one.
+    """
     try:
         from IPython import get_ipython
         from IPython.display import display
@@ -484,7 +493,7 @@ def _show(record: Record, figure: Any, handle: Any) -> tuple[Any, Any]:
     if figure is None:
         figure = plt.figure(figsize=(WIDTH, 5.6), layout="constrained")
         plt.close(figure)  # shown by its handle alone, not once more at the end of the cell
-    overview(record, figure=figure)
+    draw(figure)
     # The first drawing opens an output, and all later ones replace it.
     if handle is None:
         return figure, display(figure, display_id=True)

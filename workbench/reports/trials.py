@@ -150,7 +150,7 @@ def _answers(table: pd.DataFrame) -> Table:
             _number(row.get("resolves"), "{:.0f} %"),
         ]
     heads = ["verdict", "ratio", "seeds", "reached: arm and baseline", "learning rate"]
-    heads += ["accuracy at the end, points", "p (Holm)", "would have been seen"]
+    heads += ["accuracy at equal cost, points", "p (Holm)", "would have been seen"]
     caption = "Cost to the target over the baseline's, with the interval of the last look"
     return Table(caption, {"": frame(rows, heads)})
 

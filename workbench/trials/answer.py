@@ -63,7 +63,8 @@ class Answer:
         The change in percent that so many seeds find four times out of five; NaN where runs did not
         reach the target, or with one pair.
     difference, difference_low, difference_high : float
-        Held-out accuracy at the end of the runs minus the baseline's, in percentage points.
+        Held-out accuracy minus the baseline's, in percentage points, when both runs of a pair had
+        spent as much as the one that ended first.
     break_even : BreakEven or None
         The price of sampling at which both cost the same; None where a run did not reach the
         target.
@@ -321,7 +322,7 @@ def _answer(
     reached, baseline_reached = (
         sum(_crossed(pair[side], target, measure).reached for pair in pairs) for side in (0, 1)
     )
-    gains = [100 * (one.scores[-1] - other.scores[-1]) for one, other in pairs]
+    gains = [_gain(one, other, measure) for one, other in pairs]
     gain = Measurement(np.array(gains)) if pairs else nothing
     all_reached = bool(pairs) and reached == baseline_reached == len(pairs)
     verdict, known = (reading.verdict, reading.known) if reading else ("open", False)
@@ -349,6 +350,12 @@ def _answer(
         same=same,
         **settings,
     )
+
+
+def _gain(course: Course, baseline: Course, measure: str | Unit) -> float:
+    """The difference of accuracies, in points, when both had spent the smaller of two totals."""
+    budget = min(course.places(measure)[-1], baseline.places(measure)[-1])
+    return 100 * (course.score_at(measure, budget) - baseline.score_at(measure, budget))
 
 
 def _resolves(measured: Measurement) -> float:

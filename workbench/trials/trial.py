@@ -18,6 +18,7 @@ import json
 import math
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,7 @@ class Trial:
             if label != self.baseline and arm.fingerprint == baseline
         ]
         self.failed: dict[str, str] = {}
+        self._shown: tuple[Any, Any] = (None, None)  # the figure, and its place in a notebook
         # Of runs that are over, so that none is read twice; None for one that diverged.
         self._courses: dict[str, Course | None] = {}
         self._seconds: list[float] = []  # of the runs that this call has made
@@ -278,6 +280,53 @@ class Trial:
         lines = "".join(f"<p>{escape(line)}</p>" for line in str(self).splitlines())
         return lines + self.table.to_html(index=False, float_format="%.3g")
 
+    def plot(self, figure: Any = None) -> Any:
+        """Learning curves, cost to the target by seed, tuning, and the price of sampling.
+
+        Parameters
+        ----------
+        figure : Figure, optional
+            To draw on; a new one by default.
+
+        Raises
+        ------
+        ValueError
+            Before the first run of the comparison is complete.
+        """
+        from workbench.plots import trial as draw
+
+        return draw(**self._found(), figure=figure)
+
+    def report(self, path: Any) -> Path:
+        """Write what was found and why as one HTML file, and return where it is.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        ValueError
+            Before the first run of the comparison is complete.
+        """
+        from workbench.reports import trial as write
+
+        return write(path=path, **self._found())
+
+    def _found(self) -> dict[str, Any]:
+        """What figure and report are made of."""
+        records = self.records
+        if not records.get(self.baseline):
+            raise ValueError(f"out={str(self.out)!r}: no run of the comparison is complete yet")
+        return {
+            "records": records,
+            "table": self.table,
+            "tuning": self.tuning,
+            "baseline": self.baseline,
+            "target": self.target,
+            "measure": self.measure,
+        }
+
     # Making the runs
 
     def run(self) -> Trial:
@@ -340,7 +389,15 @@ class Trial:
             )
             work_off(cases)
             self._say(str(self))
-            _redraw(self)
+            self._redraw()
+
+    def _redraw(self) -> None:
+        """Show the figure in a notebook, in the place of the one of the look before."""
+        # Matplotlib takes a while to load, and outside a notebook nothing is drawn.
+        if "IPython" in sys.modules:
+            from workbench.plots.curves import redraw
+
+            self._shown = redraw(self.plot, *self._shown)
 
     def _undecided(self) -> list[str]:
         """The arms for which further seeds are needed."""
@@ -614,7 +671,3 @@ def _diverged(case: Case) -> bool:
 def _course(record: Record) -> Course:
     [course] = each(read([record]))
     return course
-
-
-def _redraw(trial: Trial) -> None:
-    """Show the figure in a notebook, in the place of the one before."""
