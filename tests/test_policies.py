@@ -3,6 +3,7 @@
 What every policy keeps is in `contract.py`, and packed rows are in `test_packing.py`.
 """
 
+import copy
 import json
 import os
 from importlib.util import find_spec
@@ -111,6 +112,15 @@ def test_template_surrounds_the_prompt():
     assert made.generate([Problem("x", "1+2=", "3")], [1], SAMPLING, 0).prompt.lengths.tolist() == [
         5
     ]
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% for %}", "{{ 1 / 0 }}"])
+def test_a_chat_template_that_fails_is_named(template):
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match="template='chat'") as error:
+        checks.check_template("chat", tokenizer)
+    assert "\n" not in str(error.value)
 
 
 def test_a_missing_model_says_what_to_do():

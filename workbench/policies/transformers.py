@@ -188,7 +188,12 @@ class TransformersPolicy:
             check_memory(config, trainer=trainer)
         with offline_hint(path), quiet():
             model = AutoModelForCausalLM.from_pretrained(
-                path, dtype=getattr(torch, dtype), revision=revision, trust_remote_code=False
+                path,
+                # The one that was checked: an adapter's directory would lead to another's.
+                config=config,
+                dtype=getattr(torch, dtype),
+                revision=revision,
+                trust_remote_code=False,
             )
         model.to(device)
         if gradient_checkpointing is None:
