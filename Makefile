@@ -17,6 +17,8 @@ PIP_INSTALL = $(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt
 
 # The environment of every command: nothing of the caller's may shadow what is installed here.
 unexport PYTHONPATH PYTHONHOME MPLBACKEND JUPYTER_PATH
+# Tests start many processes: without the cache each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_USER := 0
 export JUPYTER_PREFER_ENV_PATH := 1
 export TOKENIZERS_PARALLELISM := false

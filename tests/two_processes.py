@@ -1,11 +1,19 @@
-"""Run by torchrun in two processes: what the methods of the TRL trainer agree on, and what they say
-if they do not.
+"""Two processes of torch.distributed: what the methods of the TRL trainer agree on, and what they
+say if they do not.
+
+Run as a script, with a folder for what is found. Both processes are forked from it, as importing
+torch and TRL takes longer than all that they do. They find in their environment what torchrun would
+tell them.
 """
 
 import hashlib
 import json
+import multiprocessing
+import os
+import socket
 import sys
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 
 import numpy as np
@@ -144,5 +152,39 @@ def main(out):
     dist.destroy_process_group()
 
 
+def rank(number, port, out):
+    """One of the two processes."""
+    os.environ |= {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    main(out)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def both(out):
+    """Run both processes; 0 where neither of them failed."""
+    context = multiprocessing.get_context("fork")
+    port = free_port()
+    processes = [context.Process(target=rank, args=(number, port, out)) for number in range(2)]
+    for process in processes:
+        process.start()
+    # The other one would wait for a process that has failed.
+    while alive := [process for process in processes if process.is_alive()]:
+        connection.wait([process.sentinel for process in alive])
+        if any(process.exitcode for process in processes):
+            for process in alive:
+                process.kill()
+    return max(abs(process.exitcode) for process in processes)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(both(Path(sys.argv[1])))
