@@ -460,7 +460,9 @@ FORMS = [
 
 @all_kinds
 def test_a_verdict_cannot_be_forged(kind):
-    pairs = [(name, form) for name in FORGERIES for form in FORMS]
+    # What runs inside is the same in every sandbox, so further asserts are tried in one of them.
+    forms = FORMS if kind == "weak" else FORMS[:3]
+    pairs = [(name, form) for name in FORGERIES for form in forms]
     with verifier(kind, workers=3) as code:
         scores = code.score([FORGERIES[name] for name, _ in pairs], [form for _, form in pairs])
         right = f"def f(x): return {GOLD} + x - 4\nprint({GOLD})"

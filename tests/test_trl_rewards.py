@@ -120,10 +120,12 @@ IN_FULL = (
 @pytest.mark.parametrize("place, name", enumerate(IN_FULL))
 def test_methods_train_on_format_and_accuracy(place, name, tmp_path):
     """In either order by turns, and after a round in which every reward was None."""
-    one = trained_on_two_rewards(tmp_path, name, Judge(silent=1), place % 2 == 0, steps=2)
+    # Of the second round CBS keeps no row that has an advantage.
+    steps = 3 if name == "cbs" else 2
+    one = trained_on_two_rewards(tmp_path, name, Judge(silent=1), place % 2 == 0, steps)
     trained_on, unscored = logged(one, "workbench/trained", "workbench/unscored")
     assert trained_on[0] == 0 and max(trained_on) > 0
-    assert unscored[0] > 0 and unscored[1] == 0
+    assert unscored[0] > 0 and not any(unscored[1:])
 
 
 @pytest.mark.parametrize("name", sorted({*EVERY} - {*READING_VERDICTS}))
