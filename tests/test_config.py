@@ -5,7 +5,7 @@ import json
 import pathlib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import workbench as wb
@@ -222,6 +222,8 @@ WORDS = st.sampled_from(["MaxVariance", "Uniform", "Worker", "os.system", "__imp
     st.dictionaries(st.sampled_from(["n", "m", "clip", "rule", "keep"]), DATA, max_size=2),
     st.dictionaries(PATHS, DATA | WORDS, max_size=3),
 )
+@example("grpo", {}, {"reward": [{}], "reward.correct.weight": 1})
+@example("grpo", {}, {"reward": ["Uniform"], "reward.correct.weight": 1})
 def test_any_data_makes_a_method_or_is_refused_by_name(name, arguments, settings):
     try:
         made = config.method(name, arguments, settings)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from workbench.rollouts import Ragged, is_mixed
+from workbench.rollouts import Ragged, group_numbers, is_mixed
 from workbench.slots import Slot, state_field
 from workbench.success_rates import Posteriors, RemembersPosteriors, outcomes
 from workbench.utils.bounds import Count, Flag, Positive
@@ -749,8 +749,8 @@ def _grouped(rewards: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndar
     if not np.isfinite(rewards).all():
         row = int(np.argmin(np.isfinite(rewards)))
         raise ValueError(f"rewards: row {row} is {rewards[row]}, not finite")
-    keys, inverse = np.unique(groups, return_inverse=True)
-    return rewards, inverse, np.bincount(inverse, minlength=len(keys))
+    _, numbers, sizes = group_numbers(groups)
+    return rewards, numbers, sizes
 
 
 def _means(rewards: np.ndarray, inverse: np.ndarray, sizes: np.ndarray) -> np.ndarray:

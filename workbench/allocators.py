@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -52,7 +52,7 @@ from workbench.utils.bounds import (
     PositiveOrZero,
     choice,
 )
-from workbench.utils.validation import instance_of, whole_number
+from workbench.utils.validation import instance_of, number, whole_number
 
 if TYPE_CHECKING:
     from workbench.pools import Problem
@@ -64,7 +64,7 @@ Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Alloc
 
 
 def _group_size(name: str, n: Any) -> None:
-    """The bound of the rollouts of a group."""
+    """The bound of a number of rollouts that can be compared with each other."""
     whole_number(name, n, 1)
     if n == 1:
         raise ValueError(
@@ -113,15 +113,10 @@ class Widened(Slot):
     """
 
     n: GroupSize = 8
-    factor: Positive = 1.0
+    factor: Annotated[float, partial(number, low=1)] = 1.0
 
     needs = frozenset({"more_problems"})
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.factor < 1:
-            raise ValueError(f"factor={self.factor}: a number of at least 1 is needed")
 
     def sampled(self) -> PerProblem:
         """n of every problem, and so `factor` times as many for each one that the round has."""
@@ -136,7 +131,7 @@ class Widened(Slot):
 
 
 class _ByRates(Slot):
-    """Base of allocators whose counts follow from success rates: these learn and are stored."""
+    """Base of allocators whose counts follow from success rates, which learn from each round."""
 
     n: int
     low: int
@@ -508,7 +503,7 @@ def _tell_of_rewards(spread: float) -> None:
 
 
 def _refilled(missing: int, is_mixed: np.ndarray, refill: float, most: int) -> int:
-    """Problems of the next draw, `refill` times those that the share of mixed ones suggests."""
+    """Problems of the next draw: `refill` times as many as should give the `missing` mixed ones."""
     # Without any mixed group the share counts as half a group.
     share_of_mixed = max(is_mixed.mean(), 1 / (2 * len(is_mixed)))
     return min(max(int(missing / share_of_mixed * refill), 1), most)

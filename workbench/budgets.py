@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from workbench.utils.validation import counts as checked_counts
-from workbench.utils.validation import one_of, success_rates, whole_number
+from workbench.utils.validation import number, one_of, success_rates, whole_number
 
 ESTIMATORS = ("grpo", "rloo", "remax", "reinforce")
 SORTED_CANDIDATES = 2**12  # rollouts that `knapsack` sorts at the end, or P where that is more
@@ -134,8 +134,7 @@ def required_rollouts(p: Any, alpha: float = 0.9) -> Any:
     >>> round(float(required_rollouts(0.01)))
     229
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha={alpha}: a probability above 0 and below 1 is needed")
+    number("alpha", alpha, above=0, below=1)
     p = _rates(p)
     with np.errstate(divide="ignore"):
         return -np.log1p(-alpha) / -np.log1p(-np.minimum(p, 1 - p))
@@ -180,7 +179,9 @@ def knapsack(
 
     1. with fallback, to the problems with p = 0 in equal parts, but only what is left over after
        the problems with 0 < p < 1 have what they need for a gradient with probability 0.9, that is
-       floor(min(up, ln 0.1 / ln max(p, 1-p))) each beyond `low`;
+       floor(min(up, ln 0.1 / ln max(p, 1-p))) each beyond `low`. For p = 0.9 that is 21, where
+       table 2 prints a cost of 22, which is 21.85 rounded: with 22 beyond the bound of 2 its
+       counts would be 28 and 24, and it prints 29 and 23;
     2. to the problems with 0 < p < 1, by greatest gain;
     3. to the problems with p = 0, then to those never tried, then to those with p = 1, in equal
        parts.
@@ -252,7 +253,7 @@ def serve_in_order(wanted: np.ndarray, amount: int) -> np.ndarray:
 
 
 def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) -> None:
-    """Add up to `amount` to the counts of the bool group in equal parts.
+    """Give up to `amount` more rollouts, in equal parts, to the problems of `group` (P,) bool.
 
     What does not divide evenly goes to the lower indices.
     """
@@ -270,8 +271,10 @@ def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) 
 def _share_by_gain(counts: np.ndarray, limit: np.ndarray, terms: np.ndarray, amount: int) -> None:
     """Add up to `amount` to the counts, never above limit (P,), the greatest gains first.
 
-    Bisects a threshold. Throughout, gains above `top` are taken (they are below `low`), and gains
-    below `bottom` are not (they are beyond `high`). `terms` are those of `_terms_of_gain`.
+    It bisects the gain above which rollouts are given. In each step the rollouts up to the count
+    `low` of a problem are certain to be given, since each gains at least `top`, and those beyond
+    its count `high` are certain not to be, since each gains less than `bottom`. `terms` are those
+    of `_terms_of_gain`.
     """
     index = np.flatnonzero(limit > counts)
     low = counts[index]
@@ -583,45 +586,28 @@ def balance(costs: Any, workers: int) -> list[np.ndarray]:
     """
     costs = _costs(costs)
     whole_number("workers", workers, 1)
-    # A partial split is (-difference of loads, first index, loads, trees of indices); the heap
-    # joins the two with the greatest differences until one is left.
-    heap: list[tuple[float, int, list[float], list[Any]]] = []
-    for i, cost in enumerate(costs.tolist()):
-        idle = workers - 1
-        heap.append((-cost, i, [cost] + [0.0] * idle, [i] + [None] * idle))
+    # A partial split is (-difference of loads, first index, the load and the jobs of each worker).
+    # The heap joins the two with the greatest differences until one is left.
+    idle: list[tuple[float, list[int]]] = [(0.0, [])] * (workers - 1)
+    heap = [(-cost, i, [(cost, [i]), *idle]) for i, cost in enumerate(costs.tolist())]
     heapq.heapify(heap)
     while len(heap) > 1:
-        heapq.heappush(heap, _joined(heapq.heappop(heap), heapq.heappop(heap)))
-    trees = heap[0][3] if heap else [None] * workers
-    return [np.array(sorted(_leaves(tree)), dtype=np.int64) for tree in trees]
-
-
-def _joined(first: tuple, second: tuple) -> tuple:
-    """Two partial splits as one: the heaviest load of each goes with the lightest of the other."""
-    loads = [a + b for a, b in zip(first[2], reversed(second[2]))]
-    trees = [(a, b) for a, b in zip(first[3], reversed(second[3]))]
-    heaviest_first = sorted(range(len(loads)), key=lambda i: -loads[i])
-    loads = [loads[i] for i in heaviest_first]
-    trees = [trees[i] for i in heaviest_first]
-    return loads[-1] - loads[0], min(first[1], second[1]), loads, trees
-
-
-def _leaves(tree: Any) -> Iterator[int]:
-    """The indices in a tree of pairs; a loop, since trees may be deeper than Python recurses."""
-    stack = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, tuple):
-            stack.extend(node)
-        elif node is not None:
-            yield node
+        _, i, first = heapq.heappop(heap)
+        _, j, second = heapq.heappop(heap)
+        # The heaviest load of each goes with the lightest of the other.
+        pairs = zip(first, reversed(second))
+        joined = [(a + b, jobs + others) for (a, jobs), (b, others) in pairs]
+        joined.sort(key=lambda part: -part[0])
+        heapq.heappush(heap, (joined[-1][0] - joined[0][0], min(i, j), joined))
+    parts = heap[0][2] if heap else [(0.0, [])] * workers
+    return [np.array(sorted(jobs), dtype=np.int64) for _, jobs in parts]
 
 
 # Arguments
 
 
 def _rates(p: Any) -> Any:
-    """Rates as float64, a scalar as a scalar."""
+    """Rates as float64: an array for an array, and a number for a number."""
     return success_rates("p", p)[()]
 
 

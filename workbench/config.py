@@ -285,7 +285,10 @@ def check_pool(config: Any) -> None:
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments; in place of a catch-all those of the class that takes them."""
+    """Names of the arguments of a function or class.
+
+    In place of a catch-all such as `**options` stand those of the class that it is passed on to.
+    """
     names: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -351,7 +354,7 @@ def _check_harmless(option: str, value: Any) -> None:
 
 
 def _check_lora(options: Mapping[str, Any]) -> None:
-    """ValueError unless options of LoRA are among the plain ones, and match names in no time."""
+    """ValueError for options of LoRA that data may not set, and for patterns that match slowly."""
     for name, value in options.items():
         one_of("lora", name, LORA_OPTIONS)
         texts = value if isinstance(value, list | tuple | Mapping) else [value]
@@ -363,7 +366,7 @@ def _check_lora(options: Mapping[str, Any]) -> None:
 
 
 def _is_harmless_pattern(text: str) -> bool:
-    """Whether a regular expression is matched in no time; nested repetitions may take for ever."""
+    """Whether a regular expression is sure to match quickly; nested repetitions may take hours."""
     stars = text.count("*")
     return bool(HARMLESS_PATTERN.fullmatch(text)) and stars == text.count(".*") and stars <= 2
 
@@ -470,11 +473,9 @@ def _place(part: Any, name: str, outer: list[str]) -> Any:
     path = "".join(f"{each}." for each in outer)
     if isinstance(part, list):
         # The reward is a list of parts, which settings tell apart by their names.
-        places = {
-            rebuild(each).name: index for index, each in enumerate(part) if isinstance(each, dict)
-        }
-        _check_names([name], places, "these parts", path)
-        return places[name]
+        names = [getattr(rebuild(each), "name", None) for each in part]
+        _check_names([name], [each for each in names if each is not None], "these parts", path)
+        return names.index(name)
     if not isinstance(part, dict) or "is" not in part:
         raise unknown_argument(name, "an empty slot" if part is None else shown(part), (), path)
     target = _target(part["is"])

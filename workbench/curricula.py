@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from workbench.utils.bounds import (
     at_least,
     choice,
 )
-from workbench.utils.validation import instance_of, is_number, share
+from workbench.utils.validation import instance_of, number, share
 
 if TYPE_CHECKING:
     from workbench.pools import Stream
@@ -85,7 +86,7 @@ class _OverEpochs(Slot):
     needs = frozenset({"problem_choice"})
 
     order: ShuffledEpochs = state_field(ShuffledEpochs)
-    # Whether the memory was loaded, and not yet held against a pool.
+    # Whether the memory was loaded and has not been compared with the pool since.
     loaded: bool = state_field(bool)
 
     @property
@@ -94,7 +95,7 @@ class _OverEpochs(Slot):
         return self.order.epoch
 
     def _finite(self, pool: Pool | Stream, remembered: Iterable[str]) -> Pool:
-        """The pool; ValueError for a stream, and where the loaded memory is of another pool."""
+        """The pool; ValueError for a stream, and where the memory was saved with another pool."""
         pool = finite(pool, self)
         if self.loaded:
             known = {problem.id for problem in pool}
@@ -117,7 +118,7 @@ class _ByPosteriors(_OverEpochs):
     def _candidates(
         self, pool: Pool | Stream, n: int, factor: int, context: Context
     ) -> Sequence[Problem]:
-        """factor * n problems in the order of shuffled epochs, or as many as the pool has."""
+        """The next factor * n problems of the shuffled epochs, or all where the pool has fewer."""
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
         available = len(self._finite(pool, self.posteriors.beliefs)) - len(context.taken)
         return self.order.choose(pool, max(n, min(factor * n, available)), context)
@@ -409,12 +410,6 @@ class Greso(_OverEpochs):
         self.loaded = True
 
 
-def _difficulty(name: str, value: Any) -> None:
-    """The bound of a difficulty."""
-    if not (is_number(value) and 0 <= value <= 100):
-        raise ValueError(f"{name}={value!r}: a difficulty from 0 to 100 is needed")
-
-
 @dataclass
 class AdaRft(Slot):
     """Takes the problems whose difficulty is nearest to a target that follows the mean reward.
@@ -441,7 +436,7 @@ class AdaRft(Slot):
     """
 
     difficulties: Mapping[str, float] | None = None
-    start: Annotated[float, _difficulty] = 0.0
+    start: Annotated[float, partial(number, low=0, high=100)] = 0.0
     step: Positive = 50.0
     sensitivity: Positive = 2.0
     wanted: Share = 0.5
@@ -461,7 +456,7 @@ class AdaRft(Slot):
         if self.difficulties is not None:
             instance_of("difficulties", self.difficulties, Mapping, "{'problem id': 40}")
             for problem, difficulty in self.difficulties.items():
-                _difficulty(f"difficulties[{problem!r}]", difficulty)
+                number(f"difficulties[{problem!r}]", difficulty, low=0, high=100)
         self.target = self.start
 
     @property
@@ -484,7 +479,7 @@ class AdaRft(Slot):
         return [problems[i] for i in candidates[order[:n]]]
 
     def _difficulties(self, pool: Pool) -> np.ndarray:
-        """The difficulty of every problem of the pool, (P,); the last pool's are kept."""
+        """The difficulty of every problem of the pool, (P,); computed once for each pool."""
         if self._known is not None and self._known[0] is pool:
             return self._known[1]
         if self.difficulties is not None:
@@ -520,7 +515,7 @@ class AdaRft(Slot):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the target."""
-        _difficulty("target", state["target"])
+        number("target", state["target"], low=0, high=100)
         self.target = state["target"]
 
 

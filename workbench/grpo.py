@@ -22,7 +22,7 @@ from workbench.objectives import (
     token_weights,
     tokens_by_covariance,
 )
-from workbench.rollouts import NonFinite, Ragged, Rollouts
+from workbench.rollouts import NonFinite, Ragged, Rollouts, spread
 
 if TYPE_CHECKING:
     from workbench.policies import Policy
@@ -188,7 +188,7 @@ def grpo_step(
 
 @dataclass(frozen=True)
 class _Step:
-    """What the loss of a step is made of, row by row, and its objective."""
+    """What the loss of an optimizer step depends on; the columns have an entry for each rollout."""
 
     rollouts: Rollouts
     advantages: Ragged
@@ -324,13 +324,7 @@ def marked(
         there was no update: a selected row of advantage 0 is not computed.
     """
     size = len(rollouts)
-
-    def empty() -> np.ndarray:
-        return np.full(size, np.nan)
-
     per_token = isinstance(advantages, Ragged)
-    advantage = empty()
-    advantage[rows] = advantages.means() if per_token else advantages
     selected = np.zeros(size, bool)
     selected[rows] = True
     # A row was trained where its advantage, its weight and replay all leave it a gradient.
@@ -338,10 +332,10 @@ def marked(
     has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
     trained[rows] = has_gradient & rollouts["gradient"][rows]
 
-    measured = {name: empty() for name in PER_ROLLOUT}
-    # Replay may bring the clip ratios of earlier updates. `np.array` copies them, so that the table
-    # that came in stays as it was.
-    measured["clip_ratio"] = np.array(rollouts.columns.get("clip_ratio", empty()))
+    measured = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
+    if "clip_ratio" in rollouts:
+        # Replay brings the clip ratios of earlier updates; the table that came in stays as it was.
+        measured["clip_ratio"] = rollouts["clip_ratio"].copy()
     for positions, stats in steps:
         # What a step did not compute keeps the numbers of its latest update.
         computed = np.isfinite(stats.clip_ratio)
@@ -354,11 +348,10 @@ def marked(
     if any(stats.sampler_gap is not None for _, stats in steps):
         further["sampler_gap"] = measured["sampler_gap"]
     if weights is not None:
-        further["weight"] = empty()
-        further["weight"][rows] = weights
+        further["weight"] = spread(weights, rows, size)
         trained[rows] &= weights > 0
     return rollouts.assign(
-        advantage=advantage,
+        advantage=spread(advantages.means() if per_token else advantages, rows, size),
         selected=selected,
         trained=trained,
         clip_ratio=measured["clip_ratio"],
@@ -373,8 +366,9 @@ def marked(
 def _micro_loss(
     policy: Policy, step: _Step, rows: np.ndarray, temperature: float, reference: Any
 ) -> tuple[torch.Tensor, dict[str, np.ndarray], dict[str, float]]:
-    """The loss of a micro-batch of R rows, means (R,) over each rollout's tokens by name, and sums
-    over all of them by name.
+    """The loss of a micro-batch of R rows, and what was measured in it.
+
+    The measures are, by name, means over each rollout's tokens (R,) and sums over all tokens.
     """
     objective = step.objective
     part = step.rollouts.take(rows)
@@ -504,19 +498,12 @@ def _token_advantages(rollouts: Rollouts, advantages: Any) -> Ragged:
 
     ValueError for a wrong shape, NonFinite for NaN.
     """
-    size = len(rollouts)
     if isinstance(advantages, Ragged):
         if not np.array_equal(advantages.offsets, rollouts.response.offsets):
             raise ValueError("advantages: one for each token of the rollouts' responses is needed")
         per_token = advantages
     else:
-        advantages = np.asarray(advantages, dtype=np.float64)
-        if advantages.shape != (size,):
-            raise ValueError(
-                f"advantages has shape {advantages.shape}: one for each of the {size} rollouts is "
-                "needed"
-            )
-        values = np.repeat(advantages, rollouts.lengths)
+        values = np.repeat(_one_each("advantages", advantages, len(rollouts)), rollouts.lengths)
         per_token = Ragged(values, rollouts.response.offsets)
     finite = ~_any_nonzero(Ragged(~np.isfinite(per_token.values), per_token.offsets))
     if not finite.all():
@@ -527,12 +514,17 @@ def _token_advantages(rollouts: Rollouts, advantages: Any) -> Ragged:
 def _row_weights(rollouts: Rollouts, weights: Any) -> np.ndarray:
     if weights is None:
         return np.ones(len(rollouts))
-    weights = np.asarray(weights, dtype=np.float64)
-    if weights.shape != (len(rollouts),):
-        raise ValueError(
-            f"weights has shape {weights.shape}: one for each of the {len(rollouts)} rollouts is "
-            "needed"
-        )
+    weights = _one_each("weights", weights, len(rollouts))
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError("weights: finite numbers of at least 0 are needed")
     return weights
+
+
+def _one_each(name: str, values: Any, size: int) -> np.ndarray:
+    """Values as float64 (size,); ValueError for any other shape."""
+    values = np.asarray(values, dtype=np.float64)
+    if values.shape != (size,):
+        raise ValueError(
+            f"{name} has shape {values.shape}: one for each of the {size} rollouts is needed"
+        )
+    return values

@@ -7,8 +7,9 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from workbench.datasets.chains import ERROR_RATES, REGIMES
 from workbench.datasets.rows import check_answers
@@ -25,6 +26,7 @@ from workbench.policies.checks import (
 from workbench.pools import Pool, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.stress import Stress
+from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments, choice
 from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
 from workbench.utils.names import LABS as LABS
@@ -34,8 +36,8 @@ from workbench.utils.validation import (
     boolean,
     instance_of,
     is_number,
+    number,
     one_of,
-    positive_number,
     shown,
     whole_number,
 )
@@ -44,11 +46,13 @@ from workbench.verifiers import Math, Verifier
 # AdamW moves every weight by about the learning rate in each step. The weights of language models
 # are far below 1, so that larger rates than this are mistakes.
 LARGEST_LEARNING_RATE = 1000.0
+LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
+OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
 
 
 @dataclass(frozen=True)
 class _Described:
-    """A lab's config, and the parts of the lab that it describes."""
+    """A lab's config, and the parts that the lab had when the config was written."""
 
     config: Mapping[str, Any] | None
     parts: dict[str, Any]
@@ -100,16 +104,16 @@ class Lab:
     verifier: Any
     make_policy: Callable[[], Policy]
     sampling: Sampling = Sampling()
-    learning_rate: float = 1e-6
+    learning_rate: LearningRate = 1e-6
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    max_grad_norm: float = 1.0
-    samples: int = 8
-    micro_tokens: int = 16_384
+    max_grad_norm: Positive = 1.0
+    samples: Count = 8
+    micro_tokens: Count = 16_384
     config: Mapping[str, Any] | None = None
-    optimizer_bits: int = 32
-    warm_up: int = 0
+    optimizer_bits: OptimizerBits = 32
+    warm_up: CountOrZero = 0
     stress: Stress = Stress()
-    described: Any = field(default=None, repr=False, compare=False)
+    described: _Described | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_pools(self.problems, self.held_out)
@@ -129,34 +133,28 @@ class Lab:
                 f"make_policy={shown(self.make_policy)}: a function that returns a policy is needed"
             )
         instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
-        positive_number("learning_rate", self.learning_rate, high=LARGEST_LEARNING_RATE)
-        positive_number("max_grad_norm", self.max_grad_norm)
-        whole_number("samples", self.samples, 1)
-        whole_number("micro_tokens", self.micro_tokens, 1)
-        one_of("optimizer_bits", self.optimizer_bits, OPTIMIZER_BITS)
-        whole_number("warm_up", self.warm_up, 0)
         instance_of("stress", self.stress, Stress, "Stress(lag=4)")
+        check_arguments(self)
         if self.config is not None and not isinstance(self.config, Mapping):
             raise ValueError(f"config={self.config!r}: a dict is needed, or None")
-        _check_optimizer(self.optimizer)
-        parts = dict(vars(self))
-        for name in ("name", "config", "described"):
-            del parts[name]
+        if not isinstance(self.optimizer, Mapping) or "lr" in self.optimizer:
+            raise ValueError(
+                f"optimizer={self.optimizer!r}: a dict of AdamW's keyword arguments is needed, "
+                "without lr"
+            )
+        not_parts = ("name", "config", "described")
+        parts = {name: part for name, part in vars(self).items() if name not in not_parts}
         before = self.described
-        if (
-            isinstance(before, _Described)
-            and before.config is self.config
-            and before.parts != parts
-        ):
+        if before is not None and before.config is self.config and before.parts != parts:
             # `dataclasses.replace` has changed a part and handed on the config of the first lab.
             object.__setattr__(self, "config", None)
         object.__setattr__(self, "described", _Described(self.config, parts))
 
     def description(self) -> dict[str, Any]:
-        """What a manifest says of this lab: its config, or what can be said of an own one.
+        """What a manifest says of this lab: its config, or its settings where there is none.
 
-        A run is compared with it before it goes on. Your own code cannot be compared, so of a
-        verifier of your own it has the name of the class, and of the model nothing.
+        A run that goes on compares it with its own. Your own code cannot be compared: of a verifier
+        of yours the manifest has the name of the class, and it has nothing of the model.
         """
         if self.config is not None:
             return dict(self.config)
@@ -165,21 +163,14 @@ class Lab:
             for name, value in self.verifier.config.items():
                 if value is None or isinstance(value, bool | int | float | str):
                     verifier[name] = value
-        numbers = (
-            "learning_rate",
-            "max_grad_norm",
-            "samples",
-            "micro_tokens",
-            "optimizer_bits",
-            "warm_up",
-        )
+        numbers = {name: value for name, value in vars(self).items() if is_number(value)}
         return {
             "lab": self.name,
             "own": True,
             "verifier": verifier,
             "sampling": describe(parameters(self.sampling)),
             "optimizer": describe(dict(self.optimizer)),
-            **{name: describe(getattr(self, name)) for name in numbers},
+            **describe(numbers),
             **({"stress": self.stress.settings} if self.stress.settings else {}),
         }
 
@@ -372,6 +363,8 @@ def tiny(
         it off where the seconds of a round or the price of sampling are to stand for those of a
         large model.
     """
+    # All arguments by their names, which is what a manifest records.
+    config: dict[str, Any] = {"lab": "tiny", **locals()}
     one_of("base", base, (*ERROR_RATES, "clean"))
     one_of("size", size, SIZES)
     one_of("regime", regime, REGIMES)
@@ -393,23 +386,10 @@ def tiny(
         # On all levels alike, whatever the training problems are, so that accuracies of different
         # regimes can be compared. A level named twice counts twice in training only.
         evaluation = make(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
-    config = {
-        "lab": "tiny",
-        "pool": pool,
-        "base": base,
-        "size": size,
-        "regime": regime,
-        "levels": list(levels),
-        "held_out": held_out,
-        "samples": samples,
-        "learning_rate": learning_rate,
-        "seed": seed,
-        "model": None if model is None else str(model),
-        "threads": threads,
-    }
+    config |= {"levels": list(levels), "model": None if model is None else str(model)}
     # Records of versions without this option shared nothing, and stay those of the same lab.
-    if share_prefixes:
-        config["share_prefixes"] = True
+    if not share_prefixes:
+        del config["share_prefixes"]
     name = "tiny" if base == "clean" else f"{base}-{size}"
     path = Path(model) if model is not None else shipped(f"models/{name}")
 
@@ -473,6 +453,7 @@ class ModelConfig:
     micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         instance_of("model", self.model, (str, os.PathLike), "'Qwen/Qwen2.5-0.5B-Instruct'")
         check_model(self.model)
         instance_of("template", self.template, str, "'{prompt}'")
@@ -516,9 +497,9 @@ class TransformersConfig(ModelConfig):
     """
 
     lora: Mapping[str, Any] | None = None
-    dtype: str = "float32"
+    dtype: Annotated[str, choice("float32", "bfloat16", "float16")] = "float32"
     gradient_checkpointing: bool | None = None
-    engine: str = "transformers"
+    engine: Annotated[str, choice("transformers", "vllm")] = "transformers"
     max_length: int | None = None
     gpu_memory_utilization: float = 0.4
     engine_sleeps: bool = False
@@ -526,8 +507,6 @@ class TransformersConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("dtype", self.dtype, ("float32", "bfloat16", "float16"))
-        one_of("engine", self.engine, ("transformers", "vllm"))
         if self.lora is not None:
             example = "dict(r=64, lora_alpha=64, target_modules='all-linear')"
             instance_of("lora", self.lora, (dict, Mapping), example)
@@ -567,7 +546,7 @@ class UnslothConfig(ModelConfig):
     """
 
     template: str = "chat"
-    lora_rank: int = 64
+    lora_rank: Count = 64
     load_in_4bit: bool = False
     max_length: int = 1024
     fast_inference: bool = True
@@ -575,16 +554,13 @@ class UnslothConfig(ModelConfig):
     float32_head: bool = False
     learning_rate: float = 5e-6
     betas: tuple[float, float] = (0.9, 0.999)
-    optimizer_bits: int = 32
-    warm_up: int = 0
+    optimizer_bits: OptimizerBits = 32
+    warm_up: CountOrZero = 0
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("lora_rank", self.lora_rank, 1)
         _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
-        one_of("optimizer_bits", self.optimizer_bits, OPTIMIZER_BITS)
-        whole_number("warm_up", self.warm_up, 0)
         if self.device == "cpu" and self.optimizer_bits == 8:
             raise ValueError(
                 "optimizer_bits=8: the moments of 8 bits need an NVIDIA GPU, and device='cpu'; "
@@ -811,11 +787,7 @@ def _check_sampler(sampling: Sampling, max_length: Any, gpu_memory_utilization: 
                 f"sampling.max_new_tokens is {sampling.max_new_tokens}; raise the one or lower the "
                 "other"
             )
-    if not (is_number(gpu_memory_utilization) and 0 < gpu_memory_utilization < 1):
-        raise ValueError(
-            f"gpu_memory_utilization={shown(gpu_memory_utilization)}: a share of the GPU's memory "
-            "above 0 and below 1 is needed"
-        )
+    number("gpu_memory_utilization", gpu_memory_utilization, above=0, below=1)
 
 
 def _check_pools(problems: Any, held_out: Any) -> None:
@@ -830,7 +802,7 @@ def _check_pools(problems: Any, held_out: Any) -> None:
 
 
 def _check_texts(pool: Pool) -> None:
-    """ValueError for a problem without a question or an answer, which a round would end at."""
+    """ValueError for a problem without a question or an answer, with which no round can work."""
     for problem in pool:
         for name, text in (("prompt", problem.prompt), ("answer", problem.answer)):
             if not isinstance(text, str) or not text.strip():
@@ -838,11 +810,3 @@ def _check_texts(pool: Pool) -> None:
                     f"problems: the {name} of {problem.id!r} is {shown(text)}; a text that is not "
                     "blank is needed"
                 )
-
-
-def _check_optimizer(options: Any) -> None:
-    """ValueError unless these are keyword arguments of AdamW, without the learning rate."""
-    if not isinstance(options, Mapping) or "lr" in options:
-        raise ValueError(
-            f"optimizer={options!r}: a dict of AdamW's keyword arguments is needed, without lr"
-        )

@@ -1117,7 +1117,7 @@ def _check_slot(slot: str, value: Any) -> None:
 
 
 def _check_rows_kept(selector: Any, advantage: Any) -> None:
-    """ValueError where a single rollout of a problem would be compared with itself alone."""
+    """ValueError where one rollout of each problem is kept and has nothing to be compared with."""
     keeps_one = selector.trained(PerProblem(2)) == PerProblem(1)
     among_kept = getattr(selector, "baseline", "group") == "selection"
     if keeps_one and among_kept and advantage.compares_rollouts:
@@ -1148,7 +1148,7 @@ def _check_reward(parts: Any) -> None:
 
 
 def _check_recordable(slot: str, value: Any) -> None:
-    """ValueError now, and not after a model was loaded, for a value that no manifest can hold."""
+    """ValueError for a value that no manifest can hold; a run would find it out much later."""
     try:
         describe(value)
     except ValueError as error:

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from workbench.utils.bounds import Count, PositiveOrZero, Share, check_arguments, choice
-from workbench.utils.validation import is_number, is_pair
+from workbench.utils.validation import is_number, is_pair, number
 
 IMPORTANCE_SAMPLING = ("token", "sequence")
 LOSS_AGGREGATION = ("rollout", "token", "group", "constant")
@@ -44,16 +45,6 @@ def _clip_range(name: str, value: Any) -> None:
     pair = pair and all(is_number(bound) or bound == float("inf") for bound in value)
     if not pair or not (0 <= value[0] <= 1 and value[1] >= 0):
         raise ValueError(f"{name}={value}: (low, high) with low in [0, 1] and high >= 0 is needed")
-
-
-def _above_one(name: str, value: Any) -> None:
-    if not is_number(value) or value <= 1:
-        raise ValueError(f"{name}={value!r}: a number above 1 is needed")
-
-
-def _one_or_more(name: str, value: Any) -> None:
-    if not is_number(value) or value < 1:
-        raise ValueError(f"{name}={value!r}: a number of at least 1 is needed")
 
 
 def _two_positive(name: str, value: Any) -> None:
@@ -123,13 +114,13 @@ class Objective:
     kl: PositiveOrZero = 0.0
     entropy: PositiveOrZero = 0.0
     surrogate: Annotated[str, choice(*SURROGATES)] = "clip"
-    dual_clip: Annotated[float, _above_one] | None = None
+    dual_clip: Annotated[float, partial(number, above=1)] | None = None
     temperatures: Annotated[tuple[float, float], _two_positive] = (1.0, 1.05)
     covariance_share: Share = 2e-4
     covariance_range: Annotated[tuple[float, float], _ascending] = (1.0, 5.0)
     covariance_kl: PositiveOrZero = 0.1
     sampler_correction: Annotated[str, choice(*SAMPLER_CORRECTION)] | None = None
-    sampler_cap: Annotated[float, _one_or_more] = 2.0
+    sampler_cap: Annotated[float, partial(number, low=1)] = 2.0
 
     def __post_init__(self) -> None:
         check_arguments(self)

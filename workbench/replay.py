@@ -43,7 +43,7 @@ class _Stored(Slot):
         self.stored = _from_state(state) if state else None
 
     def _keep_right(self, rollouts: Rollouts, context: Context) -> None:
-        """Add the round's new right answers, of which each problem keeps the newest."""
+        """Store the round's new right answers; of each problem the newest `capacity` stay."""
         fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
         if not len(fresh):
             return
@@ -116,13 +116,11 @@ class CorrectResponses(_Stored):
 
     def metrics(self) -> dict[str, float]:
         """Size of what is stored: responses and bytes."""
-        return {
-            "replay_stored": 0 if self.stored is None else len(self.stored),
-            "replay_bytes": 0 if self.stored is None else self.stored.nbytes,
-        }
+        size = 0 if self.stored is None else self.stored.nbytes
+        return {**super().metrics(), "replay_bytes": size}
 
     def _replacements(self, pool: Rollouts, context: Context) -> list[tuple[int, int]]:
-        """What is exchanged: pairs of a candidate's position to drop and a stored row to add."""
+        """Pairs of a wrong row to drop, by its place in `pool`, and a stored row to add for it."""
         if self.stored is None:
             return []
         problems, problem_of_row = pool.problems()
@@ -139,7 +137,7 @@ class CorrectResponses(_Stored):
         return pairs
 
     def _prepared(self, old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
-        """Old rows as the mode wants them."""
+        """Old rows with the gradient and the log-probabilities that the mode asks for."""
         if self.mode == "recompute":
             return _recomputed(old, rollouts, context)
         return _as_rows_of_this_round(old, rollouts, gradient=self.mode == "direct")
@@ -283,7 +281,7 @@ class Fifo(_Stored):
         self.passed = None
 
     def _kept(self, rows: np.ndarray, correct: np.ndarray) -> np.ndarray:
-        """Of rows in order of age, the newest ones and the newest correct ones of the rest."""
+        """Of rows from old to new: the newest, and the newest correct ones among the others."""
         places_for_right = round(self.positive * self.size)
         # From `start` on are the newest, which stay whatever their verdict.
         start = max(0, len(rows) - (self.size - places_for_right))
@@ -585,7 +583,7 @@ def _rows_by_problem(table: Rollouts) -> dict[str, np.ndarray]:
 
 
 def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) -> Rollouts:
-    """Old rows with the columns of this round's table; their stage comes after all others."""
+    """Old rows with all columns of this round's table, and with a stage after all of its stages."""
     missing = {
         name: np.zeros(len(old), value.dtype)
         for name, value in rollouts.columns.items()
@@ -616,7 +614,7 @@ def _problem_and_round(rollouts: Rollouts) -> np.ndarray:
 
 
 def _without_marks(rollouts: Rollouts) -> Rollouts:
-    """The table with reward parts, but without what the round that sampled it noted."""
+    """The table without the columns that a round adds, such as `advantage`; reward parts stay."""
     return rollouts.drop([name for name in rollouts.columns if not name.startswith("reward_")])
 
 

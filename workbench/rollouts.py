@@ -464,5 +464,12 @@ def sample_variances(values: np.ndarray, groups: np.ndarray, sizes: np.ndarray) 
     return np.where(is_mixed(values, groups, len(sizes)), variances, 0.0)
 
 
+def spread(values: Any, rows: np.ndarray, size: int) -> np.ndarray:
+    """A column (size,) float64 with values (K,) at the rows (K,), and NaN elsewhere."""
+    column = np.full(size, np.nan)
+    column[rows] = values
+    return column
+
+
 def _offsets(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

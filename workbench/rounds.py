@@ -24,8 +24,9 @@ from workbench.checks import (
     checked_selection,
 )
 from workbench.pools import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Context, Ragged, Rollouts, spread
 from workbench.slots import More
+from workbench.success_rates import tally
 from workbench.utils.validation import shown
 
 if TYPE_CHECKING:
@@ -141,7 +142,10 @@ def collect(
             counts = checked_counts(f"allocator: {name}", request, len(problems))
             # The counts so far go along, so that no seed or draw number of a problem comes twice in
             # a round.
-            fresh = sample(problems, counts, _counts_so_far(problems, rollouts), stage)
+            before = np.zeros(len(problems), dtype=np.int64)
+            if rollouts is not None:
+                _, before = tally([problem.id for problem in problems], rollouts)
+            fresh = sample(problems, counts, before, stage)
             rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
             stage += 1
             asked += int(counts.sum())
@@ -189,7 +193,7 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     # The selector speaks of the C candidates; the record has a row for each of the R rollouts, so
     # the others get NaN.
     columns = {
-        name: _spread(values, candidates, len(rollouts))
+        name: spread(values, candidates, len(rollouts))
         for name, values in selection.columns.items()
     }
     return Round(
@@ -202,7 +206,7 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
 
 
 def _next_request(name: str, requests: Generator, answer: Any) -> tuple[Any, Any]:
-    """The allocator's next request, or None and the rows that it keeps when it ends."""
+    """The allocator's next request and None; when it ends, None and the rows that it keeps."""
     try:
         request = requests.send(answer)
     except StopIteration as end:
@@ -210,19 +214,3 @@ def _next_request(name: str, requests: Generator, answer: Any) -> tuple[Any, Any
     if request is None:
         raise ValueError(f"allocator: {name} yielded None; counts or More(n) are needed")
     return request, None
-
-
-def _counts_so_far(problems: Sequence[Problem], rollouts: Rollouts | None) -> np.ndarray:
-    """Rollouts that each problem has had in this round, (P,)."""
-    if rollouts is None:
-        return np.zeros(len(problems), dtype=np.int64)
-    ids, counts = np.unique(rollouts.problem, return_counts=True)
-    count_of = dict(zip(ids.tolist(), counts.tolist()))
-    return np.array([count_of.get(problem.id, 0) for problem in problems], dtype=np.int64)
-
-
-def _spread(values: Any, rows: np.ndarray, size: int) -> np.ndarray:
-    """Values of the given rows in a column of `size` rows, NaN elsewhere."""
-    column = np.full(size, np.nan)
-    column[rows] = values
-    return column

@@ -73,10 +73,10 @@ NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
 
 @dataclass
 class _Work:
-    """What one process holds in memory of a run: all that an error in the middle of a round spoils.
+    """What one process holds in memory of a run.
 
-    It is then thrown away as a whole, and made again from the checkpoint. So a half-finished round
-    is never continued.
+    An error in the middle of a round leaves all of this in an unknown state. It is then thrown away
+    as a whole and made again from the checkpoint, so that a half-finished round is never continued.
     """
 
     method: Method
@@ -353,8 +353,10 @@ class Run:
     # What is in memory, and the checkpoint on disk
 
     def _open(self) -> _Work:
-        """What this process holds in memory of the run; from the checkpoint where that is nothing,
-        or where another process may have written meanwhile.
+        """What this process holds in memory of the run.
+
+        It is read from the checkpoint when this process holds nothing yet, and also when another
+        process may have continued the run in the meantime.
         """
         if self._work is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
@@ -368,7 +370,7 @@ class Run:
         return work
 
     def _begin(self) -> _Work:
-        """Model, optimizer and method as the run begins with them, and the record opened."""
+        """Open the record, and make model, optimizer and method as they are before round 1."""
         method = self.configured_method.clone()
         policy = self.lab.policy()
         # All of them now: a prompt that the model cannot read would end the run when it is drawn.
@@ -408,7 +410,7 @@ class Run:
         )
 
     def _restore(self, work: _Work) -> None:
-        """Go back to the checkpoint; rounds recorded after it are made again."""
+        """Go back to the checkpoint, and drop the rounds that were recorded after it."""
         work.checkpointed = self._load_checkpoint(work)
         work.writer.truncate(work.checkpointed)
         work.history = History(work.writer.rows)
@@ -418,7 +420,7 @@ class Run:
             self._evaluate(work, 0)
 
     def _load_checkpoint(self, work: _Work) -> int:
-        """Set everything from the checkpoint; returns the round it follows, 0 without one."""
+        """Load the checkpoint and return the number of its round; 0 where there is none."""
         checkpoint = work.writer.restore()
         recorded = work.history.rounds
         if checkpoint is None:
@@ -662,24 +664,27 @@ class Run:
         self.trackers.log({"evaluation/accuracy": accuracy}, number)
 
     def _evaluate_last(self, work: _Work) -> None:
-        """Evaluate after the last round asked for, unless the grid of evaluations has it."""
+        """Evaluate after the last round that was asked for, unless that was done already."""
         if self._off_the_grid and self.round not in work.writer.evaluated:
             self._evaluate(work, self.round)
 
     def _drop_last_evaluation(self, work: _Work) -> None:
-        """Forget an evaluation off the grid: the run goes on as if it had never stopped there."""
+        """Remove the evaluation that was made only because an earlier call ended at this round.
+
+        The run then has the same evaluations as one that never stopped here.
+        """
         if self._off_the_grid and self.round in work.writer.evaluated:
             work.writer.forget_evaluation(self.round)
 
     @property
     def _off_the_grid(self) -> bool:
-        """Whether evaluations are wanted, and none of them after the round that was made last."""
+        """Whether `evaluate_every` asks for evaluations, but for none after the latest round."""
         return bool(self.evaluate_every) and self.round % self.evaluate_every != 0
 
     # What the run is
 
     def configuration(self) -> dict[str, Any]:
-        """What makes this run itself, for the manifest."""
+        """The manifest's part that tells this run from other runs: method, lab, data, arguments."""
         return {
             "method": describe(self.configured_method),
             "lab": self.lab.description(),
@@ -711,14 +716,14 @@ class Run:
 
 
 def _take(values: Any, rows: np.ndarray) -> Any:
-    """The rows of an array or a Ragged; None of None."""
+    """The given rows of an array or of a Ragged; None where there is neither."""
     if isinstance(values, Ragged):
         return values.take(rows)
     return None if values is None else values[rows]
 
 
 def _close(loop: weakref.ref[Generator]) -> None:
-    """End a loop that is still open when Python ends; nothing where it has gone before."""
+    """End a loop that is still open when Python ends."""
     still_open = loop()
     # One that is at work in another thread cannot be closed from here.
     if still_open is not None and inspect.getgeneratorstate(still_open) != inspect.GEN_RUNNING:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import tanh
 from time import perf_counter
@@ -30,7 +31,7 @@ from workbench.utils.bounds import (
     choice,
 )
 from workbench.utils.seeding import generator
-from workbench.utils.validation import is_number, one_of
+from workbench.utils.validation import number, one_of, shown
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
@@ -399,12 +400,6 @@ class Learner:
 # The selector
 
 
-def _percentage(name: str, value: Any) -> None:
-    """The bound of a percentage of which something is left."""
-    if not (is_number(value) and 0 < value <= 100):
-        raise ValueError(f"{name}={value!r}: a percentage above 0 and up to 100 is needed")
-
-
 @dataclass
 class Scheduler(Slot):
     """Keeps the rollouts that a learnt score puts first, and some of the newest among them.
@@ -444,7 +439,7 @@ class Scheduler(Slot):
     CBS (arXiv 2602.08499), algorithm 1. Defaults are those of table 4 for GRPO, where it has them.
     """
 
-    keep: Annotated[float, _percentage] | None = None
+    keep: Annotated[float, partial(number, above=0, high=100)] | None = None
     scope: Annotated[str, choice(*SCOPES)] = "group"
     mini_batch: Count | None = None
     warmup: CountOrZero = 50
@@ -566,7 +561,7 @@ class Scheduler(Slot):
         return Learner(seed, self.width, self.depth, self.learning_rate, self.optimizer)
 
     def _learn(self, now: list[float] | None, number: int) -> dict[str, float]:
-        """One step on what the round before brought, which this round's rollouts have shown."""
+        """One step of the network on the round before, whose effect this round's rollouts show."""
         pending = self.pending
         if pending is None or now is None:
             return {}
@@ -657,14 +652,12 @@ def _check_picks(
             "row is needed"
         )
     if not np.isfinite(scores).all():
-        row = int(np.argmin(np.isfinite(scores)))
-        raise ValueError(f"scores: row {row} is {scores[row]}; finite numbers are needed")
+        raise ValueError(f"scores={shown(scores.tolist())}: finite numbers are needed")
     size = max(groups.max(initial=-1), picks.max(initial=-1)) + 1
     rows = np.bincount(groups, minlength=size)
     wanted = np.bincount(picks, minlength=size)
     if (wanted > rows).any():
-        group = int(np.argmax(wanted > rows))
         raise ValueError(
-            f"picks: {wanted[group]} of the {rows[group]} rows of group {group}; at most all of "
-            "them can be kept"
+            f"picks: {wanted.tolist()} of groups with {rows.tolist()} rows; at most all of them "
+            "can be kept"
         )

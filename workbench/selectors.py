@@ -11,6 +11,7 @@ The rules are also functions of arrays: `max_variance`, `max_reward`, `random` a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -23,13 +24,12 @@ from workbench.utils.bounds import (
     CountOrZero,
     Flag,
     Positive,
-    Share,
     ShareAboveZero,
     at_least,
     choice,
 )
 from workbench.utils.seeding import derive
-from workbench.utils.validation import booleans, numpy_generator, share, whole_number
+from workbench.utils.validation import booleans, number, numpy_generator, whole_number
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
@@ -75,23 +75,18 @@ def max_variance(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) 
     array([0, 2, 3, 4])
     """
     rewards, groups, sizes = _checked_rewards(rewards, m, groups)
-    # All rows, the groups end to end, from the lowest reward of each and from the highest. Among
-    # equal rewards the lower row stands first in both.
-    ascending = np.lexsort((rewards, groups))
-    descending = np.lexsort((-rewards, groups))
-    large = np.flatnonzero(sizes > m)
-    starts = (np.cumsum(sizes) - sizes)[large, None] + np.arange(m if len(large) else 0)
-    lowest = rewards[ascending[starts]]
-    highest = rewards[descending[starts]]
-    # The offset changes no variance, and without it large common rewards lose no digits.
-    from_the_top = _count_from_the_top(lowest - lowest[:, :1], highest - lowest[:, :1])
-    from_each_end = np.stack([sizes, np.zeros_like(sizes)])
-    from_each_end[:, large] = m - from_the_top, from_the_top
     kept = np.zeros(len(rewards), dtype=bool)
-    kept[_first_of_each_group(ascending, groups, from_each_end[0])] = True
-    # Where both ends meet in a block of equal rewards, the first rows of it are taken already.
-    left = descending[~kept[descending]]
-    kept[_first_of_each_group(left, groups, from_each_end[1])] = True
+    by_group = np.argsort(groups, kind="stable")
+    for rows in np.split(by_group, np.cumsum(sizes)[:-1]):
+        # Among equal rewards the lower row stands first in both orders.
+        ascending = rows[np.argsort(rewards[rows], kind="stable")]
+        descending = rows[np.argsort(-rewards[rows], kind="stable")]
+        k = 0
+        if len(rows) > m:
+            k = _count_from_the_top(rewards[ascending[:m]], rewards[descending[:m]])
+        kept[ascending[: m - k]] = True
+        # Where both ends meet in a block of equal rewards, the first rows of it are taken already.
+        kept[descending[~kept[descending]][:k]] = True
     return np.flatnonzero(kept)
 
 
@@ -201,6 +196,7 @@ class _OfEachProblem(Slot):
         return Selection(self._rows(rollouts, context), baseline=self.baseline)
 
     def _rows(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """Their rows, ascending."""
         raise NotImplementedError
 
 
@@ -293,7 +289,7 @@ class Rejection(Slot):
     ) -> tuple[np.ndarray, np.ndarray]:
         """How many correct and how many wrong rows each group keeps, (G,) both.
 
-        More than there are means all.
+        Where a group has fewer rows than that, it keeps all of them.
         """
         # The first stage alone says how hard a problem is, before the rescue changed its share.
         first_stage = np.full(len(sizes), np.inf)
@@ -304,16 +300,15 @@ class Rejection(Slot):
         right = np.bincount(groups[correct], minlength=len(sizes))
 
         rarer = np.minimum(right, sizes - right)
-        high_right = rarer if self.trim_high else right
-        high_wrong = rarer if self.trim_high else sizes - right
+        high = (rarer, rarer) if self.trim_high else (right, sizes - right)
         # The first case that holds is taken, so a uniform group is never treated as a rescued one.
         cases = [
             (right == 0) | (right == sizes),  # all right or all wrong
             solved <= self.threshold,  # rescued
             solved < self.high * tried,  # partial
         ]
-        keep_right = np.select(cases, [self.uniform, self.balanced, right], high_right)
-        keep_wrong = np.select(cases, [self.uniform, self.balanced, self.k * right], high_wrong)
+        keep_right = np.select(cases, [self.uniform, self.balanced, right], high[0])
+        keep_wrong = np.select(cases, [self.uniform, self.balanced, self.k * right], high[1])
         return keep_right, keep_wrong
 
 
@@ -338,15 +333,10 @@ class LargestAdvantage(Slot):
     configuration has drop=.5.
     """
 
-    drop: Share = 0.5
+    drop: Annotated[float, partial(number, low=0, below=1)] = 0.5
     scope: Annotated[str, choice("group", "batch")] = "group"
 
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.drop == 1:
-            raise ValueError("drop=1: nothing would be left to train on")
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """The share that is not dropped."""
@@ -446,14 +436,15 @@ class Pruned(Slot):
     prompts and its packing are left out.
     """
 
-    keep: float | str = 0.5
+    keep: ShareAboveZero | str = 0.5
 
     needs = frozenset({"row_weights"})
     reads_verdict = False
 
     def __post_init__(self) -> None:
+        # The name of a column has no bounds.
         if not isinstance(self.keep, str):
-            share("keep", self.keep, zero=False)
+            super().__post_init__()
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """All of them: what is dropped stays, with weight 0."""
@@ -546,29 +537,29 @@ class UniformDraws(Slot):
 # How the rules are worked out for all groups at once
 
 
-def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> np.ndarray:
-    """How many of the m rows of maximum variance come from the top, (G,).
+def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> int:
+    """How many of the m rows of maximum variance come from the top of their group.
 
-    lowest (G, m) are the m lowest rewards, ascending; highest (G, m) the m highest, descending.
-    Going from k to k + 1 rewards from the top swaps a = lowest[m - 1 - k] for b = highest[k], which
+    lowest (m,) are the m lowest rewards, ascending; highest (m,) the m highest, descending. Going
+    from k to k + 1 rewards from the top swaps a = lowest[m - 1 - k] for b = highest[k], which
     changes m times the variance by (b - a) (a + b - mean_k - mean_{k+1}). The second factor falls
-    with k, so the best k is the number of times that it is positive. This needs sums of differences
-    only, no squares, so a large common offset does no harm.
+    with k, so the best k is the number of times that it is positive.
     """
-    m = lowest.shape[1]
-    zero = np.zeros((len(lowest), 1))
-    sums_of_lowest = np.hstack([zero, np.cumsum(lowest, axis=1)])
-    sums_of_highest = np.hstack([zero, np.cumsum(highest, axis=1)])
+    # The offset changes no variance, and without it large common rewards lose no digits.
+    highest = highest - lowest[0]
+    lowest = lowest - lowest[0]
     # Of the subset with k = 0, 1, ..., m from the top.
-    sums = sums_of_lowest[:, ::-1] + sums_of_highest
-    gains = m * (lowest[:, ::-1] + highest) > sums[:, :-1] + sums[:, 1:]
-    return np.count_nonzero(gains, axis=1)
+    sums = np.append(0, lowest.cumsum())[::-1] + np.append(0, highest.cumsum())
+    return np.count_nonzero(len(lowest) * (lowest[::-1] + highest) > sums[:-1] + sums[1:])
 
 
 def _first_of_each_group(
     rows: np.ndarray, groups: np.ndarray, counts: np.ndarray | int
 ) -> np.ndarray:
-    """Of rows (N,) in order of preference, the first counts[g] of every group g, or a number."""
+    """The first counts[g] rows of every group g, of rows (N,) in order of preference.
+
+    `counts` is (G,), or one number for all groups.
+    """
     group_of = groups[rows]
     wanted = counts[group_of] if isinstance(counts, np.ndarray) else counts
     return rows[place_within(group_of) < wanted]

@@ -178,8 +178,9 @@ class Slot:
 
     @property
     def delegate(self) -> Slot | None:
-        """Another slot value that this one asks, such as an allocator's success rates: it learns
-        along, and its memory and its metrics are those of this value.
+        """Another slot value that this one holds and asks, such as an allocator's success rates.
+
+        By default this value learns what that one learns, and stores and measures the same.
         """
         return None
 

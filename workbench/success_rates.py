@@ -78,7 +78,7 @@ def deviations(ids: Sequence[str], rollouts: Rollouts) -> np.ndarray:
 
 
 class _Estimates(Slot):
-    """Base of what estimates success rates: the rates asked for, against what came of them."""
+    """Base of what estimates success rates: it compares its estimates with the outcomes."""
 
     asked: dict[str, Any]
 
@@ -101,7 +101,7 @@ class _Estimates(Slot):
             self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
 
     def metrics(self) -> dict[str, float]:
-        """What is known of the round just observed.
+        """How good the estimates of the latest round were.
 
         Returns
         -------
@@ -283,7 +283,7 @@ class History:
         self.table = np.zeros(len(ids), dtype=self.columns)
 
     def _rows_of(self, keys: Sequence[str]) -> np.ndarray:
-        """The row of every id, new ids appended; the table grows by doubling."""
+        """The row of every id in the table; new ids get rows at its end."""
         row = np.array([self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64)
         if len(self.rows) > len(self.table):
             more = max(len(self.rows), 2 * len(self.table)) - len(self.table)
@@ -605,9 +605,9 @@ class RemembersPosteriors(Slot):
 
 
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
-    """(P, H) float32 with mean 0 and deviation 1 in each row.
+    """The policy's hidden state of every prompt, (P, H) float32.
 
-    Scale and outlying dimensions then do not matter.
+    Each row is brought to mean 0 and deviation 1, so that the scale of the states does not matter.
     """
     if policy is None:
         raise ValueError("policy=None: the kind 'predictor' reads the policy's prompt_states")

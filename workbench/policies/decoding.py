@@ -198,19 +198,21 @@ def _next_rows(
     row_of (n,) is the row of each response that goes on, tokens (n,) what each of them has drawn.
     Returns the rows (n,) after that, and how many there are.
     """
+    vocabulary = 1
+    branches = row_of
     if share_prefixes:
         # Responses of one row that have drawn the same token stay together.
-        branches = row_of * (tokens.max() + 1) + tokens
+        vocabulary = tokens.max() + 1
+        branches = row_of * vocabulary + tokens
     else:
-        branches = row_of
         # A decoder that copies its whole cache waits until enough rows have ended.
         waits = not decoder.compacts_at_once and len(row_of) >= WORTH_COPYING * rows
         if waits or len(row_of) == rows:
             return row_of, rows
-    _, first, branch_of = np.unique(branches, return_index=True, return_inverse=True)
+    found, branch_of = np.unique(branches, return_inverse=True)
     # The branches are sorted by the row that they come from, so sorting the decoder's order by the
     # same brings each branch to its new row.
-    order = decoder.branch(np.bincount(row_of[first], minlength=rows))
+    order = decoder.branch(np.bincount(found // vocabulary, minlength=rows))
     return np.argsort(order, kind="stable")[branch_of], len(order)
 
 

@@ -127,5 +127,5 @@ def _is_wanted(index: str, uuid: str, wanted: list[str]) -> bool:
 
 
 def _bytes_of_mebibytes(number: str) -> int:
-    """0 where nvidia-smi cannot tell, as on machines whose GPU shares the main memory."""
+    """What nvidia-smi prints in MiB, in bytes; 0 where it cannot tell, as of a shared memory."""
     return int(number) * 2**20 if number.isdigit() else 0

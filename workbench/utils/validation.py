@@ -6,6 +6,7 @@ made, and when a public function of arrays is called. Code behind that edge trus
 
 import difflib
 import inspect
+import operator
 import re
 import sys
 from collections.abc import Iterable
@@ -72,25 +73,40 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> No
     raise ValueError(f"{name}={shown(value)}: a whole number {allowed} is needed")
 
 
+def number(
+    name: str,
+    value: Any,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Raise ValueError unless `value` is a finite number within bounds: `low` and `high` belong to
+    what is allowed, `above` and `below` do not.
+    """
+    bounds = (
+        ("of at least", low, operator.ge),
+        ("above", above, operator.gt),
+        ("of at most", high, operator.le),
+        ("below", below, operator.lt),
+    )
+    given = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
+    if not (is_number(value) and all(holds(value, bound) for _, bound, holds in given)):
+        allowed = " and ".join(f"{words} {bound:g}" for words, bound, _ in given)
+        raise ValueError(f"{name}={shown(value)}: a number {allowed} is needed")
+
+
 def positive_number(name: str, value: Any, zero: bool = False, high: float | None = None) -> None:
     """Raise ValueError unless `value` is a number above 0, or from 0 up with zero=True, that is at
     most `high`.
     """
-    if is_number(value) and (value > 0 or (zero and value == 0)):
-        if high is None or value <= high:
-            return
-    allowed = "number of at least 0" if zero else "positive number"
-    if high is not None:
-        allowed += f" of at most {high:g}"
-    raise ValueError(f"{name}={shown(value)}: a {allowed} is needed")
+    number(name, value, high=high, **({"low": 0} if zero else {"above": 0}))
 
 
 def share(name: str, value: Any, zero: bool = True) -> None:
     """Raise ValueError unless `value` is a number from 0 to 1; with zero=False, above 0."""
-    if is_number(value) and (0 < value <= 1 or (zero and value == 0)):
-        return
-    allowed = "from 0 to 1" if zero else "above 0 and up to 1"
-    raise ValueError(f"{name}={shown(value)}: a number {allowed} is needed")
+    number(name, value, high=1, **({"low": 0} if zero else {"above": 0}))
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
