@@ -101,6 +101,16 @@ ATTACKS = [
          "import fcntl, os\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())"),
         ("by a queue", "namespaces filter",
          SYSCALL + "call(number(129, 138), {caller}, 0, bytes(128))"),
+        ("by a socket that is the caller's", "filter",
+         "import ctypes, fcntl, socket, struct\na, b = socket.socketpair()\n"
+         "fcntl.ioctl(a, 0x8901, struct.pack('i', {caller}))\n"
+         "fcntl.ioctl(a, 0x5452, struct.pack('i', 0))"),
+        ("by a pipe that is its own", "filter",
+         "import fcntl, os, struct\na, b = os.pipe()\n"
+         "fcntl.ioctl(a, 0x8901, struct.pack('i', os.getpid()))"),
+        ("when something can be read", "filter",
+         "import fcntl, os\na, b = os.pipe()\nfcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC)"),
+        ("to a thread", "filter", SYSCALL + "call(number(234, 131), os.getpid(), os.getpid(), 0)"),
         ("none at the caller's death", "filter",
          "import ctypes\nif ctypes.CDLL(None).prctl(1, 0, 0, 0, 0): raise OSError"),
     ),
@@ -131,6 +141,11 @@ ATTACKS = [
         ("a name", "namespaces filter", "import socket\nsocket.getaddrinfo('example.org', 80)"),
         ("an abstract socket", "namespaces filter",
          "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0workbench-{port}')"),
+        ("a pair that writes elsewhere", "filter",
+         "import socket\na, b = socket.socketpair(type=socket.SOCK_DGRAM)\n"
+         "a.sendto(b'x', '\\0workbench-{port}')"),
+        ("descriptors in a message", "filter",
+         "import socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0])"),
         ("raw packets", "namespaces filter",
          "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"),
         ("the kernel's tables", "filter",
@@ -153,6 +168,13 @@ ATTACKS = [
          "import fcntl, os\nf = os.open(os.__file__, 0)\nfcntl.lockf(f, fcntl.LOCK_SH, 1, 5)"),
         ("shared memory of System V", "filter", SYSCALL + "call(number(29, 194), 0, 4096, 0o1600)"),
         ("a queue of messages", "filter", SYSCALL + "call(number(68, 186), 0, 0o1600)"),
+        ("rules for files", "filter", SYSCALL + "call(444, (1).to_bytes(8, 'little'), 8, 0)"),
+        ("timers", "filter", SYSCALL + "call(number(222, 107), 0, None, bytes(8))"),
+        ("descriptors of timers", "filter", SYSCALL + "call(number(283, 85), 0, 0)"),
+        ("filters of system calls", "filter",
+         SYSCALL + "call(number(317, 277), 1, 0, (1).to_bytes(8, 'little') + "
+         "id(bytes(8)).to_bytes(8, 'little'))"),
+        ("namespaces", "filter", SYSCALL + "call(number(272, 97), 0x10000000)"),
         ("watches of files", "filter", SYSCALL + "call(number(294, 26), 0)"),
         ("raising a limit", "limits filter",
          "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (999, 999))"),

@@ -1,5 +1,6 @@
 """What a user's own parts are told when they do what they must not: the part, and the way out."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -45,6 +46,8 @@ class Says:
             lambda n: Scores(np.full(n, "1"), np.full(n, "ok")),
             r"Says\.score returned the rewards \[.*'1'.*; numbers are needed",
         ),
+        (lambda n: None, r"Says\.score returned None; Scores\(reward, status\) is needed"),
+        (lambda n: json.loads("{"), r"Says\.score raised Expecting property name.* for '"),
     ],
 )
 @pytest.mark.parametrize("held_out", [0, 4])
@@ -53,6 +56,25 @@ def test_a_verifier_that_returns_no_scores_is_named(answer, words, held_out):
     run = wb.Run(lab, wb.methods.grpo(2), problems_per_round=4)
     with pytest.raises(ValueError, match=f"verifier: .*{words}"):
         go(run, 1)
+
+
+class Judges(wb.verifiers.Verifier):
+    """A verifier that judges as it is told to."""
+
+    def __init__(self, judge):
+        super().__init__()
+        self.judge = judge
+
+
+def test_lists_are_scores_too_and_what_a_judge_returns_is_checked():
+    lists = Judges(lambda responses, answers: Scores([1, 0], ["ok", "wrong"]))
+    scores = lists.score(["a", "b"], ["a", "a"])
+    assert scores.reward.dtype == float
+    assert scores.correct.tolist() == [True, False]
+    assert lists.counts["ok"] == 1
+    for returned in (None, [1.0], Scores([1, 0], ["ok", "ok"]), Scores(["x"], ["ok"])):
+        with pytest.raises(ValueError, match=r"verifier: Judges\.judge returned"):
+            Judges(lambda *_, returned=returned: returned).score(["a"], ["a"])
 
 
 @pytest.mark.parametrize(

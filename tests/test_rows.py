@@ -100,6 +100,60 @@ def test_the_verifier_of_the_lab_decides_which_answers_are_usable():
     assert len(from_rows(ROWS, verifier=Always())) == 2
 
 
+LETTERS = [{"prompt": f"{n}: A or B?", "answer": letter} for n, letter in enumerate("ABBA")]
+TESTS = json.dumps({"asserts": "assert double(3) == 6"})
+
+
+@pytest.mark.parametrize(
+    ("rows", "verifier", "named"),
+    [
+        (LETTERS, None, "row 0: Math cannot use 4 of the 4 .*Choice"),
+        (
+            [*LETTERS, THIRD | {"answer": "hello world"}],
+            None,
+            "row 0: Math cannot use 5 of .*Choice",
+        ),
+        (
+            [*ROWS, THIRD | {"answer": "hello world"}],
+            None,
+            "row 2: Math cannot use 1 .*own-verifier",
+        ),
+        ([THIRD | {"answer": "Paris"}], None, "row 0: Math"),
+        ([*ROWS, THIRD | {"answer": TESTS}], None, "row 2: Math"),
+        ([THIRD | {"answer": TESTS}], None, "row 0: Math .*verifiers.Code"),
+        (ROWS, Choice(), "row 0: Choice cannot use 2 of the 2 .*verifiers.Math"),
+        ([*LETTERS, THIRD | {"answer": "E"}], Choice(), "row 4: Choice cannot use 1 of the 5"),
+        (ROWS, wb.verifiers.Choice, "verifier=Choice"),
+        (ROWS, "Math", "verifier='Math'"),
+        (ROWS, type("Mine", (wb.verifiers.Verifier,), {})(), "verifier: Mine has no method judge"),
+    ],
+    ids=str,
+)
+def test_a_verifier_that_does_not_fit_the_answers_is_refused(rows, verifier, named):
+    with pytest.raises(ValueError, match=named):
+        from_rows(rows, verifier=verifier)
+
+
+def test_a_lab_refuses_the_wrong_verifier_before_a_model_is_loaded():
+    """The pool was made problem by problem, so nobody has looked at its answers."""
+    for problems, verifier, fitting in [
+        ([Problem(row["prompt"], row["prompt"], row["answer"]) for row in LETTERS], None, "Choice"),
+        ([Problem("a", "Double.", TESTS)], None, "Code"),
+    ]:
+        lab = wb.labs.transformers(MODEL, Pool(problems), verifier=verifier, device="cpu")
+        with pytest.raises(ValueError, match=f"problems: Math cannot .*verifiers.{fitting}"):
+            wb.Run(lab, wb.methods.grpo(2), problems_per_round=1)
+
+
+def test_a_letter_among_numbers_is_mathematics():
+    assert len(from_rows([*ROWS, THIRD | {"answer": "A"}])) == 3
+
+
+def test_choice_says_how_it_takes_a_fifth_letter():
+    with pytest.raises(ValueError, match="letters="):
+        Choice().score(["E"], ["E"])
+
+
 def test_a_prompt_that_the_tokenizer_cannot_express_is_refused():
     assert len(from_rows(ROWS, tokenizer=MODEL)) == 2
     with pytest.raises(ValueError, match="tokenizer"):
@@ -125,6 +179,10 @@ def test_every_kind_of_file_gives_the_same_problems(suffix, tmp_path):
     assert list(config.pool(json.loads(json.dumps(pool.config)))) == list(pool)
 
 
+def test_a_data_frame_has_the_same_problems():
+    assert list(from_rows(pd.DataFrame(ROWS))) == list(from_rows(ROWS))
+
+
 def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("prompt,answer\na=,007\nb=,1e3\n")
@@ -138,10 +196,13 @@ def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
         ("bad.json", "[", "bad.json"),
         ("bad.json", '{"prompt": "1+1=", "answer": "2"}', "bad.json"),
         ("bad.txt", "1+1=2", "path=.*bad.txt"),
+        ("bad.csv", "prompt;answer\n1+1=;2\n", "row 0 has no column 'prompt'.*';'"),
+        ("bad.csv", "prompt\tanswer\n1+1=\t2\n", r"row 0 has no column 'prompt'.*'\\t'"),
+        ("bad.csv", "prompt,answer\n1+1=\xa0?,2\n", r"path=.*bad\.csv.*UTF-8"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, named):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=named):
         from_file(tmp_path / name)
     with pytest.raises(FileNotFoundError, match="path="):
@@ -159,6 +220,8 @@ def test_a_pool_can_be_made_problem_by_problem():
     pool = Pool([Problem(id="sum-1", prompt="1+1=", answer="2")])
     assert pool.config == {}
     assert pool.checked_for is None
+    with pytest.raises(ValueError, match="id=''"):
+        Problem("", "1+1=", "2")
 
 
 def test_the_digest_depends_on_every_field_and_on_the_order():

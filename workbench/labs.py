@@ -42,6 +42,7 @@ from workbench.utils.validation import (
     whole_number,
 )
 from workbench.verifiers import Math, Verifier
+from workbench.verifiers.base import check_verifier
 
 # AdamW moves every weight by about the learning rate in each step. The weights of language models
 # are far below 1, so that larger rates than this are mistakes.
@@ -121,13 +122,7 @@ class Lab:
         for pool in (self.problems, self.held_out):
             if isinstance(pool, Pool):
                 _check_texts(pool)
-        # A class has the method too, so `Math` in place of `Math()` would fail only in the first
-        # round.
-        if isinstance(self.verifier, type) or not callable(getattr(self.verifier, "score", None)):
-            raise ValueError(
-                f"verifier={shown(self.verifier)}: an object with score() is needed, such as "
-                "verifiers.Math()"
-            )
+        check_verifier(self.verifier)
         if not callable(self.make_policy):
             raise ValueError(
                 f"make_policy={shown(self.make_policy)}: a function that returns a policy is needed"

@@ -38,7 +38,7 @@ class Problem:
     Attributes
     ----------
     id : str
-        Stable across runs and pools; all history of a problem is kept under it.
+        Not empty, and stable across runs and pools; all history of a problem is kept under it.
     prompt : str
     answer : str
         The gold answer.
@@ -50,6 +50,10 @@ class Problem:
     prompt: str
     answer: str
     level: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise ValueError(f"id={self.id!r}: a text that is not empty is needed")
 
 
 class Pool(Sequence):

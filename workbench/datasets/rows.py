@@ -7,20 +7,30 @@ hour would end there.
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from workbench.policies.checks import MOST_PROMPTS, check_model, lost_characters, offline_hint
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown
-from workbench.verifiers import Choice, Math
+from workbench.verifiers import Choice, Code, Math
+from workbench.verifiers.base import check_verifier
+from workbench.verifiers.code import read_tests
 
 Row = Mapping[str, Any]
 
 REPEATED = ("refuse", "drop")
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
+
+# Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
+LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
+WORDS = re.compile(r"(?i)(?=.*[a-z]{4}|.*\b(?:yes|no)\b)[a-z]+(?:[\s'-]+[a-z]+)*")
 MOST_ROWS = 10**7  # of a parquet file
 
 
@@ -39,8 +49,8 @@ def from_rows(
 
     Parameters
     ----------
-    rows : iterable of dicts
-        One for each problem.
+    rows : iterable of dicts, or DataFrame
+        One row for each problem.
     prompt, answer : str
         Names of the columns with the question and with the gold answer, a text or a number.
     level : str, optional
@@ -118,14 +128,13 @@ def from_file(
 
 
 def check_answers(pool: Pool, verifier: Any) -> None:
-    """Raise ValueError for a gold answer that `Math` or `Choice` cannot use, with its problem's id.
-
-    Other verifiers are not asked: what they do with an answer may take long.
+    """Raise ValueError for a gold answer that a verifier of the package cannot use, with its
+    problem's id. Other verifiers are not asked: what they do with an answer may take long.
     """
-    if not isinstance(verifier, Math | Choice):
+    if not isinstance(verifier, Math | Choice | Code):
         return
     # Public data sets have answers that can be read and that no response meets. They end no run.
-    unusable = _unusable(pool.problems, verifier, to_be_met=not pool.config)
+    unusable = _unusable(pool.problems, verifier, own=not pool.config)
     if unusable:
         first = unusable[0]
         remedy = "leave their problems out"
@@ -134,7 +143,7 @@ def check_answers(pool: Pool, verifier: Any) -> None:
         raise ValueError(
             f"problems: {type(verifier).__name__} cannot use {len(unusable)} of the {len(pool)} "
             f"answers, the first is {shown(first.answer)} of problem {first.id!r}; change these "
-            f"answers, {remedy}, or pass the lab another verifier"
+            f"answers, {remedy}, or pass the lab {_other_verifier(pool.problems, verifier)}"
         )
 
 
@@ -154,22 +163,22 @@ def _pool(
             f"template={shown(template)}: a text with {{prompt}} in it is needed, at most "
             f"{MOST_PROMPTS} times"
         )
+    default = verifier is None
+    verifier = Math() if default else verifier
+    check_verifier(verifier)
     # From cheap checks to dear ones. Repeats go before the verifier reads every answer.
-    made = [
+    all_rows = [
         _problem(row, columns, template, f"{source}: row {number}")
         for number, row in enumerate(_listed_rows(rows, source))
     ]
-    if not made:
+    if not all_rows:
         raise ValueError(f"{source}: there are no rows; at least one is needed")
-    made = _distinct(made, repeated, source)
-    if verifier is None:
-        with Math() as judge:
-            _check_usable(made, judge, source)
-    else:
+    made = _distinct(all_rows, repeated, source)
+    with verifier if default else nullcontext():
         _check_usable(made, verifier, source)
     if tokenizer is not None:
-        _check_prompts(made, tokenizer, source)
-    return Pool(made, checked_for="Math" if verifier is None else type(verifier).__name__)
+        _check_prompts(made.values(), tokenizer, source)
+    return Pool(made.values(), checked_for=type(verifier).__name__)
 
 
 def _read(path: Any) -> list[Any]:
@@ -182,16 +191,16 @@ def _read(path: Any) -> list[Any]:
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
-        # A few megabytes on the disk may hold hundreds of millions of rows.
-        rows = pyarrow.parquet.read_metadata(path).num_rows
-        if rows > MOST_ROWS:
-            raise ValueError(f"path={str(path)!r}: it has {rows} rows; {MOST_ROWS} are allowed")
         return pyarrow.parquet.read_table(path).to_pylist()
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"path={str(path)!r}: the file is not in UTF-8 ({error}); save it as UTF-8"
+        ) from None
     if path.suffix == ".csv":
         # Everything stays text: "007" and "1e3" are answers as they stand there.
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            return list(csv.DictReader(lines))
-    text = path.read_text(encoding="utf-8")
+        return list(csv.DictReader(io.StringIO(text, newline="")))
     if path.suffix == ".jsonl":
         numbered = enumerate(text.split("\n"), start=1)
         return [_json(line, f"{path}: line {number}") for number, line in numbered if line.strip()]
@@ -209,6 +218,9 @@ def _json(text: str, what: str) -> Any:
 
 
 def _listed_rows(rows: Any, source: str) -> list[Any]:
+    # A data frame, whose iteration gives the names of its columns.
+    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
+        rows = rows.to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise ValueError(
             f"{source}={shown(rows)}: a list of dicts is needed, such as "
@@ -227,9 +239,12 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     for column in columns.values():
         if column is not None and column not in row:
             there = [str(name) for name in row]
+            separators = [mark for mark in (";", "\t", "|") if len(there) == 1 and mark in there[0]]
+            hint = did_you_mean(column, there)
+            if separators:
+                hint = f"; they are separated by {separators[0]!r}, and a comma is needed"
             raise ValueError(
-                f"{where} has no column {column!r}; there are {', '.join(there)}"
-                f"{did_you_mean(column, there)}"
+                f"{where} has no column {column!r}; there are {', '.join(there)}{hint}"
             )
 
     def refused(column: str, needed: str) -> ValueError:
@@ -255,8 +270,10 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))
 
 
-def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Problem]:
-    """The problems without repeats; ValueError for repeats that are refused or contradict."""
+def _distinct(made: Sequence[Problem], repeated: str, source: str) -> dict[int, Problem]:
+    """The problems without repeats, by row; ValueError for repeats that are refused or that
+    contradict each other.
+    """
     rows_of: dict[str, list[int]] = {}
     for number, problem in enumerate(made):
         rows_of.setdefault(problem.id, []).append(number)
@@ -273,7 +290,7 @@ def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Probl
             f"{source}: {len(several)} problems occur more than once, the first in rows "
             f"{_listed(several[0])}; leave them out, or pass repeated='drop'"
         )
-    return [made[rows[0]] for rows in rows_of.values()]
+    return {rows[0]: made[rows[0]] for rows in rows_of.values()}
 
 
 def _listed(items: Iterable[Any], most: int = 5) -> str:
@@ -284,43 +301,79 @@ def _listed(items: Iterable[Any], most: int = 5) -> str:
 # What a verifier and a tokenizer can use
 
 
-def _check_usable(made: Sequence[Problem], verifier: Any, source: str) -> None:
+def _check_usable(made: Mapping[int, Problem], verifier: Any, source: str) -> None:
     """Raise ValueError unless the verifier can use every gold answer of the rows."""
-    unusable = _unusable(made, verifier)
+    unusable = _unusable(list(made.values()), verifier)
     if unusable:
-        first = unusable[0]
+        first = next(row for row, problem in made.items() if problem is unusable[0])
         raise ValueError(
-            f"{source}: {type(verifier).__name__} cannot use {len(unusable)} of the {len(made)} "
-            f"answers, the first is {shown(first.answer)} to {shown(first.prompt)}; change these "
-            "answers, leave their rows out, or pass the verifier that the lab has"
+            f"{source}: row {first}: {type(verifier).__name__} cannot use {len(unusable)} of the "
+            f"{len(made)} answers, the first is {shown(made[first].answer)} to "
+            f"{shown(made[first].prompt)}; change these answers, leave their rows out, or pass "
+            f"{_other_verifier(made.values(), verifier)}"
         )
 
 
-def _unusable(problems: Sequence[Problem], verifier: Any, to_be_met: bool = True) -> list[Problem]:
+def _form(answer: str) -> str:
+    """The verifier whose answers look like this one, or "words"."""
+    if LETTER.fullmatch(answer):
+        return "Choice"
+    if WORDS.fullmatch(answer):
+        return "words"
+    try:
+        read_tests(answer, "answer")
+    except ValueError:
+        return "Math"
+    return "Code"
+
+
+def _other_verifier(problems: Iterable[Problem], verifier: Any) -> str:
+    """The verifier that most answers fit, for a message."""
+    ((form, _),) = Counter(_form(problem.answer) for problem in problems).most_common(1)
+    if form in ("words", type(verifier).__name__):
+        return "another verifier, which may be your own (docs/guides/own-verifier.md)"
+    return f"verifier=verifiers.{form}(), which fits them"
+
+
+def _unusable(problems: Sequence[Problem], verifier: Any, own: bool = True) -> list[Problem]:
     """The problems whose gold answer the verifier cannot use.
 
-    With `to_be_met`, these are for `Math` and `Choice` also the answers that are not right when a
-    response gives them.
+    Answers of one's `own` must also be right for `Math` and `Choice` when a response gives them,
+    and words are no mathematics.
     """
+    misfits = []
+    if isinstance(verifier, Math):
+        forms = [_form(problem.answer) for problem in problems]
+        # A letter may be mathematics, but not where most answers are one.
+        refused = {"Code", *(["words"] if own else [])}
+        if 2 * forms.count("Choice") >= len(forms):
+            refused.add("Choice")
+        misfits = [problem for problem, form in zip(problems, forms) if form in refused]
+    if isinstance(verifier, Code):
+        return [problem for problem in problems if _form(problem.answer) != "Code"]
+    return misfits or _unread(problems, verifier, own and isinstance(verifier, Math | Choice))
+
+
+def _unread(problems: Sequence[Problem], verifier: Any, to_be_met: bool) -> list[Problem]:
+    """The problems whose gold answer raises, or is not right although a response gives it."""
     responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
     try:
         scores = verifier.score(responses, [problem.answer for problem in problems])
-        usable = not (to_be_met and isinstance(verifier, Math | Choice)) or scores.correct.all()
+        if not to_be_met or scores.correct.all():
+            return []
     except ValueError:
-        usable = False
-    if usable:
-        return []
+        pass
     if len(problems) == 1:
         return list(problems)
     # In halves: asking for each of thousands alone would be slow.
     half = len(problems) // 2
     return [
-        *_unusable(problems[:half], verifier, to_be_met),
-        *_unusable(problems[half:], verifier, to_be_met),
+        *_unread(problems[:half], verifier, to_be_met),
+        *_unread(problems[half:], verifier, to_be_met),
     ]
 
 
-def _check_prompts(made: Sequence[Problem], tokenizer: Any, source: str) -> None:
+def _check_prompts(made: Iterable[Problem], tokenizer: Any, source: str) -> None:
     """Raise ValueError for a prompt with a character that the tokenizer does not know."""
     if isinstance(tokenizer, str | Path):
         from transformers import AutoTokenizer

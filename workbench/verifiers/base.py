@@ -14,7 +14,7 @@ import numpy as np
 
 from workbench.utils.descriptions import compose, parameters
 from workbench.utils.names import GRADED
-from workbench.utils.validation import shown, texts
+from workbench.utils.validation import cause_of, shown, texts
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
 """What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
@@ -87,37 +87,76 @@ class Scores:
         return {status: seen[status] for status in STATUSES}
 
 
+def check_verifier(verifier: Any) -> None:
+    """Raise ValueError unless a value is a verifier that can judge."""
+    name = getattr(verifier, "__name__", type(verifier).__name__)
+    if isinstance(verifier, type) or not callable(getattr(verifier, "score", None)):
+        raise ValueError(
+            f"verifier={shown(verifier)}: an object with score() is needed, such as "
+            f"{name if isinstance(verifier, type) else 'verifiers.Math'}()"
+        )
+    if getattr(getattr(verifier, "judge", None), "__func__", None) is Verifier.judge:
+        raise ValueError(
+            f"verifier: {name} has no method judge(responses, answers), which every Verifier needs"
+        )
+
+
 def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[str]) -> Scores:
     """What a verifier says of responses; ValueError where it is nothing that can be recorded.
 
     For those who call a verifier that may be of a user's own making.
     """
-    scores = verifier.score(responses, answers)
     name = type(verifier).__name__
+    try:
+        scores = verifier.score(responses, answers)
+    except Exception as error:
+        # What the verifiers of this package raise names the answer or the process already.
+        if type(verifier).__module__.startswith("workbench.") or isinstance(error, OSError):
+            raise
+        raise ValueError(
+            f"verifier: {name}.score raised {cause_of(error)} for "
+            f"{shown(_that_raises(verifier, responses, answers))}; what a model writes must not "
+            "make it raise"
+        ) from error
+    return _recordable(scores, f"{name}.score", len(responses))
+
+
+def _that_raises(verifier: Any, responses: Sequence[str], answers: Sequence[str]) -> Any:
+    """The first response that makes a verifier raise when it is asked about alone."""
+    for response, answer in zip(responses, answers):
+        try:
+            verifier.score([response], [answer])
+        except Exception:
+            return response
+    return list(responses)
+
+
+def _recordable(scores: Any, name: str, size: int) -> Scores:
+    """Scores as arrays; ValueError unless they have a number and a status for each response."""
     if not isinstance(scores, Scores):
         raise ValueError(
-            f"verifier: {name}.score returned {shown(scores)}; Scores(reward, status) is needed"
+            f"verifier: {name} returned {shown(scores)}; Scores(reward, status) is needed"
         )
-    for column, values in (("reward", scores.reward), ("status", scores.status)):
-        if np.shape(values) != (len(responses),):
-            raise ValueError(
-                f"verifier: {name}.score returned a {column} of shape {np.shape(values)} for "
-                f"{len(responses)} responses"
-            )
-    # The table of rollouts converts them too, texts such as "1" among them, and could not say whose
-    # they are.
+    # The table of rollouts would convert texts such as "1", and could not say whose they are.
     if np.asarray(scores.reward).dtype.kind not in "biuf":
         raise ValueError(
-            f"verifier: {name}.score returned the rewards {shown(list(scores.reward))}; numbers "
-            "are needed"
+            f"verifier: {name} returned the rewards {shown(list(scores.reward))}; numbers are "
+            "needed"
         )
-    unknown = set(np.unique(scores.status).tolist()) - {*STATUSES, GRADED}
+    reward = np.asarray(scores.reward, dtype=np.float64)
+    status = np.asarray(scores.status)
+    for column, values in (("reward", reward), ("status", status)):
+        if values.shape != (size,):
+            raise ValueError(
+                f"verifier: {name} returned a {column} of shape {values.shape} for {size} responses"
+            )
+    unknown = set(map(str, status.tolist())) - {*STATUSES, GRADED}
     if unknown:
         raise ValueError(
-            f"verifier: {name}.score returned the status {min(unknown)!r}; there are "
+            f"verifier: {name} returned the status {min(unknown)!r}; there are "
             f"{', '.join(STATUSES)}"
         )
-    return scores
+    return Scores(reward, status)
 
 
 class Verifier:
@@ -174,7 +213,9 @@ class Verifier:
         for i, answer in enumerate(answers):
             if not answer.strip():
                 raise ValueError(f"answers[{i}]={answer!r}: an answer that is not blank is needed")
-        scores = self.judge(responses, answers)
+        scores = _recordable(
+            self.judge(responses, answers), f"{type(self).__name__}.judge", len(responses)
+        )
         # Several threads may call `score`, and adding to a count is more than one step.
         with self._counting:
             for status, count in scores.counts().items():
