@@ -63,7 +63,8 @@ def show(
     if len(records) == 1:
         say(f"{records[0]!r}\n{summaries.text(summarized[0])}\n")
     else:
-        say(summaries.table(groups) + "\n")
+        labels = [label for label, group in groups.items() for _ in group]
+        say(summaries.table(labels, summarized) + "\n")
     for name, path in written.items():
         say(f"{name:<10}{path}")
 

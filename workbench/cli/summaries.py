@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import TRAINING_PHASES
@@ -16,6 +16,18 @@ UNITS = {
     "flops": "floating-point operations",
     "rollouts": "rollouts",
     "round": "rounds",
+}
+
+# The columns of a table of many records: where a summary has them, and their names.
+COLUMNS = {
+    "seed": "seed",
+    "rounds": "rounds",
+    "rollouts": "rollouts",
+    "held_out.first.accuracy": "accuracy at first",
+    "held_out.last.accuracy": "at last",
+    "held_out.last.greedy": "greedy at last",
+    "effective": "with a gradient",
+    "seconds_round": "seconds a round",
 }
 
 
@@ -78,29 +90,14 @@ def text(summarized: dict[str, Any]) -> str:
     return "\n".join(lines) or "\nno round yet"
 
 
-def table(groups: Mapping[str, Sequence[Record]]) -> str:
-    """Many records, a line each; labels as `comparisons.load_all` gives them."""
+def table(labels: Sequence[str], summarized: Sequence[dict[str, Any]]) -> str:
+    """Summaries of many records, a line each."""
     import pandas as pd
 
-    rows = []
-    for label, records in groups.items():
-        for summarized in map(summary, records):
-            held_out = summarized["held_out"] or {}
-            ends = [held_out.get(end, {}) for end in ("first", "last")]
-            rows.append(
-                {
-                    "method": label,
-                    "seed": summarized["seed"],
-                    "rounds": summarized["rounds"],
-                    "rollouts": summarized["rollouts"],
-                    "accuracy at first": ends[0].get("accuracy"),
-                    "at last": ends[1].get("accuracy"),
-                    "greedy at last": ends[1].get("greedy"),
-                    "with a gradient": summarized.get("effective"),
-                    "seconds a round": summarized.get("seconds_round"),
-                }
-            )
-    return pd.DataFrame(rows).to_string(index=False, na_rep="", float_format="{:.3f}".format)
+    frame = pd.json_normalize(list(summarized)).reindex(columns=list(COLUMNS)).convert_dtypes()
+    frame.insert(0, "method", list(labels))
+    digits = "{:.3f}".format
+    return frame.rename(columns=COLUMNS).to_string(index=False, na_rep="", float_format=digits)
 
 
 def amount(budget: float) -> str:

@@ -49,9 +49,7 @@ def quickstart(
     run = wb.Run(wb.labs.tiny(), wb.methods.grpo(), seed=seed, out=out)
     say(f"GRPO in the tiny lab, {run.problems_per_round} problems x 8 rollouts a round")
     say(f"record    {out}")
-    for _ in run.rounds(rounds):
-        pass
-    say(summaries.text(summaries.summary(run.record)))
+    _train(run, rounds, json=False)
 
     drawn = Path(figures, "quickstart.svg")
     pictures.save(wb.plots.overview(run.record), drawn, drawn.with_suffix(".png"))

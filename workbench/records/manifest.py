@@ -10,7 +10,6 @@ turn that nothing but a part of this package is made (`config.recorded_lab`,
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,10 @@ from workbench.records.errors import RecordError
 from workbench.records.files import check_ordinary
 from workbench.records.parts import FORMAT, MANIFEST
 from workbench.records.tables import reading
-from workbench.utils.validation import LARGEST_INTEGER, cause_of, shown
+from workbench.utils.validation import LARGEST_INTEGER, cause_of, plain_data, shown
 
 MOST_BYTES = 4 * 2**20  # of a manifest; those of real runs have a few thousand
-DEEPEST = 64  # levels of lists and objects in each other; real ones have about eight
 LONGEST_NAME = 1000  # characters of the name of a method or a lab
-# Control characters, except the ends of lines and tabs of a prompt template, and half surrogate
-# pairs. The first could steer the terminal of whoever looks at the record, the second cannot be
-# written to a report.
-NOT_TO_BE_SHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 # What a manifest leaves out where it was written by hand or by an early version.
 DEFAULTS: dict[str, Any] = {
@@ -66,7 +60,7 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise ValueError(f"a JSON object is needed, not {shown(manifest)}")
     # First the texts, so that whatever the error of a later check quotes can be shown.
-    _check_texts(manifest)
+    plain_data(manifest)
     manifest = {**DEFAULTS, **manifest}
     for name in ("format", "seed", "method"):
         if name not in manifest:
@@ -144,19 +138,6 @@ def _check_format(manifest: Mapping[str, Any], path: Path) -> None:
         f"{path}: format {shown(found)}, written by workbench {writer}; this is workbench "
         f"{__version__}, which reads format {FORMAT}: use the version that wrote it"
     )
-
-
-def _check_texts(value: Any, depth: int = 1) -> None:
-    """ValueError for a manifest that is nested too deeply or holds text that cannot be shown."""
-    if depth > DEEPEST:
-        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
-    if isinstance(value, str):
-        found = NOT_TO_BE_SHOWN.search(value)
-        if found is not None:
-            raise ValueError(f"the text {shown(value)} holds {found[0]!a}, which cannot be shown")
-    elif isinstance(value, dict | list):
-        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
-            _check_texts(inner, depth + 1)
 
 
 def _is_whole(value: Any) -> bool:

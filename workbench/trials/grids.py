@@ -46,6 +46,7 @@ from workbench.utils.validation import (
     did_you_mean,
     is_number,
     one_of,
+    plain_data,
     shown,
     whole_number,
 )
@@ -57,9 +58,6 @@ LONGEST_NAME = 120
 MOST_BYTES = 2**20
 MOST_ENTRIES = 100_000
 MOST_RUNS = 10_000
-DEEPEST = 64
-# Control characters and half surrogate pairs, which no name and no path has a use for.
-NOT_IN_A_GRID = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -159,7 +157,10 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
         raise ValueError(
             f"{path}: keys such as parameters and cases are needed, not a {type(content).__name__}"
         )
-    _check_plain(path, content)
+    try:
+        plain_data(content, MOST_ENTRIES)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     return path.parent, content
 
 
@@ -178,36 +179,6 @@ def _loader() -> Any:
     number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
     return Loader
-
-
-def _check_plain(path: Path, content: Any) -> None:
-    """ValueError unless a file holds plain data, and not too much of it."""
-    # A list of what is left to look at, in place of recursion: an alias of YAML may stand for the
-    # list that it is in, and a few lines of aliases for more entries than fit into the memory.
-    to_look_at = [(content, 1)]
-    entries = 0
-    while to_look_at:
-        value, depth = to_look_at.pop()
-        entries += 1
-        if depth > DEEPEST or entries > MOST_ENTRIES:
-            raise ValueError(
-                f"{path}: at most {MOST_ENTRIES} entries are allowed, nested at most {DEEPEST} "
-                "levels deep"
-            )
-        if isinstance(value, dict):
-            for key in value:
-                if not isinstance(key, str):
-                    raise ValueError(f"{path}: the key {shown(key)} is no text")
-            value = [*value, *value.values()]
-        if isinstance(value, list):
-            to_look_at += [(inner, depth + 1) for inner in value]
-        elif isinstance(value, str) and NOT_IN_A_GRID.search(value):
-            raise ValueError(f"{path}: the text {shown(value)} holds a control character")
-        elif not (value is None or isinstance(value, str | bool | int | float)):
-            raise ValueError(
-                f"{path}: {shown(value)} is no plain data; texts, numbers, lists and mappings are "
-                "needed"
-            )
 
 
 def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, records: Any) -> Path:

@@ -29,19 +29,15 @@ class Progress:
         from tqdm.notebook import tqdm_notebook
 
         has_bar = issubclass(tqdm, tqdm_notebook) or sys.stderr.isatty()
+        hidden = not (is_shown and has_bar)
+        first = min(done, total)
+        self.bar = tqdm(total=total, initial=first, desc=name, unit="round", disable=hidden)
         self.name = name
+        self.done = done
         self.total = total
         self.has_lines = is_shown and not has_bar
         self.started = time.monotonic()
-        self.first = done
         self.last_line = float("-inf")
-        self.bar = tqdm(
-            total=total,
-            initial=min(done, total),
-            desc=name,
-            unit="round",
-            disable=not (is_shown and has_bar),
-        )
 
     def __enter__(self) -> Progress:
         return self
@@ -51,23 +47,16 @@ class Progress:
 
     def update(self, row: Mapping[str, Any]) -> None:
         """Show a round that is done, by its row of the record."""
-        told = {
-            "reward": f"{row['reward']:.3f}",
-            "effective": f"{row['effective_gradient_ratio']:.2f}",
-        }
+        words = f"reward {row['reward']:.3f}, effective {row['effective_gradient_ratio']:.2f}"
         self.bar.update()
-        self.bar.set_postfix(told)
+        self.bar.set_postfix_str(words)
         now = time.monotonic()
         number = row["round"]
         if self.has_lines and (number == self.total or now - self.last_line > SECONDS):
             self.last_line = now
-            seconds = (now - self.started) / (number - self.first)
-            words = ", ".join(f"{name} {value}" for name, value in told.items())
-            print(
-                f"{self.name}: round {number} of {self.total}, {words}, {seconds:.2f} s a round",
-                file=sys.stderr,
-                flush=True,
-            )
+            seconds = (now - self.started) / (number - self.done)
+            line = f"{self.name}: round {number} of {self.total}, {words}, {seconds:.2f} s a round"
+            print(line, file=sys.stderr, flush=True)
 
     def interrupted(self) -> AbstractContextManager[Any]:
         """A block in which something else is written, without being mixed with a bar."""

@@ -19,6 +19,9 @@ LARGEST_INTEGER = 2**63 - 1  # what an int64 holds
 LONGEST_CAUSE = 300  # characters of another library's message that are passed on
 # What would steer a terminal, and half surrogate pairs, which cannot be written to a report.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# The same but for the ends of lines and tabs, as a prompt template has them.
+NOT_TO_BE_SHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+DEEPEST = 64  # levels of lists and dicts in each other; real ones have about eight
 
 
 def shown(value: Any, limit: int = 80) -> str:
@@ -44,6 +47,38 @@ def cause_of(error: BaseException) -> str:
     line = next(iter(message.splitlines()), "") or type(error).__name__
     plain = CONTROL.sub("?", line)
     return plain if len(plain) <= LONGEST_CAUSE else plain[: LONGEST_CAUSE - 3] + "..."
+
+
+def plain_data(content: Any, most: int = 10**6) -> None:
+    """Raise ValueError unless something is made of lists, dicts, texts that can be shown, and
+    numbers: at most so many, in at most 64 levels.
+    """
+    # A list of what is left to look at, in place of recursion: an alias of YAML may stand for the
+    # list that it is in, and a few lines of aliases for more entries than fit into the memory.
+    to_look_at = [(content, 1)]
+    entries = 0
+    while to_look_at:
+        value, depth = to_look_at.pop()
+        entries += 1
+        if depth > DEEPEST or entries > most:
+            raise ValueError(
+                f"at most {most} entries are allowed, nested at most {DEEPEST} levels deep"
+            )
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise ValueError(f"the key {shown(key)} is no text")
+            value = [*value, *value.values()]
+        if isinstance(value, list | tuple):
+            to_look_at += [(inner, depth + 1) for inner in value]
+            continue
+        if not isinstance(value, str | bool | int | float | None):
+            raise ValueError(
+                f"{shown(value)} is no plain data; texts, numbers, lists and mappings are needed"
+            )
+        found = NOT_TO_BE_SHOWN.search(value) if isinstance(value, str) else None
+        if found is not None:
+            raise ValueError(f"the text {shown(value)} holds {found[0]!a}, which cannot be shown")
 
 
 def is_number(value: Any) -> bool:
