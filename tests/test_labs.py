@@ -29,6 +29,13 @@ def test_the_shipped_model_is_there_and_small():
     assert not [name for name in files if name.endswith((".bin", ".pt", ".pkl"))]
 
 
+@pytest.mark.parametrize("base", ["early", "clean"])
+def test_the_config_of_tiny_has_the_rate_that_it_learns_at(base):
+    lab = wb.labs.tiny(64, base=base, levels=(1, 2), held_out=0)
+    assert lab.config["learning_rate"] == lab.learning_rate > 0
+    assert lab.config["levels"] == [1, 2]
+
+
 def test_tiny_can_be_made_again_from_its_config():
     lab = wb.labs.tiny(64, levels=(1, 4, 4), held_out=10, learning_rate=1e-3)
     again = from_config(lab.config)

@@ -381,7 +381,10 @@ def tiny(
         # On all levels alike, whatever the training problems are, so that accuracies of different
         # regimes can be compared. A level named twice counts twice in training only.
         evaluation = make(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
-    config |= {"levels": list(levels), "model": None if model is None else str(model)}
+    # As they are used, and as JSON has them.
+    config["learning_rate"] = learning_rate
+    config["levels"] = list(levels)
+    config["model"] = None if model is None else str(model)
     # Records of versions without this option shared nothing, and stay those of the same lab.
     if not share_prefixes:
         del config["share_prefixes"]
