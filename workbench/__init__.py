@@ -47,6 +47,7 @@ _NAMES = {
     "Record": "records",
     "Rollouts": "rollouts",
     "Run": "run",
+    "check": "trying",
     "grpo_step": "grpo",
     "load": "records",
     "load_all": "analysis.runs",

@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -45,7 +46,14 @@ from workbench.pools import Pool, Stream
 from workbench.slots import Slot
 from workbench.stress import Stress
 from workbench.utils.descriptions import defaults, describe
-from workbench.utils.validation import did_you_mean, one_of, shown, unknown_argument
+from workbench.utils.names import method_names, methods_of_packages
+from workbench.utils.validation import (
+    did_you_mean,
+    instance_of,
+    one_of,
+    shown,
+    unknown_argument,
+)
 from workbench.verifiers import Math
 
 SLOTS = tuple(each.name for each in fields(Method) if each.name != "name")
@@ -110,10 +118,11 @@ def method(
     Parameters
     ----------
     name : str
-        One of `methods.PAPERS` or `methods.MORE_PAPERS`.
+        One of `methods.PAPERS` or `methods.MORE_PAPERS`, or that of an entry point of the group
+        `workbench.methods`, by which an installed package brings a method of its own.
     arguments : dict or JSON text, optional
-        Of the function of that name in `workbench.methods`. Dotted names and those of slots are
-        settings.
+        Of the function of that name, in `workbench.methods` or in the package. Dotted names and
+        those of slots are settings.
     settings : dict or JSON text, optional
         Changes of its slots, see the top of this module.
 
@@ -129,8 +138,9 @@ def method(
     >>> method("grpo", settings={"replay": "CorrectResponses"}).replay
     CorrectResponses(mode='stop-gradient', capacity=None)
     """
-    one_of("method", name, (*methods.PAPERS, *methods.MORE_PAPERS))
-    function = getattr(methods, name)
+    one_of("method", name, method_names())
+    of_packages = methods_of_packages()
+    function = of_packages[name].load() if name in of_packages else getattr(methods, name)
     own: dict[str, Any] = {}
     changes: dict[str, Any] = {}
     for key, value in mapping("arguments", arguments).items():
@@ -139,6 +149,7 @@ def method(
     # A plain name may have been meant for a slot, so these are named as well.
     _check_names(own, [*_arguments(function), *SLOTS], name)
     made: Method = _called(function, {key: rebuild(_data(value)) for key, value in own.items()})
+    instance_of(f"method={name!r}", made, Method, "a function that returns a Method")
     changes |= mapping("settings", settings)
     if not changes:
         return made
@@ -306,6 +317,8 @@ def _passed_on_to(function: Callable[..., Any], catch_all: str) -> type:
         return labs.UnslothConfig
     # A method's catch-all is called after a slot, or after what stands in it.
     slot = {"scheduler": "selector", "buckets": "replay"}.get(catch_all, catch_all)
+    if slot not in SLOTS:
+        raise ValueError(f"{function.__name__}(**{catch_all}): named arguments are needed")
     # The method is made with its defaults, only to see of which class the slot's value is.
     return type(function().slots()[slot])
 
@@ -392,18 +405,40 @@ def _buildable() -> dict[str, Any]:
 
 
 @cache
+def _buildable_of_packages() -> dict[str, type]:
+    """The same of installed packages: "mine.Shortest" -> the class.
+
+    These are the slot values and parts of the reward in the modules that the entry points name, as
+    far as they belong to the same package. Data leads to no other module, and imports none.
+    """
+    found = {}
+    for entry in methods_of_packages().values():
+        module = sys.modules[entry.load().__module__]
+        package = module.__name__.partition(".")[0]
+        for value in vars(module).values():
+            is_own = isinstance(value, type) and value.__module__.partition(".")[0] == package
+            is_reward = hasattr(value, "name") and hasattr(value, "weight")
+            if is_own and (issubclass(value, Slot) or is_reward):
+                found[f"{value.__module__}.{value.__qualname__}"] = value
+    return found
+
+
+@cache
 def _class_names() -> dict[str, str]:
     """The names that settings give to the classes: "MaxVariance" -> "selectors.MaxVariance"."""
-    return {kind.__name__: name for name, kind in _buildable().items() if isinstance(kind, type)}
+    known = _buildable_of_packages() | _buildable()
+    return {kind.__name__: name for name, kind in known.items() if isinstance(kind, type)}
 
 
 def _target(name: Any) -> Any:
     """The class or function that a description names."""
     if isinstance(name, str) and name in _buildable():
         return _buildable()[name]
+    if isinstance(name, str) and name in _buildable_of_packages():
+        return _buildable_of_packages()[name]
     raise ValueError(
-        f"{shown(name)} is not a slot value of this package, so it cannot be built from data; pass "
-        "the object"
+        f"{shown(name)} is not a slot value of this package or of one that brings methods, so it "
+        "cannot be built from data; pass the object"
     )
 
 

@@ -12,6 +12,7 @@ from typer import Argument, Option
 from workbench.cli import summaries
 from workbench.cli.options import Jobs, Json, Ray, Rounds, Seed
 from workbench.cli.terminal import as_json, say
+from workbench.utils import names
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 def method_names(incomplete: str) -> list[str]:
     """The methods that begin like this, for completion in the shell."""
-    return [name for name in (*PAPERS, *MORE_PAPERS) if name.startswith(incomplete)]
+    return [name for name in names.method_names() if name.startswith(incomplete)]
 
 
 def quickstart(

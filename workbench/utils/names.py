@@ -4,6 +4,8 @@ The command line completes and explains them without loading numpy or torch. Tes
 the functions and classes that they name.
 """
 
+import functools
+import importlib.metadata
 import pkgutil
 import re
 
@@ -24,6 +26,22 @@ def _further_papers() -> tuple[str, ...]:
 
 # Further papers, for the leaderboard.
 MORE_PAPERS = _further_papers()
+
+# The entry points of installed packages that bring methods of their own.
+METHODS_OF_PACKAGES = "workbench.methods"
+
+
+@functools.cache
+def methods_of_packages() -> dict[str, importlib.metadata.EntryPoint]:
+    """The methods that installed packages bring, by name; a name of our own stays ours."""
+    found = importlib.metadata.entry_points(group=METHODS_OF_PACKAGES)
+    return {entry.name: entry for entry in found if entry.name not in (*PAPERS, *MORE_PAPERS)}
+
+
+def method_names() -> list[str]:
+    """All methods that have a name: those of `workbench.methods` and those of packages."""
+    return [*PAPERS, *MORE_PAPERS, *methods_of_packages()]
+
 
 # The functions of `workbench.labs`.
 LABS = ("tiny", "transformers", "unsloth")

@@ -65,10 +65,10 @@ class Scores:
         >>> Scores.graded([0.2, 0.9], solved=0.5).correct
         array([False,  True])
         """
-        rewards = np.asarray(rewards, dtype=np.float64)
+        values = np.asarray(rewards, dtype=np.float64)
         if solved is None:
-            return cls(rewards, np.full(rewards.shape, GRADED))
-        return cls(rewards, np.where(rewards >= solved, "ok", "wrong"))
+            return cls(values, np.full(values.shape, GRADED))
+        return cls(values, np.where(values >= solved, "ok", "wrong"))
 
     @property
     def correct(self) -> np.ndarray:

@@ -1,0 +1,290 @@
+"""`wb.check`: tries a slot value of one's own, as a run and its resume would use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from workbench import rewards
+from workbench.checks import (
+    checked_advantages,
+    checked_join,
+    checked_problems,
+    checked_selection,
+)
+from workbench.grpo import marked
+from workbench.methods import LEARNING_SLOTS, Method
+from workbench.policies import Sampling
+from workbench.pools import Pool, Problem
+from workbench.records import checkpoints
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import collect
+from workbench.slots import PerProblem, Slot
+from workbench.utils.descriptions import compose, describe
+from workbench.utils.seeding import generator
+
+ROUNDS = 6
+PROBLEMS = 4  # of a round
+ROLLOUTS = 8  # of a problem
+LIMIT = 6  # tokens of a response
+
+
+def check(value: Any) -> None:
+    """Try a value of a slot on made-up rounds; ValueError says in one sentence what is wrong.
+
+    What it decides has the shapes and types of its slot. It decides the same for the same seed, and
+    once more after its state went through a checkpoint. It leaves what it is given as it is, and a
+    clone has learnt nothing. What it says of itself, such as `reads_verdict`, is so.
+
+    Parameters
+    ----------
+    value : a slot value, or a part of the reward
+        It stays as it is; clones are tried.
+
+    Raises
+    ------
+    ValueError
+        For the first thing that is wrong.
+
+    Examples
+    --------
+    >>> from workbench import selectors
+    >>> check(selectors.MaxVariance(4))
+    """
+    slot = _slot_of(value)
+    # The constructor checks what a run would: that the value can be recorded, and its needs.
+    Method("checked", **{slot: (value,) if slot == "reward" else value})
+    who = f"{slot}={compose(value)}"
+    if slot == "reward":
+        _unchanged(who, "it", _rollouts(1), partial(_decided, slot, value, 1))
+        return
+    unlearnt = _saved(who, value.clone())
+    one, other = value.clone(), value.clone()
+    for number in range(1, ROUNDS + 1):
+        first, second = (
+            _unchanged(who, "it", _rollouts(number), partial(_decided, slot, each, number))
+            for each in (one, other)
+        )
+        if first != second:
+            reason = (
+                "two clones decide differently with one seed; draw from context.rng(...) alone"
+                if number == 1
+                else "after its state went through a checkpoint it decides differently; "
+                "state_dict() must return everything that it has learnt"
+            )
+            raise ValueError(f"{who}: {reason}")
+        _check_promises(who, slot, one, number)
+        learn = partial(one.feedback, context=_context(number))
+        _unchanged(who, "feedback", _finished(number), learn)
+        other = _resumed(who, one)
+    if _saved(who, one.clone()) != unlearnt:
+        raise ValueError(f"{who}: a clone remembers what the value has learnt; keep it in __init__")
+
+
+def _slot_of(value: Any) -> str:
+    """The slot that a value is for, by the method that it has."""
+    if isinstance(value, type):
+        raise ValueError(f"value={value.__name__}: an object is needed, such as {value.__name__}()")
+    for slot, (action, _) in LEARNING_SLOTS.items():
+        if callable(getattr(value, action, None)) and (
+            isinstance(value, Slot) or slot != "advantage"
+        ):
+            return slot
+    if callable(value):
+        return "reward"
+    actions = ", ".join(action for action, _ in LEARNING_SLOTS.values())
+    raise ValueError(f"value={value!r}: it has none of the methods of a slot, {actions}")
+
+
+# Made-up rounds
+
+
+class _Policy:
+    """A model that gives every token the same probability."""
+
+    def logprobs(self, rollouts: Rollouts, temperature: float) -> Any:
+        import torch
+
+        return torch.full((len(rollouts), int(rollouts.lengths.max(initial=0))), -0.5)
+
+    def prompt_states(self, prompts: Any) -> np.ndarray:
+        return np.array([[len(prompt), ord(prompt[-1]), 1.0] for prompt in prompts])
+
+
+POOL = Pool([Problem(f"p{i:02}", f"{i}", f"{i}", level=i % 3) for i in range(16)])
+
+
+def _context(number: int) -> Context:
+    epoch = (number - 1) * PROBLEMS // len(POOL)
+    return Context(0, number, epoch=epoch, policy=_Policy(), max_new_tokens=LIMIT)
+
+
+def _sampled(
+    counts: np.ndarray, before: np.ndarray, problems: Any, stage: int, number: int
+) -> Rollouts:
+    """Verified rollouts of a round, counts (P,) of the problems."""
+    places = np.repeat(np.arange(len(problems)), counts)
+    size = len(places)
+    rng = generator(0, "check", number, stage)
+    response = Ragged.of(
+        [rng.integers(4, 14, n) for n in rng.integers(1, LIMIT + 1, size)], np.int32
+    )
+    entropy = Ragged(rng.random(len(response.values)).astype(np.float32), response.offsets)
+    correct = rng.random(size) < (places % PROBLEMS) / (PROBLEMS - 1)  # some never, some always
+    starts = np.cumsum(counts) - counts
+    return Rollouts(
+        np.array([problems[place].id for place in places]),
+        level=np.array([problems[place].level for place in places]),
+        prompt=Ragged.of([[1]] * size, np.int32),
+        response=response,
+        old_logprobs=Ragged(-entropy.values, entropy.offsets),
+        token_entropy=entropy,
+        entropy=entropy.means(),
+        text=np.array(["text"] * size, dtype=object),
+        reward=correct.astype(np.float64),
+        correct=correct,
+        draw=np.arange(size) - starts[places] + before[places],
+        stage=np.full(size, stage),
+        round=np.full(size, number),
+        columns={"gradient": np.ones(size, bool), "uses": np.zeros(size, np.int64)},
+    )
+
+
+def _rollouts(number: int) -> Rollouts:
+    """The candidates of a round."""
+    start = (number - 1) * PROBLEMS % len(POOL)
+    counts = np.full(PROBLEMS, ROLLOUTS)
+    problems = POOL[start : start + PROBLEMS]
+    return _sampled(counts, np.zeros_like(counts), problems, 0, number)
+
+
+def _seen(table: Rollouts) -> Rollouts:
+    """The candidates as a selector sees them."""
+    return table.assign(advantage=table.reward - 0.5, age=np.zeros(len(table), np.int64))
+
+
+def _finished(number: int) -> Rollouts:
+    """The same round once it is over, all of it trained on."""
+    table = _rollouts(number)
+    return marked(table, np.arange(len(table)), table.reward - 0.5, [], number)
+
+
+# What a value does
+
+
+def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
+    """What a value decides in a round, as data that can be compared."""
+    context = _context(number)
+    decided: Any
+    if slot == "curriculum":
+        chosen = checked_problems(slot, value.choose(POOL, PROBLEMS, context), most=PROBLEMS)
+        decided = [problem.id for problem in chosen]
+    elif slot == "allocator":
+        decided = _allocated(value, number)[0]
+    elif slot == "replay":
+        rows = np.arange(len(table))
+        joined, candidates = checked_join(value, value.join(table, rows, context), table)
+        decided = [joined.problem, joined.response.values, candidates]
+    elif slot == "selector":
+        seen = _seen(table)
+        selection = checked_selection(value, value.select(seen, context), seen)
+        # What the selector is given is another table than `table`, with the same columns in it.
+        decided = [selection.rows, selection.weights, dict(selection.columns)]
+    elif slot == "advantage":
+        advantages = checked_advantages(value, value(table, context), table)
+        decided = advantages.values if isinstance(advantages, Ragged) else advantages
+    else:
+        decided = rewards.total(table, (value,), Sampling(max_new_tokens=LIMIT)).reward
+    return json.dumps(describe(decided))
+
+
+def _allocated(value: Any, number: int) -> tuple[list[Any], Rollouts]:
+    """An allocator's requests and the rows that it keeps, and these rows."""
+    requests: list[Any] = []
+
+    def sample(problems: Any, counts: np.ndarray, before: np.ndarray, stage: int) -> Rollouts:
+        requests.append(counts)
+        return _sampled(counts, before, problems, stage, number)
+
+    def more(n: int, problems: Any) -> list[Problem]:
+        taken = {problem.id for problem in problems}
+        return [problem for problem in POOL if problem.id not in taken][:n]
+
+    problems = list(POOL[:PROBLEMS])
+    table, rows = collect(value, problems, _context(number), sample, more)
+    return [*requests, rows], table.take(rows)
+
+
+def _check_promises(who: str, slot: str, value: Any, number: int) -> None:
+    """ValueError where a value is not what it says of itself."""
+    promised, kept = None, np.empty(0)
+    table = _seen(_rollouts(number))
+    if slot == "allocator":
+        promised = value.clone().sampled()
+        kept = _allocated(value.clone(), number)[1].problem
+    if slot == "selector":
+        promised = value.trained(PerProblem(ROLLOUTS))
+        kept = table.problem[value.clone().select(table, _context(number)).rows]
+    counts = np.unique(kept, return_counts=True)[1]
+    if promised is not None and promised.of == "each" and (counts != promised.n).any():
+        name = "sampled" if slot == "allocator" else "trained"
+        raise ValueError(f"{who}: it says {name}()={promised}, and its problems have {counts}")
+    if slot in ("selector", "advantage") and not value.reads_verdict:
+        other = table.assign(correct=~table.correct)
+        if _decided(slot, value.clone(), 1, table) != _decided(slot, value.clone(), 1, other):
+            raise ValueError(
+                f"{who}: it says reads_verdict=False, and what is correct matters to it"
+            )
+
+
+def _unchanged(who: str, what: str, table: Rollouts, act: Callable[[Rollouts], Any]) -> Any:
+    """What `act` returns; ValueError where it fails, or changes the table that it is given."""
+    before = _data(table)
+    try:
+        result = act(table)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{who}: {what} raised {type(error).__name__}: {error}") from error
+    if _data(table) != before:
+        raise ValueError(f"{who}: {what} changes the rollouts that it is given; work on a copy")
+    return result
+
+
+def _data(table: Rollouts) -> str:
+    columns = {
+        name: column.values if isinstance(column, Ragged) else column
+        for name, column in table.items()
+    }
+    return json.dumps(describe(columns))
+
+
+def _saved(who: str, value: Any) -> str:
+    """The state of a value as a checkpoint would hold it, in text."""
+    state = value.state_dict()
+    if not isinstance(state, dict):
+        raise ValueError(f"{who}: state_dict() returned {state!r}; a dict is needed")
+    tensors: dict[str, Any] = {}
+    try:
+        plain = json.dumps(checkpoints.split_arrays("", state, tensors))
+    except TypeError as error:
+        raise ValueError(
+            f"{who}: state_dict() must hold JSON values and NumPy arrays alone ({error})"
+        ) from None
+    return plain + json.dumps({name: tensor.tolist() for name, tensor in tensors.items()})
+
+
+def _resumed(who: str, value: Any) -> Any:
+    """A clone with the state of a value, which went through a checkpoint."""
+    before = _saved(who, value)
+    tensors: dict[str, Any] = {}
+    state = json.loads(json.dumps(checkpoints.split_arrays("", value.state_dict(), tensors)))
+    twin = value.clone()
+    twin.load_state_dict(checkpoints.join_arrays(state, tensors))
+    if _saved(who, twin) != before:
+        raise ValueError(f"{who}: load_state_dict() does not set what state_dict() returned")
+    return twin
