@@ -4,6 +4,7 @@ import importlib
 import inspect
 import math
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -624,6 +625,21 @@ def test_the_example_and_its_machine(tmp_path, monkeypatch, capsys):
     plain, dynamic = [line for line in printed if "effective-gradient ratio" in line]
     assert plain.startswith("plain: 32 rollouts a step")
     assert "ratio 1.000 +- 0.000" in dynamic
+    # A table of numbers, by a model with a chat template, of which one run has no interval.
+    chatty = tmp_path / "chatty"
+    shutil.copytree(trl_cases.MODEL, chatty)
+    tokenizer = AutoTokenizer.from_pretrained(chatty)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(chatty)
+    numbers = pd.DataFrame({"prompt": range(10, 22), "answer": range(12)})
+    numbers.to_csv(tmp_path / "numbers.csv", index=False)
+    own = ["--model", str(chatty), "--data", str(tmp_path / "numbers.csv"), "--tokens", "4"]
+    arguments = ["trl_pods.py", "--steps", "1", "--methods", "pods", "dynamic", *own]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(tmp_path)])
+    runpy.run_path(str(examples / "trl_pods.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "pods: 128 rollouts a step, effective-gradient ratio 0.000\n" in printed
+    assert "nan" not in printed.splitlines()[-1]
     machine = load_config_from_file(str(examples / "deepspeed_zero2.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (8, 2)
 

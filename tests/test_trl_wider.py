@@ -178,12 +178,38 @@ def test_an_environment_owns_the_reward(tmp_path):
     assert Counting.made >= 16  # a rollout has an environment of its own
 
 
+class Posing(Counting):
+    """An environment that also poses the problem."""
+
+    def reset(self, answer, **_):
+        self.answer = answer
+        return f"Say {answer}."
+
+
+@pytest.mark.parametrize("name", ["pods", "dapo", "mopps"])
+def test_an_environment_may_bring_the_prompt(name, tmp_path):
+    rows = [{"answer": row["answer"]} for row in dataset(16)]
+    one = trainer(
+        tmp_path,
+        SMALL[name],
+        options={"environment_factory": Posing, "processing_class": tokenizer_of_tools()},
+        data=trl_cases.Dataset.from_list(rows),
+        reward=None,
+        max_steps=1,
+    )
+    seen = rounds_of(one)
+    trained(one)
+    rollouts = seen[0][0].rollouts
+    # Rows of the same answer are problems of their own.
+    assert len(set(rollouts.problem)) == logged(one, "workbench/problems")[0][0] >= 4
+
+
 def test_an_environment_beside_a_reward_function_must_be_told_apart(tmp_path):
     options = {"environment_factory": Counting, "processing_class": tokenizer_of_tools()}
     settings = {"data": talk(8), "reward": said_right}
     match = "pass correct='said_right' or correct='Counting'"
     with pytest.raises(ValueError, match=match):
-        trainer(tmp_path, SMALL["dapo"], options=options, **settings)
+        trainer(tmp_path, SMALL["aero"], options=options, **settings)
 
 
 def test_a_rollout_function_samples_what_the_method_asks_for(tmp_path):

@@ -154,6 +154,7 @@ def as_problems(prompts: Iterable[Any], taken: Collection[str] = ()) -> list[Pro
     Parameters
     ----------
     prompts : texts or lists of messages
+        Of a problem without one, whatever else tells it apart, such as its row of a data set.
     taken : ids of the problems that the round has already
     """
     used = set(taken)
@@ -235,7 +236,7 @@ def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:
     return rollouts
 
 
-def verdict_columns(verdict: np.ndarray) -> dict[str, np.ndarray]:
+def verdict_columns(verdict: np.ndarray) -> dict[str, Any]:
     """The columns of a table that say a verdict (R,): 1 is correct, 0 is wrong, NaN not known.
 
     Examples

@@ -57,12 +57,13 @@ def check(value: Any) -> None:
     """
     slot = _slot_of(value)
     # The constructor checks what a run would: that the value can be recorded, and its needs.
-    Method("checked", **{slot: (value,) if slot == "reward" else value})
+    slots: dict[str, Any] = {slot: (value,) if slot == "reward" else value}
+    Method("checked", **slots)
     who = f"{slot}={compose(value)}"
     if slot == "reward":
         _unchanged(who, "it", _rollouts(1), partial(_decided, slot, value, 1))
         return
-    unlearnt = _saved(who, value.clone())
+    unlearnt, _ = _saved(who, value.clone())
     one, other = value.clone(), value.clone()
     for number in range(1, ROUNDS + 1):
         first, second = (
@@ -81,7 +82,7 @@ def check(value: Any) -> None:
         learn = partial(one.feedback, context=_context(number))
         _unchanged(who, "feedback", _finished(number), learn)
         other = _resumed(who, one)
-    if _saved(who, one.clone()) != unlearnt:
+    if _saved(who, one.clone())[0] != unlearnt:
         raise ValueError(f"{who}: a clone remembers what the value has learnt; keep it in __init__")
 
 
@@ -263,28 +264,25 @@ def _data(table: Rollouts) -> str:
     return json.dumps(describe(columns))
 
 
-def _saved(who: str, value: Any) -> str:
-    """The state of a value as a checkpoint would hold it, in text."""
+def _saved(who: str, value: Any) -> tuple[str, Any]:
+    """The state of a value as a checkpoint holds it: in text, and as it is read again."""
     state = value.state_dict()
-    if not isinstance(state, dict):
-        raise ValueError(f"{who}: state_dict() returned {state!r}; a dict is needed")
     tensors: dict[str, Any] = {}
     try:
-        plain = json.dumps(checkpoints.split_arrays("", state, tensors))
-    except TypeError as error:
+        plain = json.dumps(checkpoints.split_arrays("", dict(state), tensors))
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{who}: state_dict() must hold JSON values and NumPy arrays alone ({error})"
         ) from None
-    return plain + json.dumps({name: tensor.tolist() for name, tensor in tensors.items()})
+    text = plain + json.dumps({name: tensor.tolist() for name, tensor in tensors.items()})
+    return text, checkpoints.join_arrays(json.loads(plain), tensors)
 
 
 def _resumed(who: str, value: Any) -> Any:
     """A clone with the state of a value, which went through a checkpoint."""
-    before = _saved(who, value)
-    tensors: dict[str, Any] = {}
-    state = json.loads(json.dumps(checkpoints.split_arrays("", value.state_dict(), tensors)))
+    before, state = _saved(who, value)
     twin = value.clone()
-    twin.load_state_dict(checkpoints.join_arrays(state, tensors))
-    if _saved(who, twin) != before:
+    twin.load_state_dict(state)
+    if _saved(who, twin)[0] != before:
         raise ValueError(f"{who}: load_state_dict() does not set what state_dict() returned")
     return twin

@@ -49,12 +49,14 @@ class TrainingSet:
     Parameters
     ----------
     dataset : datasets.Dataset
-        With the column "prompt", and perhaps with "level", the difficulty of each problem.
+        With the column "prompt", unless environments bring the prompts, and perhaps with "level",
+        the difficulty of each problem.
     """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        problems = as_problems(dataset["prompt"])
+        has_prompts = "prompt" in dataset.column_names
+        problems = as_problems(dataset["prompt"] if has_prompts else dataset)
         if "level" in dataset.column_names:
             levels = dataset["level"]
             problems = [replace(each, level=level) for each, level in zip(problems, levels)]
@@ -250,7 +252,9 @@ class RoundSampler:
 
     def named(self, rows: Sequence[dict[str, Any]]) -> list[Problem]:
         """Rows of the data set as problems of the round."""
-        problems = as_problems([row["prompt"] for row in rows])
+        # An environment may bring the prompt; the row that it is set up from then tells problems
+        # apart.
+        problems = as_problems([row.get("prompt", row) for row in rows])
         self.rows |= {problem.id: row for problem, row in zip(problems, rows)}
         return problems
 

@@ -125,7 +125,7 @@ def configured(
     ValueError
         For what TRL's trainer, or the combination of its settings and the slots, cannot carry.
     """
-    instance_of("method", method, Method, "workbench.methods.grpo(8), or None for plain TRL")
+    instance_of("method", method, Method, "workbench.methods.grpo(8), a name, or None for TRL")
     one_of("objective_from", objective_from, OBJECTIVE_FROM)
     if rows_at_once is not None:
         whole_number("rows_at_once", rows_at_once, 1)

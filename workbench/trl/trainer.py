@@ -34,7 +34,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from torch.utils.data import Sampler
 
-from workbench import adapters
+from workbench import adapters, config
 from workbench.adapters import Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
@@ -82,9 +82,10 @@ class GRPOTrainer(SamplingTrainer):
 
     Parameters
     ----------
-    method : Method, optional
-        It is cloned, so that what it learns stays in this trainer. Its objective is applied to
-        `args` where `args` has TRL's defaults; other values are refused.
+    method : Method or str, optional
+        Or the name of one, such as that of an installed package, see `config.method`. It is cloned,
+        so that what it learns stays in this trainer. Its objective is applied to `args` where
+        `args` has TRL's defaults; other values are refused.
     correct : str, number or function, optional
         Which rollouts are correct: the name of a reward function, which says so by giving more than
         0; the number from which the only reward function says so; or a function from the rewards
@@ -132,7 +133,7 @@ class GRPOTrainer(SamplingTrainer):
     def __init__(
         self,
         *args: Any,
-        method: Method | None = None,
+        method: Method | str | None = None,
         correct: Any = None,
         rows_at_once: int | None = None,
         objective_from: str = "method",
@@ -142,6 +143,8 @@ class GRPOTrainer(SamplingTrainer):
             setup.check_without_method(correct, rows_at_once, objective_from)
             super().__init__(*args, **options)
             return
+        if isinstance(method, str):
+            method = config.method(method)
 
         # The arguments by name, however they were passed, so that `args` can be replaced.
         bound = inspect.signature(trl.GRPOTrainer.__init__).bind(self, *args, **options)
