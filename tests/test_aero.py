@@ -9,7 +9,6 @@ from written_records import write
 import workbench as wb
 from papers import aero
 from workbench.advantages import GroupNormalized, Posterior
-from workbench.analysis import comparisons
 from workbench.analysis.runs import load_all
 
 
@@ -174,11 +173,11 @@ def test_advantages_by_hand():
 def test_gradient_norms_of_the_rounds_asked_for(tmp_path):
     write(tmp_path, "grpo", columns={"gradient_norm": [1.0, np.nan]})
     write(tmp_path, "prior", columns={"gradient_norm": [3.0, 5.0]})
-    table = comparisons.gradient_norms(load_all(tmp_path))
+    table = aero.gradient_norms(load_all(tmp_path))
     # A round without a step has no norm, and counts as 0.
     assert table.loc[("grpo", 0), ["mean", "zero"]].tolist() == [0.5, 0.5]
     assert table.loc[("prior", 0), ["mean", "max"]].tolist() == [4, 5]
-    last = comparisons.gradient_norms(load_all(tmp_path), rounds=(2, 2))
+    last = aero.gradient_norms(load_all(tmp_path), rounds=(2, 2))
     assert last.loc[("prior", 0), "mean"] == 5
 
 

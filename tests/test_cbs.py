@@ -8,8 +8,8 @@ from written_records import write
 
 import workbench as wb
 from papers import cbs
+from papers.correlations import score_correlations
 from workbench.advantages import LeaveOneOut, group_normalized
-from workbench.analysis.correlations import score_correlations
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import load_all
 from workbench.grpo import mini_batches

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from written_records import write
 
 import workbench as wb
-from papers import aero, ar3po, knapsack
-from workbench.analysis import correlations, difficulty
-from workbench.analysis.difficulty import CLASSES, classify, transition_matrix
+from papers import aero, ar3po, correlations, difficulty, knapsack
+from papers.difficulty import CLASSES, classify, transition_matrix
 from workbench.analysis.runs import load_all
 
 

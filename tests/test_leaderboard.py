@@ -166,10 +166,10 @@ def test_the_table_in_markdown(groups):
     text = analysis.markdown(table.assign(changes=pd.Series({"fast": "allocator"})))
     head, _, grpo, fast, slow = text.split("\n")
     assert head.startswith("| method | changes | rollouts | FLOPs |")
-    assert grpo == "| `grpo` |  | 1 | 1 | the baseline |  |  |"
+    assert grpo == "| `grpo` |  | 1 | 1 | the baseline |  | 3 of 3 |  |"
     ratio = "1.02 [0.97, 1.07]"
-    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | alike | 0.45 | 7 |"
-    assert ", open] | open | 1 |  |" in slow
+    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | alike | 0.45 | 3 of 3 | 7 |"
+    assert ", open] | open | 1 | 0 of 3 |  |" in slow
 
 
 def test_what_a_method_changes_follows_from_its_record():

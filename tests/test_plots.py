@@ -244,7 +244,7 @@ class TestCosts:
         drawn(ax)
 
     def test_resolution_has_a_line_for_the_half_width_and_one_for_power(self):
-        ax = plots.resolution({"early": RESOLVED, "clean": 2 * RESOLVED})
+        ax = papers.resolution({"early": RESOLVED, "clean": 2 * RESOLVED})
         drawn_lines = [line for line in ax.lines if len(line.get_xdata())]
         assert [line.get_ydata().tolist() for line in drawn_lines[:2]] == [[9, 5], [12, 7]]
         assert ax.get_xticks().tolist() == [3, 8]
@@ -411,7 +411,7 @@ class TestNamesOfStrangers:
             papers.sampled_and_trained(spent),
             plots.by_level(parts.set_axis([1, 2])),
             plots.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),
-            plots.resolution({label: RESOLVED}),
+            papers.resolution({label: RESOLVED}),
             theory.regret({label: np.cumsum(np.ones((2, 20)), 1)}, {label: Interval(1, 0.9, 1.1)}),
         ]
         for ax in figures:

@@ -230,7 +230,7 @@ class TestDistributions:
 
     def test_transitions_are_percent_of_a_row_on_one_scale(self):
         table = pd.DataFrame(np.eye(5))
-        axes = plots.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})
+        axes = papers.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})
         assert [ax.get_title("left") for ax in axes] == ["grpo", "knapsack", "equal"]
         assert axes[1].texts[0].get_text() == "50"
         assert {ax.collections[0].get_clim() for ax in axes} == {(0, 100)}

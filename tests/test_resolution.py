@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_records import curve
 
-from workbench.analysis import resolution
+from papers import resolution
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.resolution import smallest_change
 from workbench.analysis.runs import load_all

@@ -4,6 +4,7 @@ import pytest
 from written_records import write
 
 import workbench as wb
+from papers.claims import rounds_per_epoch
 from workbench import plots
 from workbench.analysis import runs
 from workbench.records import Record
@@ -94,8 +95,8 @@ def test_directories_give_their_label(tmp_path):
 def test_rounds_of_an_epoch(tmp_path):
     write(tmp_path, "a", lab={"pool": 50}, arguments={"problems_per_round": 16})
     write(tmp_path, "b", lab={"pool": None}, arguments={"problems_per_round": 16})
-    assert runs.rounds_per_epoch(Record(tmp_path / "a" / "seed-0")) == 4
-    assert runs.rounds_per_epoch(Record(tmp_path / "b" / "seed-0")) is None
+    assert rounds_per_epoch(Record(tmp_path / "a" / "seed-0")) == 4
+    assert rounds_per_epoch(Record(tmp_path / "b" / "seed-0")) is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ import pandas as pd
 from workbench.advantages import selected_advantages
 from workbench.analysis.cost import FLOP_PRICE
 from workbench.analysis.courses import read
+from workbench.analysis.metrics import finite
+from workbench.analysis.runs import arms
 from workbench.rollouts import Context, Rollouts
 from workbench.utils.validation import positive_number, whole_number
 
@@ -24,6 +26,8 @@ __all__ = [
     "CATEGORIES",
     "KINDS",
     "categories",
+    "gradient_norm_stats",
+    "gradient_norms",
     "groups",
     "magnitudes",
     "rescue",
@@ -354,3 +358,66 @@ def _computed(table: pd.DataFrame, skip: bool) -> float:
     """Tokens of an update on all groups, or on all but those that are alike."""
     counted = table if not skip else table[table["kind"] != "alike"]
     return float(counted["tokens"].sum())
+
+
+def gradient_norms(runs: Any, rounds: tuple[int, int] | None = None) -> pd.DataFrame:
+    """Summary of the gradient norms of each run's steps.
+
+    Parameters
+    ----------
+    runs : dict from label to records
+    rounds : (first, last), optional
+        Both included; None for all. The paper's table 7 has steps 70, 80 and 90.
+
+    Returns
+    -------
+    DataFrame, a row a label and seed
+        The columns of `gradient_norm_stats`. A round's norm is the mean over its steps,
+        before clipping; rounds without a step count as 0.
+
+    References
+    ----------
+    AERO (arXiv 2602.14338), section 5.6, figure 12 and table 7.
+    """
+    rows = {}
+    for label, records in arms(runs).items():
+        for record in records:
+            table = record.rounds
+            if rounds is not None:
+                table = table[table["round"].between(*rounds)]
+            # A round without a step has no norm, and moved the weights by nothing.
+            norms = table["gradient_norm"].fillna(0.0).to_numpy()
+            rows[label, record.manifest["seed"]] = gradient_norm_stats(norms)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
+
+
+def gradient_norm_stats(norms: Any) -> dict[str, float]:
+    """Summary of the gradient norms of several steps.
+
+    Parameters
+    ----------
+    norms : (S,) numbers of at least 0
+        One a step. Steps without a gradient count.
+
+    Returns
+    -------
+    dict
+        mean, std (population), median, p90 (90th percentile), max, and zero: the share of steps
+        whose norm is exactly 0.
+
+    Examples
+    --------
+    >>> gradient_norm_stats([0, 1, 2, 3, 4])["median"]
+    2.0
+    """
+    norms = finite("norms", norms, 1)
+    if (norms < 0).any():
+        raise ValueError(f"norms: {norms.min()} is negative; norms are zero or more")
+    return {
+        "mean": float(norms.mean()),
+        "std": float(norms.std()),
+        "median": float(np.median(norms)),
+        "p90": float(np.quantile(norms, 0.9)),
+        "max": float(norms.max()),
+        "zero": float(np.mean(norms == 0)),
+    }

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from workbench.analysis.correlations import score_correlations
+from papers.correlations import score_correlations
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import arms
 from workbench.utils.validation import whole_number

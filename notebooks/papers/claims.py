@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from papers import difficulty
 from papers.aero import unsolved_shares
 from papers.times import OwnPrice, update_time
 from papers.verdicts import AGREES, CANNOT_TELL, SMALLER, Claim, Finding, judge, kind
-from workbench.analysis import difficulty
 from workbench.analysis.courses import Course, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
-from workbench.analysis.runs import by_seed, one_setting, rounds_per_epoch
+from workbench.analysis.runs import by_seed, one_setting
 from workbench.analysis.targets import common_target, crossing
 from workbench.records import Record
 
@@ -400,3 +400,17 @@ def _common(arm: Mapping[int, Any], baseline: Mapping[int, Any]) -> list[int]:
 
 def _labels(text: str) -> list[str]:
     return [name.strip() for name in text.split(";") if name.strip()]
+
+
+def rounds_per_epoch(record: Record) -> int | None:
+    """Rounds in which a run goes through its pool once; None where the lab has no pool.
+
+    The last round of an epoch may take some problems of the next one.
+    """
+    manifest = record.manifest
+    pool = (manifest.get("lab") or {}).get("pool")
+    problems = manifest.get("arguments", {}).get("problems_per_round")
+    if pool is None or problems is None:
+        return None
+    # Rounded up: the round in which the pool comes to its end still belongs to the epoch.
+    return -(-int(pool) // int(problems))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import difficulty
-from workbench.analysis.difficulty import CLASSES, Frames, classify
+from papers import difficulty
+from papers.difficulty import CLASSES, Frames, classify
 from workbench.budgets import balance, jobs
 from workbench.utils.validation import one_of
 

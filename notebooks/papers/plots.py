@@ -57,6 +57,7 @@ __all__ = [
     "course_grid",
     "dots",
     "relation",
+    "resolution",
     "sampled_and_trained",
     "spent_and_gained",
     "sweep",
@@ -725,3 +726,81 @@ def _joined_names(
         left = bool(met[1] < met[0])
         taken.append(sides[left])
         yield 10**x, 10**y, name, left
+
+
+def resolution(
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    title: str | None = None,
+    ylabel: str = "smallest change resolved (%)",
+    ax: Axes | None = None,
+) -> Axes:
+    """The smallest change that n seeds resolve.
+
+    Parameters
+    ----------
+    tables : dict from name to a table of `resolution.resolution` or `paired_resolution`
+        Lines are the half-width of an interval; dashes the change that is found four times out of
+        five.
+    title, ylabel : str, optional
+    ax : Axes, optional
+    """
+    with framed(ax, title=title, xlabel="seeds of each arm", ylabel=ylabel) as ax:
+        styles = looks(tables)
+        for name, table in tables.items():
+            look = styles[name]
+            half_width = table["half_width"]
+            ax.plot(half_width, color=look.colour, marker=look.marker, label=plain(name))
+            ax.plot(table["at_80"], color=look.colour, ls="--", label=f"_{name}")
+        # Lines without points, for a legend that explains dashes once and not for every table.
+        ax.plot([], [], color=INK, label="half-width of an interval")
+        ax.plot([], [], color=INK, ls="--", label="found 4 times of 5")
+        ax.set_xticks(sorted({n for table in tables.values() for n in table.index}))
+        ax.set_ylim(0, None)
+    return ax
+
+
+def transitions(tables: Mapping[str, pd.DataFrame], *, title: str | None = None) -> np.ndarray:
+    """Transition matrices side by side, on one colour scale.
+
+    Parameters
+    ----------
+    tables : dict from panel title to a DataFrame (5 x 5)
+        As `difficulty.transitions` gives them: as allocated, at equal numbers, of several methods.
+        Two in a row.
+    title : str, optional
+
+    Returns
+    -------
+    array of Axes, one a table
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), figure 6.
+    """
+    rows = -(-len(tables) // 2)
+    columns = min(len(tables), 2)
+    with style():
+        size = (WIDTH, 0.8 + 2.7 * rows)
+        figure, axes = plt.subplots(
+            rows, columns, figsize=size, layout="constrained", squeeze=False
+        )
+        for number, (ax, (name, table)) in enumerate(zip(axes.flat, tables.items())):
+            heatmap(100 * table, largest=100, digits=0, bar=False, ax=ax)
+            ax.set_title(plain(name), size="small")
+            # The names of the classes stand at the outer edges only.
+            if number % columns:
+                ax.set_yticklabels([])
+            if number + columns < len(tables):
+                ax.set_xticklabels([])
+        used, empty = np.split(axes.ravel(), [len(tables)])
+        # An odd number of tables leaves the last place of the grid empty.
+        for ax in empty:
+            ax.set_axis_off()
+        # One bar for all panels, which is possible since all of them end at 100 %.
+        cells = used[0].collections[0]
+        figure.colorbar(cells, ax=list(used), label="% of the row's problems", shrink=0.8)
+        figure.supylabel("at the first visit", size="medium")
+        figure.supxlabel("at the last visit", size="medium")
+        heading(figure, title)
+    return used

@@ -2,7 +2,6 @@
 
 from workbench.analysis import (
     comparisons,
-    correlations,
     cost,
     courses,
     difficulty,
@@ -17,7 +16,6 @@ from workbench.analysis import (
 
 __all__ = [
     "comparisons",
-    "correlations",
     "cost",
     "courses",
     "difficulty",

@@ -23,7 +23,6 @@ from workbench.analysis.courses import (
     spent,
 )
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
-from workbench.analysis.metrics import gradient_norm_stats
 from workbench.analysis.runs import arms, by_seed, labelled, load_all
 from workbench.utils.validation import one_of, shown
 
@@ -34,7 +33,6 @@ __all__ = [
     "common_budget",
     "comparable",
     "evaluations",
-    "gradient_norms",
     "labelled",
     "load_all",
     "means",
@@ -235,34 +233,6 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
         # The median, so that one run on a busy machine does not decide how long a phase takes.
         rows[label] = np.median(by_run, axis=0)
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
-
-
-def gradient_norms(runs: Any, rounds: tuple[int, int] | None = None) -> pd.DataFrame:
-    """Summary of the gradient norms of each run's steps.
-
-    Parameters
-    ----------
-    runs : dict from label to records
-    rounds : (first, last), optional
-        Both included; None for all. The paper's table 7 has steps 70, 80 and 90.
-
-    Returns
-    -------
-    DataFrame, a row a label and seed
-        The columns of `metrics.gradient_norm_stats`. A round's norm is the mean over its steps,
-        before clipping; rounds without a step count as 0.
-
-    References
-    ----------
-    AERO (arXiv 2602.14338), section 5.6, figure 12 and table 7.
-    """
-    rows = {}
-    for label, records in arms(runs).items():
-        for record in records:
-            # A round without a step has no norm, and moved the weights by nothing.
-            norms = _between(record.rounds, rounds)["gradient_norm"].fillna(0.0).to_numpy()
-            rows[label, record.manifest["seed"]] = gradient_norm_stats(norms)
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
 
 
 def evaluations(groups: Any) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course, common_budget, each, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
-from workbench.analysis.resolution import paired_resolution
+from workbench.analysis.resolution import smallest_change
 from workbench.analysis.sequential import verdicts
 from workbench.analysis.targets import common_target, crossings, to_target
 from workbench.records import Record
@@ -278,17 +278,19 @@ def markdown(table: pd.DataFrame) -> str:
     -------
     str
         A line a method: its label, what it changes, the ratios of rollouts and of FLOPs to the
-        target with their intervals, the verdict, p after Holm's correction, and the change that its
-        seeds would have shown.
+        target with their intervals, the verdict, p after Holm's correction, how many runs
+        reached the target, and the change that its seeds would have shown.
     """
-    head = ["method", "changes", "rollouts", "FLOPs", "verdict", "p (Holm)", "resolves, %"]
+    head = ["method", "changes", "rollouts", "FLOPs", "verdict"]
+    head += ["p (Holm)", "reached", "resolves, %"]
     rows = []
     for method, row in table.fillna({"changes": ""}).iterrows():
         shown = [_ratio_text(row, unit) for unit in ("rollouts", "flops")]
         p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
         resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""
         outcome = row["verdict"] if isinstance(row["verdict"], str) else "the baseline"
-        rows.append([f"`{method}`", row["changes"], *shown, outcome, p, resolves])
+        reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
+        rows.append([f"`{method}`", row["changes"], *shown, outcome, p, reached, resolves])
     return markdown_table(head, rows)
 
 
@@ -326,10 +328,8 @@ def _resolves(
     # The spread of cut costs is too small, and without one nothing follows.
     if len(pairs) < 2 or not all(one.reached and other.reached for one, other in pairs):
         return np.nan
-    costs = np.array([(one.place, other.place) for one, other in pairs])
-    if np.ptp(np.log(costs[:, 0] / costs[:, 1])) == 0:
+    logs = np.log([one.place / other.place for one, other in pairs])
+    if np.ptp(logs) == 0:
         return np.nan
-    resolved = paired_resolution(
-        costs[:, 0], costs[:, 1], sizes=(len(pairs),), level=level, scale="log"
-    )
-    return float(resolved["at_80"].iloc[0])
+    change = smallest_change(float(logs.std(ddof=1)), len(logs), level, power=0.8)
+    return float(100 * np.expm1(change))

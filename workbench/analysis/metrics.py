@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.utils.validation import shown, whole_number
 
-__all__ = ["finite", "gradient_norm_stats", "pass_at_k"]
+__all__ = ["finite", "pass_at_k"]
 
 
 def pass_at_k(correct: Any, n: int, k: int) -> float:
@@ -52,38 +52,6 @@ def pass_at_k(correct: Any, n: int, k: int) -> float:
     for i in range(k):
         failed *= np.clip(n - counts - i, 0, None) / (n - i)
     return float(np.mean(1 - failed))
-
-
-def gradient_norm_stats(norms: Any) -> dict[str, float]:
-    """Summary of the gradient norms of several steps.
-
-    Parameters
-    ----------
-    norms : (S,) numbers of at least 0
-        One a step. Steps without a gradient count.
-
-    Returns
-    -------
-    dict
-        mean, std (population), median, p90 (90th percentile), max, and zero: the share of steps
-        whose norm is exactly 0.
-
-    Examples
-    --------
-    >>> gradient_norm_stats([0, 1, 2, 3, 4])["median"]
-    2.0
-    """
-    norms = finite("norms", norms, 1)
-    if (norms < 0).any():
-        raise ValueError(f"norms: {norms.min()} is negative; norms are zero or more")
-    return {
-        "mean": float(norms.mean()),
-        "std": float(norms.std()),
-        "median": float(np.median(norms)),
-        "p90": float(np.quantile(norms, 0.9)),
-        "max": float(norms.max()),
-        "zero": float(np.mean(norms == 0)),
-    }
 
 
 def finite(name: str, values: Any, dimensions: int | None = None) -> np.ndarray:

@@ -25,7 +25,6 @@ __all__ = [
     "labelled",
     "load_all",
     "one_setting",
-    "rounds_per_epoch",
     "settings",
 ]
 
@@ -176,20 +175,6 @@ def settings(record: Record) -> dict[str, Any]:
 def _setting(record: Record) -> str:
     """The settings as sorted text, since nested dicts are neither hashable nor in a fixed order."""
     return json.dumps(settings(record), sort_keys=True)
-
-
-def rounds_per_epoch(record: Record) -> int | None:
-    """Rounds in which a run goes through its pool once; None where the lab has no pool.
-
-    The last round of an epoch may take some problems of the next one.
-    """
-    manifest = record.manifest
-    pool = (manifest.get("lab") or {}).get("pool")
-    problems = manifest.get("arguments", {}).get("problems_per_round")
-    if pool is None or problems is None:
-        return None
-    # Rounded up: the round in which the pool comes to its end still belongs to the epoch.
-    return -(-int(pool) // int(problems))
 
 
 def _folder_label(record: Record) -> str | None:

@@ -2,7 +2,7 @@
 in one house style (`style`).
 """
 
-from workbench.plots.cost import prices, resolution
+from workbench.plots.cost import prices
 from workbench.plots.curves import (
     accuracy_by_level,
     by_level,
@@ -14,7 +14,7 @@ from workbench.plots.curves import (
     zero_gradient,
 )
 from workbench.plots.style import heading, save, style
-from workbench.plots.tables import differences, gains, heatmap, leaderboard, stacked, transitions
+from workbench.plots.tables import differences, gains, heatmap, leaderboard, stacked
 from workbench.plots.trials import trial, tuning_curves
 
 __all__ = [
@@ -28,13 +28,11 @@ __all__ = [
     "learning_curve",
     "overview",
     "prices",
-    "resolution",
     "sampled_and_greedy",
     "save",
     "stacked",
     "style",
     "summary",
-    "transitions",
     "trial",
     "tuning_curves",
     "watch",

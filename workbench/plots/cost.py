@@ -1,4 +1,4 @@
-"""Figures of costs: who wins at which price of sampling, and what n seeds resolve."""
+"""Figures of costs: who wins at which price of sampling."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from workbench.plots.style import INK, SOFT, Look, framed, looks, ratio_ticks
+from workbench.plots.style import SOFT, Look, framed, looks, ratio_ticks
 from workbench.plots.text import plain
 
-__all__ = ["prices", "resolution"]
+__all__ = ["prices"]
 
 
 def prices(
@@ -83,38 +83,6 @@ def prices(
             _mark_machine(ax, name, place)
         below = f"cheaper than {plain(baseline)}"
         ax.text(0.01, 0.015, below, transform=ax.transAxes, size="small", color=SOFT)
-    return ax
-
-
-def resolution(
-    tables: Mapping[str, pd.DataFrame],
-    *,
-    title: str | None = None,
-    ylabel: str = "smallest change resolved (%)",
-    ax: Axes | None = None,
-) -> Axes:
-    """The smallest change that n seeds resolve.
-
-    Parameters
-    ----------
-    tables : dict from name to a table of `resolution.resolution` or `paired_resolution`
-        Lines are the half-width of an interval; dashes the change that is found four times out of
-        five.
-    title, ylabel : str, optional
-    ax : Axes, optional
-    """
-    with framed(ax, title=title, xlabel="seeds of each arm", ylabel=ylabel) as ax:
-        styles = looks(tables)
-        for name, table in tables.items():
-            look = styles[name]
-            half_width = table["half_width"]
-            ax.plot(half_width, color=look.colour, marker=look.marker, label=plain(name))
-            ax.plot(table["at_80"], color=look.colour, ls="--", label=f"_{name}")
-        # Lines without points, for a legend that explains dashes once and not for every table.
-        ax.plot([], [], color=INK, label="half-width of an interval")
-        ax.plot([], [], color=INK, ls="--", label="found 4 times of 5")
-        ax.set_xticks(sorted({n for table in tables.values() for n in table.index}))
-        ax.set_ylim(0, None)
     return ax
 
 

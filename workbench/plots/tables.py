@@ -36,7 +36,7 @@ from workbench.plots.style import (
 )
 from workbench.plots.text import plain
 
-__all__ = ["differences", "gains", "heatmap", "leaderboard", "name_rows", "stacked", "transitions"]
+__all__ = ["differences", "gains", "heatmap", "leaderboard", "name_rows", "stacked"]
 
 USUAL_NAME = 14  # letters of a row or column of a heat map
 
@@ -289,52 +289,6 @@ def heatmap(
         plt.setp(ax.get_yticklabels(), rotation=0)
         finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
     return ax
-
-
-def transitions(tables: Mapping[str, pd.DataFrame], *, title: str | None = None) -> np.ndarray:
-    """Transition matrices side by side, on one colour scale.
-
-    Parameters
-    ----------
-    tables : dict from panel title to a DataFrame (5 x 5)
-        As `difficulty.transitions` gives them: as allocated, at equal numbers, of several methods.
-        Two in a row.
-    title : str, optional
-
-    Returns
-    -------
-    array of Axes, one a table
-
-    References
-    ----------
-    Knapsack RL (arXiv 2509.25849), figure 6.
-    """
-    rows = -(-len(tables) // 2)
-    columns = min(len(tables), 2)
-    with style():
-        size = (WIDTH, 0.8 + 2.7 * rows)
-        figure, axes = plt.subplots(
-            rows, columns, figsize=size, layout="constrained", squeeze=False
-        )
-        for number, (ax, (name, table)) in enumerate(zip(axes.flat, tables.items())):
-            heatmap(100 * table, largest=100, digits=0, bar=False, ax=ax)
-            ax.set_title(plain(name), size="small")
-            # The names of the classes stand at the outer edges only.
-            if number % columns:
-                ax.set_yticklabels([])
-            if number + columns < len(tables):
-                ax.set_xticklabels([])
-        used, empty = np.split(axes.ravel(), [len(tables)])
-        # An odd number of tables leaves the last place of the grid empty.
-        for ax in empty:
-            ax.set_axis_off()
-        # One bar for all panels, which is possible since all of them end at 100 %.
-        cells = used[0].collections[0]
-        figure.colorbar(cells, ax=list(used), label="% of the row's problems", shrink=0.8)
-        figure.supylabel("at the first visit", size="medium")
-        figure.supxlabel("at the last visit", size="medium")
-        heading(figure, title)
-    return used
 
 
 def height_of_rows(rows: int) -> float:

@@ -21,7 +21,7 @@ from workbench.reports.tables import Table, frame
 from workbench.utils.numbers import NOTHING
 
 # What the answer is asked in besides the measure of the trial.
-MEASURES = {
+MEASURES: dict[str, Any] = {
     "rollouts": "rollouts",
     "sampled tokens": "tokens_sampled",
     "trained tokens": "tokens_trained",

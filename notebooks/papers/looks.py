@@ -1,0 +1,192 @@
+"""How often a trial that looks after every seed is wrong, and how many seeds it takes.
+
+`python -m papers.looks` in `notebooks` prints the tables of docs/guides/trial-decisions.md: plans
+of looks compared by power on normal differences, and false alarms on differences of recorded runs
+between which there is no difference. It takes a minute or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from workbench.analysis.courses import of_common_seeds, read
+from workbench.analysis.leaderboard import target_of
+from workbench.analysis.runs import load_all
+from workbench.analysis.sequential import ALPHA, BAND, LOOKS, nominal_levels
+from workbench.analysis.targets import crossings
+
+RUNS = Path(__file__).parents[2] / "data" / "runs"
+TRIALS = 100_000
+EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+PLANS = {
+    "12 seeds, one look": ((12,), 1.0),
+    "5, 8, 12, levels as n": ((5, 8, 12), 1.0),
+    "5, 8, 12, levels as n^2": ((5, 8, 12), 2.0),
+    "4 to 12, levels as n": (tuple(range(4, 13)), 1.0),
+    "4 to 12, levels as n^2": (tuple(range(4, 13)), 2.0),
+    "4 to 12, levels as n^3": (tuple(range(4, 13)), 3.0),
+    "5 to 12, levels as n": (LOOKS, 1.0),
+    "5 to 12, levels as n^2": (LOOKS, 2.0),
+    "5 to 12, levels as n^3": (LOOKS, 3.0),
+}
+
+
+def statistics(differences: np.ndarray, looks: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Mean, standard error and p-value of Student's test at every look, (looks, trials) each."""
+    total = differences.cumsum(axis=1)
+    squares = (differences**2).cumsum(axis=1)
+    n = np.array(looks)[:, None]
+    mean = total[:, np.array(looks) - 1].T / n
+    variance = (squares[:, np.array(looks) - 1].T - n * mean**2) / (n - 1)
+    # Without any spread rounding may leave a number below 0.
+    error = np.sqrt(np.maximum(variance, 1e-300) / n)
+    return mean, error, 2 * special.stdtr(n - 1, -np.abs(mean) / error)
+
+
+def stopped(differences: np.ndarray, looks: Sequence[int], levels: np.ndarray) -> tuple:
+    """Share of trials that find a difference, and the mean number of seeds at which they stop."""
+    found = statistics(differences, looks)[2] <= levels[:, None]
+    any_found = found.any(axis=0)
+    seeds = np.where(any_found, np.array(looks)[found.argmax(axis=0)], looks[-1])
+    return float(any_found.mean()), float(seeds.mean())
+
+
+def confidence_sequence(differences: np.ndarray, looks: Sequence[int], width: float = 1.0) -> tuple:
+    """The same for an anytime-valid test: a mixture of t-tests over effects of N(0, width)."""
+    n = np.array(looks)[:, None]
+    mean, error, _ = statistics(differences, looks)
+    t2 = (mean / error) ** 2
+    spread = 1 + n * width
+    evidence = spread**-0.5 * ((1 + t2 / (n - 1)) / (1 + t2 / (spread * (n - 1)))) ** (n / 2)
+    found = evidence >= 1 / ALPHA
+    any_found = found.any(axis=0)
+    seeds = np.where(any_found, np.array(looks)[found.argmax(axis=0)], looks[-1])
+    return float(any_found.mean()), float(seeds.mean())
+
+
+def plans() -> pd.DataFrame:
+    """Power and mean seeds of each plan, by the effect in standard deviations of a difference."""
+    rng = np.random.default_rng(0)
+    normal = rng.standard_normal((TRIALS, 12))
+    rows = {}
+    for name, (looks, shape) in PLANS.items():
+        levels = nominal_levels(looks, shape=shape)
+        rows[name] = {
+            effect: "{:.3f} ({:.1f})".format(*stopped(normal + effect, looks, levels))
+            for effect in EFFECTS
+        }
+    rows["anytime-valid, 2 to 12"] = {
+        effect: "{:.3f} ({:.1f})".format(*confidence_sequence(normal + effect, tuple(range(2, 13))))
+        for effect in EFFECTS
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def log_costs() -> dict[str, np.ndarray]:
+    """Logarithms of the rollouts to the target, an array over seeds for each recorded method."""
+    courses = read(load_all(RUNS / "leaderboard"))
+    target = target_of(courses)
+    found = {}
+    for label, by_seed in courses.items():
+        crossed = crossings(by_seed, target, "rollouts")
+        if all(one.reached for one in crossed.values()):
+            found[label] = np.log([one.place for one in crossed.values()])
+    # Eight further seeds of GRPO, recorded for the search over combinations.
+    more = read(load_all(RUNS / "leaderboard-search"))
+    for label, by_seed in more.items():
+        crossed = crossings(by_seed, target, "rollouts")
+        if label in found and all(one.reached for one in crossed.values()):
+            further = np.log([one.place for one in crossed.values()])
+            found[label] = np.append(found[label], further)
+    return found
+
+
+def null_pools(costs: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
+    """Differences between which there is nothing, by how they were formed; one array a method.
+
+    Two unlike seeds of one method; the differences to GRPO of the same seed, less their mean, with
+    both signs; and the same of eight normal values, which shows what drawing from so few values
+    does by itself.
+    """
+    unlike = []
+    for values in costs.values():
+        pairs = values[:, None] - values[None, :]
+        unlike.append(pairs[~np.eye(len(values), dtype=bool)])
+    paired = []
+    for label, values in costs.items():
+        if label != "grpo":
+            ours, theirs = (dict(enumerate(each)) for each in (values[:8], costs["grpo"][:8]))
+            residual = np.subtract(*of_common_seeds(ours, theirs))
+            residual = residual - residual.mean()
+            paired.append(np.concatenate([residual, -residual]))
+    normal = np.random.default_rng(3).normal(0, 0.05, (40, 8))
+    normal -= normal.mean(axis=1, keepdims=True)
+    return {
+        "unlike seeds of one method": unlike,
+        "same seeds, less their mean": paired,
+        "normal values in their place": list(np.concatenate([normal, -normal], axis=1)),
+    }
+
+
+def alarms(trials: int = 20_000) -> pd.DataFrame:
+    """False alarms and the share called alike, on null differences of recorded runs."""
+    rng = np.random.default_rng(1)
+    levels = nominal_levels()
+    rows = {}
+    for name, pools in null_pools(log_costs()).items():
+        draws = [rng.choice(pool, (trials, LOOKS[-1])) for pool in pools]
+        by_method = [stopped(drawn, LOOKS, levels)[0] for drawn in draws]
+        ended = [_ended(drawn, levels) for drawn in draws]
+        everyone = np.concatenate(draws)
+        plain = (statistics(everyone, LOOKS)[2] <= ALPHA).any(axis=0).mean()
+        wrong, alike, seeds = np.mean(ended, axis=0)
+        rows[name] = {
+            "methods": len(pools),
+            "deviation of a difference": float(np.median([pool.std() for pool in pools])),
+            "false alarms of a trial": float(wrong),
+            "of the worst method": max(one[0] for one in ended),
+            "if alike did not end it": float(np.mean(by_method)),
+            "of the worst method, too": max(by_method),
+            "at plain 95 % at every look": float(plain),
+            "called alike": alike,
+            "mean seeds": seeds,
+        }
+    return pd.DataFrame(rows)
+
+
+def split_alarms(trials: int = 20_000) -> float:
+    """False alarms where GRPO's 16 seeds are split into 8 disjoint pairs, with looks at 5 to 8."""
+    values = log_costs()["grpo"]
+    rng = np.random.default_rng(2)
+    orders = np.array([rng.permutation(values) for _ in range(trials)])
+    half = len(values) // 2
+    looks = tuple(range(5, half + 1))
+    return stopped(orders[:, :half] - orders[:, half : 2 * half], looks, nominal_levels(looks))[0]
+
+
+def _ended(differences: np.ndarray, levels: np.ndarray) -> tuple[float, float, float]:
+    """Shares of trials that end with a difference and with "alike", and the mean seeds of all."""
+    mean, error, p = statistics(differences, LOOKS)
+    n = np.array(LOOKS)[:, None]
+    reach = error * special.stdtrit(n - 1, 1 - levels[:, None] / 2)
+    band = np.log(1 + BAND)
+    inside = (mean + reach <= band) & (mean - reach >= -band)
+    decided = p <= levels[:, None]
+    ended = inside | decided
+    first = ended.argmax(axis=0)
+    seeds = np.where(ended.any(axis=0), np.array(LOOKS)[first], LOOKS[-1])
+    wrong = decided[first, np.arange(len(differences))]
+    alike = ended.any(axis=0) & ~wrong
+    return float(wrong.mean()), float(alike.mean()), float(seeds.mean())
+
+
+if __name__ == "__main__":
+    pd.set_option("display.width", 200)
+    print(plans().to_string())
+    print(alarms().round(3).to_string())
+    print(f"disjoint pairs of GRPO's 16 seeds, looks 5 to 8: {split_alarms():.3f}")
