@@ -114,7 +114,7 @@ sweep: setup ## a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS=
 	@$(HERE) $(BIN)/python -m workbench sweep '$(GRID)' $(SWEEP_ARGS)
 
 # On a GPU the packages come from environment.yml or constraints-gpu.txt, into an environment of the user's own.
-# Every class and function runs in a process of its own, since vLLM gives its memory back only when its process ends.
+# Every class and function runs in a process of its own, since a vLLM that shares its weights with Unsloth keeps its memory until its process ends.
 GPU_PYTHON ?= $(PYTHON)
 GPU_TESTS = $(shell grep -l 'mark[.]gpu' tests/test_*.py)
 

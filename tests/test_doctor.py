@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -257,9 +258,35 @@ def test_an_old_driver_and_an_old_c_library_are_obstacles(two_gpus, monkeypatch)
     assert doctor.obstacles("transformers") == []
 
 
-def test_unknown_labs():
+def test_vllm_in_the_lab_transformers_needs_what_it_needs_in_unsloth(no_gpu, monkeypatch):
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    install(monkeypatch, **{**EVERYTHING, "vllm": None, "peft": None})
+    assert doctor.obstacles("transformers") == []
+    lines = doctor.obstacles("transformers", engine="vllm")
+    assert [line.split()[0] for line in lines] == ["an", "no", "missing:"]
+    assert "missing: vllm; " in lines[-1]
+    lines = doctor.obstacles("transformers", engine="vllm", lora_rank=8)
+    assert "missing: peft, vllm; " in lines[-1]
+    assert "peft" in doctor.obstacles("transformers", lora_rank=8)[-1]
+
+
+def test_a_gpu_that_another_program_fills_is_an_obstacle(no_gpu, two_gpus, monkeypatch):
+    install(monkeypatch, **EVERYTHING)
+    monkeypatch.setenv("CC", sys.executable)
+    assert doctor.report("unsloth", "Qwen2.5-3B")["can_run"]
+    program = no_gpu / "nvidia-smi"
+    program.write_text(NVIDIA_SMI.replace("143000", "4000").replace("45000", "4000"))
+    told = doctor.report("unsloth", "Qwen2.5-3B")
+    assert "4.2 GB of 48.3 GB are free" in told["obstacles"][0]
+    assert "does not fit" in told["obstacles"][1]
+    assert "1. NVIDIA" in doctor.text(told)
+
+
+def test_unknown_labs_and_options():
     with pytest.raises(ValueError, match="lab='cloud': allowed are 'tiny', 'transformers'"):
         doctor.obstacles("cloud")
+    with pytest.raises(ValueError, match="max_lenght"):
+        doctor.report("transformers", max_lenght=5)
 
 
 # Reports and the command line
@@ -288,8 +315,9 @@ def test_the_estimate_is_that_of_the_lab(two_gpus, monkeypatch):
         return doctor.report(lab, name, **options)["model"]["bytes"]
 
     room = doctor.report("transformers", name)["model"]["room"]
-    assert parts("transformers") == memory.estimate(name)
-    whole = memory.estimate(name, gradient_checkpointing=False)
+    own = {"lora_rank": 0, "dtype": "float32"}
+    assert parts("transformers") == memory.estimate(name, **own)
+    whole = memory.estimate(name, gradient_checkpointing=False, **own)
     assert parts("transformers", gradient_checkpointing=False) == whole
     # vLLM has weights of its own there, inside of its share.
     by_vllm = parts("transformers", engine="vllm")
@@ -299,7 +327,8 @@ def test_the_estimate_is_that_of_the_lab(two_gpus, monkeypatch):
     by_generate = parts("unsloth", fast_inference=False, rollouts=1024)
     assert by_generate == memory.estimate(name, rollouts=1024, rows=256)
     monkeypatch.setattr(machine, "gpus", list)
-    assert parts("transformers") == whole  # a CPU keeps all activations
+    on_cpu = memory.estimate(name, gradient_checkpointing=False, autocast=False, **own)
+    assert parts("transformers") == on_cpu
 
 
 def test_a_model_that_does_not_fit_is_an_obstacle(two_gpus, monkeypatch):
@@ -310,6 +339,9 @@ def test_a_model_that_does_not_fit_is_an_obstacle(two_gpus, monkeypatch):
     assert not told["can_run"]
     assert not told["model"]["fits"]
     assert "does not fit" in told["obstacles"][0]
+    smaller = doctor.report("transformers", "Qwen2.5-3B")
+    assert re.search("does not fit: .* GB are enough with LoRA", smaller["obstacles"][0])
+    assert doctor.report("transformers", "Qwen2.5-3B", lora_rank=64)["can_run"]
     # The tiny lab does not load the model.
     assert doctor.report("tiny", "Llama-3.1-8B", lora_rank=0)["can_run"]
 

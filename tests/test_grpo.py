@@ -145,10 +145,14 @@ def test_forward_passes_without_a_gradient_are_in_evaluation_mode(options):
     assert set(seen) == {(True, True), (False, False)}
 
 
-@pytest.mark.parametrize("correction", ["truncate", "mask", None])
+@pytest.mark.parametrize(
+    "correction", ["truncate", "mask", "off", "sequence_truncate", "sequence_mask", None]
+)
 def test_the_gap_between_sampler_and_trainer_is_corrected(policy, correction):
     """Loss, gradient and statistics against a computation in float64."""
     noise = np.random.default_rng(0).normal(size=len(ROLLOUTS.old_logprobs.values))
+    if correction is None or correction.startswith("sequence"):
+        noise /= 3  # sums over the tokens of a response should not all be large
     sampled = ROLLOUTS.old_logprobs.values + noise.astype(np.float32)
     sampled = Ragged(sampled, ROLLOUTS.old_logprobs.offsets)
     objective = Objective(sampler_correction=correction, sampler_cap=1.5)
@@ -156,13 +160,19 @@ def test_the_gap_between_sampler_and_trainer_is_corrected(policy, correction):
 
     mask = torch.as_tensor(ROLLOUTS.response.mask())
     old = torch.as_tensor(ROLLOUTS.old_logprobs.padded()).double()
-    weight = torch.where(mask, old - torch.as_tensor(sampled.padded()).double(), 0.0).exp()
-    above = weight > 1.5
+    difference = torch.where(mask, old - torch.as_tensor(sampled.padded()).double(), 0.0)
+    kind, cap = (correction, 1.5) if correction else ("sequence_mask", 3.0)
+    if kind.startswith("sequence"):
+        weight = difference.sum(1, keepdim=True).expand(mask.shape).exp()
+    else:
+        weight = difference.exp()
+    above = mask & (weight > cap)
+    assert 0 < above.sum() < mask.sum()
     corrected = {
-        "truncate": torch.where(above, 1.5, weight),
+        "truncate": torch.where(above, cap, weight),
         "mask": torch.where(above, 0.0, weight),
-        None: torch.ones_like(weight),
-    }[correction]
+        "off": torch.ones_like(weight),
+    }[kind.removeprefix("sequence_")]
     ratio = torch.where(mask, policy.logprobs(ROLLOUTS).double() - old, 0.0).exp()
     advantages = torch.as_tensor(ADVANTAGES)[:, None]
     gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)

@@ -1,5 +1,6 @@
 """The labs: the shipped one, and any causal LM of one's own, LoRA included."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from conftest import go
 
 import workbench as wb
 from workbench.config import recorded_lab as from_config
-from workbench.labs import shipped
+from workbench.labs import TransformersConfig, shipped
 from workbench.policies import Sampling
 from workbench.policies.checks import no_gpu
 from workbench.problems import Pool, Problem, arithmetic
@@ -189,6 +190,10 @@ def test_without_a_gpu_one_line_says_so():
         (wb.labs.transformers, {"dtype": "bf16"}, "dtype="),
         (wb.labs.transformers, {"dtype": "bfloat16"}, "dtype="),
         (wb.labs.transformers, {"engine": "vllm", "max_length": 100}, "max_length="),
+        (wb.labs.transformers, {"rows": 0}, "rows="),
+        (wb.labs.transformers, {"hand_over": "file"}, "hand_over="),
+        (wb.labs.transformers, {"float32_head": 1}, "float32_head="),
+        (wb.labs.unsloth, {"rows": 0}, "rows="),
         (wb.labs.unsloth, {"template": "no place"}, "template="),
         (wb.labs.unsloth, {"lora_rank": 0}, "lora_rank="),
         (wb.labs.unsloth, {"max_length": 512}, "max_length="),
@@ -205,3 +210,53 @@ def test_bad_arguments(make, options, named):
     model = () if make is wb.labs.tiny else ("nobody/none", arithmetic(4))
     with pytest.raises(ValueError, match=f"^{named}"):
         make(*model, **options)
+
+
+REFUSED_ADAPTERS = [
+    {"modules_to_save": ["lm_head"]},
+    {"use_dora": True},
+    {"lora_bias": True},
+    {"trainable_token_indices": [1]},
+]
+MERGED_ADAPTERS = [
+    {"bias": "all"},
+    {"rank_pattern": {"q_proj": 8}},
+    {"alpha_pattern": {"q_proj": 8}},
+    {"init_lora_weights": "pissa"},
+    {"r": 1024},
+]
+
+
+@pytest.mark.parametrize("option", [*REFUSED_ADAPTERS, *MERGED_ADAPTERS], ids=str)
+def test_an_adapter_that_vllm_cannot_have_is_refused_before_anything_is_loaded(option):
+    [name] = option
+    lora = {"r": 8, "target_modules": "all-linear", **option}
+    vllm = {"engine": "vllm", "device": "cpu", "lora": lora}
+    with pytest.raises(ValueError, match=re.escape(f"lora[{name!r}]")):
+        TransformersConfig("nobody/none", **vllm)
+    TransformersConfig("nobody/none", lora=lora)
+    if option in MERGED_ADAPTERS:
+        TransformersConfig("nobody/none", hand_over="merged", **vllm)
+    else:
+        with pytest.raises(ValueError, match=re.escape(f"lora[{name!r}]")):
+            TransformersConfig("nobody/none", hand_over="merged", **vllm)
+
+
+def test_what_switches_an_option_of_an_adapter_off_is_no_obstacle():
+    off = {"modules_to_save": None, "use_dora": False, "bias": "none", "rank_pattern": {}}
+    lora = {"r": 8, "target_modules": "all-linear", "use_rslora": True, **off}
+    TransformersConfig("nobody/none", engine="vllm", lora=lora)
+    head = {"r": 8, "target_modules": ["lm_head"]}
+    with pytest.raises(ValueError, match="target_modules"):
+        TransformersConfig("nobody/none", engine="vllm", hand_over="merged", lora=head)
+
+
+def test_rows_and_the_precision_of_the_head_reach_the_policy():
+    model = str(shipped("models/tiny"))
+    lab = wb.labs.transformers(model, arithmetic(4), device="cpu", rows=7, float32_head=True)
+    policy = lab.policy()
+    assert (policy.rows, policy.float32_head) == (7, True)
+    assert from_config(lab.config).config == lab.config
+    # Records of earlier versions say nothing of these options.
+    usual = wb.labs.transformers(model, arithmetic(4), device="cpu")
+    assert not {"rows", "float32_head", "hand_over"} & usual.config.keys()

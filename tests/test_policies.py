@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_said_before_weights_are_loaded(broken):
     with pytest.raises(ValueError, match="quantised"):
         load(quantised)
     if not find_spec("bitsandbytes"):
-        with pytest.raises(ImportError, match="pip install bitsandbytes"):
+        with pytest.raises(ImportError, match="missing: bitsandbytes"):
             load(quantised, lora=LORA)
 
 

@@ -46,7 +46,11 @@ class RecordedLLM:
         self.events = []
         self.adapters = []
         self.policy = tiny_policy()
-        self.llm_engine = SimpleNamespace(remove_lora=lambda number: None)
+        self.llm_engine = SimpleNamespace(
+            remove_lora=lambda number: None,
+            is_sleeping=lambda: self.events[-1:] == ["sleep 1"],
+            engine_core=SimpleNamespace(shutdown=lambda: self.events.append("shutdown")),
+        )
         self.model_config = SimpleNamespace(
             max_model_len=options.get("max_model_len") or 128,
             dtype=torch.float32 if options.get("dtype") == "float32" else torch.bfloat16,
@@ -57,13 +61,9 @@ class RecordedLLM:
 
     def collective_rpc(self, name, kwargs):
         self.events.append(name)
-        self.policy.load_state_dict(
-            {
-                key: value
-                for key, value in kwargs["weights_iterator"]
-                if key in self.policy.state_dict()
-            }
-        )
+        self.handed = dict(kwargs["weights_iterator"])
+        own = self.policy.state_dict()
+        self.policy.load_state_dict({key: self.handed.get(key, own[key]) for key in own})
 
     def reset_prefix_cache(self):
         self.events.append("reset")
@@ -77,6 +77,7 @@ class RecordedLLM:
 
     def generate(self, inputs, params, use_tqdm, lora_request):
         self.events.append("generate")
+        assert all(each.flat_logprobs for each in params)
         if lora_request is not None:
             self.adapters.append(adapter_of(lora_request))
         texts = [self.policy.tokenizer.decode(each["prompt_token_ids"]) for each in inputs]
@@ -87,10 +88,15 @@ class RecordedLLM:
 
     def output(self, drawn, row):
         tokens = drawn.response[row].tolist()
-        chances = [
-            {token: SimpleNamespace(logprob=float(chance) + self.noise)}
-            for token, chance in zip(tokens, drawn.old_logprobs[row])
-        ]
+        # Two numbers a token: that of the one drawn, and then that of the most likely one.
+        chances = SimpleNamespace(
+            logprobs=[
+                number
+                for chance in drawn.old_logprobs[row]
+                for number in (float(chance) + self.noise, 0.0)
+            ],
+            start_indices=[2 * place for place in range(len(tokens))],
+        )
         reason = "length" if drawn.truncated[row] else "stop"
         answer = SimpleNamespace(token_ids=tokens, logprobs=chances, finish_reason=reason)
         return SimpleNamespace(outputs=[answer])
@@ -105,7 +111,7 @@ def adapter_of(request):
 @pytest.fixture
 def vllm(monkeypatch):
     """The stand-in for the package."""
-    from workbench.policies.vllm import Engine
+    from workbench.policies.vllm import _LATEST
 
     def request(name, number, path):
         return SimpleNamespace(lora_int_id=number, lora_path=path)
@@ -120,15 +126,16 @@ def vllm(monkeypatch):
     )
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     RecordedLLM.made.clear()
-    Engine.start.cache_clear()
     yield RecordedLLM.made
-    Engine.start.cache_clear()
+    RecordedLLM.made.clear()
+    _LATEST.clear()
 
 
-def test_vllm_decodes_512_sequences_at_once(vllm):
+def test_what_vllm_is_asked_for(vllm):
     tiny_policy(vllm={})
     [llm] = vllm
-    assert llm.options["max_num_seqs"] == 512
+    assert "max_num_seqs" not in llm.options  # vLLM chooses it by the memory of the GPU
+    assert "hf_overrides" not in llm.options
     assert llm.options["logprobs_mode"] == "processed_logprobs"
     assert "enable_sleep_mode" not in llm.options
 
@@ -141,6 +148,75 @@ def test_an_engine_that_sleeps_wakes_before_it_is_given_weights(vllm):
         policy.generate(PROMPTS, [1] * 6, SAMPLING, seed)
     once = ["reload_weights", "reset", "generate", "sleep 1"]
     assert llm.events == [*once, "wake", *once]
+
+
+def test_an_engine_can_sleep_after_unsloth_has_been_imported(vllm, monkeypatch):
+    """Unsloth sets the newer name of the variable, and vLLM looks for the older one."""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    tiny_policy(vllm={})
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in os.environ
+    tiny_policy(vllm={"sleeps": True})
+    assert "expandable_segments:True" in os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+
+
+def test_an_engine_ends_with_its_last_policy_or_when_it_is_stopped(vllm):
+    first = tiny_policy(vllm={"max_length": 40})
+    assert tiny_policy(vllm={"max_length": 40}).engine is first.engine
+    second = tiny_policy(vllm={"max_length": 50})
+    assert [llm.events for llm in vllm] == [[], []]
+    del first
+    tiny_policy(vllm={"max_length": 60})
+    assert [llm.events for llm in vllm] == [["shutdown"], [], []]
+    engine = second.engine
+    engine.stop()
+    engine.stop()
+    assert vllm[1].events == ["shutdown"]
+    with pytest.raises(RuntimeError, match="stopped"):
+        second.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    assert tiny_policy(vllm={"max_length": 50}).engine is not engine
+    assert vllm[2].events == ["shutdown"]  # nothing used it any more
+
+
+def test_a_second_engine_that_sleeps_is_refused(vllm):
+    policy = tiny_policy(vllm={"sleeps": True})
+    policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    with pytest.raises(ValueError, match="engine_sleeps"):
+        tiny_policy(vllm={"sleeps": True, "max_length": 50})
+    assert len(vllm) == 1
+    policy.engine.stop()
+    assert vllm[0].events[-2:] == ["wake", "shutdown"]
+    tiny_policy(vllm={"sleeps": True, "max_length": 50})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_is_handed_over_merged_and_the_model_stays_as_it_is(vllm, dtype):
+    pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
+    policy = shaken(tiny_policy(lora=LORA, dtype=dtype, vllm={"merges": True}))
+    before = {name: weight.clone() for name, weight in policy.model.named_parameters()}
+    policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    policy.generate(PROMPTS, [1] * 6, SAMPLING, 1)
+    [llm] = vllm
+    assert "enable_lora" not in llm.options
+    assert llm.adapters == []
+    assert llm.events == ["reload_weights", "reset", "generate", "generate"]
+    for name, weight in policy.model.named_parameters():
+        assert torch.equal(weight, before[name])
+    handed = dict(llm.handed)
+    expected = policy.model.merge_and_unload()
+    assert handed.keys() == {name for name, _ in expected.named_parameters()}
+    for name, weight in expected.named_parameters():
+        assert handed[name].dtype == torch.float32  # vLLM's on a CPU
+        assert torch.allclose(handed[name], weight.float(), rtol=1e-2, atol=1e-3)
+    name = "model.layers.0.mlp.up_proj.weight"
+    plain = tiny_policy(dtype=dtype).model.get_parameter(name)
+    assert not torch.equal(handed[name], plain.float())
+
+
+def test_a_head_in_float32_is_asked_of_vllm_and_of_the_trainer(vllm):
+    policy = tiny_policy(vllm={}, float32_head=True)
+    assert policy.float32_head
+    assert vllm[0].options["hf_overrides"] == {"head_dtype": "float32"}
 
 
 def test_an_adapter_is_handed_over_in_the_precision_of_the_sampler(vllm, monkeypatch):
@@ -230,6 +306,16 @@ def test_slots_that_need_entropies_have_everything_rescored(vllm, tmp_path):
     assert np.isfinite(rows[0]["entropy"])
 
 
+def test_a_gap_is_corrected_by_default(vllm, tmp_path):
+    """Responses that the trainer finds 3 times as likely as the sampler, or more, are left out."""
+    rows, _, _ = run_by_vllm(tmp_path / "a", wb.methods.grpo(), rounds=1, noise=-1.0)
+    assert rows[0]["sampler_above"] == 1.0
+    assert rows[0]["gradient_norm"] == 0
+    off = wb.methods.grpo().but(objective=wb.objectives.Objective(sampler_correction="off"))
+    rows, _, _ = run_by_vllm(tmp_path / "b", off, rounds=1, noise=-1.0)
+    assert rows[0]["gradient_norm"] > 0
+
+
 def test_the_gap_of_a_sampler_and_the_share_above_the_cap_are_recorded(vllm, tmp_path):
     """Every token is exp(-1) times as likely for the sampler as for the trainer."""
     method = wb.methods.grpo().but(
@@ -316,7 +402,7 @@ def test_unsloth_loads_the_very_model_that_is_named(unsloth):
     [(path, options)] = RecordedUnsloth.calls
     assert path == str(MODEL)
     assert options["use_exact_model_name"]
-    assert options["max_num_seqs"] == 512
+    assert options["max_num_seqs"] == 512  # of a small GPU
     assert policy.max_length == 60  # what the engine was lowered to
 
 

@@ -75,25 +75,27 @@ class TestVLLM(Contract):
         assert responses(made.generate(PROMPTS, [1] * 6, GREEDY, 0)) == plain
 
 
+@pytest.mark.parametrize("merges", [False, True], ids=["adapter", "merged"], scope="class")
 class TestVLLMLora(Contract):
     apart = True
     tells_entropy = False
 
     @pytest.fixture(scope="class")
-    def made(self):
-        return shaken(tiny_policy(lora=LORA, vllm=SMALL))
+    def made(self, merges):
+        return shaken(tiny_policy(lora=LORA, vllm={**SMALL, "merges": merges}))
 
-    def test_an_adapter_is_handed_over_when_it_has_changed(self, policy):
+    def test_an_adapter_is_handed_over_when_it_has_changed(self, policy, merges):
         policy.generate(PROMPTS, [1] * 6, GREEDY, 0)
         updates = policy.engine.updates
-        numbers = policy.engine.llm.llm_engine.list_loras()
+        numbers = [] if merges else policy.engine.llm.llm_engine.list_loras()
         policy.generate(PROMPTS, [1] * 6, GREEDY, 0)
         assert policy.engine.updates == updates
         shaken(policy)
         policy.generate(PROMPTS, [1] * 6, GREEDY, 0)
         assert policy.engine.updates == updates + 1
-        [number] = policy.engine.llm.llm_engine.list_loras()
-        assert number > max(numbers)
+        if not merges:
+            [number] = policy.engine.llm.llm_engine.list_loras()
+            assert number > max(numbers)
 
 
 def test_a_run_records_the_gap_and_resumes(tmp_path):

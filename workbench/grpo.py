@@ -60,7 +60,7 @@ class StepStats:
         Mean over tokens of |old log-probability - the sampler's|, in nats. None where the trainer
         samples itself, as in the next one.
     sampler_above : (R,), optional
-        Share of tokens whose importance weight is above the objective's `sampler_cap`.
+        Share of tokens whose importance weight is above the cap of the objective's correction.
     """
 
     loss: float
@@ -123,7 +123,7 @@ def grpo_step(
         those of this step's own forward pass, without a gradient, and `old_logprobs` is not read.
     sampler_logprobs : Ragged, optional
         Log-probability of each response token under the program that sampled, for
-        `objective.sampler_correction`.
+        `objective.correction`.
 
     Returns
     -------
@@ -397,9 +397,7 @@ def _micro_loss(
     above = torch.zeros_like(mask)
     if step.sampler_logprobs is not None:
         sampled = of_tokens(step.sampler_logprobs)
-        correction, above = sampler_weights(
-            old_logprobs, sampled, mask, objective.sampler_correction, objective.sampler_cap
-        )
+        correction, above = sampler_weights(old_logprobs, sampled, mask, *objective.correction)
         gain = gain * correction
         gap = torch.where(mask, (old_logprobs - sampled).abs(), 0.0)
     loss = -(gain * weight).sum()

@@ -17,6 +17,7 @@ from workbench.policies import Policy, Sampling
 from workbench.policies.checks import (
     VLLM_IN_4BIT,
     check_gpu,
+    check_hand_over,
     check_model,
     check_packages,
     check_precision,
@@ -27,7 +28,7 @@ from workbench.pools import Pool, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.stress import Stress
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments, choice
-from workbench.utils.descriptions import compose, describe, parameters
+from workbench.utils.descriptions import compose, defaults, describe, parameters
 from workbench.utils.html import card
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import OPTIMIZER_BITS, SIZES
@@ -49,6 +50,9 @@ from workbench.verifiers.base import check_verifier
 LARGEST_LEARNING_RATE = 1000.0
 LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
 OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
+# Records of versions without these options were made as if with their defaults, so a description
+# leaves them out where they have their defaults.
+LATER_OPTIONS = {"transformers": ("hand_over", "float32_head", "rows"), "unsloth": ("rows",)}
 
 
 @dataclass(frozen=True)
@@ -490,6 +494,14 @@ class TransformersConfig(ModelConfig):
         vLLM's share of the GPU's memory.
     engine_sleeps : bool
         Whether vLLM gives its memory to the trainer while it does not sample.
+    hand_over : {"adapter", "merged"}
+        How vLLM gets an adapter: by itself, for vLLM's own kernels of adapters, or added to the
+        weights in memory, so that vLLM decodes a plain model.
+    float32_head : bool
+        The trainer, and vLLM where it samples, compute their logits in float32, nearer to each
+        other and slower.
+    rows : int
+        Responses that transformers samples at once. vLLM chooses that by itself.
     learning_rate : float, optional
         Default: 5e-6 with LoRA (PODS, section 4.1), 1e-6 without.
     """
@@ -502,6 +514,9 @@ class TransformersConfig(ModelConfig):
     gpu_memory_utilization: float = 0.4
     engine_sleeps: bool = False
     learning_rate: float | None = None
+    hand_over: Annotated[str, choice("adapter", "merged")] = "adapter"
+    float32_head: bool = False
+    rows: Count = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -511,6 +526,7 @@ class TransformersConfig(ModelConfig):
         check_precision(self.dtype, self.lora)
         if self.engine == "vllm":
             _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
+            check_hand_over(self.lora or {}, self.hand_over == "merged")
 
 
 @dataclass(frozen=True)
@@ -531,6 +547,8 @@ class UnslothConfig(ModelConfig):
         Share of the GPU's memory for the shared weights and vLLM's cache; the trainer has the rest.
     float32_head : bool
         vLLM and the trainer compute their logits in float32, nearer to each other and slower.
+    rows : int
+        Responses that Unsloth's `generate` samples at once, without vLLM.
     learning_rate : float
         PODS, section 4.1.
     betas : (first, second)
@@ -550,6 +568,7 @@ class UnslothConfig(ModelConfig):
     fast_inference: bool = True
     gpu_memory_utilization: float = 0.5
     float32_head: bool = False
+    rows: Count = 256
     learning_rate: float = 5e-6
     betas: tuple[float, float] = (0.9, 0.999)
     optimizer_bits: OptimizerBits = 32
@@ -609,13 +628,20 @@ def transformers(
             "max_length": config.max_length,
             "gpu_memory_utilization": config.gpu_memory_utilization,
             "sleeps": config.engine_sleeps,
+            "merges": config.hand_over == "merged",
         }
 
     def make_policy() -> Policy:
         from workbench.policies.transformers import TransformersPolicy
 
         make = TransformersPolicy.from_pretrained
-        own = {"device": device, "template": config.template, "vllm": vllm}
+        own = {
+            "device": device,
+            "vllm": vllm,
+            "template": config.template,
+            "rows": config.rows,
+            "float32_head": config.float32_head,
+        }
         return make(model, **config.options_of(make) | own)
 
     options = config.options_of(Lab)
@@ -764,7 +790,12 @@ def _recorded(
     known = all(pool.config.get("family") in FAMILIES for pool in pools)
     if not known or not (verifier is None or type(verifier) is Math):
         return None
-    settings = describe(parameters(config))
+    usual = defaults(type(config))
+    settings = {
+        name: describe(value)
+        for name, value in parameters(config).items()
+        if name not in LATER_OPTIONS[lab] or value != usual[name]
+    }
     settings["sampling"] = describe(parameters(config.sampling))
     return {
         "lab": lab,

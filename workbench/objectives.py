@@ -33,7 +33,8 @@ IMPORTANCE_SAMPLING = ("token", "sequence")
 LOSS_AGGREGATION = ("rollout", "token", "group", "constant")
 SURROGATES = ("clip", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov")
 BY_COVARIANCE = ("clip_cov", "kl_cov")  # the surrogates that treat some tokens apart
-SAMPLER_CORRECTION = ("truncate", "mask")
+SAMPLER_CORRECTION = ("off", "truncate", "mask", "sequence_truncate", "sequence_mask")
+USUAL_CORRECTION = ("sequence_mask", 3.0)  # that of TRL by default, with its cap
 
 
 # Bounds of the arguments below
@@ -93,12 +94,13 @@ class Objective:
         "clip_cov" chooses among the tokens whose covariance lies strictly between these.
     covariance_kl : float
         Weight of the penalty on the tokens that "kl_cov" chooses.
-    sampler_correction : {"truncate", "mask"}, optional
-        Weigh every token by how much likelier the trainer's policy makes it than the program that
-        sampled, such as vLLM, see `sampler_weights`. None leaves the difference as it is. Where the
-        trainer samples itself there is none.
+    sampler_correction : {"off", "truncate", "mask", "sequence_truncate", "sequence_mask"}, optional
+        Weigh tokens, or whole responses, by how much likelier the trainer's policy makes them than
+        the program that sampled, such as vLLM, see `sampler_weights`. None is "sequence_mask" with
+        a cap of 3, and "off" leaves the difference as it is. Where the trainer samples itself there
+        is none.
     sampler_cap : float
-        The largest of these weights, at least 1.
+        The largest of these weights, at least 1, for a correction that is named.
 
     References
     ----------
@@ -134,6 +136,13 @@ class Objective:
                 f"dual_clip={self.dual_clip!r}: surrogate={self.surrogate!r} has no such bound; it "
                 "goes with 'clip' and 'clip_cov'"
             )
+
+    @property
+    def correction(self) -> tuple[str, float]:
+        """The correction where another program samples, and its cap."""
+        if self.sampler_correction is None:
+            return USUAL_CORRECTION
+        return self.sampler_correction, self.sampler_cap
 
 
 def check_clipped(objective: Objective, trainer: str) -> None:
@@ -442,15 +451,16 @@ def sampler_weights(
     old_logprobs: torch.Tensor,
     sampler_logprobs: torch.Tensor,
     mask: torch.Tensor,
-    correction: str | None,
+    correction: str,
     cap: float = 2.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Importance weights for the gap between sampler and trainer, and where the cap took effect.
 
     The objective assumes that tokens come from the trainer's policy before the step. If another
     program draws them, with probabilities that differ in their last digits, the mean over them is
-    that of the trainer's policy once each token is weighted with w = exp(old_logprobs -
-    sampler_logprobs). The cap bounds the variance that rare tokens of large weight bring.
+    that of the trainer's policy once each is weighted with w = exp(old_logprobs -
+    sampler_logprobs). Of a whole response w is the product over its tokens, which also accounts for
+    what the first tokens lead to. The cap bounds the variance that rare large weights bring.
 
     Parameters
     ----------
@@ -459,14 +469,15 @@ def sampler_weights(
     sampler_logprobs : (R, T)
         Under what sampled.
     mask : (R, T) bool
-    correction : {"truncate", "mask"} or None
-        "truncate" takes min(w, cap), "mask" leaves out tokens with w above the cap, and None gives
-        every token the weight 1.
+    correction : {"off", "truncate", "mask", "sequence_truncate", "sequence_mask"}
+        "truncate" takes min(w, cap), and "mask" leaves out tokens with w above the cap. The two of
+        "sequence" do the same with whole responses. "off" gives every token the weight 1.
     cap : float
 
     Returns
     -------
-    (R, T) weights without gradient, and (R, T) bool, True where w is above the cap.
+    (R, T) weights without gradient, and (R, T) bool, True where w is above the cap. With "off" w is
+    that of each token.
 
     Examples
     --------
@@ -478,6 +489,11 @@ def sampler_weights(
     >>> sampler_weights(old, sampled, mask, "mask")[0]
     tensor([[0.8000, 0.0000]])
 
+    The response is .8 times 3 as likely for the trainer as for the sampler.
+
+    >>> sampler_weights(old, sampled, mask, "sequence_mask", cap=3)[0]
+    tensor([[2.4000, 2.4000]])
+
     References
     ----------
     Truncated importance sampling, Ionides (2008), Journal of Computational and Graphical
@@ -485,13 +501,15 @@ def sampler_weights(
     known as TIS, and leaving tokens out as MIS.
     """
     log_weight = torch.where(mask, old_logprobs.detach() - sampler_logprobs, 0.0)
+    if correction.startswith("sequence"):
+        log_weight = log_weight.sum(-1, keepdim=True).expand_as(mask)
     weight = log_weight.exp()
     # Reported also where nothing is corrected, since it shows how far sampler and trainer are
     # apart.
     above = mask & (weight > cap)
-    if correction is None:
+    if correction == "off":
         return torch.ones_like(weight), above
-    if correction == "truncate":
+    if correction.endswith("truncate"):
         return weight.clamp(max=cap), above
     return torch.where(above, 0.0, weight), above
 

@@ -1,8 +1,9 @@
 """The first run on a GPU: `make gpu-first-run`, or `python -m examples.gpu_first_run --help`.
 
 It runs doctor, makes a model where none is named, trains by GRPO and by PODS, runs TRL beside
-them, and writes a report. Each part runs in a process of its own, because vLLM gives its memory
-back only when its process ends. Nothing is downloaded unless a name on the hub is given.
+them, and writes a report. Each part runs in a process of its own, because a vLLM that shares its
+weights with Unsloth keeps its memory until its process ends. Nothing is downloaded unless a name on
+the hub is given.
 
 One call works for about nine minutes and ends with status 75 while there is more to do; the next
 call goes on where it stopped. A part that fails is named in the report, and the others still run.

@@ -17,7 +17,12 @@ def doctor(settings: Settings) -> bool:
     from workbench.cli import doctor as checks
 
     lab, has_vllm = engine(settings.device)
-    sizes = {"max_length": settings.max_length, "lora_rank": settings.lora_rank}
+    sizes = {
+        "max_length": settings.max_length,
+        "lora_rank": settings.lora_rank,
+        "rollouts": settings.sampled * settings.problems_per_round,
+        "dtype": dtype_of(settings),
+    }
     # A model that is made later has no configuration yet, and is small.
     told = checks.report(
         lab,
@@ -29,6 +34,11 @@ def doctor(settings: Settings) -> bool:
     write(settings.file("doctor"), told)
     print(checks.text(told))
     return True
+
+
+def dtype_of(settings: Settings) -> str:
+    """The precision of the weights, which stay as they are under the adapter."""
+    return "float32" if settings.device == "cpu" else "bfloat16"
 
 
 def make_lab(settings: Settings) -> Any:
@@ -60,7 +70,7 @@ def make_lab(settings: Settings) -> Any:
         settings.model_path,
         *problems,
         lora={"r": rank, "lora_alpha": rank, "target_modules": "all-linear"},
-        dtype="float32" if settings.device == "cpu" else "bfloat16",
+        dtype=dtype_of(settings),
         device=settings.device,
         engine=ENGINES[has_vllm],
         max_length=settings.max_length if has_vllm else None,

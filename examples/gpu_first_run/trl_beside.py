@@ -60,7 +60,7 @@ def train(settings: Settings) -> bool:
         texts = [each if isinstance(each, str) else each[-1]["content"] for each in completions]
         return verifier.score(texts, list(answer)).reward.tolist()
 
-    rows_at_once = min(settings.sampled * settings.problems_per_round, 32)
+    rows_at_once = min(settings.sampled * settings.problems_per_round, 16)
     scratch = settings.out / "trl-scratch"
     args = GRPOConfig(
         str(scratch),

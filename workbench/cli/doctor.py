@@ -6,9 +6,11 @@ package: versions come from the installed metadata, GPUs from nvidia-smi.
 
 from __future__ import annotations
 
+import inspect
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from packaging.version import Version
@@ -18,19 +20,46 @@ from workbench.cli.options import Json
 from workbench.cli.terminal import as_json, say
 from workbench.policies import memory
 from workbench.utils import machine
+from workbench.utils.descriptions import defaults
 from workbench.utils.machine import no_gpu
 from workbench.utils.names import LABS, OPTIMIZER_BITS
 from workbench.utils.requirements import install_command, installed_version, requirements
 from workbench.utils.shipped import shipped
-from workbench.utils.validation import one_of
+from workbench.utils.validation import one_of, unknown_argument
 
-# Of the GPU's memory that vLLM holds by default in the labs on which it can sample.
-SHARES = {"unsloth": 0.5, "transformers": 0.4}
-UNSLOTH_ROWS = 256  # that Unsloth's `generate` samples at once
+# What the estimate takes for options that a lab's configuration does not have, or leaves open.
+OTHER_OPTIONS = {
+    "lora_rank": 0,
+    "load_in_4bit": False,
+    "fast_inference": False,
+    "engine": "transformers",
+    "dtype": "bfloat16",
+    "max_length": 1024,
+    "optimizer_bits": 32,
+    "rollouts": 64,
+    "gradient_checkpointing": None,
+}
+# What makes a model smaller, in the order in which it is tried, each on top of those before.
+SMALLER: dict[str, dict[str, Any]] = {
+    "LoRA": {"lora_rank": 64},
+    "weights in bfloat16": {"dtype": "bfloat16"},
+    "half of the tokens in a micro-batch": {"micro_tokens": 8192},
+    "64 rows sampled at once": {"rows": 64},
+    "load_in_4bit": {"load_in_4bit": True},
+    "gpu_memory_utilization=0.3": {"gpu_memory_utilization": 0.3},
+}
+ENGINES = ("transformers", "vllm")
 CUDA_DRIVER = 580  # the first driver for CUDA 13, which torch of our pins is built for
 GLIBC = "2.31"  # of llguidance, which vLLM asks for: the newest that a wheel of the pins needs
+MAKE_COMPILER = "apt install build-essential"
 MODELS = "models"
 MAKE_MODELS = "python -m examples.base_model"
+# What to do in a lab that can run.
+NEXT = {
+    "tiny": "python -m workbench quickstart",
+    "transformers": "docs/guides/gpu.md; on a GPU take engine='vllm', which samples far faster",
+    "unsloth": "make test-gpu gpu-first-run GPU_PYTHON=python",
+}
 
 
 def doctor(
@@ -40,36 +69,32 @@ def doctor(
         str | None,
         Option(metavar="NAME_OR_PATH", help="Estimate its memory. Nothing is downloaded."),
     ] = None,
-    lora_rank: Annotated[int, Option(help="Of the adapters; 0 trains all parameters.")] = 64,
-    load_in_4bit: Annotated[
-        bool, Option("--load-in-4bit", help="Quantise the weights by bitsandbytes.")
-    ] = False,
-    fast_inference: Annotated[bool, Option(help="Whether vLLM samples in the lab unsloth.")] = True,
+    lora_rank: Annotated[int | None, Option(help="0 trains all parameters.")] = None,
+    load_in_4bit: Annotated[bool | None, Option("--load-in-4bit", help="By bitsandbytes.")] = None,
+    fast_inference: Annotated[bool | None, Option(help="In unsloth: by vLLM.")] = None,
     engine: Annotated[
-        Literal["transformers", "vllm"], Option(help="What samples in the lab transformers.")
-    ] = "transformers",
-    gradient_checkpointing: Annotated[
-        bool | None,
-        Option(help="Compute layers again in the backward pass. Default: as the lab does it."),
+        Literal[ENGINES] | None, Option(help="In transformers: what samples.")
     ] = None,
-    optimizer_bits: Annotated[
-        Literal[OPTIMIZER_BITS], Option(help="Of the moments of AdamW.")
-    ] = 32,
-    dtype: Annotated[str, Option(help="Of the weights.")] = "bfloat16",
-    max_length: Annotated[int, Option(help="Tokens of prompt and response together.")] = 1024,
-    rollouts: Annotated[int, Option(help="Rollouts sampled at once.")] = 64,
-    micro_tokens: Annotated[int, Option(help="Tokens of one micro-batch.")] = 16_384,
+    gpu_memory_utilization: Annotated[float | None, Option(help="vLLM's share.")] = None,
+    rows: Annotated[int | None, Option(help="Sampled at once without vLLM.")] = None,
+    gradient_checkpointing: Annotated[bool | None, Option(help="Compute layers again.")] = None,
+    optimizer_bits: Annotated[Literal[OPTIMIZER_BITS] | None, Option(help="Of AdamW.")] = None,
+    dtype: Annotated[str | None, Option(help="Of the weights.")] = None,
+    max_length: Annotated[int | None, Option(help="Tokens of prompt and response.")] = None,
+    rollouts: Annotated[int | None, Option(help="Of a round.")] = None,
+    micro_tokens: Annotated[int | None, Option(help="Tokens of one micro-batch.")] = None,
     json: Json = False,
 ) -> None:
     """Show this machine, and what it lacks to run a lab.
 
-    The exit status is 1 when the lab, with the model if one is named, cannot run here.
+    Options that are left out are those of the lab. The exit status is 1 when the lab, with the
+    model if one is named, cannot run here.
 
     \b
     Examples:
       python -m workbench doctor
       python -m workbench doctor --lab unsloth --model Qwen/Qwen2.5-3B-Instruct --max-length 1024
-      python -m workbench doctor --json
+      python -m workbench doctor --lab transformers --engine vllm --json
     """
     options = {name: value for name, value in context.params.items() if name != "json"}
     told = report(**options)
@@ -79,16 +104,7 @@ def doctor(
         raise Exit(1)
 
 
-def report(
-    lab: str = "tiny",
-    model: Any = None,
-    *,
-    load_in_4bit: bool = False,
-    fast_inference: bool = True,
-    engine: str = "transformers",
-    optimizer_bits: int = 32,
-    **options: Any,
-) -> dict[str, Any]:
+def report(lab: str = "tiny", model: Any = None, **given: Any) -> dict[str, Any]:
     """All that `doctor` shows, as plain data.
 
     Parameters
@@ -97,43 +113,48 @@ def report(
     model : str or path, optional
         Its memory is estimated and held against the largest GPU, or against main memory where there
         is no GPU.
-    load_in_4bit, optimizer_bits, options
-        As for `memory.estimate`. None as `gradient_checkpointing` is as the lab does it: Unsloth
-        always computes layers again, the others do on a GPU.
-    fast_inference : bool
-        Whether vLLM samples in the lab "unsloth".
-    engine : {"transformers", "vllm"}
-        What samples in the lab "transformers".
+    given
+        Options of the lab's configuration, and of `memory.estimate`. None, and what is left out, is
+        as the lab has it.
 
     Returns
     -------
     dict
         machine, packages, lab, obstacles, can_run and, with a model, model. `can_run` is
-        also False where the lab would load the model and it takes more than `memory.SHARE` of the
-        room.
+        also False where the lab would load the model and there is no room for it.
     """
-    one_of("engine", engine, ("transformers", "vllm"))
-    vllm_samples = fast_inference if lab == "unsloth" else engine == "vllm"
-    options |= {"load_in_4bit": load_in_4bit, "optimizer_bits": optimizer_bits}
+    settings = settings_of(lab, given)
     here = this_machine()
     told: dict[str, Any] = {"machine": here, "packages": packages(), "lab": lab}
-    problems = told["obstacles"] = obstacles(lab, load_in_4bit, fast_inference, optimizer_bits)
+    problems = told["obstacles"] = obstacles(lab, **given)
     if model is not None:
-        sizes = told["model"] = _model(model, here, lab, vllm_samples, options)
+        sizes = told["model"] = _model(model, here, settings)
         # The tiny lab trains its own models, so there the size of another one is shown and no more.
         if lab != "tiny" and not sizes["fits"]:
-            problems.append(
-                f"{model} does not fit: take a smaller model, load_in_4bit, a shorter max_length "
-                "or fewer rollouts at once"
-            )
+            problems.append(f"{model} does not fit: {_way_out(model, here, settings)}")
     # Last, since the model may have been one obstacle more.
     told["can_run"] = not problems
     return told
 
 
-def obstacles(
-    lab: str, load_in_4bit: bool = False, fast_inference: bool = True, optimizer_bits: int = 32
-) -> list[str]:
+def settings_of(lab: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a lab by name: those given that are not None, and the lab's own otherwise."""
+    # Only here: the help of the command line does not wait for it.
+    from workbench.labs import TransformersConfig, UnslothConfig
+
+    one_of("lab", lab, LABS)
+    own = defaults(UnslothConfig if lab == "unsloth" else TransformersConfig)
+    settings = OTHER_OPTIONS | {name: value for name, value in own.items() if value is not None}
+    for name in given:
+        if name not in settings:
+            raise unknown_argument(name, f"the lab {lab!r}", settings)
+    settings |= {name: value for name, value in given.items() if value is not None}
+    one_of("engine", settings["engine"], ENGINES)
+    by_vllm = settings["fast_inference"] if lab == "unsloth" else settings["engine"] == "vllm"
+    return settings | {"lab": lab, "by_vllm": by_vllm}
+
+
+def obstacles(lab: str, **given: Any) -> list[str]:
     """Why a lab cannot run here, one line each with the way out; an empty list if it can.
 
     Versions out of bounds are no obstacle: the table of packages shows them.
@@ -141,47 +162,55 @@ def obstacles(
     Parameters
     ----------
     lab : {"tiny", "transformers", "unsloth"}
-    load_in_4bit : bool
-        Whether the lab "unsloth" needs bitsandbytes for its weights.
-    fast_inference : bool
-        Whether it needs vLLM.
-    optimizer_bits : {32, 8}
-        Whether it needs bitsandbytes for its AdamW.
+    given
+        See `report`.
     """
-    one_of("lab", lab, LABS)
+    settings = settings_of(lab, given)
+    by_vllm = settings["by_vllm"]
     lines: list[str | None] = []
-    if lab == "unsloth":
+    if lab == "unsloth" or by_vllm:
         lines += [no_gpu(), _old_driver()]
         libc, version = platform.libc_ver()
         if libc == "glibc" and Version(version) < Version(GLIBC):
-            lines.append(
-                f"glibc {version}: the packages of the GPU need {GLIBC} or newer; take a newer "
-                "system"
-            )
+            lines.append(f"glibc {version}: the packages of the GPU need {GLIBC} or newer")
         if machine.compiler() is None:
-            lines.append(
-                "no C compiler, which Triton needs: apt install build-essential, or set CC"
-            )
+            lines.append(f"no C compiler, which Triton needs: {MAKE_COMPILER}, or set CC")
+        if by_vllm:
+            lines.append(_taken(settings["gpu_memory_utilization"]))
     # Only what is needed counts: an extra also lists packages for options that are not in use.
+    in_4bit = settings["load_in_4bit"]
     in_use = {
-        "bitsandbytes": load_in_4bit or optimizer_bits != 32,
-        "vllm": fast_inference,
+        "peft": lab == "unsloth" or settings["lora_rank"] > 0,
+        "bitsandbytes": in_4bit or settings["optimizer_bits"] != 32,
+        "vllm": by_vllm,
         # The plugin lets vLLM read weights of 4 bits.
-        "vllm-bnb-plugin": load_in_4bit and fast_inference,
+        "vllm-bnb-plugin": in_4bit and by_vllm,
     }
     groups = requirements()
-    needed = groups[""] + (groups.get("gpu", []) if lab == "unsloth" else [])
-    missing = [
-        name
-        for name in dict.fromkeys(each.name for each in needed)
-        if in_use.get(name, True) and installed_version(name) is None
-    ]
+    needed = [each.name for each in groups[""]]
+    for each in groups.get("gpu", []):
+        if in_use.get(each.name, lab == "unsloth"):
+            needed.append(each.name)
+    missing = [name for name in dict.fromkeys(needed) if installed_version(name) is None]
     if missing:
         lines.append(f"missing: {', '.join(missing)}; install with: {install_command(missing)}")
     if lab == "tiny" and not shipped_models():
         lines.append(f"the shipped models are missing; make one with: {MAKE_MODELS}")
     # The checks give None where there is nothing to say.
     return [line for line in lines if line]
+
+
+def _taken(share: float) -> str | None:
+    """Why vLLM could not take its share of any GPU; None where it could."""
+    gpus = machine.gpus()
+    if not gpus or any(gpu["free"] >= share * gpu["bytes"] for gpu in gpus):
+        return None
+    most = max(gpus, key=lambda gpu: gpu["free"])
+    return (
+        f"{most['name']}: {_gb(most['free'])} of {_gb(most['bytes'])} are free, and vLLM would "
+        f"take {share:.0%} of all; end what holds the rest (nvidia-smi lists it), or lower "
+        "gpu_memory_utilization"
+    )
 
 
 def _old_driver() -> str | None:
@@ -211,17 +240,18 @@ def packages() -> list[dict[str, Any]]:
     """
     entries: dict[str, dict[str, Any]] = {}
     for extra, group in requirements().items():
-        for requirement in group:
-            version = installed_version(requirement.name)
-            entry = {
-                "name": requirement.name,
-                "wanted": str(requirement.specifier),
-                "version": version,
-                "state": _state(requirement, version),
-                "extras": [],
-            }
+        for each in group:
+            version = installed_version(each.name)
+            state = "missing"
+            if version is not None:
+                # Without `prereleases` a development build, such as a nightly torch, would be out
+                # of bounds whatever its number.
+                admitted = each.specifier.contains(version, prereleases=True)
+                state = "ok" if admitted else "out of bounds"
+            facts = {"name": each.name, "wanted": str(each.specifier), "version": version}
             # Several extras may name one distribution. It gets one row, which lists them.
-            entries.setdefault(requirement.name, entry)["extras"].append(extra)
+            entry = entries.setdefault(each.name, {**facts, "state": state, "extras": []})
+            entry["extras"].append(extra)
     return list(entries.values())
 
 
@@ -258,49 +288,61 @@ def text(told: dict[str, Any]) -> str:
         lines += _memory_lines(told["model"])
     verdict = "can run here" if told["can_run"] else "cannot run here"
     lines += ["", f"lab {told['lab']}: {verdict}"]
-    lines += [f"  {line}" for line in told["obstacles"]]
+    for number, line in enumerate(told["obstacles"], 1):
+        lines.append(f"  {number}. {line}")
+    lines.append(
+        f"next: {NEXT[told['lab']]}" if told["can_run"] else "next: mend these, and ask again"
+    )
     return "\n".join(lines)
 
 
-def _state(requirement: Any, version: str | None) -> str:
-    if version is None:
-        return "missing"
-    # Without `prereleases` a development build, such as a nightly torch, would be out
-    # of bounds whatever its number.
-    admitted = requirement.specifier.contains(version, prereleases=True)
-    return "ok" if admitted else "out of bounds"
-
-
-def _model(
-    model: Any, here: dict[str, Any], lab: str, vllm_samples: bool, options: dict[str, Any]
-) -> dict[str, Any]:
+def _model(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """A model's size, what it takes by part, and whether the largest device has room for it."""
-    cpu: dict[str, Any] = {"name": "CPU", "bytes": 0}
+    cpu: dict[str, Any] = {"name": "CPU", "bytes": 0, "free": here["memory"]}
     gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=cpu)
-    if options.get("gradient_checkpointing") is None:
-        options["gradient_checkpointing"] = lab == "unsloth" or gpu["bytes"] > 0
-    if vllm_samples and gpu["bytes"] and lab in SHARES:
+    known = inspect.signature(memory.estimate).parameters
+    options = {name: value for name, value in settings.items() if name in known}
+    on_gpu = options["autocast"] = bool(here["gpus"])
+    if options["gradient_checkpointing"] is None:
+        options["gradient_checkpointing"] = settings["lab"] == "unsloth" or on_gpu
+    if settings["by_vllm"] and gpu["bytes"]:
         # vLLM holds its share from the start, whatever the number of rollouts is.
-        options["sampler_bytes"] = SHARES[lab] * gpu["bytes"]
-        options["shares_weights"] = lab == "unsloth"
-    elif lab == "unsloth":
-        options["rows"] = UNSLOTH_ROWS
+        options["sampler_bytes"] = settings["gpu_memory_utilization"] * gpu["bytes"]
+        options["shares_weights"] = settings["lab"] == "unsloth"
     parts = memory.estimate(model, **options)
     shape = memory.shape(model)
     total = sum(parts.values())
     # A GPU that shares the main memory reports none of its own.
     room = gpu["bytes"] or here["memory"]
+    free = gpu["free"] or room
     return {
+        **options,
         "name": str(model),
         "parameters": shape.parameters,
         "bytes": parts,
         "total": total,
-        "lora_parameters": shape.lora_parameters(options.get("lora_rank", 64)),
+        "lora_parameters": shape.lora_parameters(options["lora_rank"]),
         "room": room,
+        "free": free,
         "device": gpu["name"],
-        "fits": total <= memory.SHARE * room,
-        **options,
+        "fits": total <= min(memory.SHARE * room, free),
     }
+
+
+def _way_out(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> str:
+    """The first of the smaller settings with which a model fits."""
+    taken = []
+    least = _model(model, here, settings)["total"]
+    for words, changes in SMALLER.items():
+        sizes = _model(model, here, settings | changes)
+        # Other labs than "unsloth" do not quantise the weights.
+        if sizes["total"] < least and (settings["lab"] == "unsloth" or words != "load_in_4bit"):
+            settings = settings | changes
+            least = sizes["total"]
+            taken.append(words)
+            if sizes["fits"]:
+                return f"{_gb(least)} are enough with {', '.join(taken)}"
+    return "take a smaller model, or a shorter max_length"
 
 
 def _machine_lines(here: dict[str, Any]) -> list[str]:
@@ -318,7 +360,7 @@ def _machine_lines(here: dict[str, Any]) -> list[str]:
         ("memory", _gb(here["memory"])),
         ("disk", f"{_gb(here['disk'])} free here"),
         *[("gpu", gpu) for gpu in gpus or ["none"]],
-        ("compiler", here["compiler"] or "none: apt install build-essential"),
+        ("compiler", here["compiler"] or f"none: {MAKE_COMPILER}"),
         ("models", ", ".join(here["models"]) or f"none shipped here: {MAKE_MODELS}"),
     ]
     return [f"{name:<10}{fact}" for name, fact in facts]
@@ -349,7 +391,9 @@ def _memory_lines(model: dict[str, Any]) -> list[str]:
     for name, size in model["bytes"].items():
         lines.append(f"  {name:<20}{_gb(size):>12}")
     verdict = "fits" if model["fits"] else "does not fit"
-    room = f"{memory.SHARE:.0%} of {_gb(model['room'])} ({model['device']})"
+    room = (
+        f"{memory.SHARE:.0%} of {_gb(model['room'])}, {_gb(model['free'])} free ({model['device']})"
+    )
     lines.append(f"  {'together':<20}{_gb(model['total']):>12}  an estimate: {verdict} in {room}")
     return lines
 

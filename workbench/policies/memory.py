@@ -25,6 +25,9 @@ LOGITS = 2**27  # that a training step of `policies.transformers` holds at once 
 # Bytes of a weight in bitsandbytes' NF4: 4 bits, and a float32 scale for every block of 64.
 NF4_BYTES = 0.5 + 4 / 64
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+BETWEEN = (
+    6  # of the model's width, in a layer: inputs of both norms and both blocks, and the norms'
+)
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 NEEDED = (
     "hidden_size",
@@ -101,14 +104,14 @@ class Shape:
         return self.linear + self.layers * (biases + norms) + self.hidden + embeddings
 
     @property
-    def layer_numbers(self) -> int:
-        """Numbers that a decoder layer keeps for each token until its backward pass.
+    def inside_layer(self) -> int:
+        """Numbers that the products of a decoder layer keep for each token until its backward pass.
 
-        6 of the width H (the inputs of both norms and of both blocks, and what the norms return),
-        twice the queries and what attention mixes, keys and values, and 4 of the MLP's width.
+        Twice the queries and what attention mixes, keys and values, and 4 of the MLP's width. What
+        stands between the products is `BETWEEN` numbers of the model's width.
         """
         attention = 2 * self.heads * self.head + 2 * self.kv_heads * self.head
-        return 6 * self.hidden + attention + 4 * self.mlp
+        return attention + 4 * self.mlp
 
     def lora_parameters(self, rank: int) -> int:
         """Parameters of adapters of this rank on all seven projections: rank (in + out) each."""
@@ -221,6 +224,7 @@ def estimate(
     shares_weights: bool = True,
     optimizer_bits: int = 32,
     rows: int = ROWS,
+    autocast: bool = True,
 ) -> dict[str, int]:
     """Bytes by part. Their sum is what one device holds while it samples and trains in turn.
 
@@ -253,23 +257,32 @@ def estimate(
         Of the moments of AdamW.
     rows : int
         Responses drawn at once by a sampler that is not vLLM.
+    autocast : bool
+        Whether products are computed in bfloat16 whatever the weights are, as both labs do on a
+        GPU.
 
     Returns
     -------
     dict
         With P parameters, L layers, width H, a attention and k key-value width, I MLP width, b
-        bytes of dtype and T tokens of a micro-batch:
+        bytes of dtype, c bytes of what products return and T tokens of a micro-batch:
 
         - weights: b P; in 4 bits the linear layers take 0.5625 bytes each instead;
         - adapters: 4 bytes a LoRA parameter (float32), rank (in + out) for each projection;
         - gradients and adam: 4 + 8 bytes a LoRA parameter, or b + 2 b for each of P without LoRA;
           moments of 8 bits have 2 (1 + 4 / 256) bytes, a scale for every block of 256 among them;
-        - activations: a layer keeps b T (6 H + 2 a + 2 k + 4 I), with attention that keeps no T x T
-          matrix. That is counted L times, or with checkpointing once, beside the inputs of all
-          layers, b T H L;
+        - casts: copies in bfloat16 of the weights that products read, where these are in float32
+          and autocast is on. Those of trained weights last for the whole forward pass, those of
+          weights under an adapter as long as the activations of their layer;
+        - activations: a layer keeps T (6 b H + c (2 a + 2 k + 4 I)), with attention that keeps no
+          T x T matrix. That is counted L times, or with checkpointing once, beside the inputs of
+          all layers, b T H L;
         - logits: up to 2^27 of them at a time, float32, three copies (logits, probabilities,
           gradient);
-        - keys and values: 2 L k b a token of every rollout, or what vLLM holds beside the weights;
+        - keys and values: 2 L k c a token of every rollout that is sampled at once, or what vLLM
+          holds beside the weights;
+        - attention: without vLLM a layer copies the keys and values of these rollouts when a token
+          is added, and repeats them for every query head: 2 (k + a) c a token;
         - drawing: 10 float32 numbers for each token of the vocabulary and each row that is sampled
           at once, while vLLM draws within its share.
     """
@@ -289,6 +302,7 @@ def estimate(
     one_of("optimizer_bits", optimizer_bits, OPTIMIZER_BITS)
     whole_number("rows", rows, 1)
     each = BYTES[dtype]
+    computed = 2 if autocast else each
     # A micro-batch has one row at least, and a row may have max_length tokens.
     tokens = max(micro_tokens, max_length)
     # Embedding, norms and output layer keep their precision in a 4-bit model.
@@ -296,24 +310,34 @@ def estimate(
     weights = int(each * (sizes.parameters - quantised) + NF4_BYTES * quantised)
     trained = sizes.lora_parameters(lora_rank) if lora_rank else sizes.parameters
     state = 4 if lora_rank else each
-    kept = sizes.layers * sizes.layer_numbers
+    of_layer = each * BETWEEN * sizes.hidden + computed * sizes.inside_layer
+    kept = sizes.layers * of_layer
     if gradient_checkpointing:
-        kept = sizes.layers * sizes.hidden + sizes.layer_numbers
+        kept = each * sizes.layers * sizes.hidden + of_layer
+    casts = 0
+    if computed < each:
+        # Only one layer at a time where it is computed again, unless its weights are trained.
+        at_once = sizes.layers if lora_rank and gradient_checkpointing else 1
+        casts = computed * (sizes.linear // at_once + sizes.vocabulary * sizes.hidden)
+    drawn = min(rollouts, rows)
     keys = sizes.kv_heads * sizes.head
-    cache = 2 * sizes.layers * keys * each * rollouts * max_length
+    cache = 2 * sizes.layers * keys * computed * drawn * max_length
+    copies = 2 * (keys + sizes.heads * sizes.head) * computed * drawn * max_length
     if sampler_bytes is not None:
         # Shared weights lie in vLLM's share, and they are counted above already.
         cache = max(int(sampler_bytes) - weights * shares_weights, 0)
-    drawn = min(rollouts, rows) if sampler_bytes is None else 0
+        drawn = copies = 0
     moments = 2 * state * trained if optimizer_bits == 32 else int(2 * (1 + 4 / 256) * trained)
     return {
         "weights": weights,
         "adapters": 4 * trained if lora_rank else 0,
         "gradients": state * trained,
         "adam": moments,
-        "activations": each * tokens * kept,
+        "casts": casts,
+        "activations": tokens * kept,
         "logits": 3 * 4 * min(LOGITS, tokens * sizes.vocabulary),
         "keys and values": cache,
+        "attention": copies,
         "drawing": DRAWN * 4 * drawn * sizes.vocabulary,
     }
 

@@ -18,6 +18,7 @@ model's own before it trusts them. There is no gradient here: it is used for sam
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -335,6 +336,28 @@ def _matrix(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         for name in module.active_adapters:
             weight = weight + module.get_delta_weight(name).detach()
     return weight, None if base.bias is None else base.bias.detach()
+
+
+def merged_weights(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and value of each weight of the model under a LoRA adapter, with the adapter added.
+
+    The model stays as it is, since adding an adapter to weights of 16 bits and taking it away again
+    would change them a little each time. Only one merged matrix is held at once.
+
+    Parameters
+    ----------
+    model : peft.PeftModel
+    dtype : torch.dtype
+        Of the values.
+    """
+    core = model.get_base_model()
+    for name, weight in core.named_parameters():
+        if ".lora_" in name:
+            continue
+        layer, _, part = name.rpartition(".base_layer.")
+        if layer and part == "weight":
+            weight, _ = _matrix(core.get_submodule(layer))
+        yield name.replace(".base_layer.", "."), weight.detach().to(dtype)
 
 
 def _pairs(size: int) -> torch.Tensor:

@@ -22,14 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from workbench.grpo import micro_batches
 from workbench.policies import Sampling, packing
 from workbench.policies.checks import (
+    check_hand_over,
     check_length,
     check_memory,
+    check_packages,
     check_quantised,
     check_template,
     check_tokenizer,
@@ -73,13 +76,16 @@ class TransformersPolicy:
     max_length : int, optional
         Tokens that prompt and response may take together, at most the engine's limit. Default: that
         limit, or none.
+    float32_head : bool
+        Compute the logits of an update in float32. It costs a copy of the head's weights for as
+        long as that takes.
 
     Attributes
     ----------
     layout : {"padded", "joined", "packed"}
         How the trainer lays out rows, see `Policy`. "packed" where the model allows it.
     autocast : bool
-        Whether products are computed in bfloat16 although some weights are in float32. It is so on
+        Whether products are computed in bfloat16, also those with weights in float32. It is so on
         a GPU, and wherever the weights under a float32 adapter have 16 bits.
     """
 
@@ -106,6 +112,7 @@ class TransformersPolicy:
         name: str | None = None,
         engine: Any = None,
         max_length: int | None = None,
+        float32_head: bool = False,
     ) -> None:
         check_template(template, tokenizer)
         check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
@@ -113,6 +120,7 @@ class TransformersPolicy:
         self.tokenizer = tokenizer
         self.template = template
         self.rows = rows
+        self.float32_head = float32_head
         self.engine = engine
         limits = [max_length, None if engine is None else engine.max_length]
         self.max_length = min((limit for limit in limits if limit is not None), default=None)
@@ -124,13 +132,22 @@ class TransformersPolicy:
         core = model if isinstance(model, PreTrainedModel) else model.get_base_model()
         self.decoder = core.get_decoder()
         self.head = core.get_output_embeddings()
+        if float32_head and not isinstance(self.head, torch.nn.Linear):
+            raise ValueError(
+                "float32_head=True: the head has an adapter of its own, whose logits have the "
+                "precision of its weights; leave the head out of target_modules"
+            )
         self.parameter_count = count_parameters(core)
         self.end_ids = _end_ids(tokenizer, model.generation_config)
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
-        self.autocast = _computes_in_bfloat16(model, self.device)
+        # peft keeps an adapter in float32. Without autocast its products would be computed in
+        # float32 too, without the tensor cores of a GPU.
+        precisions = {each.dtype for each in model.parameters() if each.is_floating_point()}
+        self.autocast = self.device.type == "cuda" or len(precisions) > 1
         # Three trials on a few tokens: whether decoder and head alone give the model's logits,
         # without which nothing else here is right, and whether two faster ways of computing give
         # the same numbers.
+        model.eval()
         self._check_logits()
         self.merges = engine is None and self._can_merge()
         self.layout = self._tried_layout(core)
@@ -180,9 +197,22 @@ class TransformersPolicy:
             # The engine starts before the model is loaded, as it takes a share of what is free.
             from workbench.policies.vllm import Engine
 
+            merges = vllm.get("merges", False)
+            check_hand_over(lora or {}, merges)
+            if merges and config.to_dict().get("quantization_config"):
+                raise ValueError(
+                    "hand_over='merged': the model is quantised, and its weights cannot hold what "
+                    "an adapter adds; take hand_over='adapter'"
+                )
             rank = lora.get("r", 8) if lora else None
             options["engine"] = Engine.start(
-                path, revision=revision, lora_rank=rank, device=device, trainer=trainer, **vllm
+                path,
+                revision=revision,
+                lora_rank=rank,
+                device=device,
+                trainer=trainer,
+                float32_head=options.get("float32_head", False),
+                **vllm,
             )
         if str(device).startswith("cuda"):
             check_memory(config, trainer=trainer)
@@ -533,8 +563,15 @@ class TransformersPolicy:
         return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Logits (N, V) in float32 of final hidden states (N, H), in the precision of the head."""
-        return self.head(states).float()
+        """Logits (N, V) in float32 of final hidden states (N, H).
+
+        They are computed in the precision of the head unless `float32_head` asks for more.
+        """
+        if not self.float32_head:
+            return self.head(states).float()
+        bias = None if self.head.bias is None else self.head.bias.float()
+        with torch.autocast(self.device.type, enabled=False):
+            return linear(states.float(), self.head.weight.float(), bias)
 
     @torch.no_grad()
     def prompt_states(self, prompts: Iterable[str]) -> np.ndarray:
@@ -608,7 +645,6 @@ class TransformersPolicy:
         Log-probabilities are computed from the head alone and would be wrong.
         """
         ids = torch.tensor([[self.end_ids[0]] * 2], device=self.device)
-        self.model.eval()
         with self._precision():
             # The tolerance leaves room for bfloat16. A scale or a cap on the logits differs by far
             # more.
@@ -628,7 +664,6 @@ class TransformersPolicy:
         token = self.end_ids[0]
         prompts = Ragged.of([[token], [token, token, token]], np.int32)
         newest = torch.tensor([token, token], device=self.device)
-        self.model.eval()
         plain, _ = self._prefill(prompts, merged=False)
         merged, _ = self._prefill(prompts, merged=True)
         merged.spread(np.arange(2))
@@ -671,7 +706,6 @@ class TransformersPolicy:
             prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
             response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
         )
-        self.model.eval()
         with self._precision():
             states, predicts = self._states_in(layout, rollouts)
         return states[predicts].float()
@@ -713,26 +747,14 @@ class _Reference:
 
 def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
     """The model with a fresh adapter, which is the same whatever was drawn before."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise ImportError("LoRA needs a package: pip install peft") from None
+    check_packages("peft")
+    from peft import LoraConfig, get_peft_model
+
     # peft draws the adapter from the global generator. A seed of its own gives all runs the same
     # start, and the fork leaves the generator as it was.
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
-
-
-def _computes_in_bfloat16(model: torch.nn.Module, device: torch.device) -> bool:
-    """Whether products need autocast so that they are computed in bfloat16.
-
-    Without it an adapter, which peft keeps in float32, would be multiplied in float32, and PyTorch
-    does that without the tensor cores of a GPU.
-    """
-    precisions = {each.dtype for each in model.parameters() if each.is_floating_point()}
-    mixed = len(precisions) > 1
-    return torch.float32 in precisions and (mixed or device.type == "cuda")
 
 
 def count_parameters(model: torch.nn.Module) -> int:

@@ -17,10 +17,10 @@ Prompts are not shared: see `UnslothPolicy.layout`.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from workbench.policies.checks import (
+    GIB,
     check_gpu,
     check_length,
     check_memory,
@@ -39,7 +39,6 @@ from unsloth import FastLanguageModel  # noqa: E402
 # isort: split
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from torch.nn.functional import linear  # noqa: E402
 from transformers import (  # noqa: E402
     GenerationConfig,
     LogitsProcessor,
@@ -51,7 +50,7 @@ from transformers import (  # noqa: E402
 from workbench.policies import Sampling, packing  # noqa: E402
 from workbench.policies.decoding import Drawn, draw_tokens  # noqa: E402
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
-from workbench.policies.vllm import SEQUENCES, Engine  # noqa: E402
+from workbench.policies.vllm import Engine  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -72,9 +71,6 @@ class UnslothPolicy(TransformersPolicy):
     model : peft.PeftModel
         Made by Unsloth.
     tokenizer : transformers.PreTrainedTokenizerBase
-    float32_head : bool
-        The trainer computes its logits in float32. The sampler's head is set where the model is
-        loaded.
     options
         Further arguments of `TransformersPolicy`.
 
@@ -88,11 +84,8 @@ class UnslothPolicy(TransformersPolicy):
 
     samples_apart = True
 
-    def __init__(
-        self, model: Any, tokenizer: Any, *, float32_head: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
-        self.float32_head = float32_head
         # A model's own settings, such as a repetition penalty, would bend the distribution.
         plain = GenerationConfig(eos_token_id=self.end_ids, pad_token_id=self._pad_id)
         model.generation_config = plain
@@ -116,9 +109,9 @@ class UnslothPolicy(TransformersPolicy):
     ) -> UnslothPolicy:
         """Load a model from a directory or from the hub, with a fresh adapter.
 
-        vLLM does not give its memory back before the process ends. With the same arguments a
-        process therefore gets the same model again, its adapter set back to where it began, under
-        policies made earlier too.
+        vLLM computes with the trainer's own weights here, so the two end together, with their
+        process. With the same arguments a process therefore gets the same model again, its adapter
+        set back to where it began, under policies made earlier too.
 
         Parameters
         ----------
@@ -270,19 +263,6 @@ class UnslothPolicy(TransformersPolicy):
         finally:
             os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = before
 
-    def _precision(self) -> AbstractContextManager:
-        if self.device.type == "cpu":
-            return nullcontext()
-        return torch.autocast("cuda", torch.bfloat16)
-
-    def _logits(self, states: torch.Tensor) -> torch.Tensor:
-        if not self.float32_head:
-            return super()._logits(states)
-        # No adapter is on the head, so its weights are all that it computes with.
-        bias = None if self.head.bias is None else self.head.bias.float()
-        with torch.autocast(self.device.type, enabled=False):
-            return linear(states.float(), self.head.weight.float(), bias)
-
     # Unsloth has replaced the attention of the model by its own.
 
     def _can_merge(self) -> bool:
@@ -390,6 +370,18 @@ def _started_vllm(model: Any) -> Any:
     return engine
 
 
+def _sequences() -> int:
+    """Responses that vLLM decodes at once.
+
+    By default Unsloth has far fewer. From 70 GiB on it is vLLM's own number, which vLLM does not
+    take on an A100.
+    """
+    if torch.cuda.is_available() and "A100" not in torch.cuda.get_device_name():
+        if torch.cuda.mem_get_info()[1] >= 70 * GIB:
+            return 1024
+    return 512
+
+
 def _load(
     source: str, settings: dict[str, Any], fast_inference: bool, on_cpu: bool
 ) -> tuple[Any, Any]:
@@ -404,7 +396,7 @@ def _load(
             "fast_inference": True,
             "max_lora_rank": settings["lora_rank"],
             "gpu_memory_utilization": settings["gpu_memory_utilization"],
-            "max_num_seqs": SEQUENCES,
+            "max_num_seqs": _sequences(),
         }
     with offline_hint(source), quiet():
         model, tokenizer = FastLanguageModel.from_pretrained(

@@ -7,14 +7,20 @@ Before every call of `generate` the engine is brought to the trainer's weights o
 Nothing keeps count of steps: an adapter is compared with the one that was handed over, and all
 weights of a fully trained model are handed over each time, so that no way of changing them can go
 unnoticed.
+
+An adapter is handed over in one of two ways. Through a directory, vLLM computes with the adapter
+beside its own weights, by the kernels that it has for that. Or merged in memory, vLLM gets every
+weight with the adapter added and decodes a plain model. `test_benchmark_hand_over` of
+tests/test_gpu.py measures both.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
-from collections.abc import Sequence
-from functools import cache
+import weakref
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -23,14 +29,17 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from workbench.policies import Sampling
-from workbench.policies.checks import check_memory, check_vllm
+from workbench.policies.checks import RANKS, check_memory, check_vllm
 from workbench.policies.decoding import Drawn
+from workbench.policies.merged import merged_weights
 from workbench.rollouts import Ragged
 
 # Numbers of adapters. vLLM keeps an adapter by its number, so none is used twice in a process.
 NUMBERS = count(1)
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the adapter ranks that vLLM reserves room for
-SEQUENCES = 512  # responses decoded at once; by default vLLM takes far fewer of them
+# The engine that was started last, by the arguments of `start`. It stays when no policy uses it any
+# more, so that one run after another finds it running.
+_LATEST: dict[tuple, Engine] = {}
+_SLEEPERS: weakref.WeakSet[Engine] = weakref.WeakSet()  # all engines that sleep
 
 
 class Engine:
@@ -42,6 +51,12 @@ class Engine:
     sleeps : bool
         Whether the engine gives its memory to the trainer while it does not sample. The LLM must
         have been made with `enable_sleep_mode`.
+    merges : bool
+        Whether an adapter is handed over merged into the weights. The LLM must have been made with
+        `enable_lora` otherwise.
+    stops : bool
+        Whether the engine ends, and gives its memory back, with the last policy that uses it. One
+        whose weights are the trainer's too, as Unsloth's, lasts as long as its process.
 
     Attributes
     ----------
@@ -51,9 +66,18 @@ class Engine:
         How often weights have been handed over.
     """
 
-    def __init__(self, llm: Any, sleeps: bool = False) -> None:
+    def __init__(
+        self, llm: Any, *, sleeps: bool = False, merges: bool = False, stops: bool = False
+    ) -> None:
         self.llm = llm
         self.sleeps = sleeps
+        self.merges = merges
+        # It runs once: when it is called, or when nothing refers to the engine any more.
+        self._end = weakref.finalize(self, _shut_down, llm) if stops else None
+        if self._end is not None:
+            self._end.atexit = False  # a process that ends gives all memory back anyway
+        if sleeps:
+            _SLEEPERS.add(self)
         self.max_length = llm.model_config.max_model_len
         self.updates = 0
         self._dtype = llm.model_config.dtype
@@ -64,10 +88,38 @@ class Engine:
         self._folder: tempfile.TemporaryDirectory | None = None
 
     @classmethod
-    @cache
-    def start(
+    def start(cls, path: Any, **options: Any) -> Engine:
+        """The engine for a model: the one that was started last, if its arguments were the same.
+
+        Every policy hands over its own weights before it samples, so that several can share an
+        engine. One that no policy uses any more is stopped before another is started.
+
+        Parameters
+        ----------
+        path, options
+            See `make`.
+
+        Raises
+        ------
+        ValueError
+            Where two engines would have to sleep: vLLM can do that for one in a process.
+        """
+        key = (str(path), *sorted(options.items()))
+        if key not in _LATEST:
+            _LATEST.clear()
+            gc.collect()  # runs and policies that are in use no more may hold one another
+            if options.get("sleeps") and _SLEEPERS:
+                raise ValueError(
+                    "engine_sleeps=True: an engine that sleeps is in use already, and vLLM allows "
+                    "one in a process; call policy.engine.stop() of the run that has it"
+                )
+            _LATEST[key] = cls.make(path, **options)
+        return _LATEST[key]
+
+    @classmethod
+    def make(
         cls,
-        path: str,
+        path: Any,
         *,
         device: str = "cuda",
         max_length: int | None = None,
@@ -76,11 +128,10 @@ class Engine:
         revision: str | None = None,
         trainer: float = 0.0,
         sleeps: bool = False,
+        merges: bool = False,
+        float32_head: bool = False,
     ) -> Engine:
-        """The engine for a model, in bfloat16 on a GPU and in float32 on a CPU.
-
-        vLLM does not give its memory back before the process ends, so the same arguments get the
-        same engine: every policy hands over its own weights before it samples.
+        """A new engine for a model, in bfloat16 on a GPU and in float32 on a CPU.
 
         Parameters
         ----------
@@ -93,18 +144,18 @@ class Engine:
             Share of the GPU's memory for its weights and cache. The trainer has the rest. On a CPU
             it is a share of the machine's memory.
         lora_rank : int, optional
-            Of the adapter that it will be handed; None for full training.
+            Of the adapter that it will be handed, at most 512; None for full training.
         revision : str, optional
         trainer : float
             Bytes a weight that the trainer will need, for which there must be room beside it.
         sleeps : bool
             Give the memory to the trainer between two calls of `generate`. Waking up takes about
             the time of copying the weights to the GPU.
+        merges : bool
+            The adapter will be handed over merged into the weights.
+        float32_head : bool
+            Compute the logits in float32.
         """
-        if lora_rank is not None and lora_rank > RANKS[-1]:
-            raise ValueError(
-                f"lora_rank={lora_rank}: vLLM takes adapters of rank up to {RANKS[-1]}"
-            )
         check_vllm(device)
         if str(device).startswith("cuda"):
             config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
@@ -116,12 +167,15 @@ class Engine:
         from vllm import LLM
 
         further: dict[str, Any] = {}
-        if lora_rank is not None:
+        if lora_rank is not None and not merges:
             further["enable_lora"] = True
             further["max_loras"] = 1
             further["max_lora_rank"] = next(rank for rank in RANKS if rank >= lora_rank)
         if sleeps:
             further["enable_sleep_mode"] = True
+            _allow_sleep()
+        if float32_head:
+            further["hf_overrides"] = {"head_dtype": "float32"}
         # vLLM seeds the generator of the whole process.
         with torch.random.fork_rng(devices=()):
             llm = LLM(
@@ -130,7 +184,6 @@ class Engine:
                 tokenizer_revision=revision,
                 trust_remote_code=False,
                 max_model_len=max_length,
-                max_num_seqs=SEQUENCES,
                 dtype="float32" if device == "cpu" else "bfloat16",
                 enforce_eager=device == "cpu",
                 gpu_memory_utilization=gpu_memory_utilization,
@@ -141,19 +194,41 @@ class Engine:
                 logprobs_mode="processed_logprobs",
                 **further,
             )
-        return cls(llm, sleeps)
+        return cls(llm, sleeps=sleeps, merges=merges, stops=True)
+
+    def stop(self) -> None:
+        """Give all of the memory back. The policies that use the engine cannot sample any more.
+
+        Raises
+        ------
+        RuntimeError
+            For an engine that shares its weights with the trainer.
+        """
+        if self._end is None:
+            raise RuntimeError(
+                "the engine computes with the trainer's own weights, so it ends with its process"
+            )
+        if self.llm is None:
+            return
+        self.llm = None
+        _SLEEPERS.discard(self)
+        if self in _LATEST.values():
+            _LATEST.clear()
+        self._end()
 
     def update(self, model: Any) -> None:
         """Hand over the model's weights, or its LoRA adapter where that has changed."""
         self._wake()
         if isinstance(model, PreTrainedModel):
-            weights = iter(model.state_dict().items())
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            self._reload(model.state_dict().items())
         else:
             adapter = [weight.detach() for weight in model.parameters() if weight.requires_grad]
             if self._has(adapter):
                 return
-            self._hand_over(model)
+            if self.merges:
+                self._reload(merged_weights(model, self._dtype))
+            else:
+                self._hand_over(model)
             self._handed = [weight.clone() for weight in adapter]
         self.updates += 1
         # Cached keys and values of prompts come from the old weights, and the next call would use
@@ -183,6 +258,8 @@ class Engine:
                 detokenize=bool(sampling.stop),
                 skip_special_tokens=False,
                 logprobs=0,
+                # Lists of numbers, in place of a dict and an object for each token.
+                flat_logprobs=True,
             )
             for seed in seeds
         ]
@@ -203,6 +280,8 @@ class Engine:
         return plain and sampling.top_p == 1 and not sampling.top_k
 
     def _wake(self) -> None:
+        if self.llm is None:
+            raise RuntimeError("engine: it was stopped, so a new policy is needed to sample")
         if self._asleep:
             self.llm.wake_up()
             self._asleep = False
@@ -216,6 +295,10 @@ class Engine:
     def _has(self, adapter: list[torch.Tensor]) -> bool:
         """Whether these are the weights of the adapter that was handed over last."""
         return self._handed is not None and all(map(torch.equal, adapter, self._handed))
+
+    def _reload(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replace all weights of vLLM's model by those of these names."""
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
 
     def _hand_over(self, model: Any) -> None:
         """Give vLLM the adapter by a directory and a number of its own.
@@ -239,6 +322,25 @@ class Engine:
         self._adapter = LoRARequest(f"adapter-{number}", number, self._folder.name)
 
 
+def _shut_down(llm: Any) -> None:
+    """Free vLLM's weights and cache."""
+    # Memory that sleeps is not mapped, and freeing it would fail.
+    if llm.llm_engine.is_sleeping():
+        llm.wake_up()
+    llm.llm_engine.engine_core.shutdown()
+
+
+def _allow_sleep() -> None:
+    """Let vLLM make memory that can sleep where PyTorch has expandable segments switched on.
+
+    PyTorch refuses such memory while they are on. vLLM switches them off for that long, but looks
+    for the setting under the older name of the variable, while Unsloth writes it under the newer.
+    """
+    setting = os.environ.get("PYTORCH_ALLOC_CONF", "")
+    if "expandable_segments:True" in setting:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = setting
+
+
 def _drawn(answers: list[Any]) -> Drawn:
     """vLLM's completions as the table of what was drawn."""
     for answer in answers:
@@ -246,8 +348,10 @@ def _drawn(answers: list[Any]) -> Drawn:
         if answer.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a response by {answer.finish_reason!r}")
     tokens = Ragged.of([answer.token_ids for answer in answers], np.int32)
+    # All numbers of an answer stand in one list, and those of a position begin with the token that
+    # was drawn.
     chosen = [
-        [of_step[token].logprob for of_step, token in zip(answer.logprobs, answer.token_ids)]
+        [answer.logprobs.logprobs[start] for start in answer.logprobs.start_indices]
         for answer in answers
     ]
     logprobs = Ragged.of(chosen, np.float32).padded()
