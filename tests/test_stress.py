@@ -111,7 +111,7 @@ class TestOldWeights:
     def test_the_importance_weights_of_the_objective_act(self, tmp_path):
         lab = LAB.stressed(lag=3)
         norms = []
-        for correction in (None, "truncate"):
+        for correction in (None, "truncate", "off"):
             method = wb.methods.grpo(4).but(objective=Objective(sampler_correction=correction))
             out = tmp_path / str(correction)
             rollouts_of(lab, out, 4, method)
@@ -122,6 +122,7 @@ class TestOldWeights:
         # up to rounding.
         assert norms[0][0] == pytest.approx(norms[1][0], rel=1e-4)
         assert abs(norms[0][3] / norms[1][3] - 1) > 1e-2
+        assert norms[0] == norms[2]  # nothing corrects a lag unasked
 
 
 def test_a_manifest_makes_the_lab_again():

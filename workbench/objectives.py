@@ -98,7 +98,7 @@ class Objective:
         Weigh tokens, or whole responses, by how much likelier the trainer's policy makes them than
         the program that sampled, such as vLLM, see `sampler_weights`. None is "sequence_mask" with
         a cap of 3, and "off" leaves the difference as it is. Where the trainer samples itself there
-        is none.
+        is none, and that of a lab with a lag is left as it is by default.
     sampler_cap : float
         The largest of these weights, at least 1, for a correction that is named.
 

@@ -562,6 +562,10 @@ class Run:
             selected, self.mini_batches, work.context.rng("mini-batches"), outcome.mini_batch
         )
         objective = work.method.objective
+        # By default the gap to another program is corrected, and the lag of a lab under stress is
+        # not, since it is there to be seen.
+        if not work.policy.samples_apart and objective.sampler_correction is None:
+            objective = replace(objective, sampler_correction="off")
         on_policy = sampler_logprobs = None
         if work.rescoring is not None:
             sampler_logprobs = work.rescoring.sampler_logprobs(outcome.rollouts, outcome.rows)
