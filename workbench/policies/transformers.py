@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from workbench.policies.checks import (
     quiet,
 )
 from workbench.policies.decoding import CachedDecoder, Decoder, Drawn, sample, uniforms_of
+from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, supports
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
@@ -54,7 +55,6 @@ LOGIT_CHUNK = 2**24
 LOGIT_CHUNK_ON_CUDA = 2**27
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class TransformersPolicy:
@@ -533,9 +533,7 @@ class TransformersPolicy:
 
     def _precision(self) -> AbstractContextManager:
         """The context of every forward pass."""
-        if not self.autocast:
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
 
     def _token_logprobs(
         self,

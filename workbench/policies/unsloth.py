@@ -228,8 +228,9 @@ class UnslothPolicy(TransformersPolicy):
         drawn = Drawn.empty(len(tokens), sampling.max_new_tokens)
         inside = np.arange(width) < lengths[:, None]
         drawn.tokens[:, :width] = tokens * inside
-        drawn.logprobs[:, :width] = np.where(inside, draws.logprobs(), 0)
-        drawn.entropies[:, :width] = np.where(inside, draws.entropies(), 0)
+        logprobs, entropies = draws.measured()
+        drawn.logprobs[:, :width] = np.where(inside, logprobs, 0)
+        drawn.entropies[:, :width] = np.where(inside, entropies, 0)
         drawn.lengths[:] = lengths
         drawn.truncated[:] = ends.at == 0
         return drawn
@@ -304,13 +305,9 @@ class _Draws(LogitsProcessor):
         # 0 for the token that was drawn and -inf for all others.
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
 
-    def logprobs(self) -> np.ndarray:
-        """Log-probabilities of the tokens, (R, T)."""
-        return torch.stack([logprobs for logprobs, _ in self.steps], dim=1).cpu().numpy()
-
-    def entropies(self) -> np.ndarray:
-        """Entropies of their distributions, (R, T)."""
-        return torch.stack([entropies for _, entropies in self.steps], dim=1).cpu().numpy()
+    def measured(self) -> list[np.ndarray]:
+        """Log-probabilities of the tokens and entropies of their distributions, (R, T) each."""
+        return [torch.stack(column, dim=1).cpu().numpy() for column in zip(*self.steps)]
 
 
 class _Ends(StoppingCriteria):

@@ -223,7 +223,8 @@ class Engine:
             self._reload(model.state_dict().items())
         else:
             adapter = [weight.detach() for weight in model.parameters() if weight.requires_grad]
-            if self._has(adapter):
+            # The very weights of the adapter that was handed over last.
+            if self._handed is not None and all(map(torch.equal, adapter, self._handed)):
                 return
             if self.merges:
                 self._reload(merged_weights(model, self._dtype))
@@ -291,10 +292,6 @@ class Engine:
         if self.sleeps:
             self.llm.sleep(level=1)
             self._asleep = True
-
-    def _has(self, adapter: list[torch.Tensor]) -> bool:
-        """Whether these are the weights of the adapter that was handed over last."""
-        return self._handed is not None and all(map(torch.equal, adapter, self._handed))
 
     def _reload(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace all weights of vLLM's model by those of these names."""
