@@ -515,7 +515,7 @@ class TransformersConfig(ModelConfig):
     engine_sleeps: bool = False
     learning_rate: float | None = None
     hand_over: Annotated[str, choice("adapter", "merged")] = "adapter"
-    float32_head: bool = False
+    float32_head: Annotated[bool, boolean] = False
     rows: Count = 1024
 
     def __post_init__(self) -> None:
@@ -567,7 +567,7 @@ class UnslothConfig(ModelConfig):
     max_length: int = 1024
     fast_inference: bool = True
     gpu_memory_utilization: float = 0.5
-    float32_head: bool = False
+    float32_head: Annotated[bool, boolean] = False
     rows: Count = 256
     learning_rate: float = 5e-6
     betas: tuple[float, float] = (0.9, 0.999)
