@@ -426,69 +426,49 @@ class DynamicSampling(Slot):
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """A draw's requests, and a request for problems between draws; keeps the mixed groups."""
         wanted = len(problems) if self.groups is None else self.groups
-        counter = Uniform(self.n) if self.within is None else self.within
-        rollouts, ids, is_mixed = yield from _draw_until_mixed(
-            problems,
-            context,
-            counter,
-            wanted,
-            self.max_draws,
-            self.refill,
-            self.between,
-            self.spread,
-        )
+        rollouts, ids, is_mixed = yield from self.draws(problems, context, wanted)
         # In the order of drawing, so that the surplus is that of the last draw.
         return _rows_of(rollouts, ids, np.flatnonzero(is_mixed)[:wanted])
 
+    def draws(self, problems: Sequence[Problem], context: Context, wanted: int) -> Requests:
+        """Requests for draws of problems and their rollouts, until `wanted` problems are mixed.
 
-def _draw_until_mixed(
-    problems: Sequence[Problem],
-    context: Context,
-    counter: Any,
-    wanted: int,
-    max_draws: int,
-    refill: float | None = None,
-    between: tuple[float, float] = (0.0, 1.0),
-    spread: float = 0.0,
-) -> Requests:
-    """Requests for draws of problems and their rollouts, until `wanted` problems are mixed.
+        Returns the round's rollouts, the ids of its problems (P,), and which of them are mixed,
+        (P,) bool.
+        """
+        counter = Uniform(self.n) if self.within is None else self.within
+        size = len(problems)
+        drawn = 0
+        for draw in range(self.max_draws):
+            # `problems` are all of the round so far, of which the first `drawn` have their rollouts
+            # already.
+            rollouts = yield from _sample_draw(counter, problems, drawn, context)
+            ids = [problem.id for problem in problems]
+            is_mixed = self._is_mixed(ids, rollouts)
+            missing = wanted - int(is_mixed.sum())
+            if missing <= 0 or draw + 1 == self.max_draws:
+                break
+            more = size
+            if self.refill is not None:
+                more = _refilled(missing, is_mixed[drawn:], self.refill, size)
+            drawn = len(problems)
+            problems = yield More(more)
+            # No problems are left, so the round goes on with what it has.
+            if len(problems) == drawn:
+                break
+        return rollouts, ids, is_mixed
 
-    The allocator `counter` says how many rollouts each draw has. Returns the round's rollouts, the
-    ids of its problems (P,), and which of them are mixed, (P,) bool.
-    """
-    size = len(problems)
-    drawn = 0
-    for draw in range(max_draws):
-        # `problems` are all of the round so far, of which the first `drawn` have their rollouts
-        # already.
-        rollouts = yield from _sample_draw(counter, problems, drawn, context)
-        ids = [problem.id for problem in problems]
-        is_mixed = _is_mixed(ids, rollouts, between, spread)
-        missing = wanted - int(is_mixed.sum())
-        if missing <= 0 or draw + 1 == max_draws:
-            break
-        more = size if refill is None else _refilled(missing, is_mixed[drawn:], refill, size)
-        drawn = len(problems)
-        problems = yield More(more)
-        # No problems are left, so the round goes on with what it has.
-        if len(problems) == drawn:
-            break
-    return rollouts, ids, is_mixed
-
-
-def _is_mixed(
-    ids: Sequence[str], rollouts: Rollouts, between: tuple[float, float], spread: float
-) -> np.ndarray:
-    """Which problems are mixed, (P,) bool: those whose success rates lie strictly between two
-    numbers; without a verdict, those whose rewards deviate by more than `spread`.
-    """
-    if not rollouts.judged:
-        _tell_of_rewards(spread)
-        return deviations(ids, rollouts) > spread
-    correct, tries = tally(ids, rollouts)
-    low, high = between
-    # Without a division, so that a problem without any rollout does not count as mixed.
-    return (correct > low * tries) & (correct < high * tries)
+    def _is_mixed(self, ids: Sequence[str], rollouts: Rollouts) -> np.ndarray:
+        """Which problems are mixed, (P,) bool, by their success rates or, without a verdict, by the
+        deviation of their rewards.
+        """
+        if not rollouts.judged:
+            _tell_of_rewards(self.spread)
+            return deviations(ids, rollouts) > self.spread
+        correct, tries = tally(ids, rollouts)
+        low, high = self.between
+        # Without a division, so that a problem without any rollout does not count as mixed.
+        return (correct > low * tries) & (correct < high * tries)
 
 
 @cache
@@ -683,14 +663,8 @@ class Screening(Slot):
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
         # The first phase: few rollouts for each problem, of further draws until enough are mixed.
-        rollouts, ids, is_mixed = yield from _draw_until_mixed(
-            problems,
-            context,
-            Uniform(self.first),
-            self.groups or 0,
-            self.max_draws,
-            spread=self.spread,
-        )
+        screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)
+        rollouts, ids, is_mixed = yield from screen.draws(problems, context, self.groups or 0)
         # The second phase: the mixed problems of all draws in one request.
         kept = np.flatnonzero(is_mixed)
         further = np.zeros(len(ids), dtype=np.int64)

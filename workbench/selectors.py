@@ -550,7 +550,8 @@ def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> int:
     lowest = lowest - lowest[0]
     # Of the subset with k = 0, 1, ..., m from the top.
     sums = np.append(0, lowest.cumsum())[::-1] + np.append(0, highest.cumsum())
-    return np.count_nonzero(len(lowest) * (lowest[::-1] + highest) > sums[:-1] + sums[1:])
+    gains = len(lowest) * (lowest[::-1] + highest) > sums[:-1] + sums[1:]
+    return int(np.count_nonzero(gains))
 
 
 def _first_of_each_group(
