@@ -341,7 +341,7 @@ def test_compare_with_one_seed_an_arm_has_no_interval(tmp_path):
     result = invoke("compare", tmp_path, "--baseline", "grpo-full")
     assert "nan" not in result.output
     [line] = [line for line in result.output.splitlines() if line.startswith("grpo-round")]
-    assert re.search(r"[+-]0\.\d{3} +needs two seeds +\d+%$", line)
+    assert re.search(r"[+-]0\.\d{3} +needs two seeds +\d+% +open$", line)
 
 
 def test_a_run_that_stopped_before_its_next_evaluation_is_shown_once(tmp_path):

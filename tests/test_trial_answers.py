@@ -6,7 +6,7 @@ import pytest
 
 import workbench as wb
 from workbench.analysis import comparisons, sequential
-from workbench.analysis.intervals import Measurement
+from workbench.analysis.intervals import Measurement, holm
 from workbench.trials import answer
 from workbench.utils.shipped import shipped
 
@@ -94,6 +94,18 @@ def test_verdicts_follow_holm():
     # b's own interval leaves 1 out, and among three arms that is not enough.
     assert words.tolist()[:3] == ["better", "open", "alike"]
     assert pd.isna(words["baseline"])
+
+
+def test_verdicts_on_gains_are_those_of_students_test_after_holm():
+    rng = np.random.default_rng(2)
+    rows, ps = [], []
+    for shift in (0.0, 0.5, 0.9, 1.5):
+        measured = Measurement(rng.normal(shift, 0.6, 6))
+        rows.append(measured.columns("difference", n="pairs"))
+        ps.append(measured.p_value(0.0))
+    words = sequential.verdicts_on_gains(pd.DataFrame(rows))
+    assert ((words != "open") == (holm(ps) <= 0.05)).all()
+    assert 0 < (words == "better").sum() < 4
 
 
 # Answers from recorded runs

@@ -50,6 +50,7 @@ __all__ = [
     "readings",
     "verdict",
     "verdicts",
+    "verdicts_on_gains",
 ]
 
 ALPHA = round(1 - LEVEL, 9)
@@ -301,6 +302,43 @@ def verdicts(table: pd.DataFrame, *, level: float = ALPHA, band: float = BAND) -
         word = verdict(ratio, low, high, p, level=level, band=band)
         words.append(np.nan if np.isnan(ratio) else word)
     return pd.DataFrame({"p_holm": corrected, "verdict": words}, index=table.index)
+
+
+def verdicts_on_gains(table: pd.DataFrame, *, level: float = ALPHA) -> pd.Series:
+    """Verdicts on differences of scores, of which more is better, corrected by Holm's method.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns difference, low, high and pairs with Student's 95 % intervals, as
+        `comparisons.at_budget` gives them; a row an arm.
+    level : float
+        As in `verdict`.
+
+    Returns
+    -------
+    Series, of the same rows
+        "better", "worse" or "open"; NaN for rows without a difference, such as the baseline's.
+
+    Examples
+    --------
+    >>> row = {"difference": 0.02, "low": 0.01, "high": 0.03, "pairs": 5}
+    >>> verdicts_on_gains(pd.DataFrame([row, row | {"low": -0.01, "high": 0.05}])).tolist()
+    ['better', 'open']
+    """
+    table = table.reindex(columns=["difference", "low", "high", "pairs"]).astype(float)
+    half = ((table["high"] - table["low"]) / 2).to_numpy()
+    # The p-value of Student's test is that of its interval, which was formed with these degrees.
+    degrees = np.maximum(table["pairs"].to_numpy() - 1, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = table["difference"].abs().to_numpy() / half * special.stdtrit(degrees, 0.5 + LEVEL / 2)
+    p = 2 * special.stdtr(degrees, -t)
+    # Equal runs have neither a difference nor a spread.
+    p = np.where((half == 0) & (table["difference"] == 0), 1.0, p)
+    found = np.where(table["difference"] > 0, "better", "worse").astype(object)
+    found[~(holm(p) <= level)] = "open"
+    found[table["difference"].isna()] = np.nan
+    return pd.Series(found, index=table.index)
 
 
 def _checked(looks: Iterable[int]) -> tuple[int, ...]:

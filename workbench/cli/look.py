@@ -152,6 +152,7 @@ def compare(
     say(f"{score} at {amount(budget)} {UNITS[x]}\n")
     say(compared(table, baseline).to_string())
     say("\n± is the 95 % interval over seeds. Differences are between runs of the same seed; their")
-    say("intervals are Student's. seeds ahead: their share, where ties count half.")
+    say("intervals are Student's. seeds ahead: their share, where ties count half. Verdicts are")
+    say("those after Holm's correction for the number of methods.")
     if told["figure"] is not None:
         say(f"\nfigure    {told['figure']}")

@@ -15,7 +15,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from workbench.analysis.sequential import verdicts
+from workbench.analysis.sequential import verdicts, verdicts_on_gains
 from workbench.plots.style import (
     INK,
     NAMED,
@@ -55,7 +55,8 @@ def differences(
     ----------
     table : DataFrame
         Columns difference, low and high. Rows without a difference, such as the baseline itself,
-        are left out. A dot is hollow where its interval holds 0.
+        are left out. With a column pairs, a dot is filled where the row's verdict is not open after
+        Holm's correction, see `sequential.verdicts_on_gains`; else where its interval leaves 0 out.
     baseline : str, optional
         Named at the line of 0.
     title, label : str, optional
@@ -69,7 +70,8 @@ def differences(
     with framed(
         ax, title=title, xlabel=label, legend=None, height=height_of_rows(len(table))
     ) as ax:
-        _estimates(ax, table, "difference", [PALETTE[0]] * len(table))
+        filled = verdicts_on_gains(table) != "open" if "pairs" in table else None
+        _estimates(ax, table, "difference", [PALETTE[0]] * len(table), filled=filled)
         name_rows(ax, table)
         ax.locator_params(axis="x", nbins=6)
     return ax

@@ -14,6 +14,7 @@ import pandas as pd
 
 from workbench.analysis import comparisons, difficulty
 from workbench.analysis.intervals import mean_interval
+from workbench.analysis.sequential import verdicts_on_gains
 from workbench.plots.curves import AXIS_LABELS
 from workbench.records import Record
 from workbench.reports.responses import kept_rollouts
@@ -108,7 +109,7 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
         parts[f"at {amount} {name}"] = compared(table, baseline)
     notes = [
         "Budgets are the most that every run reached. Differences are between runs of the same "
-        "seed, on the same problems."
+        "seed, on the same problems. Verdicts are those after Holm's correction for their number."
     ]
     # Seconds are only comparable on one machine; rollouts are everywhere.
     machines = [record.manifest.get("hardware") for _, record in each_record(groups)]
@@ -120,6 +121,7 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
 def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """The table of `comparisons.at_budget` as texts, a row a label."""
     rows = {}
+    verdicts = verdicts_on_gains(table).fillna("")
     for label, row in table.iterrows():
         difference = interval = ahead = ""
         # The baseline has no difference to itself, and a label may share no seed with it.
@@ -132,8 +134,9 @@ def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
         elif label != baseline:
             difference = "no seed in common"
         accuracy = mean_and_half(row["mean"], row["half"])
-        rows[label] = [f"{row['n']:.0f}", accuracy, difference, interval, ahead]
+        rows[label] = [f"{row['n']:.0f}", accuracy, difference, interval, ahead, verdicts[label]]
     heads = ["runs", "held-out accuracy", f"minus {baseline}", "95 % interval", "seeds ahead"]
+    heads.append("verdict")
     return frame(rows, heads)
 
 
