@@ -807,6 +807,20 @@ def rows_of(batch):
     ).tolist()
 
 
+def test_dynamic_sampling_goes_by_graded_rewards():
+    method = methods.dapo(2, max_draws=1, overlong=0.0)
+    scripted = {"a": [0.2, 0.2], "b": [0.2, 0.7], "c": [0.7, 0.9]}
+    play = partial(verl.play, method, prompts(list("abc")), step=1, more=lambda n: None)
+    batch = play(Scripted(**scripted))
+    assert rows_of(batch) == (["b", "b", "c", "c"], pytest.approx([0.2, 0.7, 0.7, 0.9]))
+    assert "workbench/correct" not in batch.meta_info["metrics"]
+    # Where it is said what is correct, rewards that differ are not enough.
+    batch = play(Scripted(**scripted), solved=0.5)
+    assert (
+        rows_of(batch)[0] == ["b", "b"] and batch.meta_info["metrics"]["workbench/correct"] == 0.5
+    )
+
+
 def test_pods_keeps_rows_with_everything_they_have():
     generate = Scripted(a=[1, 0, 0, 0, 1], b=[0, 0, 1, 0, 0])
     batch = verl.play(methods.pods(5, 2), prompts(["a", "b"]), generate, step=1)
@@ -1408,14 +1422,14 @@ def test_several_rows_of_one_session_are_refused(queue):
 
 @needs_verl
 def test_a_run_that_finds_nothing_to_train_on_says_so_and_ends(queue, caplog):
-    """Rewards of 0.5 are never correct, so dynamic sampling keeps nothing; verl gets a zero row."""
+    """All rewards are alike, so dynamic sampling keeps nothing; verl gets a zero row."""
     script = {"a": [([1], 0.5)] * 20}
     trainer = Trainer(methods.dapo(2, max_draws=1, overlong=0.0), script, "a")
     found = trainer.round(1)
     assert len(found.keys) == 1 and found.size == 2  # verl fills up its mini-batch
     assert found.advantages.tolist() == [[0], [0]] and found.metrics["trained"] == 0
     assert "Round 1 has nothing to train on" in caplog.text
-    assert "a reward is 0.5" in caplog.text
+    assert "correct" not in found.metrics
     for _ in range(8):
         trainer.round(1)
     with pytest.raises(RuntimeError, match=r"^Round 10 has nothing to train on"):
