@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.datasets.arithmetic import checked_levels, operations_of
+from workbench.datasets.arithmetic import checked_levels, operations_of, solution
 from workbench.pools import (
     MOST_MISSES,
     MOST_PROBLEMS,
@@ -38,6 +38,8 @@ from workbench.pools import (
 from workbench.utils.seeding import generator
 from workbench.utils.shipped import shipped
 from workbench.utils.validation import one_of, whole_number
+
+__all__ = ["Facts", "Regime", "chains", "facts_of", "solution"]
 
 LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 LARGEST_START = 20
@@ -216,18 +218,6 @@ def chains(
         )
 
     return Stream(fresh, config)
-
-
-def solution(prompt: str) -> str:
-    """The right worked solution of a chain.
-
-    >>> solution("7+5-3=")
-    '+5=12-3=9 \\\\boxed{9}'
-    """
-    # Without error rates the draws of the generator change nothing.
-    nothing_wrong = Facts(np.zeros((10, 2, 10)), np.zeros((10, 2, 10), dtype=np.int64))
-    text, value = nothing_wrong.told(prompt, np.random.default_rng(0))
-    return f"{text} \\boxed{{{value}}}"
 
 
 def facts_of(base: str) -> Facts:

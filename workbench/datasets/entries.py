@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.utils.validation import shown
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -28,6 +30,16 @@ class Entry:
     answer: str
     level: int = 0
     response: str | None = None
+
+
+def check_place(template: Any) -> None:
+    """Raise ValueError for a template without a place for the question.
+
+    The question is put there by `str.replace`: by `format`, a stranger's template could ask for a
+    text of any length.
+    """
+    if not isinstance(template, str) or "{prompt}" not in template:
+        raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
 
 
 def text_of(value: Any) -> str:

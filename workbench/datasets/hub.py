@@ -27,11 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from workbench.datasets import programs
-from workbench.datasets.entries import Entry, boxed_answer, level_of, text_of, without_dollars
-from workbench.policies.checks import MOST_PROMPTS, check_packages
+from workbench.datasets.entries import (
+    Entry,
+    boxed_answer,
+    check_place,
+    level_of,
+    text_of,
+    without_dollars,
+)
+from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import did_you_mean, one_of, shown, whole_number
+from workbench.utils.validation import one_of, shown, whole_number
 
 Row = Mapping[str, Any]
 
@@ -275,6 +282,7 @@ def hub(
     """
     key = str(name).lower().replace("_", "-")
     _check(key, name, split, n, template, levels, revision)
+    check_packages("datasets")
     entry = DATA_SETS[key]
     revision = revision or entry.revision
     template = template or INSTRUCTIONS[entry.verifier]
@@ -341,26 +349,24 @@ def command(name: str, revision: str | None = None) -> str:
 def _check(
     key: str, name: Any, split: Any, n: Any, template: Any, levels: Any, revision: Any
 ) -> None:
-    def refuse(what: str, value: Any, needed: str) -> None:
-        raise ValueError(f"{what}={shown(value)}: {needed}")
-
-    if key not in DATA_SETS:
-        there = f"{', '.join(DATA_SETS)}{did_you_mean(key, DATA_SETS)}"
-        refuse("name", name, f"no such data set; there are {there}")
+    one_of("name", key if isinstance(name, str) else name, DATA_SETS)
     one_of("split", split, DATA_SETS[key].splits)
     if n is not None:
         whole_number("n", n, 1)
-    places = template.count("{prompt}") if isinstance(template, str) else 0
-    if template is not None and not 1 <= places <= MOST_PROMPTS:
-        refuse("template", template, "text with {prompt} in it is needed, such as hub.BOXED")
+    if template is not None:
+        check_place(template)
     if levels is not None and not DATA_SETS[key].levels:
         others = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)
-        refuse("levels", levels, f"problems of {key} have no levels; those of {others} have")
+        raise ValueError(
+            f"levels={shown(levels)}: problems of {key} have no levels; those of {others} have"
+        )
     is_several = isinstance(levels, list | tuple | set | range)
     if levels is not None and not (is_several and all(each in range(6) for each in levels)):
-        refuse("levels", levels, "several of 1 to 5, and 0 for unknown, are needed: (3, 4, 5)")
+        raise ValueError(
+            f"levels={shown(levels)}: several of 1 to 5, and 0 for unknown, are needed: (3, 4, 5)"
+        )
     if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
-        refuse("revision", revision, "a commit, tag or branch is needed")
+        raise ValueError(f"revision={shown(revision)}: a commit, tag or branch is needed")
 
 
 # From rows to problems
@@ -427,7 +433,8 @@ def _subset(
 
 def _from_hub(key: str, split: str, revision: str) -> Any:
     """The split at exactly this revision, from the hub or from a copy in the cache."""
-    datasets = _import_datasets()
+    import datasets
+
     entry = DATA_SETS[key]
     try:
         if entry.scripted:
@@ -454,13 +461,15 @@ def _from_hub(key: str, split: str, revision: str) -> Any:
 
 def _scripted(key: str, split: str, revision: str) -> Any:
     """The split of a repository with a loading script, from its files on the hub."""
+    import datasets
+
     entry = DATA_SETS[key]
     assert entry.files is not None
     files = entry.files.format(split=entry.splits[split])
     kind = "json" if files.endswith(".jsonl") else "parquet"
     # The revision stands in the address, since files are loaded by kind and not by repository.
     address = f"hf://datasets/{entry.repository}@{revision}/{files}"
-    return _import_datasets().load_dataset(kind, data_files=address, split="train")
+    return datasets.load_dataset(kind, data_files=address, split="train")
 
 
 def _downloaded(key: str, split: str, revision: str) -> Any:
@@ -516,16 +525,17 @@ def _local(key: str, path: Path, split: str) -> Any:
         raise FileNotFoundError(
             f"path={str(path)!r}: there is no such file; `{copy}` makes a copy to give as path"
         )
-    return _import_datasets().load_dataset(
-        FORMATS[path.suffix], data_files=str(path), split="train"
-    )
+    import datasets
+
+    return datasets.load_dataset(FORMATS[path.suffix], data_files=str(path), split="train")
 
 
 def _directory(key: str, folder: Path, split: str) -> Any:
     """The split from a directory: the files of `DataSet.files`, else what its card or the names of
     its files say.
     """
-    datasets = _import_datasets()
+    import datasets
+
     entry = DATA_SETS[key]
     if entry.files:
         pattern = entry.files.format(split=entry.splits[split])
@@ -543,10 +553,3 @@ def _directory(key: str, folder: Path, split: str) -> Any:
     if not chosen:
         raise ValueError(f"split={split!r}: {folder} has {', '.join(there)}")
     return datasets.load_dataset(str(folder), config, split=chosen[0])
-
-
-def _import_datasets() -> Any:
-    check_packages("datasets")
-    import datasets
-
-    return datasets

@@ -133,18 +133,14 @@ def check_answers(pool: Pool, verifier: Any) -> None:
     """
     if not isinstance(verifier, Math | Choice | Code):
         return
+    remedy = "leave their problems out"
+    if pool.config.get("family") == "hub":
+        remedy += ", as problems.hub(..., verifier=...) does"
     # Public data sets have answers that can be read and that no response meets. They end no run.
     unusable = _unusable(pool.problems, verifier, own=not pool.config)
     if unusable:
-        first = unusable[0]
-        remedy = "leave their problems out"
-        if pool.config.get("family") == "hub":
-            remedy += ", as problems.hub(..., verifier=...) does"
-        raise ValueError(
-            f"problems: {type(verifier).__name__} cannot use {len(unusable)} of the {len(pool)} "
-            f"answers, the first is {shown(first.answer)} of problem {first.id!r}; change these "
-            f"answers, {remedy}, or pass the lab {_other_verifier(pool.problems, verifier)}"
-        )
+        place = f"of problem {unusable[0].id!r}"
+        raise _refusal("problems", unusable, place, pool.problems, verifier, remedy)
 
 
 def _pool(
@@ -303,15 +299,13 @@ def _listed(items: Iterable[Any], most: int = 5) -> str:
 
 def _check_usable(made: Mapping[int, Problem], verifier: Any, source: str) -> None:
     """Raise ValueError unless the verifier can use every gold answer of the rows."""
-    unusable = _unusable(list(made.values()), verifier)
+    problems = list(made.values())
+    unusable = _unusable(problems, verifier)
     if unusable:
-        first = next(row for row, problem in made.items() if problem is unusable[0])
-        raise ValueError(
-            f"{source}: row {first}: {type(verifier).__name__} cannot use {len(unusable)} of the "
-            f"{len(made)} answers, the first is {shown(made[first].answer)} to "
-            f"{shown(made[first].prompt)}; change these answers, leave their rows out, or pass "
-            f"{_other_verifier(made.values(), verifier)}"
-        )
+        row = next(row for row, problem in made.items() if problem is unusable[0])
+        place = f"to {shown(unusable[0].prompt)}"
+        remedy = "leave their rows out"
+        raise _refusal(f"{source}: row {row}", unusable, place, problems, verifier, remedy)
 
 
 def _form(answer: str) -> str:
@@ -327,12 +321,24 @@ def _form(answer: str) -> str:
     return "Code"
 
 
-def _other_verifier(problems: Iterable[Problem], verifier: Any) -> str:
-    """The verifier that most answers fit, for a message."""
+def _refusal(
+    source: str,
+    unusable: Sequence[Problem],
+    place: str,
+    problems: Sequence[Problem],
+    verifier: Any,
+    remedy: str,
+) -> ValueError:
+    """The error for answers that a verifier cannot use, with the verifier that most answers fit."""
+    name = type(verifier).__name__
     ((form, _),) = Counter(_form(problem.answer) for problem in problems).most_common(1)
-    if form in ("words", type(verifier).__name__):
-        return "another verifier, which may be your own (docs/guides/own-verifier.md)"
-    return f"verifier=verifiers.{form}(), which fits them"
+    other = f"verifier=verifiers.{form}(), which fits them"
+    if form in ("words", name):
+        other = "another verifier, which may be your own (docs/guides/own-verifier.md)"
+    return ValueError(
+        f"{source}: {name} cannot use {len(unusable)} of the {len(problems)} answers, the first is "
+        f"{shown(unusable[0].answer)} {place}; change these answers, {remedy}, or pass {other}"
+    )
 
 
 def _unusable(problems: Sequence[Problem], verifier: Any, own: bool = True) -> list[Problem]:

@@ -27,8 +27,10 @@ running text they count only before punctuation, at the end, or before a word su
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from workbench.utils.validation import whole_number
+from workbench.utils.bounds import Count, check_arguments
 from workbench.verifiers.base import Scores, Verifier
 from workbench.verifiers.boxes import JOINER, after_thinking
 
@@ -93,6 +95,16 @@ LONGEST_STATEMENT = 300  # characters behind "answer is" that are read
 Place = tuple[int, int, set[str]]
 
 
+def different_capitals(name: str, value: Any) -> None:
+    """The bound of at least two different capital letters."""
+    capitals = isinstance(value, str) and re.fullmatch("[A-Z]{2,}", value)
+    if not capitals or len(set(value)) < len(value):
+        raise ValueError(
+            f"{name}={value!r}: at least two different capital letters are needed, such as 'ABCD'"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class Choice(Verifier):
     """Compares the letter of a response with the gold letter.
 
@@ -113,19 +125,14 @@ class Choice(Verifier):
     ['ok', 'wrong']
     """
 
-    def __init__(self, letters: str = "ABCD", *, max_chars: int = 20_000) -> None:
+    letters: Annotated[str, different_capitals] = "ABCD"
+    max_chars: Count = field(default=20_000, kw_only=True)
+
+    def __post_init__(self) -> None:
         super().__init__()
-        capitals = isinstance(letters, str) and re.fullmatch("[A-Z]{2,}", letters)
-        if not capitals or len(set(letters)) < len(letters):
-            raise ValueError(
-                f"letters={letters!r}: at least two different capital letters are needed, such as "
-                "'ABCD'"
-            )
-        whole_number("max_chars", max_chars, 1)
-        self.letters = letters
-        self.max_chars = max_chars
+        check_arguments(self)
         # A letter that goes on as a word, as in "Can", "A's" or "C-terminal", is none.
-        any_letter = f"[{letters}{letters.lower()}]"
+        any_letter = f"[{self.letters}{self.letters.lower()}]"
         letter = rf"({any_letter})(?!['’]?\w|-\w)"
         bracketed = rf"(?:\(\s*|\\text\{{\s*\(?)({any_letter})\s*[)}}]"
         self._letter = re.compile(letter)
@@ -134,7 +141,7 @@ class Choice(Verifier):
         self._ends_bracketed = re.compile(bracketed + LINE_END)
         # One more letter behind the first: joined to it, in brackets, or with an option's mark.
         self._more = re.compile(
-            rf"{JOINT}{letter}|\(({any_letter})\)|(?<![\w'’])([{letters}])[.):](?=\s|\Z)"
+            rf"{JOINT}{letter}|\(({any_letter})\)|(?<![\w'’])([{self.letters}])[.):](?=\s|\Z)"
         )
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:

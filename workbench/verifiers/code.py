@@ -55,11 +55,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.utils.validation import boolean, one_of, positive_number, shown, whole_number
+from workbench.utils.bounds import Count, Flag, Positive, at_least, check_arguments, choice
+from workbench.utils.validation import shown
 from workbench.verifiers.base import Scores, Verifier
 from workbench.verifiers.inside import CANDIDATE_GONE, OUT_OF_MEMORY, is_test
 from workbench.verifiers.sandbox import Limits, Process, Sandbox, left_open
@@ -67,7 +68,6 @@ from workbench.verifiers.sandbox import Limits, Process, Sandbox, left_open
 # Possessive, so that it takes linear time, whatever a response holds.
 FENCE = re.compile(r"^[ \t]*+```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
 LANGUAGES = ("python", "python3", "py", "")
-SANDBOXES = ("bwrap", "weak")
 LEAST_MEMORY = 64  # MiB: the interpreter takes about 30
 SIGNALLED = 128  # exit codes from here on are signals
 
@@ -90,6 +90,7 @@ class Tests:
     material: dict | None = None
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Code(Verifier):
     """Unit tests as a verifier; the module's docstring has their forms.
 
@@ -125,35 +126,20 @@ class Code(Verifier):
     differently, the first that failed gives the status.
     """
 
-    def __init__(
-        self,
-        *,
-        sandbox: str = "bwrap",
-        fenced: bool = True,
-        partial: bool = False,
-        workers: int = 2,
-        deadline: float = 10.0,
-        memory_mb: int = 512,
-        max_chars: int = 100_000,
-    ) -> None:
+    sandbox: Annotated[str, choice("bwrap", "weak")] = "bwrap"
+    fenced: Flag = True
+    partial: Flag = False
+    workers: Count = 2
+    deadline: Positive = 10.0
+    memory_mb: Annotated[int, at_least(LEAST_MEMORY)] = 512
+    max_chars: Count = 100_000
+
+    def __post_init__(self) -> None:
         super().__init__()
-        one_of("sandbox", sandbox, SANDBOXES)
-        boolean("fenced", fenced)
-        boolean("partial", partial)
-        whole_number("workers", workers, 1)
-        positive_number("deadline", deadline)
-        whole_number("memory_mb", memory_mb, LEAST_MEMORY)
-        whole_number("max_chars", max_chars, 1)
-        self.sandbox = sandbox
-        self.fenced = fenced
-        self.partial = partial
-        self.workers = workers
-        self.deadline = deadline
-        self.memory_mb = memory_mb
-        self.max_chars = max_chars
-        if sandbox == "weak":
-            warnings.warn(left_open(), stacklevel=2)
-        self._sandbox = Sandbox(sandbox, Limits(deadline, memory_mb))
+        check_arguments(self)
+        if self.sandbox == "weak":
+            warnings.warn(left_open(), stacklevel=3)
+        self._sandbox = Sandbox(self.sandbox, Limits(self.deadline, self.memory_mb))
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
         # All answers are read before any program runs, so that a

@@ -172,6 +172,9 @@ def _equivalent(gold: list, answer: list) -> bool:
 
 def _same(gold: Any, answer: Any) -> bool:
     """Whether two readings are equivalent. A comparison that fails settles nothing."""
+    # Of what it cannot read, Math-Verify keeps the text, which equals nothing but a text.
+    if isinstance(gold, str) or isinstance(answer, str):
+        return bool(gold == answer)
     gold, answer = _with_imaginary_unit(gold, answer)
     if not _verified(gold, answer, decimals=6, precision=15):
         return False

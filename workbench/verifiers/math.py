@@ -25,8 +25,9 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from workbench.utils.validation import boolean, positive_number, whole_number
+from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
 from workbench.verifiers.base import ForkSafeLock, Scores, Verifier
 from workbench.verifiers.boxes import BOX, after_thinking, last_box
 from workbench.verifiers.pool import Pool
@@ -37,6 +38,7 @@ LONG = 256  # characters of a text above which the cache keeps its digest instea
 Key = tuple[str | bytes, str]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Math(Verifier):
     r"""Mathematical equivalence as a verifier.
 
@@ -64,34 +66,21 @@ class Math(Verifier):
     workers.
     """
 
-    def __init__(
-        self,
-        *,
-        boxed: bool = False,
-        workers: int = 2,
-        deadline: float = 5.0,
-        memory_mb: int = 1024,
-        max_chars: int = 20_000,
-        cache: int = 65_536,
-    ) -> None:
+    boxed: Flag = False
+    workers: Count = 2
+    deadline: Positive = 5.0
+    memory_mb: Count = 1024
+    max_chars: Count = 20_000
+    cache: CountOrZero = 65_536
+
+    def __post_init__(self) -> None:
         super().__init__()
-        boolean("boxed", boxed)
-        whole_number("workers", workers, 1)
-        positive_number("deadline", deadline)
-        whole_number("memory_mb", memory_mb, 1)
-        whole_number("max_chars", max_chars, 1)
-        whole_number("cache", cache, 0)
-        self.boxed = boxed
-        self.workers = workers
-        self.deadline = deadline
-        self.memory_mb = memory_mb
-        self.max_chars = max_chars
-        self.cache = cache
+        check_arguments(self)
         self.pool = Pool(
             "workbench.verifiers.equivalence:equivalence",
-            workers=workers,
-            deadline=deadline,
-            memory_mb=memory_mb,
+            workers=self.workers,
+            deadline=self.deadline,
+            memory_mb=self.memory_mb,
         )
         self._kept: OrderedDict[Key, str] = OrderedDict()
         self._keeping = ForkSafeLock()

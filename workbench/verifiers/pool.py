@@ -227,10 +227,10 @@ class _Batch:
                 if _killed_from_outside(worker) and not is_second_time:
                     continue
                 reply = {"status": "crash"}
-            if reply is None:
-                worker.kill()
-                reply = {"status": "timeout", "certain": False}
             break
+        if reply is None:
+            worker.kill()
+            reply = {"status": "timeout", "certain": False}
         self.pool.slowest = max(self.pool.slowest, time.monotonic() - began)
         return reply
 
