@@ -21,11 +21,12 @@ from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course, common_budget, each, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
-from workbench.analysis.resolution import smallest_change
+from workbench.analysis.resolution import resolved_ratio
 from workbench.analysis.sequential import verdicts
 from workbench.analysis.targets import common_target, crossings, to_target
 from workbench.records import Record
 from workbench.utils.names import SLOTS
+from workbench.utils.numbers import ratio_text
 from workbench.utils.validation import one_of
 
 __all__ = [
@@ -285,7 +286,10 @@ def markdown(table: pd.DataFrame) -> str:
     head += ["p (Holm)", "reached", "resolves, %"]
     rows = []
     for method, row in table.fillna({"changes": ""}).iterrows():
-        shown = [_ratio_text(row, unit) for unit in ("rollouts", "flops")]
+        shown = [
+            ratio_text(row[unit], row[f"{unit}_low"], row[f"{unit}_high"])
+            for unit in ("rollouts", "flops")
+        ]
         p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
         resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""
         outcome = row["verdict"] if isinstance(row["verdict"], str) else "the baseline"
@@ -306,17 +310,6 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _ratio_text(row: pd.Series, unit: str) -> str:
-    """A ratio with its interval, such as "0.82 [0.75, 0.90]"; "1" for the baseline."""
-    value, low, high = (row[name] for name in (unit, f"{unit}_low", f"{unit}_high"))
-    if not np.isfinite(low) and not np.isfinite(high):
-        return f"{value:.3g}"
-    # Runs that did not reach the target leave one end open.
-    upper = "open" if np.isinf(high) else f"{high:.2f}"
-    lower = "open" if low == 0 else f"{low:.2f}"
-    return f"{value:.2f} [{lower}, {upper}]"
-
-
 def _resolves(
     arm: dict[int, Course], baseline: dict[int, Course], target: float, level: float
 ) -> float:
@@ -325,11 +318,6 @@ def _resolves(
         return np.nan
     crossed = [crossings(by_seed, target, "rollouts") for by_seed in (arm, baseline)]
     pairs = list(zip(*of_common_seeds(*crossed)))
-    # The spread of cut costs is too small, and without one nothing follows.
-    if len(pairs) < 2 or not all(one.reached and other.reached for one, other in pairs):
+    if not all(one.reached and other.reached for one, other in pairs):
         return np.nan
-    logs = np.log([one.place / other.place for one, other in pairs])
-    if np.ptp(logs) == 0:
-        return np.nan
-    change = smallest_change(float(logs.std(ddof=1)), len(logs), level, power=0.8)
-    return float(100 * np.expm1(change))
+    return resolved_ratio([one.place / other.place for one, other in pairs], level)

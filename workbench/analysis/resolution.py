@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import optimize, stats
 
 from workbench.analysis.intervals import LEVEL
 from workbench.utils.validation import positive_number, whole_number
 
-__all__ = ["smallest_change"]
+__all__ = ["resolved_ratio", "smallest_change"]
 
 
 def smallest_change(
@@ -58,3 +60,31 @@ def smallest_change(
     # always.
     shift = optimize.brentq(missing, 0.0, 10 * quantile + 10)
     return float(deviation * shift / np.sqrt(n))
+
+
+def resolved_ratio(ratios: Any, level: float = LEVEL) -> float:
+    """The change in percent that these pairs of seeds would have found four times out of five.
+
+    Parameters
+    ----------
+    ratios : (n,) numbers above 0
+        Costs over the baseline's, one a pair, of runs that all reached the target: the spread of
+        cut costs is too small.
+    level : float
+        Probability of the interval.
+
+    Returns
+    -------
+    float
+        NaN with fewer than two pairs, or without any spread, from which nothing follows.
+
+    Examples
+    --------
+    >>> round(resolved_ratio([0.9, 1.0, 1.1, 0.95, 1.05]))
+    14
+    """
+    logs = np.log(np.asarray(ratios, dtype=np.float64))
+    if len(logs) < 2 or np.ptp(logs) == 0:
+        return np.nan
+    change = smallest_change(float(logs.std(ddof=1)), len(logs), level, power=0.8)
+    return float(100 * np.expm1(change))

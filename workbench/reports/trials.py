@@ -18,7 +18,7 @@ from workbench.records import Record
 from workbench.reports.figures import drawn
 from workbench.reports.page import content, snapshots, write
 from workbench.reports.tables import Table, frame
-from workbench.utils.numbers import NOTHING
+from workbench.utils.numbers import NOTHING, ratio_text
 
 # What the answer is asked in besides the measure of the trial.
 MEASURES: dict[str, Any] = {
@@ -141,10 +141,10 @@ def _answers(table: pd.DataFrame) -> Table:
     for row in table.to_dict("records"):
         rows[str(row["arm"])] = [
             row["verdict"],
-            _ratio(row),
-            _whole(row["seeds"]),
-            f"{_whole(row.get('reached'))} and {_whole(row.get('baseline_reached'))}",
-            _rate(row.get("learning_rate")),
+            ratio_text(row["ratio"], row["low"], row["high"]),
+            _number(row["seeds"]),
+            f"{_number(row.get('reached'))} and {_number(row.get('baseline_reached'))}",
+            _number(row.get("learning_rate"), "{:.2g}"),
             _points(row),
             _number(row.get("p_holm"), "{:.2g}"),
             _number(row.get("resolves"), "{:.0f} %"),
@@ -162,20 +162,10 @@ def _by_measure(groups: Any, baseline: str, target: float) -> Table:
     for name, unit in MEASURES.items():
         ratios = to_target(courses, target, unit, baseline=baseline)
         ratios = ratios.reindex(columns=["ratio", "low", "high"])
-        columns[name] = [_ratio(row) for row in ratios.to_dict("records")]
+        columns[name] = [ratio_text(*row) for row in ratios.itertuples(index=False)]
     shown = pd.DataFrame(columns, index=list(courses)).drop(index=baseline)
     caption = "The same by what is counted; intervals of 95 %, for a single look at a single arm"
     return Table(caption, {"": shown})
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    """Such as 0.81 [0.74, 0.89]."""
-    if not np.isfinite(row["ratio"]):
-        return NOTHING
-    low = "open" if row["low"] == 0 else f"{row['low']:.2f}"
-    high = "open" if np.isinf(row["high"]) else f"{row['high']:.2f}"
-    ends = "" if np.isnan(row["low"]) and np.isnan(row["high"]) else f" [{low}, {high}]"
-    return f"{row['ratio']:.2f}{ends}"
 
 
 def _points(row: Mapping[str, Any]) -> str:
@@ -185,15 +175,7 @@ def _points(row: Mapping[str, Any]) -> str:
     return f"{value} [{low:+.1f}, {high:+.1f}]" if np.isfinite([low, high]).all() else value
 
 
-def _rate(value: Any) -> str:
-    return _number(value, "{:.2g}")
-
-
-def _whole(value: Any) -> str:
-    return _number(value, "{:.0f}")
-
-
-def _number(value: Any, form: str) -> str:
+def _number(value: Any, form: str = "{:.0f}") -> str:
     """A number as a text, and a dash where there is none."""
     known = value is not None and np.isfinite(value)
     return form.format(value) if known else NOTHING

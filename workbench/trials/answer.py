@@ -18,7 +18,7 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.courses import Course, Unit, name_of, read
 from workbench.analysis.intervals import Measurement
-from workbench.analysis.resolution import smallest_change
+from workbench.analysis.resolution import resolved_ratio
 from workbench.analysis.sequential import ALPHA, BAND, LOOKS, Reading, look_at, readings
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
 from workbench.records import Record
@@ -340,7 +340,7 @@ def _answer(
         baseline_reached=baseline_reached,
         p=reading.p if reading else np.nan,
         p_holm=reading.p_holm if reading else np.nan,
-        resolves=_resolves(measured) if all_reached else np.nan,
+        resolves=(resolved_ratio(measured.values, measured.level) if all_reached else np.nan),
         difference=gain.value,
         difference_low=gain.low,
         difference_high=gain.high,
@@ -356,17 +356,6 @@ def _gain(course: Course, baseline: Course, measure: str | Unit) -> float:
     """The difference of accuracies, in points, when both had spent the smaller of two totals."""
     budget = min(course.places(measure)[-1], baseline.places(measure)[-1])
     return 100 * (course.score_at(measure, budget) - baseline.score_at(measure, budget))
-
-
-def _resolves(measured: Measurement) -> float:
-    """The change in percent that these pairs would find four times out of five."""
-    if measured.n < 2:
-        return np.nan
-    deviation = float(np.log(measured.values).std(ddof=1))
-    # Runs that are the same to the bit, and those of a method without any luck, have no spread.
-    if deviation == 0:
-        return np.nan
-    return float(100 * np.expm1(smallest_change(deviation, measured.n, measured.level, power=0.8)))
 
 
 def _break_even(pairs: list[tuple[Course, Course]], target: float) -> cost.BreakEven:

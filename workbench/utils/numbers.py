@@ -30,6 +30,22 @@ def mean_and_half(mean: float, half: float) -> str:
     return f"{shown} ± {half:,.{decimals}f}" if spread else shown
 
 
+def ratio_text(value: float, low: float, high: float) -> str:
+    """A ratio with its interval, whose ends may be open.
+
+    >>> ratio_text(0.82, 0.75, math.inf), ratio_text(1.0, math.nan, math.nan)
+    ('0.82 [0.75, open]', '1')
+    """
+    if not math.isfinite(value):
+        return NOTHING
+    # One pair has no interval, and the baseline needs none.
+    if not math.isfinite(low) and not math.isfinite(high):
+        return f"{value:.3g}"
+    lower = "open" if low == 0 else f"{low:.2f}"
+    upper = "open" if math.isinf(high) else f"{high:.2f}"
+    return f"{value:.2f} [{lower}, {upper}]"
+
+
 def span(numbers: Iterable[int]) -> str:
     """Whole numbers in a row as their ends, others one by one.
 
