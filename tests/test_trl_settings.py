@@ -220,8 +220,10 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
 
 def test_what_cannot_be_carried_is_named_before_a_model_is_loaded(tmp_path):
     grpo = methods.grpo(4)
-    match = "^method='pods': a Method is needed, such as workbench.methods.grpo"
-    refused(tmp_path, "pods", match, num_generations=4)
+    refused(tmp_path, 7, "^method=7: a Method is needed", num_generations=4)
+    refused(tmp_path, "podz", "^method='podz'.*did you mean 'pods'", num_generations=8)
+    # A name is enough, also that of a method which another package brings.
+    refused(tmp_path, "pods", "^num_generations=4: the method 'pods'", num_generations=4)
     refused(
         tmp_path,
         grpo,
