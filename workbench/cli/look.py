@@ -88,7 +88,10 @@ def pack(folder: Annotated[str, Argument(metavar="FOLDER")]) -> None:
 
 def compare(
     paths: Annotated[list[str], Argument(metavar="A B...")],
-    x: Annotated[Literal[tuple(UNITS)], Option(help="The cost that is made equal.")] = "seconds",
+    x: Annotated[
+        Literal["seconds", "flops", "rollouts", "round"],
+        Option(help="The cost that is made equal."),
+    ] = "seconds",
     y: Annotated[
         Literal["accuracy", "greedy"],
         Option(help="The held-out score, of sampled or of greedy answers."),

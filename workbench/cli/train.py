@@ -70,6 +70,9 @@ def run(
             help=f"One of {', '.join(PAPERS)}; or, from further papers, {', '.join(MORE_PAPERS)}.",
         ),
     ],
+    out: Annotated[
+        str, Option(help="Directory of the record. If it holds this run already, the run goes on.")
+    ],
     settings: Annotated[
         list[str],
         Option(
@@ -104,9 +107,6 @@ def run(
     evaluate_every: Annotated[
         int, Option(help="Rounds between evaluations on held-out problems; 0 for none.")
     ] = 20,
-    out: Annotated[
-        str, Option(help="Directory of the record. If it holds this run already, the run goes on.")
-    ] = ...,
     json: Json = False,
 ) -> None:
     """Train by METHOD in a lab, and leave a record.
