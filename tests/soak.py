@@ -63,8 +63,8 @@ import torch
 from conftest import small_lab
 from hostile import FAMILIES
 from test_methods import METHODS as OF_PAPERS
-from test_more_papers import SMALL as OF_FURTHER
 from test_records import same_weights
+from trl_cases import SMALL
 
 import workbench as wb
 from workbench.policies import transformers  # noqa: F401  imported here, so that no life has to
@@ -75,10 +75,7 @@ OPTIONS = dict(problems_per_round=4, evaluate_every=3, checkpoint_every=2)
 METHODS = {
     **OF_PAPERS,
     "cbs-buffer": wb.methods.cbs(scope="buffer", n=4, p=50, warmup=2, start=0.5),
-    **{
-        name: getattr(wb.methods, name)(**OF_FURTHER.get(name, {"n": 4}))
-        for name in wb.methods.MORE_PAPERS
-    },
+    **{name: SMALL.get(name, getattr(wb.methods, name)()) for name in wb.methods.MORE_PAPERS},
 }
 DISTURBANCES = ("kill", "kill", "kill", "terminate", "interrupt", "quota", "full")
 SIGNALS = {
