@@ -127,6 +127,9 @@ class TestBreakEven:
         assert bill_ratio(ours, baseline, found.high).low == pytest.approx(1, abs=1e-6)
         within = bill_ratio(ours, baseline, np.sqrt(found.low * found.high))
         assert within.low < 1 < within.high
+        # One undecided price, with a decided one on either side, is enough to find both ends.
+        few = break_even(ours, baseline, (found.low / 2, found.estimate, found.high * 2))
+        assert (few.low, few.high) == pytest.approx((found.low, found.high), rel=1e-6)
 
     def test_an_arm_that_is_always_cheaper_never_breaks_even(self):
         found = break_even([Tokens(50, 100, True)] * 2, TRAINER)
