@@ -201,7 +201,7 @@ def to_target(
             # seeds is the mean ratio.
             "cost": float(np.exp(np.log(places).mean())),
         }
-        of_baseline = crossed_by.get(baseline, {}) if label != baseline else {}
+        of_baseline = crossed_by.get(str(baseline), {}) if label != baseline else {}
         # Arms without a common seed have no ratio.
         if by_seed.keys() & of_baseline.keys():
             measured = ratio_to_target(*of_common_seeds(by_seed, of_baseline), level)

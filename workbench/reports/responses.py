@@ -17,7 +17,7 @@ ROLLOUTS_A_ROUND = 16  # fewest that are worth another round
 HEAD = 240  # letters of a response that are shown at once
 LIMIT = 4000  # letters of a response that the page holds
 MOST_MADE = 4096  # problems that are made again to show their answers
-COLUMNS = ("problem", "text", "reward", "status", "advantage")
+COLUMNS: tuple[str, ...] = ("problem", "text", "reward", "status", "advantage")
 COLUMNS += ("selected", "trained", "round", "age")
 NOTE = (
     "The first problems of rounds spread over each run, all rollouts of each; nothing is picked by "
