@@ -289,6 +289,9 @@ def test_top_k_and_top_p_keep_the_most_likely_tokens(monkeypatch):
     head = [[0, pytest.approx(0.5), 0, pytest.approx(0.3)]]
     assert restrict(probabilities, Sampling(top_p=0.7)).tolist() == head
     assert restrict(probabilities, Sampling(top_k=1)).tolist() == [[0, 0.5, 0, 0]]
+    # The first token holds the mass exactly, so that no other one stays.
+    halves = torch.tensor([[0.25, 0.5, 0.25]])
+    assert restrict(halves, Sampling(top_p=0.5)).tolist() == [[0, 0.5, 0]]
     # A nucleus that does not lie within the most likely tokens looked at first.
     monkeypatch.setattr(decoding, "HEAD", 1)
     assert restrict(probabilities, Sampling(top_p=0.7)).tolist() == head

@@ -47,6 +47,8 @@ class TestCrossing:
         assert crossing([0, 10, 20], [0.2, 0.4, 0.6], 0.5) == (15, True)
         assert crossing([0, 10, 20], [0.2, 0.4, 0.6], 0.4) == (10, True)
         assert crossing([0, 10, 20], [0.2, 0.4, 0.6], 0.6) == (20, True)
+        # At the first of several evaluations that lie at the target.
+        assert crossing([0, 10, 20, 30], [0.2, 0.4, 0.4, 0.6], 0.4) == (10, True)
 
     def test_a_target_that_is_never_reached_is_censored_at_the_end(self):
         assert crossing([0, 10, 20], [0.2, 0.4, 0.6], 0.7) == (20, False)
