@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
 
 from peft import LoraConfig
-from trl_cases import SMALL, dataset, logged, same, trained, trainer, weights
+from trl_cases import SMALL, dataset, logged, same, small, trained, trainer, weights
 
 from workbench import methods
 from workbench.adapters import FILE, Driver
@@ -150,6 +150,28 @@ def test_a_resume_in_a_later_epoch_goes_on_with_its_problems(at, tmp_path):
     whole, resumed = interrupted(tmp_path, SMALL["grpo"], steps=6, at=at, **settings)
     assert same(weights(whole), weights(resumed))
     assert measured(whole, after=at) == measured(resumed, after=at)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*methods.PAPERS, *methods.MORE_PAPERS])
+def test_every_method_resumes_in_the_second_and_in_the_third_epoch(name, tmp_path):
+    """Two rounds an epoch, with problems left over, and checkpoints amid and between epochs."""
+    settings = {
+        "data": dataset(10),
+        "max_completion_length": 12,
+        "max_steps": 7,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
+    # TRL does not have the losses of these.
+    own_loss = name in ("gmpo", "clip_cov", "kl_cov")
+    options = {"objective_from": "args"} if own_loss else {}
+    whole = trained(trainer(tmp_path, small(name), options=options, **settings))
+    for at in (3, 5):
+        resumed = trainer(tmp_path, small(name), options=options, **settings)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+        assert same(weights(whole), weights(resumed))
+        assert measured(whole, after=at) == measured(resumed, after=at)
 
 
 def test_what_was_learnt_is_written_before_trl_s_own_files(tmp_path, monkeypatch):
