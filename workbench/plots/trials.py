@@ -130,6 +130,9 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
     'mine needs 19 % fewer rollouts than grpo (9 seeds)'
     """
     what = name_of(measure).replace("_", " ")
+    # Arms that were put aside have sentences of their own, unless there is nothing else.
+    compared = table[table["ratio"].notna()]
+    table = compared if len(compared) else table
     if len(table) == 1:
         [row] = table.to_dict("records")
         arm = plain(row["arm"])
@@ -334,7 +337,10 @@ def _reached(row: Mapping[str, Any]) -> str:
     """How many runs reached the target, where some did not."""
     if row["reached"] == row["seeds"] == row["baseline_reached"]:
         return ""
-    return f" ({row['reached']:.0f} of {row['seeds']:.0f} arrived)"
+    return (
+        f" ({row['reached']:.0f} of {row['seeds']:.0f} arrived, "
+        f"{row['baseline_reached']:.0f} of the baseline)"
+    )
 
 
 def _shorten(ax: Axes) -> None:

@@ -289,7 +289,9 @@ def sentence(answer: Answer) -> str:
     if answer.verdict == "alike":
         text += f": alike, within {_percent(answer.band)} %"
     elif answer.verdict == "open" and answer.known:
-        text += ": no difference found"
+        # An interval without an end says that too few runs arrived, not that arms are alike.
+        has_ends = answer.low > 0 and answer.high < np.inf
+        text += ": no difference found" if has_ends else ": too few runs arrived to decide"
     elif answer.verdict == "open":
         text += ": not known yet"
     return "; ".join([text, *_remarks(answer)]) + "."
