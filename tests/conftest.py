@@ -37,7 +37,6 @@ LONGEST = (
     "test_trl_rewards.py",
     "test_trl_wider.py",
     "test_power_loss.py",
-    "test_halving.py",
     "test_escapes.py",
     "test_verifier_pool.py",
     "test_code_guide.py",

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 from sweep_processes import PARAMETERS
+from trial_script import lab
 from typer.testing import CliRunner
 from written_records import curve
 
@@ -31,6 +32,8 @@ def columns(rounds, sampled, trained, right=0.25, wrong=0.5):
     return {
         "seconds_generate": [0.5] * rounds,
         "seconds_update": [0.5] * rounds,
+        "problems": [32] * rounds,
+        "selected": [256] * rounds,
         "tokens_sampled": [sampled] * rounds,
         "tokens_trained": [trained] * rounds,
         "all_positive": [right] * rounds,
@@ -224,35 +227,41 @@ def test_all_methods_are_evaluated_alike_and_have_eight_seeds():
     ],
 )
 def test_every_lab_has_a_folder_of_its_own(lab, name):
-    plan = leaderboard.plan(lab=lab, only=["grpo"], seeds=2)
+    plan = leaderboard.plan(lab=lab)
     assert plan.folder == ROOT / "data" / "runs" / name
-    assert [case.record for case in plan.cases()] == [
+    assert [case.record for case in plan.cases()][:2] == [
         plan.folder / "grpo" / f"seed-{seed}" for seed in range(2)
     ]
     assert {**leaderboard.LAB, **lab}.items() <= plan.cases()[0].values["lab"].items()
 
 
 def test_an_output_directory_holds_everything(tmp_path):
-    plan = leaderboard.plan(out=tmp_path, only=["grpo"])
+    plan = leaderboard.plan(out=tmp_path)
     [case, *_] = plan.cases()
     assert plan.out == plan.folder == tmp_path
     assert case.record == tmp_path / "grpo" / "seed-0"
 
 
-def test_labels_that_do_not_fit_are_named():
+def test_labels_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(ValueError, match="knapsak"):
-        leaderboard.plan(only=["knapsak"])
+        leaderboard.leaderboard(only=["knapsak"], out=tmp_path / "board")
     with pytest.raises(ValueError, match="pods"):
-        leaderboard.plan(own={"pods": "my:pods"})
+        leaderboard.leaderboard(own={"pods": "ar3po"}, out=tmp_path / "board")
     with pytest.raises(ValueError, match="seeds=0"):
-        leaderboard.plan(seeds=0)
+        leaderboard.leaderboard(seeds=0, out=tmp_path / "board")
+    assert not (tmp_path / "board").exists()
 
 
-def test_hours_are_those_of_the_runs_that_are_missing(tmp_path):
-    planned = leaderboard.plan(out=tmp_path, own={"mine": "dapo"}, only=["grpo", "mine"])
-    per_run = planned.cases()[0].values["cost"]
-    assert leaderboard.expected_hours(planned.cases()) == pytest.approx(16 * per_run / 3600)
-    assert leaderboard.expected_hours([]) == 0
+def test_the_leaderboard_is_a_trial_of_the_arms_of_the_grid_each_tuned_alike(tmp_path):
+    board = leaderboard.leaderboard(out=tmp_path / "board")
+    plan = leaderboard.plan()
+    assert [*board.arms] == list(dict.fromkeys(case.values["label"] for case in plan.cases()))
+    assert board.baseline == "grpo" and board.looks == (8,)
+    assert (len(board.coarse), len(board.tuning_seeds)) == (5, 3)
+    assert board.arms["pods"].method.selector == wb.selectors.MaxVariance(8)
+    # The baseline takes part wherever something is compared with it.
+    few = leaderboard.leaderboard(only=["pods"], own={}, out=tmp_path / "board")
+    assert [*few.arms] == ["grpo", "pods"]
 
 
 # A run that goes on for its rollouts
@@ -344,74 +353,51 @@ def test_the_function_is_part_of_what_a_run_is(tmp_path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Two methods, one of them of one's own, two seeds of 3 rounds; what the command printed."""
+    """Two methods, one of them of one's own, tuned at two rates; what the command printed."""
     folder = tmp_path_factory.mktemp("board")
     (folder / "my_methods.py").write_text(
-        "import workbench as wb\ndef mine():\n    return wb.methods.grpo(n=2).but(name='mine')\n"
+        "import workbench as wb\n"
+        "def mine():\n"
+        "    advantage = wb.advantages.LeaveOneOut()\n"
+        "    return wb.methods.grpo().but(name='mine', advantage=advantage)\n"
     )
-    grid = {
-        "parameters": {**PARAMETERS, "rounds": 2, "rollouts": 90, "evaluate_every": 1},
-        "cases": [{"label": "grpo", "cost": 1}, {"label": "unused", "cost": 1}],
-        "seeds": 2,
-    }
-    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    parameters = {"rounds": 4, "problems_per_round": 4, "evaluate_every": 2}
+    grid = {"parameters": parameters, "cases": [{"label": "grpo"}, {"label": "unused"}]}
+    (folder / "grid.yaml").write_text(yaml.safe_dump({**grid, "seeds": 2}))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
-        command = ["leaderboard", "grid.yaml", "--out", "out", "--jobs", "2"]
-        command += ["--only", "grpo", "--only", "mine", "--add", "mine=my_methods:mine"]
-        first = CliRunner().invoke(main, command)
-        again = CliRunner().invoke(main, command)
-    return folder / "out", first, again
+        # In the grid's lab a run this short learns nothing.
+        patch.setattr(leaderboard.config, "lab", lambda name, options: lab())
+        command = ["leaderboard", "grid.yaml", "--out", "out", "--jobs", "2", "--rate", "5e-3"]
+        command += ["--tuning-seeds", "1", "--only", "mine", "--add", "mine=my_methods:mine"]
+        first = CliRunner().invoke(main, [*command, "--target", "0.48"])
+        again = CliRunner().invoke(main, [*command, "--target", "0.48"])
+        other = CliRunner().invoke(main, [*command, "--target", "0.7"])
+    return folder / "out", first, again, other
 
 
-def test_the_command_makes_runs_up_to_one_number_of_rollouts(made):
-    out, first, _ = made
-    for label, rounds in (("grpo", 3), ("mine", 12)):
+def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
+    out, first, _, _ = made
+    for label in ("grpo", "mine"):
         for seed in range(2):
-            record = wb.load(out / label / f"seed-{seed}")
-            assert len(record.rounds) == rounds, first.output
-            assert record.rounds["rollouts"].sum() >= 90
+            record = wb.load(out / "runs" / label / f"seed-{seed}")
+            assert len(record.rounds) == 4, first.output
             # The last evaluation is of the end.
-            assert record.evals["round"].max() == rounds
+            assert record.evals["round"].max() == 4
             assert record.manifest["method"]["name"] == label
-
-
-def test_the_command_says_how_long_it_takes_and_makes_the_first_seeds_first(made):
-    out, first, _ = made
-    lines = first.output.splitlines()
-    assert lines[0] == "4 runs of 2 methods, in out"
-    assert lines[1].startswith("about 0.0 hours on one core")
-    # The first file of a run, which nothing is written to later.
-    locks = out.glob("logs/*/seed-*/lock")
-    begun = sorted(locks, key=lambda path: path.stat().st_mtime_ns)
-    assert [path.parent.name for path in begun] == ["seed-0", "seed-0", "seed-1", "seed-1"]
+        assert len(list((out / "tuning" / label).glob("lr=*"))) == 3
+    table = pd.read_csv(out / "leaderboard.csv", index_col="method")
+    assert set(table.index) == {"grpo", "mine"}
+    assert {"rollouts", "flops", "l40s", "round", "learning_rate"} <= set(table.columns)
+    assert "seconds" not in table
 
 
 def test_a_second_start_makes_nothing_and_tells_the_same(made):
-    _, first, again = made
+    _, first, again, other = made
     assert "done in" not in again.output
     assert again.output.splitlines()[-1] == first.output.splitlines()[-1]
-
-
-def test_the_tables_are_printed_and_written(written, tmp_path):
-    labels = ("grpo", "fast", "slow", "waits")
-    grid = {"cases": [{"label": label} for label in labels], "parameters": {"rounds": 4}}
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**grid, "seeds": 3}))
-    command = ["leaderboard", str(tmp_path / "grid.yaml"), "--table", "--out", str(written)]
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 0, result.output
-    assert "3 runs are not complete and not in the table" in result.output
-    table = pd.read_csv(written / "leaderboard.csv", index_col="method")
-    assert table.index.tolist() == ["grpo", "fast", "slow"]
-    assert table["seeds"].tolist() == [3, 3, 3]
-    prices = pd.read_csv(written / "prices.csv", keep_default_na=False)
-    assert prices["winner"].iloc[0] == "fast"
-    assert {"FLOPs", "these records, in seconds"} < set(prices["price_of"])
-
-    told = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)
-    assert [row["method"] for row in told["methods"]] == ["grpo", "fast", "slow"]
-    assert told["missing"] == ["waits/seed-0", "waits/seed-1", "waits/seed-2"]
+    assert other.exit_code == 1 and "target: 0.7, 0.48" in other.output
 
 
 def test_nothing_to_compare_yet_is_said(tmp_path):
@@ -420,13 +406,18 @@ def test_nothing_to_compare_yet_is_said(tmp_path):
     assert "no run of 'grpo' is complete yet" in result.output
 
 
-def test_only_complete_runs_are_read(made, tmp_path):
-    out, _, _ = made
-    grid = {
-        "parameters": {**PARAMETERS, "rounds": 2, "rollouts": 90, "evaluate_every": 1},
-        "cases": [{"label": "grpo"}],
-        "seeds": 3,
-    }
-    groups, missing = leaderboard.recorded(grids.read(grid, out))
-    assert {label: len(records) for label, records in groups.items()} == {"grpo": 2}
-    assert missing == ["grpo/seed-2"]
+def test_only_complete_runs_are_read(written, tmp_path):
+    labels = ("grpo", "fast", "slow", "waits")
+    grid = {"cases": [{"label": label} for label in labels], "parameters": {"rounds": 4}}
+    groups, missing = leaderboard.recorded(grids.read({**grid, "seeds": 3}, written))
+    assert {label: len(records) for label, records in groups.items()} == dict.fromkeys(
+        labels[:3], 3
+    )
+    assert missing == ["waits/seed-0", "waits/seed-1", "waits/seed-2"]
+
+
+def test_seconds_are_left_out_where_units_are_asked_for_that_machines_share(groups):
+    table, prices = analysis.tables(groups, target=0.4, units=analysis.FAIR_UNITS)
+    assert table.loc["grpo", list(analysis.FAIR_UNITS)].tolist() == [1.0] * 4
+    assert "seconds" not in table
+    assert {"FLOPs", "these records, in seconds"} < set(prices["price_of"])

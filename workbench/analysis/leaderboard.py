@@ -40,7 +40,16 @@ __all__ = [
     "winners",
 ]
 
-UNITS = ("rollouts", "flops", "seconds", "round")
+# Name of a column, and what is counted in it.
+UNITS: dict[str, Any] = {name: name for name in ("rollouts", "flops", "seconds", "round")}
+# Seconds of runs made on several machines, or beside other programs, cannot be compared. What a
+# round costs by a published measurement stands in their place.
+FAIR_UNITS = {
+    "rollouts": "rollouts",
+    "flops": "flops",
+    "l40s": cost.MACHINES["l40s"],
+    "round": "round",
+}
 # The target lies so far on the baseline's way from its start to its end. At the end itself, a
 # method that is a little slower would never arrive, and nothing could be said of by how much.
 SHARE = 0.75
@@ -100,6 +109,7 @@ def table(
     baseline: str = "grpo",
     target: float | None = None,
     budget: float | None = None,
+    units: Mapping[str, Any] = UNITS,
     level: float = LEVEL,
 ) -> pd.DataFrame:
     """One row a method: what it needs to the target, and how accurate it is at a budget.
@@ -115,13 +125,15 @@ def table(
         Held-out accuracy; None for `target_of`.
     budget : float, optional
         Rollouts at which accuracies are compared; None for the largest number that all reached.
+    units : dict from the name of a column to a unit
+        What is counted to the target; "rollouts" is among them.
     level : float
         Probability of the intervals.
 
     Returns
     -------
     DataFrame, a row a label, those that need the fewest rollouts first
-        seeds; reached (how many reached the target); for each of `UNITS` UNIT, UNIT_low and
+        seeds; reached (how many reached the target); for each of the units UNIT, UNIT_low and
         UNIT_high, the ratio to the baseline with its interval, and UNIT_censored, the pairs in
         which one of the two did not reach the target; verdict (by rollouts, after Holm's
         correction, see `sequential.verdict`), p_holm, and resolves: the change in percent that
@@ -138,7 +150,8 @@ def table(
         budget = common_budget(courses, "rollouts")
 
     by_unit = {
-        unit: to_target(courses, target, unit, baseline=baseline, level=level) for unit in UNITS
+        name: to_target(courses, target, unit, baseline=baseline, level=level)
+        for name, unit in units.items()
     }
     by_rollouts = by_unit["rollouts"].reindex(columns=["n", "reached", *RATIO])
     frame = by_rollouts[["n", "reached"]].rename(columns={"n": "seeds"})
@@ -164,12 +177,17 @@ def table(
         frame[[unit, f"{unit}_low", f"{unit}_high"]] = ratios[["ratio", "low", "high"]]
         frame[f"{unit}_censored"] = ratios["censored"] + ratios["censored_baseline"]
     # The baseline is 1 by definition, and stands where it belongs among the others.
-    frame.loc[baseline, list(UNITS)] = 1.0
+    frame.loc[baseline, list(units)] = 1.0
     frame = frame.rename_axis("method")
     return frame.sort_values("rollouts", kind="stable", na_position="last")
 
 
-def tables(groups: Any, baseline: str = "grpo") -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables(
+    groups: Any,
+    baseline: str = "grpo",
+    target: float | None = None,
+    units: Mapping[str, Any] = UNITS,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The leaderboard, and who wins at which price: by tokens, in FLOPs, and on this machine.
 
     Parameters
@@ -177,6 +195,8 @@ def tables(groups: Any, baseline: str = "grpo") -> tuple[pd.DataFrame, pd.DataFr
     groups : dict from label to records
     baseline : str
         A label.
+    target, units
+        As in `table`.
 
     Returns
     -------
@@ -186,13 +206,14 @@ def tables(groups: Any, baseline: str = "grpo") -> tuple[pd.DataFrame, pd.DataFr
         As `winners` gives it, with a column `price_of`.
     """
     courses = read(groups)
-    target = target_of(courses, baseline)
+    if target is None:
+        target = target_of(courses, baseline)
     here = cost.price_of_sampling(groups[baseline]).value
     prices = sorted({0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0, here})
     cheapest = winners(courses, target, baseline, prices)
     names = {cost.FLOP_PRICE: "FLOPs", here: "these records, in seconds"}
     cheapest.insert(1, "price_of", [names.get(price, "") for price in cheapest["price"]])
-    return table(courses, baseline=baseline, target=target), cheapest
+    return table(courses, baseline=baseline, target=target, units=units), cheapest
 
 
 def winners(

@@ -14,11 +14,11 @@ import typer
 from typer.core import TyperGroup
 
 from workbench import __version__
-from workbench.cli import doctor, leaderboard, look, train
+from workbench.cli import doctor, leaderboard, look, train, trial
 from workbench.cli.terminal import say
 
 # Commands that go on where they stopped when they are called again.
-RESUMABLE = ("quickstart", "run", "resume", "sweep", "leaderboard")
+RESUMABLE = ("quickstart", "run", "resume", "sweep", "trial", "leaderboard")
 
 
 class Commands(TyperGroup):
@@ -83,6 +83,7 @@ for command in (
     look.compare,
     look.pack,
     train.sweep,
+    trial.trial,
     leaderboard.leaderboard,
     doctor.doctor,
 ):

@@ -10,6 +10,7 @@ class are not taken for runs of the class as it was.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib
 import inspect
@@ -317,7 +318,10 @@ def own_code(value: Any) -> dict[str, str]:
 
 def _is_own(target: Any) -> bool:
     """Whether a class or function is the user's own: neither installed nor of this package."""
-    name = target.__module__
+    name = target.__module__ or "__main__"
+    # The module of a notebook, or of a script that `python -m` found among what is installed.
+    if name == "__main__":
+        return True
     top = name.partition(".")[0]
     if top in ("workbench", "builtins") or top in sys.stdlib_module_names:
         return False
@@ -358,7 +362,9 @@ def _used_by(function: types.FunctionType) -> dict[str, Any]:
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     used = {name: function.__globals__[name] for name in names if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        used[name] = cell.cell_contents
+        # A name that is bound only later has nothing in its cell yet.
+        with contextlib.suppress(ValueError):
+            used[name] = cell.cell_contents
     for place, value in enumerate(function.__defaults__ or ()):
         used[f"{function.__qualname__}.{place}"] = value
     return used

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection, forkserver
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -117,6 +118,23 @@ def at_work(
             yield work_off
         finally:
             workers.stop()
+
+
+@contextmanager
+def only_one(lock: Path, report: Callable[[str], Any]) -> Iterator[None]:
+    """Wait for another call in the same directory; the kernel frees the lock of one that died."""
+    from filelock import FileLock, Timeout
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    # First without waiting, only to be able to say that there is something to wait for.
+    waiting = FileLock(lock)
+    try:
+        held = waiting.acquire(timeout=0)
+    except Timeout:
+        report(f"another {lock.stem} is at work in {lock.parent}; waiting for it to end")
+        held = waiting.acquire()
+    with held:
+        yield
 
 
 def check_arguments(jobs: int | None, ray: str | None, gpus: float) -> None:

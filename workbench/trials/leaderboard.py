@@ -1,35 +1,148 @@
-"""The leaderboard's runs: every method in one lab, each up to one budget of rollouts.
+"""The leaderboard: every method in one lab, each at its best, against one baseline.
 
-The grid is data/grids/leaderboard.yaml. A method of a paper joins it by one line there. A method of
+It is a trial of many arms (`workbench.trials.trial`) with a fixed number of seeds. The arms are the
+cases of data/grids/leaderboard.yaml. A method of a paper joins it by one line there. A method of
 your own joins by the command line, since a grid never runs code:
 
     python -m workbench leaderboard --add mine=my_methods:mine
-
-The records say everything that the table needs, so the table is made from what is complete at any
-time, see `workbench.analysis.leaderboard`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench import config
+from workbench.analysis import cost
 from workbench.records import Record, load
 from workbench.trials.cases import Case, is_complete
 from workbench.trials.grids import read, read_content
-from workbench.utils.validation import one_of, whole_number
+from workbench.trials.halving import Search, methods
+from workbench.trials.trial import Trial
+from workbench.utils.shipped import shipped
+from workbench.utils.validation import one_of
 
 GRID = "grids/leaderboard.yaml"
+BASELINE = "grpo"
 # What the grid's lab is where the command does not say otherwise; a folder is called after the
 # difference.
 LAB = {"base": "early", "size": "small", "regime": "spread"}
+# The effort of tuning: the coarse grid of learning rates, and seeds.
+RATES = (3e-4, 6e-4, 1.2e-3, 2.4e-3, 4.8e-3)
+TUNING_SEEDS = 3
+SEEDS = 8
+# The parameters of the grid that a trial has, beside its lab.
+OF_TRIAL = ("rounds", "problems_per_round", "mini_batches", "evaluate_every")
+
+
+def leaderboard(grid: Any = None, *, out: Any = None, **options: Any) -> Trial:
+    """The trial of all methods of a grid, before anything is run.
+
+    Parameters
+    ----------
+    grid : path, optional
+        None for the one that comes with the package. Its learning rates are not used.
+    out : path, optional
+        None for runs/leaderboard, with the lab in the name if it is not the grid's own.
+    options
+        lab : dict of other values of the lab's base, size and regime;
+        only : labels of the methods to compare with the baseline, all where it is empty;
+        own : dict from label to arm, further methods;
+        and others of `Trial`, such as seeds, rates, tuning_seeds, target, jobs, ray and report.
+
+    Raises
+    ------
+    ValueError
+        For a label that does not exist, or exists already.
+    """
+    arms, settings, name = _arms_and_settings(grid, **options)
+    return Trial(arms, out=Path("runs", name) if out is None else out, **settings)
+
+
+def search(
+    single: str | None = None,
+    price: float = cost.FLOP_PRICE,
+    grid: Any = None,
+    *,
+    out: Any = None,
+    **options: Any,
+) -> Search:
+    """The search for the best combination of slots in the lab of a leaderboard, before it is run.
+
+    Parameters
+    ----------
+    single : label, optional
+        The method of the leaderboard that its winners meet, besides the baseline. None for the best
+        one of the leaderboard, which then has to be made before.
+    price : float
+        Of sampling, at which combinations are ranked: a sampled token's cost over a trained one's.
+    grid, out, options
+        Of the leaderboard. The search goes beside it, into a directory that ends in "-search".
+    """
+    if single is None:
+        single = best(leaderboard(grid, out=out, **options))
+    arms, settings, name = _arms_and_settings(grid, **options)
+    one_of("single", single, arms)
+    folder = Path("runs", name) if out is None else Path(out)
+    return Search(
+        {**methods(), single: arms[single]},
+        invited=[single],
+        out=folder.with_name(f"{folder.name}-search"),
+        measure=cost.CostModel(price),
+        **settings,
+    )
+
+
+def best(board: Trial) -> str:
+    """The label of the arm that needs least, by what is recorded."""
+    found = {label: answer.ratio for label, answer in board.answers.items() if answer.known}
+    if not found:
+        raise ValueError(
+            "the best single paper is not known yet: make the leaderboard first, or name one"
+        )
+    return min(found, key=lambda label: found[label])
+
+
+def _arms_and_settings(
+    grid: Any,
+    *,
+    lab: Mapping[str, str] | None = None,
+    only: Iterable[str] = (),
+    own: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The arms of a leaderboard, the further arguments of its trial, and the name of its folder."""
+    content = _content(grid, only, own)
+    changed = _changed(lab)
+    parameters = dict(content.get("parameters", {}))
+    arms: dict[str, Any] = {
+        case["label"]: config.method(
+            case.get("method", BASELINE), case.get("arguments"), case.get("settings")
+        )
+        for case in content["cases"]
+        if case["label"] not in (own or {})
+    }
+    options = {**config.mapping("lab", parameters.get("lab")), **changed}
+    of_grid = {name: parameters[name] for name in OF_TRIAL if name in parameters}
+    seeds = content.get("seeds", SEEDS)
+    defaults = {
+        "against": arms.pop(BASELINE, BASELINE),
+        "lab": config.lab(options.pop("name", "tiny"), options),
+        "seeds": seeds if isinstance(seeds, int) else len(seeds),
+        "rates": RATES,
+        "tuning_seeds": TUNING_SEEDS,
+    }
+    # What is None was left out by the caller.
+    given = {name: value for name, value in settings.items() if value is not None}
+    name = "-".join([_folder_name(content, grid), *changed.values()])
+    return {**arms, **(own or {})}, {**defaults, **of_grid, **given}, name
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a leaderboard, and where they go.
+    """The runs of the leaderboard's grid as a sweep makes them, all at the grid's learning rate.
 
     Attributes
     ----------
@@ -39,30 +152,19 @@ class Plan:
         Of the records, in LABEL/seed-N.
     out : Path
         Of the sweep: its logs and its table of runs.
-    own : dict from label to arm
-        Methods of the user's own, see `arms.as_method`.
     """
 
     grid: dict[str, Any]
     folder: Path
     out: Path
-    own: Mapping[str, Any]
 
     def cases(self) -> list[Case]:
         """The runs, checked."""
-        return read(self.grid, self.out, self.own)
+        return read(self.grid, self.out)
 
 
-def plan(
-    grid: Any = None,
-    *,
-    out: Any = None,
-    lab: Mapping[str, str] | None = None,
-    seeds: int | Sequence[int] | None = None,
-    only: Iterable[str] = (),
-    own: Mapping[str, Any] | None = None,
-) -> Plan:
-    """The runs of a leaderboard.
+def plan(grid: Any = None, *, out: Any = None, lab: Mapping[str, str] | None = None) -> Plan:
+    """The runs of the leaderboard's grid at one learning rate, such as those in data/runs.
 
     Parameters
     ----------
@@ -73,62 +175,24 @@ def plan(
         if it is not the grid's own, and the logs into runs/sweeps.
     lab : dict, optional
         Other values of the lab's base, size and regime.
-    seeds : int or list of int, optional
-        None for those of the grid.
-    only : labels
-        Of the methods to run; all where it is empty.
-    own : dict from label to arm, optional
-        Further methods, see `runner.sweep`.
-
-    Raises
-    ------
-    ValueError
-        For a label that does not exist, or exists already.
     """
-    from workbench.labs import shipped
-
-    if grid is not None:
-        # All of it is checked, so that what follows may rely on its form.
-        read(grid, Path.cwd(), records=Path.cwd())
-    base, content = read_content(shipped(GRID) if grid is None else grid)
-    if "cases" not in content:
-        raise ValueError(f"grid {str(grid)!r}: the methods to compare are needed under `cases`")
-    own = dict(own or {})
-    content = dict(content)
-    cases = list(content["cases"])
-    labels = [case.get("label") for case in cases]
-    for label in own:
-        if label in labels:
-            raise ValueError(f"{label}: the grid has a method of this label; choose another one")
-    cases += [{"label": label} for label in own]
-    only = list(only)
-    for label in only:
-        one_of("only", label, [case["label"] for case in cases])
-    content["cases"] = [case for case in cases if not only or case["label"] in only]
-    if seeds is not None:
-        if isinstance(seeds, int):
-            whole_number("seeds", seeds, 1)
-        content["seeds"] = seeds
-
-    changed = {name: value for name, value in (lab or {}).items() if value != LAB[name]}
+    content = _content(grid, (), None)
+    changed = _changed(lab)
+    base = content.pop("base")
     parameters = dict(content.get("parameters", {}))
-    parameters["lab"] = {**parameters.get("lab", {}), **changed}
+    parameters["lab"] = {**config.mapping("lab", parameters.get("lab")), **changed}
     content["parameters"] = parameters
-
-    # A grid may be a stranger's, so it decides no more than the name below a known place.
-    folder_name = Path(content.pop("folder", "leaderboard")).name
-    if folder_name in ("", ".."):
-        raise ValueError(f"grid {str(grid)!r}: its folder must end in the name of a directory")
-    name = "-".join([folder_name, *changed.values()])
+    name = "-".join([_folder_name(content, grid), *changed.values()])
+    content.pop("folder", None)
     if out is not None:
-        return Plan(content, Path(out).absolute(), Path(out).absolute(), own)
+        return Plan(content, Path(out).absolute(), Path(out).absolute())
     # An installed package has its grid among its own files, where no records belong.
     runs = base.parent / "runs" if base.name == "grids" else Path("runs")
     if "_data" in runs.parts:
         runs = Path("runs")
     folder = (runs / name).absolute()
     content["folder"] = str(folder)
-    return Plan(content, folder, Path("runs", "sweeps", name).absolute(), own)
+    return Plan(content, folder, Path("runs", "sweeps", name).absolute())
 
 
 def recorded(cases: Iterable[Case]) -> tuple[dict[str, list[Record]], list[str]]:
@@ -156,13 +220,34 @@ def recorded(cases: Iterable[Case]) -> tuple[dict[str, list[Record]], list[str]]
     return groups, missing
 
 
-def expected_hours(cases: Iterable[Case]) -> float:
-    """Hours on one core of the runs that are not complete, by the `cost` of the grid.
+def _changed(lab: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: value for name, value in (lab or {}).items() if value != LAB[name]}
 
-    A method without a cost, such as one of your own, counts as the first one of the grid.
-    """
-    cases = list(cases)
-    costs = [case.values.get("cost") for case in cases]
-    usual = next((cost for cost in costs if cost), 0.0)
-    seconds = sum(cost or usual for case, cost in zip(cases, costs) if not is_complete(case))
-    return seconds / 3600
+
+def _content(grid: Any, only: Iterable[str], own: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A grid with the cases that are wanted, checked."""
+    if grid is not None:
+        # All of it is checked, so that what follows may rely on its form.
+        read(grid, Path.cwd(), records=Path.cwd())
+    base, content = read_content(shipped(GRID) if grid is None else grid)
+    if "cases" not in content:
+        raise ValueError(f"grid {str(grid)!r}: the methods to compare are needed under `cases`")
+    cases = list(content["cases"])
+    labels = [case.get("label") for case in cases]
+    for label in own or {}:
+        if label in labels:
+            raise ValueError(f"{label}: the grid has a method of this label; choose another one")
+    cases += [{"label": label} for label in own or {}]
+    only = list(only)
+    for label in only:
+        one_of("only", label, [case["label"] for case in cases])
+    wanted = [case for case in cases if not only or case["label"] in (*only, BASELINE)]
+    return {**content, "cases": wanted, "base": base}
+
+
+def _folder_name(content: Mapping[str, Any], grid: Any) -> str:
+    # A grid may be a stranger's, so it decides no more than the name below a known place.
+    name = Path(content.get("folder", "leaderboard")).name
+    if name in ("", ".."):
+        raise ValueError(f"grid {str(grid)!r}: its folder must end in the name of a directory")
+    return name

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.records import exists
 from workbench.trials import engine
 from workbench.trials.cases import PARAMETERS, Case, prepare
 from workbench.trials.grids import read
@@ -23,6 +23,8 @@ from workbench.utils.processes import signals_raise
 
 if TYPE_CHECKING:
     import pandas as pd
+
+LOCK = "sweep.lock"
 
 
 def sweep(
@@ -79,7 +81,7 @@ def sweep(
     cases = read(grid, out, own, records)
     # Before the lock, which is the first file that a sweep writes into its directory.
     _check_directory(out)
-    with _only_one_sweep(out, report), signals_raise():
+    with engine.only_one(out / LOCK, report), signals_raise():
         # What is done is looked up under the lock, since another sweep may have made runs until
         # now.
         _check_same_runs(out, cases)
@@ -94,7 +96,7 @@ def sweep(
                 engine.start_forkserver()  # which imports while the runs are checked here
             _check_runs(todo)
         if todo:
-            runs = {case.name: case.values for case in cases}
+            runs = {case.name: case.values | _own(case) for case in cases}
             (out / "sweep.json").write_text(json.dumps(runs, indent=1) + "\n")
         order = _seed if by_seed else _shortness
         engine.make(sorted(cases, key=order), jobs=jobs, ray=ray, gpus=gpus, report=report)
@@ -144,19 +146,29 @@ def _check_directory(out: Path) -> None:
     """ValueError for a directory that holds something else, before anything is written to it."""
     if not out.exists() or (out / "sweep.json").exists():
         return
-    if not out.is_dir() or any(file.name != "sweep.lock" for file in out.iterdir()):
+    if not out.is_dir() or any(file.name != LOCK for file in out.iterdir()):
         raise ValueError(
             f"out={str(out)!r}: it holds something else than a sweep; name another directory"
         )
 
 
 def _check_same_runs(out: Path, cases: Sequence[Case]) -> None:
+    listed = out / "sweep.json"
+    recorded = json.loads(listed.read_text()) if listed.exists() else {}
     for case in cases:
-        if case.finished and case.outcome["fingerprint"] != case.fingerprint():
+        # A run that was stopped has no outcome yet, and must not go on by an edited class.
+        begun = exists(case.record) and recorded.get(case.name, {}).get("own")
+        edited = begun and {"own": begun} != _own(case)
+        if edited or (case.finished and case.outcome["fingerprint"] != case.fingerprint()):
             raise ValueError(
                 f"out={str(out)!r}: {case.name} was made there with other parameters, or before "
-                "the notebook's code was changed; name another directory"
+                "the code of its method or notebook was changed; name another directory"
             )
+
+
+def _own(case: Case) -> dict[str, str]:
+    """What sweep.json says of a method of the caller's own, beside the parameters."""
+    return {"own": case.own.fingerprint} if case.own else {}
 
 
 def _check_runs(cases: Sequence[Case]) -> None:
@@ -165,20 +177,3 @@ def _check_runs(cases: Sequence[Case]) -> None:
             prepare(case)
         except ValueError as error:
             raise ValueError(f"{case.name}: {error}") from None
-
-
-@contextmanager
-def _only_one_sweep(out: Path, report: Callable[[str], Any]) -> Iterator[None]:
-    """Wait for another sweep in the same directory; the kernel frees the lock of one that died."""
-    from filelock import FileLock, Timeout
-
-    out.mkdir(parents=True, exist_ok=True)
-    # First without waiting, only to be able to say that there is something to wait for.
-    lock = FileLock(out / "sweep.lock")
-    try:
-        held = lock.acquire(timeout=0)
-    except Timeout:
-        report(f"another sweep is at work in {out}; waiting for it to end")
-        held = lock.acquire()
-    with held:
-        yield

@@ -14,6 +14,7 @@ after any death, and a call with other settings or with an edited class is refus
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -24,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock
 
 from workbench import config
 from workbench.analysis.courses import UNITS, Course, each, name_of, read
 from workbench.analysis.sequential import ALPHA
+from workbench.analysis.targets import rising
 from workbench.labs import Lab
 from workbench.records import Record, load
 from workbench.records.files import replacing
@@ -36,8 +37,8 @@ from workbench.trials import engine, tuning
 from workbench.trials.answer import Answer
 from workbench.trials.answer import answers as find_answers
 from workbench.trials.answer import table as answer_table
+from workbench.trials.arms import LOGS, Carried, carried_lab
 from workbench.trials.arms import arms as made_arms
-from workbench.trials.arms import carried_lab
 from workbench.trials.cases import Case, prepare
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
 from workbench.utils.descriptions import describe, differences
@@ -49,6 +50,7 @@ LOCK = "trial.lock"
 DIVERGED = "NonFinite"  # how the outcome begins of a run whose loss was not finite
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
+TUNING_SAMPLES = 8  # at most, to each held-out problem: evaluations take half of a short run's time
 SOLVED = 0.95  # an accuracy from which on a lab has nothing left to learn
 
 
@@ -94,7 +96,7 @@ class Trial:
     tuning_seeds : int
     problems_per_round : int
     evaluate_every : int, optional
-        Rounds between evaluations; None for a fifth of the rounds, a quarter when tuning.
+        Rounds between evaluations in the comparison; None for a fifth of the rounds.
     level : float
         Probability of calling any arm better or worse that is not.
     jobs, ray, gpus
@@ -154,7 +156,11 @@ class Trial:
         self._options = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._say = report
         self._carried = {label: arm.carried() for label, arm in self.arms.items()}
+        # Once here, so that no run has to look through the answers again.
+        self.lab.check_answers()
         self._carried_lab = carried_lab(self.lab)
+        quick = dataclasses.replace(self.lab, samples=min(self.lab.samples, TUNING_SAMPLES))
+        self._tuning_lab = carried_lab(quick)
         baseline = self.arms[self.baseline].fingerprint
         self.same = [
             label
@@ -163,8 +169,13 @@ class Trial:
         ]
         self.failed: dict[str, str] = {}
         self._shown: tuple[Any, Any] = (None, None)  # the figure, and its place in a notebook
-        # Of runs that are over, so that none is read twice; None for one that diverged.
+        # Of runs that are over, by name, so that none is read twice: where they are, and their
+        # course, None for one that diverged.
+        self._over: dict[str, Case] = {}
         self._courses: dict[str, Course | None] = {}
+        # Other trials beside this one, whose runs are used where they are the same.
+        plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
+        self._beside = [plan.parent for plan in plans if plan.parent != self.out]
         self._seconds: list[float] = []  # of the runs that this call has made
         self._check_directory()
         self._check_arms()
@@ -210,9 +221,9 @@ class Trial:
         for label, tuned in self.tunings.items():
             cases = {seed: self._final(label, tuned, seed) for seed in range(self.looks[-1])}
             found[label] = {
-                seed: load(case.record)
+                seed: load(self._over[case.name].record)
                 for seed, case in cases.items()
-                if self._is_over(case) and case.finished
+                if self._is_over(case) and self._courses[case.name] is not None
             }
         return found
 
@@ -331,8 +342,7 @@ class Trial:
 
     def run(self) -> Trial:
         """Make the runs that are missing, until the answer is known for every arm."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.out / LOCK):
+        with engine.only_one(self.out / LOCK, self._say):
             self._write_plan()
             for label in self.same:
                 self._say(
@@ -344,6 +354,11 @@ class Trial:
             with engine.at_work(**self._options, ended=self._ended) as work_off:
                 self._tune(work_off)
                 self._compare(work_off)
+        used = [
+            name for name, case in self._over.items() if not case.record.is_relative_to(self.out)
+        ]
+        if used:
+            self._say(f"{len(used)} runs of trials beside this one were used again")
         return self
 
     def _tune(self, work_off: Callable[[Sequence[Case]], None]) -> None:
@@ -440,36 +455,38 @@ class Trial:
         """ValueError as soon as it is clear that the baseline gives no target, or misses it."""
         runs, missing = self._tuning_runs(self.baseline)
         courses = [course for course in runs.values() if course is not None]
-        target = self.target
-        if not courses or target is None:
-            # All of them have diverged, which the next lines say of a complete tuning.
-            if missing or courses:
+        if not courses:
+            if missing:
                 return
-        start = max((float(course.scores[0]) for course in courses), default=math.nan)
+            raise ValueError(
+                f"{self.baseline}: the loss of every tuning run was not finite; try lower rates"
+            )
+        start = max(float(course.scores[0]) for course in courses)
         if start >= SOLVED:
             raise ValueError(
                 f"lab {self.lab.name!r}: it is exhausted: {self.baseline} begins at an accuracy of "
                 f"{start:.2f}, so nothing is left to learn; take harder problems"
             )
-        if self.given_target is not None and start >= self.given_target:
+        given = self.given_target
+        if given is not None and start >= given:
             raise ValueError(
-                f"target={self.given_target:g}: runs begin at {start:.2f}; the target must lie "
-                "above that"
+                f"target={given:g}: runs begin at {start:.2f}; the target must lie above that"
             )
         if missing:
             return
-        best = max((float(tuning.rising(course.scores)[-1]) for course in courses), default=0.0)
-        if self.given_target is not None and best < self.given_target:
+        best = max(float(rising(course.scores)[-1]) for course in courses)
+        if given is not None and best < given:
             raise ValueError(
-                f"target={self.given_target:g}: {self.baseline} reaches {best:.2f} in "
-                f"{self.rounds} rounds at its best learning rate; choose a lower target, or more "
-                "rounds"
+                f"target={given:g}: {self.baseline} reaches {best:.2f} in {self.rounds} rounds at "
+                "its best learning rate; choose a lower target, or more rounds"
             )
-        if not target > start + LEAST_GAIN:
+        # A fresh run that begins above the target, by the luck of its evaluation, says nothing.
+        luck = 3 * math.sqrt(0.25 / (len(self.lab.held_out or ()) * self.lab.samples))
+        if given is None and self.target < start + max(LEAST_GAIN, luck):
             raise ValueError(
-                f"{self.baseline}: at no learning rate did its accuracy rise from its start of "
-                f"{start:.2f} (best {best:.2f}), so there is no target; try other rates, more "
-                "rounds, or another lab"
+                f"{self.baseline}: at no learning rate did its accuracy rise far enough above its "
+                f"start of {start:.2f} (best {best:.2f}), so there is no target; try other rates, "
+                "more rounds, more held-out problems or another lab"
             )
 
     # Which runs there are
@@ -497,7 +514,9 @@ class Trial:
                 coarse = [(point, FIRST_SEED) for point in self.coarse]
                 missing = [run for run in missing if run in coarse]
             cases = {run: self._tuning(label, *run) for run in missing}
-            over = {run: self._course(case) for run, case in cases.items() if self._is_over(case)}
+            over = {
+                run: self._courses[case.name] for run, case in cases.items() if self._is_over(case)
+            }
             if not over:
                 return runs, missing
             runs |= over
@@ -512,33 +531,49 @@ class Trial:
 
     def _is_over(self, case: Case) -> bool:
         """Whether a run is made, or diverged; ValueError for another run in its place."""
-        if case.name in self._courses:
+        if case.name in self._over:
             return True
+        found = case
         if not (case.finished or _diverged(case)):
-            return False
-        if case.outcome["fingerprint"] != case.fingerprint():
+            elsewhere = self._made_elsewhere(case)
+            if elsewhere is None:
+                return False
+            found = elsewhere
+        elif case.outcome["fingerprint"] != case.fingerprint():
             raise ValueError(
                 f"out={str(self.out)!r}: {case.name} was made there by another definition of "
                 f"{case.values['label']!r} or with other settings; name another directory, or give "
                 "the arm another label"
             )
-        self._courses[case.name] = None if _diverged(case) else _course(load(case.record))
+        self._over[case.name] = found
+        self._courses[case.name] = None if _diverged(found) else _course(load(found.record))
         return True
 
-    def _course(self, case: Case) -> Course | None:
-        return self._courses[case.name]
+    def _made_elsewhere(self, case: Case) -> Case | None:
+        """The same run in another trial that stands beside this one."""
+        for folder in self._beside:
+            logs = folder / LOGS / case.name
+            other = dataclasses.replace(case, record=folder / case.name, logs=logs)
+            # The fingerprint is that of method, lab, seed and all settings.
+            if other.finished and other.outcome["fingerprint"] == case.fingerprint():
+                return other
+        return None
 
     def _tuning(self, label: str, point: Point, seed: int) -> Case:
         """A run of the tuning."""
         name = f"tuning/{label}/{point.name}/seed-{seed}"
-        return self._case(name, label, point, seed, EVALUATIONS)
+        every = max(1, self.rounds // EVALUATIONS)
+        return self._case(name, label, point, seed, every, self._tuning_lab)
 
     def _final(self, label: str, tuned: Tuning, seed: int) -> Case:
         """A run of the comparison."""
         name = f"runs/{label}/seed-{seed}"
-        return self._case(name, label, tuned.best, seed, FINAL_EVALUATIONS)
+        every = self.evaluate_every or max(1, self.rounds // FINAL_EVALUATIONS)
+        return self._case(name, label, tuned.best, seed, every, self._carried_lab)
 
-    def _case(self, name: str, label: str, point: Point, seed: int, evaluations: int) -> Case:
+    def _case(
+        self, name: str, label: str, point: Point, seed: int, evaluate_every: int, lab: Carried
+    ) -> Case:
         values = {
             "label": label,
             "seed": seed,
@@ -547,16 +582,16 @@ class Trial:
             "learning_rate": point.learning_rate,
             "mini_batches": point.mini_batches,
             "problems_per_round": self.problems_per_round,
-            "evaluate_every": self.evaluate_every or max(1, self.rounds // evaluations),
+            "evaluate_every": evaluate_every,
             "columns": "none",
         }
         return Case(
             name,
             values,
             self.out / name,
-            self.out / "logs" / name,
+            self.out / LOGS / name,
             own=self._carried[label],
-            lab=self._carried_lab,
+            lab=lab,
         )
 
     def _rollouts(self) -> int | None:
@@ -597,7 +632,8 @@ class Trial:
                     "directory"
                 )
             return
-        ours, theirs = self._plan(), self._recorded_plan()
+        # By way of a text, as what is recorded.
+        ours, theirs = json.loads(json.dumps(self._plan())), self._recorded_plan()
         different = differences(ours["settings"], theirs["settings"])
         if different:
             raise ValueError(
@@ -656,11 +692,13 @@ def _checked_measure(measure: Any) -> Any:
 
 def _looks(seeds: Any) -> tuple[int, ...]:
     """After how many pairs of seeds the trial is looked at."""
-    least, most = (seeds, seeds) if isinstance(seeds, int) else seeds
-    for number in (least, most):
+    ends = (seeds, seeds) if isinstance(seeds, int) else tuple(seeds)
+    for number in ends:
+        # One pair has no interval.
         whole_number("seeds", number, 2, FIRST_SEED)
-    if least > most:
+    if len(ends) != 2 or ends[0] > ends[1]:
         raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
+    least, most = ends
     return tuple(range(least, most + 1))
 
 

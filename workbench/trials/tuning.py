@@ -163,6 +163,11 @@ def next_runs(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> li
     return [run for run in points_by_stage(costs, coarse, seeds)[-1] if run not in costs]
 
 
+def stages(seeds: Sequence[int]) -> int:
+    """How many stages a tuning with these seeds has."""
+    return 1 + len(seeds)
+
+
 def effort(coarse: Sequence[Point], seeds: Sequence[int]) -> int:
     """The runs that the tuning of one arm takes, the same for every arm.
 

@@ -1,0 +1,148 @@
+"""Arms: what may be compared, how it reaches another process, and when it counts as the same."""
+
+import importlib.util
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench import config
+from workbench.slots import Selection, Slot
+from workbench.trials.arms import Arm, arms, as_method, carried, carried_lab, fingerprint
+
+
+class FirstHalf(Slot):
+    def select(self, rollouts, context):
+        return Selection(np.arange(len(rollouts) // 2))
+
+
+class Parted(Slot):
+    def __init__(self, part):
+        self.part = part
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(len(rollouts) // self.part))
+
+
+def half_of_grpo():
+    return wb.methods.grpo().but(name="half", selector=FirstHalf())
+
+
+@pytest.mark.parametrize(
+    "value, label, selector",
+    [
+        ("pods", "pods", "MaxVariance"),
+        (wb.methods.grpo().but(name="mine", selector=FirstHalf()), "mine", "FirstHalf"),
+        (FirstHalf, "FirstHalf", "FirstHalf"),
+        (Parted(4), "Parted", "Parted"),
+        (half_of_grpo, "half_of_grpo", "FirstHalf"),
+        ("tests.test_arms:half_of_grpo", "half_of_grpo", "FirstHalf"),
+    ],
+)
+def test_an_arm_is_a_method_a_name_or_what_makes_one(value, label, selector):
+    [baseline, arm] = arms(value, "grpo")
+    assert (baseline.label, arm.label) == ("grpo", label)
+    assert type(arm.method.selector).__name__ == selector
+
+
+def test_a_slot_value_takes_its_place_in_the_baseline():
+    [_, arm] = arms(FirstHalf, against=wb.methods.dapo())
+    assert type(arm.method.selector) is FirstHalf
+    assert arm.method.objective == wb.methods.dapo().objective
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ([], "arms: at least one"),
+        ("podz", "did you mean 'pods'"),
+        (3, "arm 3"),
+        (Parted, "arm Parted: it needs the argument part"),
+        (wb.labs.tiny, "arm tiny: it makes Lab"),
+        (["pods", "pods"], "two are called 'pods'"),
+        ("grpo", "two are called 'grpo'"),
+        ({"a/b": "pods"}, "label='a/b'"),
+        ({"logs": "pods"}, "label='logs'"),
+    ],
+)
+def test_what_is_no_arm_is_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        arms(given)
+
+
+# To another process
+
+
+def test_what_cannot_be_sent_is_refused_and_says_why():
+    with pytest.raises(ValueError, match=r"arm 'mine': it cannot be sent.*open files, locks"):
+        carried("arm 'mine'", Parted(threading.Lock()), "")
+
+
+def test_a_lab_with_its_verifier_is_carried():
+    lab = wb.labs.tiny(pool=8, held_out=4)
+    sent = pickle.loads(pickle.dumps(carried_lab(lab))).value
+    assert sent.description() == lab.description() and sent.digests() == lab.digests()
+    assert sent.verifier.score([r"\boxed{2}"], ["2"]).reward == 1
+
+
+# The same definition
+
+
+def defined(folder, code):
+    """The class Mine of a module with this code."""
+    path = folder / "written_methods.py"
+    path.write_text("from workbench.slots import Selection, Slot\n" + code)
+    spec = importlib.util.spec_from_file_location("written_methods", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Mine
+
+
+CODE = """
+SHARE = 2
+
+def kept(rollouts):
+    return range(len(rollouts) // SHARE)
+
+class Mine(Slot):
+    floor = 1
+    def select(self, rollouts, context):
+        return Selection(kept(rollouts))
+"""
+
+
+@pytest.mark.parametrize(
+    "old, new, same",
+    [
+        ("", "", True),
+        ("SHARE = 2", "SHARE = 2  # half of them", True),
+        ("Selection(kept(rollouts))", "Selection(kept(rollouts)[1:])", False),
+        ("len(rollouts) // SHARE", "len(rollouts) - SHARE", False),
+        ("SHARE = 2", "SHARE = 3", False),
+        ("floor = 1", "floor = 2", False),
+    ],
+)
+def test_a_fingerprint_is_that_of_the_code_and_of_what_it_uses(tmp_path, old, new, same):
+    before = fingerprint(as_method(defined(tmp_path, CODE)))
+    after = fingerprint(as_method(defined(tmp_path, CODE.replace(old, new) if old else CODE)))
+    assert (before == after) is same
+
+
+def test_code_without_a_source_is_told_apart_too():
+    """As it is in a session that keeps no source."""
+
+    def of(code):
+        names = {"__name__": "__main__", "Slot": Slot}
+        exec(code, names)
+        return fingerprint(as_method(names["Mine"]))
+
+    code = "class Mine(Slot):\n    def select(self, rollouts, context):\n        return {}"
+    assert of(code.format(1)) == of(code.format(1)) != of(code.format(2))
+
+
+def test_an_arm_is_the_same_under_another_name_and_not_with_another_argument():
+    grpo = Arm("a", wb.methods.grpo())
+    assert grpo.fingerprint == Arm("b", config.method("grpo").but(name="mine")).fingerprint
+    assert grpo.fingerprint != Arm("b", wb.methods.grpo(n=4)).fingerprint

@@ -1,0 +1,124 @@
+"""Tuning: which runs come next, that every arm gets the same effort, and what the runs say."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.analysis.courses import Course
+from workbench.trials import tuning
+from workbench.trials.tuning import Point, coarse_grid, effort, next_runs, tuned
+
+SEEDS = [7, 8, 9]
+
+
+def rates(runs):
+    return [point.learning_rate for point, _ in runs]
+
+
+def all_stages(cost, coarse, seeds):
+    """The stages of a tuning in which a run costs what `cost` says."""
+    known, made = {}, []
+    while missing := next_runs(known, coarse, seeds):
+        made.append(missing)
+        known |= {(point, seed): cost(point, seed) for point, seed in missing}
+    return made
+
+
+def test_the_grid_then_the_rates_beside_the_best_then_seeds_for_the_better_half():
+    coarse = coarse_grid(4e-4)
+    # The cost is lowest at 3e-4, and rises evenly on the log scale.
+    stages = all_stages(lambda p, _: abs(math.log(p.learning_rate / 3e-4)), coarse, SEEDS)
+    assert rates(stages[0]) == [1e-4, 2e-4, 4e-4, 8e-4]
+    assert rates(stages[1]) == [2.83e-4, 5.66e-4]
+    assert rates(stages[2]) == [2.83e-4, 4e-4, 2e-4]
+    assert rates(stages[3]) == [2.83e-4, 4e-4]
+    assert [{seed for _, seed in stage} for stage in stages] == [{7}, {7}, {8}, {9}]
+
+
+@pytest.mark.parametrize(
+    "best, beyond", [(8e-4, [1.13e-3, 1.6e-3]), (1e-4, [7.07e-5, 5e-5])], ids=["top", "bottom"]
+)
+def test_the_grid_is_extended_at_the_end_where_the_best_rate_lies(best, beyond):
+    stages = all_stages(
+        lambda p, _: abs(math.log(p.learning_rate / best)), coarse_grid(4e-4), SEEDS[:1]
+    )
+    assert rates(stages[1]) == beyond
+
+
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 4))
+def test_every_arm_gets_the_same_effort_whatever_its_runs_say(luck, n_rates, n_seeds):
+    rng = np.random.default_rng(luck)
+    coarse = coarse_grid(1e-3, [1e-3 * 2**k for k in range(n_rates)])
+    seeds = list(range(n_seeds))
+    stages = all_stages(lambda *_: rng.choice([math.inf, rng.normal()]), coarse, seeds)
+    runs = [run for stage in stages for run in stage]
+    assert len(runs) == len(set(runs)) == effort(coarse, seeds)
+    assert len(stages) == tuning.stages(seeds)
+
+
+def test_mini_batches_are_a_second_axis_and_only_the_best_is_refined():
+    coarse = coarse_grid(4e-4, [2e-4, 4e-4, 8e-4], [1, 4])
+    costs = {(point, 7): abs(math.log(point.learning_rate / 4e-4)) for point in coarse}
+    costs[Point(4e-4, 4), 7] = -1.0
+    assert next_runs(costs, coarse, [7]) == [(Point(2.83e-4, 4), 7), (Point(5.66e-4, 4), 7)]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [((1e-3, [0.0]), "rates"), ((1e-3, []), "rates"), ((1e-3, None, [0]), "mini_batches")],
+)
+def test_wrong_grids_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        coarse_grid(*arguments)
+
+
+# What runs say
+
+
+def course(*scores):
+    """A run that samples 100 rollouts a round and is evaluated after each."""
+    rounds = np.arange(len(scores))
+    table = pd.DataFrame({"round": rounds[1:], "rollouts": 100})
+    return Course("a", 0, rounds, np.array(scores), table, Path("a"))
+
+
+def test_a_run_that_falls_short_counts_with_its_pace_and_one_without_any_is_infinite():
+    def cost(*scores):
+        return math.exp(tuning.log_cost(course(*scores), 0.5, "rollouts"))
+
+    assert cost(0.2, 0.4, 0.6) == pytest.approx(150)
+    # It has made half of the way in 200 rollouts.
+    assert cost(0.2, 0.3, 0.35) == pytest.approx(400)
+    assert cost(0.4, 0.3, 0.2) == math.inf
+
+
+def test_the_best_rate_is_one_with_all_seeds_and_its_range_is_within_a_tenth():
+    runs = {}
+    # Rollouts to .5 at the second seed too, except for the rate that halving has left behind.
+    for rate, slope in [(1e-4, 0.05), (2e-4, 0.1), (2.83e-4, 0.105), (4e-4, 0.08)]:
+        for seed in (7, 8):
+            runs[Point(rate), seed] = course(*(0.2 + slope * np.arange(5)))
+    runs[Point(8e-4), 7] = course(0.2, 0.6, 0.1, 0.1, 0.1)
+    runs[Point(1.6e-3), 7] = None
+    found = tuned("a", runs, (7, 8), 0.5, "rollouts")
+    assert (found.learning_rate, found.low, found.high) == (2.83e-4, 2e-4, 2.83e-4)
+    assert not found.at_edge and found.works
+    assert found.collapsed == pytest.approx(2 / 10)
+    assert len(found.curve) == 10
+    row = found.curve.set_index(["learning_rate", "seed"]).loc[(2e-4, 7)]
+    assert (row["cost"], row["reached"]) == (pytest.approx(300), True)
+    # Without any learning nothing works.
+    assert not tuned("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
+
+
+def test_the_target_is_what_the_best_rate_reaches_in_three_quarters_of_the_rollouts():
+    runs = {(Point(1e-4), 7): course(0.2, 0.3, 0.4, 0.5, 0.6)}
+    runs[Point(2e-4), 7] = course(0.2, 0.35, 0.45, 0.555, 0.6)
+    # A better one that lacks a seed of the tuning does not count.
+    runs[Point(4e-4), 8] = course(0.2, 0.5, 0.6, 0.7, 0.8)
+    assert tuning.default_target(runs, [7], "rollouts") == 0.55

@@ -1,0 +1,126 @@
+"""The command trial: does a method help, each at its best?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from workbench.cli.options import Jobs, Json, Ray
+from workbench.cli.terminal import as_json, say
+from workbench.cli.train import lab_options
+from workbench.utils.names import LABS
+
+if TYPE_CHECKING:
+    from workbench.trials import Trial
+
+# The columns that fit on a terminal; the file has all.
+SHOWN = ["arm", "verdict", "ratio", "low", "high", "seeds", "learning_rate"]
+
+
+def trial(
+    arms: Annotated[
+        list[str],
+        Argument(
+            metavar="ARM...",
+            help="The name of a method, or MODULE:FUNCTION of a method or a slot of your own, "
+            "which runs the code of MODULE.",
+        ),
+    ],
+    out: Annotated[
+        str, Option(help="Directory of the trial. One that stopped there goes on.")
+    ] = ...,
+    against: Annotated[str, Option(help="The baseline, named as an arm is.")] = "grpo",
+    lab: Annotated[
+        list[str],
+        Option(
+            metavar="NAME|NAME=VALUE",
+            help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
+        ),
+    ] = [],  # noqa: B006  typer makes a new list
+    measure: Annotated[
+        str, Option(help="What is counted to the target: rollouts, flops, round.")
+    ] = "rollouts",
+    target: Annotated[
+        float | None,
+        Option(
+            help="Held-out accuracy. Default: what the tuned baseline reaches in three quarters "
+            "of the rounds."
+        ),
+    ] = None,
+    rounds: Annotated[int, Option(help="Rounds of a run.")] = 60,
+    seeds: Annotated[
+        tuple[int, int], Option(metavar="LEAST MOST", help="Pairs of fresh seeds.")
+    ] = (5, 12),
+    rates: Annotated[
+        list[float],
+        Option("--rate", help="A learning rate of the coarse grid. Repeatable."),
+    ] = [],  # noqa: B006
+    tuning_seeds: Annotated[int, Option(help="Seeds of the tuning.")] = 2,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    json: Json = False,
+) -> None:
+    """Does a method help? Tune it and the baseline, and compare them on fresh seeds.
+
+    Every ARM and the baseline get the same effort of tuning. Then pairs of fresh seeds are run
+    until the answer is known. It ends with one sentence an arm and a table (trial.csv), and writes
+    a page (trial.html) to the output directory.
+
+    \b
+    Examples:
+      python -m workbench trial my_methods:mine --against grpo --out runs/mine
+      python -m workbench trial pods ar3po --lab pool=1024 --out runs/two
+    """
+    import workbench as wb
+    from workbench import config
+
+    importable_from_here()
+
+    def report(line: str) -> None:
+        say(line, err=json)
+
+    options: dict[str, Any] = {"jobs": jobs, "ray": ray, "report": report}
+    done = wb.trial(
+        arms,
+        against=against,
+        lab=config.lab(*lab_options(lab)),
+        out=out,
+        measure=measure,
+        target=target,
+        rounds=rounds,
+        seeds=seeds,
+        rates=rates or None,
+        tuning_seeds=tuning_seeds,
+        **options,
+    )
+    show(done, json)
+
+
+def importable_from_here() -> None:
+    """Have modules in the working directory imported, also by the script `workbench`.
+
+    The script begins its search at its own directory, `python -m` at this one. The processes that
+    run search where this one does.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def show(trial: Trial, json: bool) -> None:
+    """Write the table and the page of a trial, and print the sentences and the table."""
+    table = trial.table
+    table.to_csv(trial.out / "trial.csv", index=False, float_format="%.6g", lineterminator="\n")
+    tuning = trial.tuning
+    tuning.to_csv(trial.out / "tuning.csv", index=False, float_format="%.6g", lineterminator="\n")
+    if json:
+        say(as_json({"arms": table.to_dict("records"), "tuning": tuning.to_dict("records")}))
+        return
+    say(f"\n{trial}\n")
+    say(table.reindex(columns=SHOWN).to_string(index=False, float_format="{:.3g}".format))
+    say(f"\n{os.path.relpath(trial.out / 'trial.csv')}")
+    # There is no page where every arm turned out not to be compared.
+    if trial.answers:
+        say(os.path.relpath(trial.report(trial.out / "trial.html")))
