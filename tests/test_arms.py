@@ -1,5 +1,6 @@
 """Arms: what may be compared, how it reaches another process, and when it counts as the same."""
 
+import hashlib
 import importlib.util
 import pickle
 import threading
@@ -92,6 +93,10 @@ def test_a_lab_with_its_verifier_is_carried():
 
 def defined(folder, code):
     """The class Mine of a module with this code."""
+    # A folder of its own for each code: two files of one name, size and second would share what
+    # Python has compiled.
+    folder = folder / hashlib.sha256(code.encode()).hexdigest()[:8]
+    folder.mkdir(exist_ok=True)
     path = folder / "written_methods.py"
     path.write_text("from workbench.slots import Selection, Slot\n" + code)
     spec = importlib.util.spec_from_file_location("written_methods", path)

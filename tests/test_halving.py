@@ -127,7 +127,7 @@ def test_reuse_changes_next_to_nothing_beside_pkpo():
     made = {}
     for label in ("pkpo", "reuse+pkpo"):
         method = config.method("grpo", settings=combinations()[label])
-        lab = wb.labs.tiny(pool=8, held_out=0)
+        lab = wb.labs.tiny(pool=8, held_out=0, learning_rate=3e-4)
         run = wb.Run(lab, method, seed=0, problems_per_round=8, evaluate_every=0)
         for _ in run.rounds(3, progress=False):
             pass

@@ -156,7 +156,7 @@ def test_a_prompt_that_the_model_cannot_read_is_refused_before_the_first_round(w
 
 
 def test_a_pool_that_is_smaller_than_a_round_says_so():
-    with pytest.raises(ValueError, match=r"problems_per_round=8: n=8: the pool has 4 problems$"):
+    with pytest.raises(ValueError, match="problems_per_round=8"):
         wb.Run(small_lab(pool=4), wb.methods.grpo(2), problems_per_round=8)
 
 

@@ -519,7 +519,7 @@ def test_a_damaged_outcome_counts_as_not_finished_and_is_named(text, tmp_path, m
         assert not cases[0].finished
         cases[0].end("done", seconds=1.0)
 
-    (tmp_path / "sweep.json").touch()
+    (tmp_path / "sweep.json").write_text("{}")
     monkeypatch.setattr(runner, "_check_runs", lambda cases: None)
     monkeypatch.setattr(runner.engine, "make", make)
     lines = []
@@ -694,7 +694,7 @@ def test_a_notebook_whose_code_changed_is_refused(notebooks):
     changed = folder / "changed"
     changed.mkdir()
     write_notebook(changed, body=BODY + "\n1 + 1")
-    with pytest.raises(ValueError, match="or before the notebook's code was changed"):
+    with pytest.raises(ValueError, match="code of its method or notebook was changed"):
         sweep({**grid, "notebook": str(changed / "work.ipynb")}, out=folder / "out")
 
 

@@ -1,9 +1,105 @@
-"""Trials: what is refused before anything runs, and what is told at once."""
+"""Trials: real ones of a few short runs, their deaths, and what is refused."""
 
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
 import pytest
+from conftest import timeless
+from trial_script import Broken, Everything, make
 
 import workbench as wb
 from workbench.trials import Trial
+from workbench.trials.tuning import FIRST_SEED
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = Path(__file__).with_name("trial_script.py")
+
+
+def script(out, arm="class", lines=None, status=0):
+    """Run the script, and return what it said; SIGKILL once so many of its runs are made."""
+    command = [sys.executable, "-u", str(SCRIPT), str(out), arm]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    )
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if lines is not None and sum("done in" in each for each in said) == lines:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.stdout.close()
+    assert process.wait() == status, "".join(said)
+    return said
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The trial of the script, undisturbed: its directory and what it said."""
+    out = tmp_path_factory.mktemp("trials") / "whole"
+    return out, script(out)
+
+
+@pytest.mark.slow
+def test_a_class_of_a_notebook_is_tuned_and_compared_with_the_baseline(whole):
+    out, said = whole
+    assert [line for line in said if line.startswith("sentence:")], said
+    plan = json.loads((out / "trial.json").read_text())
+    assert [*plan["arms"]] == ["grpo", "EverySecond"]
+    assert plan["arms"]["EverySecond"]["method"]["selector"] == {"is": "__main__.EverySecond"}
+    for label in plan["arms"]:
+        tuned = sorted(path.name for path in (out / "tuning" / label).iterdir())
+        assert tuned == ["lr=0.00354", "lr=0.005", "lr=0.00707"]
+        runs = [wb.load(out / "runs" / label / f"seed-{seed}") for seed in range(2)]
+        assert [record.manifest["seed"] for record in runs] == [0, 1]
+        assert len({record.manifest["arguments"]["learning_rate"] for record in runs}) == 1
+        of_tuning = wb.load(out / "tuning" / label / "lr=0.005" / f"seed-{FIRST_SEED}")
+        # A tuning run keeps its rounds and evaluations, not its rollouts.
+        assert len(of_tuning.rounds) == 4 and not len(of_tuning.rollouts())
+    # The code of the class is nowhere on the disk.
+    texts = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+    assert not any(b"np.arange(0, len(rollouts), 2)" in text for text in texts)
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_killed_goes_on_by_the_same_call_and_ends_the_same(whole, tmp_path):
+    out, said = whole
+    again = tmp_path / "apart" / "again"
+    script(again, lines=3, status=-signal.SIGKILL)
+    second = script(again)
+    assert second[-1] == said[-1]
+    # What was made before the death is not made again.
+    made = sum("done in" in line for line in second)
+    assert made <= sum("done in" in line for line in said) - 3
+    for path in wb.records.record_paths(out):
+        name = path.relative_to(out)
+        ours, theirs = wb.load(again / name).rounds, wb.load(path).rounds
+        pd.testing.assert_frame_equal(timeless(ours), timeless(theirs), check_exact=True)
+
+
+@pytest.mark.slow
+def test_another_trial_beside_it_uses_the_runs_of_the_baseline_again(whole):
+    out, _ = whole
+    other = out.with_name("other")
+    said = script(other, "few")
+    made = [line for line in said if "done in" in line]
+    assert made and not any("/grpo/" in line for line in made)
+    assert any(line.endswith("were used again\n") for line in said)
+    assert not (other / "runs" / "grpo").exists()
+
+
+@pytest.mark.slow
+def test_an_edited_class_is_refused_before_anything_runs(whole):
+    out, _ = whole
+    said = script(out, "edited", status=1)
+    assert "'EverySecond' was another arm there" in said[-1]
+    assert not any("done in" in line for line in said)
+
+
+# What is refused, or told at once
 
 
 @pytest.mark.parametrize(
@@ -41,3 +137,26 @@ def test_the_baseline_under_another_name_is_told_at_once(tmp_path):
     assert trial.table[["arm", "verdict"]].to_numpy().tolist() == [["mine", "same"]]
     assert lines == [line for line in lines if "mine is grpo under another name" in line] != []
     assert str(trial) == "mine is grpo under another name."
+
+
+@pytest.mark.slow
+def test_an_arm_that_cannot_run_is_named_by_its_first_run(tmp_path):
+    with pytest.raises(ValueError, match=r"Broken: tuning/Broken/.* failed: KeyError"):
+        make(tmp_path / "trial", Broken)
+    # What the baseline has made by then is kept, and other arms would have gone on.
+    assert (tmp_path / "trial" / "trial.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target, message", [(0.05, "runs begin at"), (0.999, "reaches 0")])
+def test_a_target_that_is_passed_or_out_of_reach_is_named_early(target, message, tmp_path):
+    with pytest.raises(ValueError, match=f"target={target}.*{message}"):
+        make(tmp_path / "trial", "dapo", target=target)
+    assert not (tmp_path / "trial" / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_lab_with_nothing_left_to_learn_is_named_early(tmp_path):
+    with pytest.raises(ValueError, match="it is exhausted"):
+        make(tmp_path / "trial", "dapo", verifier=Everything())
+    assert not (tmp_path / "trial" / "runs").exists()

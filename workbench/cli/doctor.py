@@ -69,19 +69,29 @@ def doctor(
         str | None,
         Option(metavar="NAME_OR_PATH", help="Estimate its memory. Nothing is downloaded."),
     ] = None,
-    lora_rank: Annotated[int | None, Option(help="0 trains all parameters.")] = None,
-    load_in_4bit: Annotated[bool | None, Option("--load-in-4bit", help="By bitsandbytes.")] = None,
-    fast_inference: Annotated[bool | None, Option(help="In unsloth: by vLLM.")] = None,
-    engine: Annotated[
-        Literal[ENGINES] | None, Option(help="In transformers: what samples.")
+    lora_rank: Annotated[int | None, Option(help="Rank of LoRA; 0 trains all parameters.")] = None,
+    load_in_4bit: Annotated[
+        bool | None, Option("--load-in-4bit", help="Frozen weights in 4 bits, by bitsandbytes.")
     ] = None,
-    gpu_memory_utilization: Annotated[float | None, Option(help="vLLM's share.")] = None,
-    rows: Annotated[int | None, Option(help="Sampled at once without vLLM.")] = None,
-    gradient_checkpointing: Annotated[bool | None, Option(help="Compute layers again.")] = None,
-    optimizer_bits: Annotated[Literal[OPTIMIZER_BITS] | None, Option(help="Of AdamW.")] = None,
-    dtype: Annotated[str | None, Option(help="Of the weights.")] = None,
+    fast_inference: Annotated[bool | None, Option(help="In the lab unsloth: vLLM samples.")] = None,
+    engine: Annotated[
+        Literal[ENGINES] | None, Option(help="In the lab transformers: what samples.")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float | None, Option(help="The share of the GPU's memory that vLLM takes.")
+    ] = None,
+    rows: Annotated[
+        int | None, Option(help="Responses sampled at once where vLLM does not sample.")
+    ] = None,
+    gradient_checkpointing: Annotated[
+        bool | None, Option(help="Compute layers again in place of keeping their values.")
+    ] = None,
+    optimizer_bits: Annotated[
+        Literal[OPTIMIZER_BITS] | None, Option(help="Bits of a moment of AdamW.")
+    ] = None,
+    dtype: Annotated[str | None, Option(help="Precision of the weights.")] = None,
     max_length: Annotated[int | None, Option(help="Tokens of prompt and response.")] = None,
-    rollouts: Annotated[int | None, Option(help="Of a round.")] = None,
+    rollouts: Annotated[int | None, Option(help="Rollouts of a round.")] = None,
     micro_tokens: Annotated[int | None, Option(help="Tokens of one micro-batch.")] = None,
     json: Json = False,
 ) -> None:
