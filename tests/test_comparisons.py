@@ -38,6 +38,13 @@ def test_equal_budgets_and_paired_differences(tmp_path):
     assert half.loc["b", "mean"] == 0.75, "10 of its 20 rollouts are half of the way from .5 to 1"
 
 
+def test_a_gain_is_not_taken_beyond_the_last_evaluation(tmp_path):
+    groups = two_arms(tmp_path)
+    assert comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 20).value == 50
+    with pytest.raises(ValueError, match="budget=21"):
+        comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 21)
+
+
 def test_a_list_of_records_is_divided_into_its_settings(tmp_path):
     groups = two_arms(tmp_path)
     together = [record for records in groups.values() for record in records]

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -22,6 +23,7 @@ from workbench.__main__ import main
 from workbench.analysis.comparisons import comparable, labelled, load_all
 from workbench.plots.style import PALETTE, looks
 from workbench.reports import figures, report
+from workbench.reports.configurations import configuration
 from workbench.reports.figures import _inline
 from workbench.reports.page import TEMPLATES
 from workbench.reports.responses import responses
@@ -481,3 +483,11 @@ def test_notebooks_show_short_escaped_tables(hostile, tmp_path):
         assert len(page.all("b")) == 1
         tags = {tag for tag, _ in page.elements}
         assert tags == {"table", "caption", "b", "tbody", "tr", "th", "td"}
+
+
+def test_a_manifest_may_have_anything_as_its_reward(tmp_path):
+    written_records.write(tmp_path, "a", 0)
+    [record] = load_all(tmp_path)["a"]
+    method = {**record.manifest["method"], "reward": 3}
+    stranger = SimpleNamespace(manifest={**record.manifest, "method": method}, path=record.path)
+    assert "3" in dict(configuration("a", [stranger])["words"]).values()

@@ -31,8 +31,9 @@ def configuration(label: str, group: Sequence[Record]) -> dict[str, Any]:
     for slot, value in method.items():
         if slot == "name":
             continue
-        # The reward is a sum of parts; every other slot holds one value.
-        parts = value if slot == "reward" else [value]
+        # The reward is a sum of parts; every other slot holds one value. A stranger's manifest may
+        # have anything there.
+        parts = value if slot == "reward" and isinstance(value, list) else [value]
         words.append((TITLES.get(slot, slot), " + ".join(map(expression, parts))))
 
     inside = {name: value for name, value in lab.items() if name != "lab"}
