@@ -1,6 +1,7 @@
 """The leaderboard: its runs, its table by hand, and the command with a method of one's own."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -373,11 +374,13 @@ def made(tmp_path_factory):
         first = CliRunner().invoke(main, [*command, "--target", "0.48"])
         again = CliRunner().invoke(main, [*command, "--target", "0.48"])
         other = CliRunner().invoke(main, [*command, "--target", "0.7"])
-    return folder / "out", first, again, other
+        told = CliRunner().invoke(main, [*command, "--target", "0.48", "--table", "--json"])
+    return folder / "out", first, again, other, told
 
 
 def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
-    out, first, _, _ = made
+    out, first, _, _, _ = made
+    assert first.exit_code == 0, first.output
     for label in ("grpo", "mine"):
         for seed in range(2):
             record = wb.load(out / "runs" / label / f"seed-{seed}")
@@ -393,10 +396,21 @@ def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
 
 
 def test_a_second_start_makes_nothing_and_tells_the_same(made):
-    _, first, again, other = made
+    _, first, again, other, _ = made
     assert "done in" not in again.output
     assert again.output.splitlines()[-1] == first.output.splitlines()[-1]
     assert other.exit_code == 1 and "target: 0.7, 0.48" in other.output
+
+
+def test_the_tables_are_printed_and_told_as_json(made):
+    _, first, _, _, told = made
+    lines = first.output.splitlines()
+    assert any(line.startswith("mine ") for line in lines)
+    assert "the cheapest method by the price of sampling" in first.output
+    assert lines[-1] == os.path.join("out", "leaderboard.csv")
+    data = json.loads(told.stdout)
+    assert {row["method"] for row in data["methods"]} == {"grpo", "mine"}
+    assert data["missing"] == []
 
 
 def test_nothing_to_compare_yet_is_said(tmp_path):

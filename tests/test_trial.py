@@ -1,5 +1,7 @@
 """Trials: real ones of a few short runs, their deaths, and what is refused."""
 
+import dataclasses
+import html
 import json
 import signal
 import subprocess
@@ -9,9 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import timeless
-from trial_script import Broken, Everything, make
+from trial_script import Broken, Everything, lab, make
+from typer.testing import CliRunner
 
 import workbench as wb
+from workbench.__main__ import main
 from workbench.trials import Trial
 from workbench.trials.tuning import FIRST_SEED
 
@@ -97,6 +101,31 @@ def test_an_edited_class_is_refused_before_anything_runs(whole):
     said = script(out, "edited", status=1)
     assert "'EverySecond' was another arm there" in said[-1]
     assert not any("done in" in line for line in said)
+
+
+@pytest.mark.slow
+def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monkeypatch):
+    problems = wb.labs.tiny(pool=32, levels=(1, 2), held_out=0).problems
+    small = dataclasses.replace(lab(), problems=problems)
+    # In the tiny lab a trial takes minutes.
+    monkeypatch.setattr("workbench.config.lab", lambda name, options: small)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trial_methods.py").write_text(
+        "import workbench as wb\n"
+        "def mine():\n"
+        "    return wb.methods.grpo().but(name='mine', advantage=wb.advantages.LeaveOneOut())\n"
+    )
+    command = ["trial", "trial_methods:mine", "--out", "out", "--rounds", "4", "--seeds", "2", "2"]
+    command += ["--rate", "5e-3", "--tuning-seeds", "1", "--target", "0.48", "--jobs", "2"]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 0, told.output
+    table = pd.read_csv(tmp_path / "out" / "trial.csv")
+    assert table["arm"].tolist() == ["mine"] and table["sentence"][0] in told.output
+    tuning = pd.read_csv(tmp_path / "out" / "tuning.csv")
+    assert tuning.groupby("arm").size().to_dict() == {"grpo": 3, "mine": 3}
+    assert table["sentence"][0] in html.unescape((tmp_path / "out" / "trial.html").read_text())
+    data = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)
+    assert [row["arm"] for row in data["arms"]] == ["mine"] and len(data["tuning"]) == 6
 
 
 # What is refused, or told at once

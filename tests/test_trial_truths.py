@@ -52,7 +52,7 @@ TRIALS = {
 
 
 @pytest.mark.parametrize("truth", TRIALS)
-def test_a_trial_finds_what_is_true_by_construction(truth, tmp_path):
+def test_a_trial_does_not_contradict_what_is_true_by_construction(truth, tmp_path):
     arm, against, ratio = TRIALS[truth]
     started = time.monotonic()
     trial = wb.trial(arm, against=against, lab=wb.labs.tiny(), out=tmp_path / "trial")

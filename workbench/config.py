@@ -40,7 +40,7 @@ from workbench import (
     success_rates,
 )
 from workbench.labs import Lab
-from workbench.methods import Method
+from workbench.methods import LEARNING_SLOTS, Method
 from workbench.policies import Sampling
 from workbench.pools import Pool, Stream
 from workbench.slots import Slot
@@ -187,6 +187,19 @@ def mapping(name: str, value: Mapping[str, Any] | str | None) -> Mapping[str, An
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError(f'{name}={shown(value)}: names and values are needed, as {{"n": 8}}')
     return value
+
+
+def slots_for(value: Any) -> list[str]:
+    """The slots that a value can fill, by the methods that it has.
+
+    Examples
+    --------
+    >>> slots_for(methods.pods(8, 4).selector)
+    ['selector']
+    """
+    # Not by `getattr`, since every class can be called itself.
+    actions = {name for kind in type(value).__mro__ for name in vars(kind)}
+    return [slot for slot, (action, _) in LEARNING_SLOTS.items() if action in actions]
 
 
 # Labs

@@ -564,7 +564,8 @@ class Run:
         objective = work.method.objective
         # By default the gap to another program is corrected, and the lag of a lab under stress is
         # not, since it is there to be seen.
-        if not work.policy.samples_apart and objective.sampler_correction is None:
+        lags = work.old_weights is not None and not work.policy.samples_apart
+        if lags and objective.sampler_correction is None:
             objective = replace(objective, sampler_correction="off")
         on_policy = sampler_logprobs = None
         if work.rescoring is not None:

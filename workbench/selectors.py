@@ -340,8 +340,8 @@ class LargestAdvantage(Slot):
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """The share that is not dropped."""
-        number = max(1, int(sampled.n * (1 - self.drop) + 1e-9))
-        kept = sampled.limited(number)
+        most = max(1, int(sampled.n * (1 - self.drop) + 1e-9))
+        kept = sampled.limited(most)
         # Across a whole round, problems have different numbers.
         return kept if self.scope == "group" else PerProblem(kept.n, "about")
 

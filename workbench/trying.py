@@ -16,6 +16,7 @@ from workbench.checks import (
     checked_problems,
     checked_selection,
 )
+from workbench.config import slots_for
 from workbench.grpo import marked
 from workbench.methods import LEARNING_SLOTS, Method
 from workbench.policies import Sampling
@@ -90,11 +91,10 @@ def _slot_of(value: Any) -> str:
     """The slot that a value is for, by the method that it has."""
     if isinstance(value, type):
         raise ValueError(f"value={value.__name__}: an object is needed, such as {value.__name__}()")
-    for slot, (action, _) in LEARNING_SLOTS.items():
-        if callable(getattr(value, action, None)) and (
-            isinstance(value, Slot) or slot != "advantage"
-        ):
-            return slot
+    slots = slots_for(value)
+    # An advantage is called, as a part of the reward is.
+    if slots and (isinstance(value, Slot) or slots != ["advantage"]):
+        return slots[0]
     if callable(value):
         return "reward"
     actions = ", ".join(action for action, _ in LEARNING_SLOTS.values())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The columns that fit on a terminal; the file has all.
 SHOWN = ["seeds", "reached", "rollouts", "rollouts_low", "rollouts_high", "verdict", "p_holm"]
-SHOWN += ["flops", "seconds", "round", "accuracy", "accuracy_difference", "resolves"]
+SHOWN += ["flops", "l40s", "round", "accuracy", "accuracy_difference", "resolves"]
 
 
 def leaderboard(

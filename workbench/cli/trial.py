@@ -29,9 +29,7 @@ def trial(
             "which runs the code of MODULE.",
         ),
     ],
-    out: Annotated[
-        str, Option(help="Directory of the trial. One that stopped there goes on.")
-    ] = ...,
+    out: Annotated[str, Option(help="Directory of the trial. One that stopped there goes on.")],
     against: Annotated[str, Option(help="The baseline, named as an arm is.")] = "grpo",
     lab: Annotated[
         list[str],

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.policies.checks import MOST_PROMPTS
 from workbench.utils.validation import shown
 
 
@@ -33,13 +34,16 @@ class Entry:
 
 
 def check_place(template: Any) -> None:
-    """Raise ValueError for a template without a place for the question.
+    """Raise ValueError for a template without a place for the question, or with many.
 
     The question is put there by `str.replace`: by `format`, a stranger's template could ask for a
     text of any length.
     """
-    if not isinstance(template, str) or "{prompt}" not in template:
-        raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
+    if not isinstance(template, str) or not 1 <= template.count("{prompt}") <= MOST_PROMPTS:
+        raise ValueError(
+            f"template={shown(template)}: a text with {{prompt}} in it is needed, at most "
+            f"{MOST_PROMPTS} times"
+        )
 
 
 def text_of(value: Any) -> str:

@@ -16,7 +16,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from workbench.policies.checks import MOST_PROMPTS, check_model, lost_characters, offline_hint
+from workbench.datasets.entries import check_place
+from workbench.policies.checks import check_model, lost_characters, offline_hint
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown
 from workbench.verifiers import Choice, Code, Math
@@ -154,11 +155,7 @@ def _pool(
 ) -> Pool:
     """The checked problems of rows, in their order; `source` names the data in messages."""
     one_of("repeated", repeated, REPEATED)
-    if not isinstance(template, str) or not 1 <= template.count("{prompt}") <= MOST_PROMPTS:
-        raise ValueError(
-            f"template={shown(template)}: a text with {{prompt}} in it is needed, at most "
-            f"{MOST_PROMPTS} times"
-        )
+    check_place(template)
     default = verifier is None
     verifier = Math() if default else verifier
     check_verifier(verifier)

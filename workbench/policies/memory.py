@@ -25,9 +25,9 @@ LOGITS = 2**27  # that a training step of `policies.transformers` holds at once 
 # Bytes of a weight in bitsandbytes' NF4: 4 bits, and a float32 scale for every block of 64.
 NF4_BYTES = 0.5 + 4 / 64
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-BETWEEN = (
-    6  # of the model's width, in a layer: inputs of both norms and both blocks, and the norms'
-)
+# What a layer keeps between its products, in widths of the model: the inputs of both norms and of
+# both blocks, and what the norms return.
+BETWEEN = 6
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 NEEDED = (
     "hidden_size",

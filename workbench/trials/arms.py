@@ -30,7 +30,7 @@ import cloudpickle
 
 from workbench import config
 from workbench.labs import Lab
-from workbench.methods import LEARNING_SLOTS, Method
+from workbench.methods import Method
 from workbench.slots import Slot
 from workbench.utils.descriptions import describe, parameters
 from workbench.utils.validation import did_you_mean, shown
@@ -224,10 +224,8 @@ def _called(maker: Any) -> Any:
 
 
 def _slot_of(value: Slot) -> str:
-    """The slot that a value is made for, by the method that the slot's protocol names."""
-    # Not by `getattr`, since every class can be called itself.
-    actions = {name for kind in type(value).__mro__ for name in vars(kind)}
-    slots = [slot for slot, (action, _) in LEARNING_SLOTS.items() if action in actions]
+    """The one slot that a value is made for."""
+    slots = config.slots_for(value)
     if len(slots) != 1:
         found = " and ".join(slots) or "none"
         raise ValueError(

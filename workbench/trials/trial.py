@@ -15,6 +15,7 @@ after any death, and a call with other settings or with an edited class is refus
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import os
@@ -169,9 +170,9 @@ class Trial:
         ]
         self.failed: dict[str, str] = {}
         self._shown: tuple[Any, Any] = (None, None)  # the figure, and its place in a notebook
-        # Of runs that are over, by name, so that none is read twice: where they are, and their
-        # course, None for one that diverged.
-        self._over: dict[str, Case] = {}
+        # Of runs that are over, by name, so that none is read twice: their record and their course,
+        # None for one that diverged.
+        self._records: dict[str, Record | None] = {}
         self._courses: dict[str, Course | None] = {}
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
@@ -219,12 +220,12 @@ class Trial:
         """The records of the comparison, by label and seed, as far as they are complete."""
         found: dict[str, dict[int, Record]] = {}
         for label, tuned in self.tunings.items():
-            cases = {seed: self._final(label, tuned, seed) for seed in range(self.looks[-1])}
-            found[label] = {
-                seed: load(self._over[case.name].record)
-                for seed, case in cases.items()
-                if self._is_over(case) and self._courses[case.name] is not None
-            }
+            found[label] = {}
+            for seed in range(self.looks[-1]):
+                case = self._final(label, tuned, seed)
+                record = self._records[case.name] if self._is_over(case) else None
+                if record is not None:
+                    found[label][seed] = record
         return found
 
     @property
@@ -354,11 +355,10 @@ class Trial:
             with engine.at_work(**self._options, ended=self._ended) as work_off:
                 self._tune(work_off)
                 self._compare(work_off)
-        used = [
-            name for name, case in self._over.items() if not case.record.is_relative_to(self.out)
-        ]
+        made = [record for record in self._records.values() if record is not None]
+        used = sum(not record.path.is_relative_to(self.out) for record in made)
         if used:
-            self._say(f"{len(used)} runs of trials beside this one were used again")
+            self._say(f"{used} runs of trials beside this one were used again")
         return self
 
     def _tune(self, work_off: Callable[[Sequence[Case]], None]) -> None:
@@ -531,7 +531,7 @@ class Trial:
 
     def _is_over(self, case: Case) -> bool:
         """Whether a run is made, or diverged; ValueError for another run in its place."""
-        if case.name in self._over:
+        if case.name in self._courses:
             return True
         found = case
         if not (case.finished or _diverged(case)):
@@ -545,8 +545,9 @@ class Trial:
                 f"{case.values['label']!r} or with other settings; name another directory, or give "
                 "the arm another label"
             )
-        self._over[case.name] = found
-        self._courses[case.name] = None if _diverged(found) else _course(load(found.record))
+        record = None if _diverged(found) else load(found.record)
+        self._records[case.name] = record
+        self._courses[case.name] = None if record is None else _course(record)
         return True
 
     def _made_elsewhere(self, case: Case) -> Case | None:
@@ -618,7 +619,10 @@ class Trial:
                 "evaluate_every": self.evaluate_every,
             },
             "arms": {
-                label: {"method": describe(arm.method), "fingerprint": arm.carried().fingerprint}
+                label: {
+                    "method": describe(arm.method),
+                    "fingerprint": self._carried[label].fingerprint,
+                }
                 for label, arm in self.arms.items()
             },
         }
@@ -668,6 +672,10 @@ class Trial:
                 prepare(self._tuning(label, self.coarse[0], FIRST_SEED))
             except ValueError as error:
                 raise ValueError(f"arm {label!r}: {error}") from None
+
+
+# The arguments are written once, in `Trial`, and help shows them here as well.
+trial.__signature__ = inspect.signature(Trial)  # type: ignore[attr-defined]
 
 
 def _checked_lab(lab: Any) -> Lab:

@@ -49,7 +49,8 @@ class Point(NamedTuple):
         return self._replace(learning_rate=rounded(self.learning_rate * factor))
 
 
-Costs = Mapping[tuple[Point, int], float]  # from a point and a seed to the logarithm of the cost
+Run = tuple[Point, int]  # a point, and the seed that it is tried with
+Costs = Mapping[Run, float]  # the logarithm of what each run costs to the target
 
 
 # Which runs come next: pure functions
@@ -119,8 +120,8 @@ def further(best: Point, coarse: Sequence[Point]) -> list[Point]:
     return [best.times(math.sqrt(0.5)), best.times(math.sqrt(2))]
 
 
-def points_by_stage(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> list[list]:
-    """The points of each stage, as far as they are known: the grid, the further ones, each seed.
+def points_by_stage(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> list[list[Run]]:
+    """The runs of each stage, as far as they are known: the grid, the further points, each seed.
 
     Parameters
     ----------
@@ -151,7 +152,7 @@ def points_by_stage(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int])
     return stages
 
 
-def next_runs(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> list:
+def next_runs(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> list[Run]:
     """The runs that the tuning of an arm needs next, as (point, seed); none where it is complete.
 
     Examples
@@ -171,6 +172,8 @@ def stages(seeds: Sequence[int]) -> int:
 def effort(coarse: Sequence[Point], seeds: Sequence[int]) -> int:
     """The runs that the tuning of one arm takes, the same for every arm.
 
+    It is less where the coarse grid is so dense that it has the further points already.
+
     >>> effort(coarse_grid(8e-4), [7, 8])
     9
     """
@@ -187,7 +190,7 @@ def mean_cost(costs: Costs, point: Point, seeds: Iterable[int]) -> float:
     return float(np.mean([costs[point, seed] for seed in seeds if (point, seed) in costs]))
 
 
-def _complete(stages: Sequence[Sequence], costs: Costs) -> bool:
+def _complete(stages: Sequence[Sequence[Run]], costs: Costs) -> bool:
     return all(run in costs for stage in stages for run in stage)
 
 
@@ -278,7 +281,7 @@ class Tuning:
 
 def tuned(
     label: str,
-    runs: Mapping[tuple[Point, int], Course | None],
+    runs: Mapping[Run, Course | None],
     seeds: Sequence[int],
     target: float,
     unit: str | Unit,
@@ -337,7 +340,7 @@ def tuned(
 
 
 def default_target(
-    runs: Mapping[tuple[Point, int], Course | None], seeds: Sequence[int], unit: str | Unit
+    runs: Mapping[Run, Course | None], seeds: Sequence[int], unit: str | Unit
 ) -> float:
     """What the baseline reaches after three quarters of its budget, at the best of its rates.
 
