@@ -100,7 +100,7 @@ def test_a_run_that_falls_short_counts_with_its_pace_and_one_without_any_is_infi
 def test_the_best_rate_is_one_with_all_seeds_and_its_range_is_within_a_tenth():
     runs = {}
     # Rollouts to .5 at the second seed too, except for the rate that halving has left behind.
-    for rate, slope in [(1e-4, 0.05), (2e-4, 0.1), (2.83e-4, 0.105), (4e-4, 0.08)]:
+    for rate, slope in [(1e-4, 0.05), (2e-4, 0.1), (2.83e-4, 0.107), (4e-4, 0.08)]:
         for seed in (7, 8):
             runs[Point(rate), seed] = course(*(0.2 + slope * np.arange(5)))
     runs[Point(8e-4), 7] = course(0.2, 0.6, 0.1, 0.1, 0.1)
@@ -116,9 +116,20 @@ def test_the_best_rate_is_one_with_all_seeds_and_its_range_is_within_a_tenth():
     assert not tuned("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
 
 
-def test_the_target_is_what_the_best_rate_reaches_in_three_quarters_of_the_rollouts():
+@pytest.mark.parametrize(("slope", "best"), [(0.103, 2e-4), (0.107, 2.83e-4)])
+def test_of_rates_that_cost_the_same_within_a_twentieth_the_lowest_is_taken(slope, best):
+    runs = {
+        (Point(rate), seed): course(*(0.2 + each * np.arange(5)))
+        for rate, each in [(1e-4, 0.05), (2e-4, 0.1), (2.83e-4, slope)]
+        for seed in (7, 8)
+    }
+    assert tuned("a", runs, (7, 8), 0.5, "rollouts").learning_rate == best
+
+
+def test_the_target_is_what_the_best_rate_reaches_in_three_fifths_of_the_rollouts():
     runs = {(Point(1e-4), 7): course(0.2, 0.3, 0.4, 0.5, 0.6)}
     runs[Point(2e-4), 7] = course(0.2, 0.35, 0.45, 0.555, 0.6)
     # A better one that lacks a seed of the tuning does not count.
     runs[Point(4e-4), 8] = course(0.2, 0.5, 0.6, 0.7, 0.8)
-    assert tuning.default_target(runs, [7], "rollouts") == 0.55
+    # 240 rollouts are two fifths of the way from .45 to .555.
+    assert tuning.default_target(runs, [7], "rollouts") == 0.49

@@ -54,7 +54,7 @@ def leaderboard(
     target: Annotated[
         float | None,
         Option(
-            help="Held-out accuracy. Default: what the tuned GRPO reaches in three quarters of the "
+            help="Held-out accuracy. Default: what the tuned GRPO reaches in three fifths of the "
             "rounds."
         ),
     ] = None,

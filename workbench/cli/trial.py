@@ -44,7 +44,7 @@ def trial(
     target: Annotated[
         float | None,
         Option(
-            help="Held-out accuracy. Default: what the tuned baseline reaches in three quarters "
+            help="Held-out accuracy. Default: what the tuned baseline reaches in three fifths "
             "of the rounds."
         ),
     ] = None,
@@ -56,7 +56,7 @@ def trial(
         list[float],
         Option("--rate", help="A learning rate of the coarse grid. Repeatable."),
     ] = [],  # noqa: B006
-    tuning_seeds: Annotated[int, Option(help="Seeds of the tuning.")] = 2,
+    tuning_seeds: Annotated[int, Option(help="Seeds of the tuning.")] = 3,
     jobs: Jobs = None,
     ray: Ray = None,
     json: Json = False,

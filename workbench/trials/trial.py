@@ -84,7 +84,7 @@ class Trial:
         What is spent on the way to the target: "rollouts", "flops", "round", tokens, or a
         `CostModel`. Seconds are no measure, since those of two runs depend on what else ran.
     target : float, optional
-        Held-out accuracy. None for what the tuned baseline reaches in three quarters of its rounds.
+        Held-out accuracy. None for what the tuned baseline reaches in three fifths of its rounds.
     rounds : int
         Of every run. An arm that samples less than the baseline goes on until it has sampled as
         much.
@@ -124,7 +124,7 @@ class Trial:
         seeds: int | tuple[int, int] = (5, 12),
         rates: Iterable[float] | None = None,
         mini_batches: int | Iterable[int] | None = None,
-        tuning_seeds: int = 2,
+        tuning_seeds: int = 3,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
         level: float = ALPHA,

@@ -26,9 +26,14 @@ from workbench.utils.validation import positive_number, whole_number
 
 FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the lab's rate, the coarse grid where nobody names one
 FIRST_SEED = 1_000_000  # seeds from here on belong to tuning, and those below to comparisons
-SHARE = 0.75  # of a run's budget: what the baseline has reached by then is the default target
+# Of a run's budget: what the baseline has reached by then is the default target. A run that takes
+# 1.6 times as long still arrives, and one that does not leaves the comparison without an end.
+SHARE = 0.6
 LEAST_GAIN = 0.02  # accuracy above the start that a target needs
 NEAR = 1.1  # rates whose cost is below so many times the best one's count as good
+# Costs that differ by less than this are equal as far as three seeds can tell: in the default lab
+# the logarithm of a run's cost varies by .09 from seed to seed.
+EQUAL = 1.05
 DIGITS = 3  # of a learning rate
 
 
@@ -236,7 +241,9 @@ class Tuning:
     ----------
     label : str
     best : Point
-        The one that the comparison uses, among those that have all tuning seeds.
+        The one that the comparison uses, among those that have all tuning seeds: of the points
+        whose costs are equal as far as these seeds can tell (within 5 %), the one with the lowest
+        learning rate, since high rates fail now and then in ways that few seeds do not show.
     low, high : float
         The range of learning rates around the best one whose cost is within a tenth of its cost.
     at_edge : bool
@@ -318,7 +325,7 @@ def tuned(
         )
     curve = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
     whole = [point for point, seed in runs if all((point, each) in runs for each in seeds)]
-    best = min(whole, key=lambda point: mean_cost(costs, point, seeds))
+    best = _choice({point: mean_cost(costs, point, seeds) for point in whole})
     beside = sorted({point for point, _ in runs if point.mini_batches == best.mini_batches})
     limit = mean_cost(costs, best, seeds) + math.log(NEAR)
     good = [mean_cost(costs, point, seeds) <= limit for point in beside]
@@ -339,10 +346,17 @@ def tuned(
     )
 
 
+def _choice(costs: Mapping[Point, float]) -> Point:
+    """Of the points that are as good as the best one, the one with the lowest learning rate."""
+    limit = min(costs.values()) + math.log(EQUAL)
+    good = [point for point, cost in costs.items() if cost <= limit]
+    return min(good, key=lambda point: (point.learning_rate, costs[point]))
+
+
 def default_target(
     runs: Mapping[Run, Course | None], seeds: Sequence[int], unit: str | Unit
 ) -> float:
-    """What the baseline reaches after three quarters of its budget, at the best of its rates.
+    """What the baseline reaches after three fifths of its budget, at the best of its rates.
 
     Parameters
     ----------
