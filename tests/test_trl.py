@@ -600,6 +600,24 @@ def test_truncated_responses_are_masked_where_trl_masks_them(tmp_path):
     assert batch["num_items_in_batch"].item() == batch["completion_mask"].sum().item()
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_where_all_responses_are_cut_off_and_masked_nothing_is_learnt(name, tmp_path):
+    """Also where an update fails to see any token: no loss, and the weights stay."""
+    settings = {"mask_truncated_completions": True, "max_completion_length": 2, "max_steps": 2}
+
+    def graded(completions, **columns):
+        return [float(sum(map(ord, text)) % 7) for text in completions]
+
+    one = trainer(tmp_path, SMALL[name], reward=graded, learning_rate=0.1, **settings)
+    outcomes = []
+    one.add_callback(_Keeps(one, outcomes))
+    before = weights(one)
+    trained(one)
+    assert all(outcome.rollouts.truncated.all() for outcome in outcomes)
+    assert logged(one, "loss") == [[0.0, 0.0]]
+    assert same(before, weights(one))
+
+
 # Several processes, and the example
 
 

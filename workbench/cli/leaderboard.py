@@ -170,7 +170,9 @@ def _write_and_say(board: Trial, json: bool) -> None:
     table, prices = tables(groups, board.baseline, board.target, FAIR_UNITS)
     for label, tuned in board.tunings.items():
         table.loc[table.index == label, "learning_rate"] = tuned.learning_rate
-    for name, frame in (("leaderboard", table.reset_index()), ("prices", prices)):
+    frames = {"leaderboard": table.reset_index(), "prices": prices}
+    frames |= {"arms": board.table, "tuning": board.tuning}
+    for name, frame in frames.items():
         path = board.out / f"{name}.csv"
         frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
     missing = [label for label in board.arms if label not in groups]

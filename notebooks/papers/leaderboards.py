@@ -1,0 +1,220 @@
+"""Which orders of a leaderboard turn when every method is tuned, and how each was tuned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from workbench.analysis.courses import Course, Unit, of_common_seeds
+from workbench.analysis.intervals import holm
+from workbench.analysis.targets import crossings, ratio_to_target
+from workbench.plots.style import (
+    INK,
+    NAMED,
+    SOFT,
+    WIDTH,
+    framed,
+    heading,
+    ratio_ticks,
+    style,
+)
+from workbench.plots.text import plain
+
+LEVEL = 0.05
+ACROSS = 6  # panels beside one another
+
+
+def all_pairs(
+    courses: Mapping[str, Mapping[int, Course]], target: float, unit: str | Unit = "rollouts"
+) -> pd.DataFrame:
+    """The cost to the target of every method over that of every other one.
+
+    Parameters
+    ----------
+    courses : dict from label to a dict from seed to Course
+        As `courses.read` gives it.
+    target : float
+        Held-out accuracy.
+    unit : str or Unit
+
+    Returns
+    -------
+    DataFrame, a row for each pair (first, second)
+        ratio of the first one's cost to that of the second, low and high; p, NaN where too few runs
+        reached the target; p_holm, corrected for the number of pairs; and lower: the label of the
+        one that costs less where p_holm is at most .05, else "".
+    """
+    crossed = {label: crossings(dict(of), target, unit) for label, of in courses.items()}
+    rows = {}
+    for first, second in itertools.combinations(sorted(crossed), 2):
+        ratio = ratio_to_target(*of_common_seeds(crossed[first], crossed[second]))
+        rows[first, second] = {
+            "ratio": ratio.value,
+            "low": ratio.low,
+            "high": ratio.high,
+            "p": ratio.p_value(1.0),
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=["first", "second"])
+    table["p_holm"] = holm(table["p"])
+    lower = np.where(table["ratio"] < 1, *map(table.index.get_level_values, ("first", "second")))
+    table["lower"] = np.where(table["p_holm"] <= LEVEL, lower, "")
+    return table
+
+
+def turned(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+    """The pairs whose order was decided before as well as after, once this and once that way.
+
+    Parameters
+    ----------
+    before, after : DataFrame
+        As `all_pairs` gives them.
+
+    Returns
+    -------
+    DataFrame, a row a pair
+        cheaper before and cheaper after, with both ratios: the cost of the one that was cheaper
+        before, over that of the other one.
+    """
+    both = before.join(after, lsuffix="_before", rsuffix="_after", how="inner")
+    both = both[(both["lower_before"] != "") & (both["lower_after"] != "")]
+    both = both[both["lower_before"] != both["lower_after"]]
+    sign = np.where(both["ratio_before"] < 1, 1, -1)
+    found = pd.DataFrame(
+        {
+            "cheaper before": both["lower_before"],
+            "cheaper tuned": both["lower_after"],
+            "ratio before": both["ratio_before"] ** sign,
+            "ratio tuned": both["ratio_after"] ** sign,
+        }
+    )
+    return found.sort_values("ratio tuned", ascending=False).reset_index(drop=True)
+
+
+def rank_correlation(before: pd.Series, after: pd.Series) -> float:
+    """Kendall's tau-b of two series of ratios over the methods that both have."""
+    both = pd.concat([before, after], axis=1, join="inner").dropna()
+    return float(stats.kendalltau(both.iloc[:, 0], both.iloc[:, 1]).statistic)
+
+
+def before_and_after(
+    before: pd.DataFrame, after: pd.DataFrame, *, title: str, names: int = 12
+) -> Axes:
+    """Every method's ratio at one learning rate against its ratio with all methods tuned.
+
+    Parameters
+    ----------
+    before, after : DataFrame
+        Of `leaderboard.table`, with a column rollouts.
+    title : str
+    names : int
+        How many methods are named: those whose ratio changed most.
+    """
+    both = before[["rollouts"]].join(after[["rollouts", "verdict"]], lsuffix="_before", how="inner")
+    both = both.dropna(subset=["rollouts_before", "rollouts"])
+    change = np.log(both["rollouts"] / both["rollouts_before"]).abs()
+    named = change.sort_values(ascending=False).index[:names]
+    ends = (both[["rollouts_before", "rollouts"]].min().min() / 1.1, 4.2)
+    with style():
+        _, axis = plt.subplots(figsize=(WIDTH, 4.6), layout="constrained")
+    with framed(
+        axis,
+        title="",
+        xlabel="rollouts to the target at one learning rate for all, GRPO = 1",
+        ylabel="the same, every method tuned",
+        legend=None,
+    ) as ax:
+        ax.plot(ends, ends, color=SOFT, lw=1, ls=":")
+        ax.axhline(1, color=INK, lw=0.8)
+        ax.axvline(1, color=INK, lw=0.8)
+        for label, row in both.iterrows():
+            colour = NAMED.get(row["verdict"], SOFT)
+            ax.plot(row["rollouts_before"], row["rollouts"], "o", ms=5, color=colour)
+            if label in named:
+                ax.annotate(
+                    plain(str(label)),
+                    (row["rollouts_before"], row["rollouts"]),
+                    xytext=(6, -3),
+                    textcoords="offset points",
+                    size="small",
+                )
+        ax.set(xscale="log", yscale="log", xlim=ends, ylim=(ends[0], both["rollouts"].max() * 1.15))
+        ratio_ticks(ax.xaxis, *ax.get_xlim(), most=8)
+        ratio_ticks(ax.yaxis, *ax.get_ylim(), most=8)
+        heading(ax.figure, title)
+    return ax
+
+
+def tuning_panels(tuning: pd.DataFrame, arms: pd.DataFrame, *, title: str) -> Figure:
+    """The tuning of every method as a small panel: cost to the target by learning rate.
+
+    Parameters
+    ----------
+    tuning : DataFrame
+        As `Trial.tuning`: arm, learning_rate, cost, reached and collapsed, a row a run.
+    arms : DataFrame
+        As `Trial.table`, with arm, learning_rate and baseline_learning_rate.
+    title : str
+    """
+    chosen: dict[str, Any] = arms.set_index("arm")["learning_rate"].to_dict()
+    labels = list(tuning["arm"].unique())
+    # The baseline has no row of its own.
+    [baseline] = set(labels) - set(arms["arm"])
+    [chosen[baseline]] = arms["baseline_learning_rate"].dropna().unique()
+    down = -(-len(labels) // ACROSS)
+    finite = tuning["cost"][np.isfinite(tuning["cost"])]
+    # Costs above this are those of runs that hardly learnt, and would flatten all curves.
+    most = 12 * finite.min()
+    with style():
+        figure, axes = plt.subplots(
+            down,
+            ACROSS,
+            figsize=(WIDTH, 1.05 * down + 0.9),
+            sharex=True,
+            sharey=True,
+            layout="constrained",
+        )
+        for label, ax in itertools.zip_longest(labels, axes.flat):
+            if label is None:
+                ax.set_axis_off()
+                continue
+            runs = tuning[tuning["arm"] == label]
+            costs = runs.assign(log=np.log(runs["cost"])).groupby("learning_rate")["log"].mean()
+            means = np.exp(costs[np.isfinite(costs)])
+            ax.plot(means.index, means, color=NAMED["alike"], lw=1.2)
+            for row in runs.to_dict("records"):
+                if row["collapsed"] or row["cost"] > most:
+                    ax.plot(row["learning_rate"], most, "x", color=NAMED["worse"], ms=3.5)
+                else:
+                    face = NAMED["alike"] if row["reached"] else "none"
+                    ax.plot(
+                        row["learning_rate"],
+                        row["cost"],
+                        "o",
+                        ms=2.5,
+                        mec=NAMED["alike"],
+                        mfc=face,
+                    )
+            rate = chosen.get(label)
+            if rate in means.index:
+                ax.plot(rate, means[rate], "o", ms=8, mfc="none", mec=INK, mew=1)
+            ax.set_title(plain(label), size=7, pad=2)
+            ax.set(xscale="log", yscale="log", ylim=(finite.min() / 1.3, most * 1.2))
+            ax.tick_params(labelsize=6)
+            ax.minorticks_off()
+            ax.set_xticks([3e-4, 1e-3, 3e-3], ["3e-4", "1e-3", "3e-3"])
+            ax.set_yticks([5000, 10_000, 20_000, 40_000], ["5k", "10k", "20k", "40k"])
+        figure.supxlabel(
+            "learning rate (circle: the one taken; cross: collapsed or hardly learnt)", size="medium"
+        )
+        figure.supylabel("rollouts to the target", size="medium")
+        heading(figure, title)
+    return figure
