@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import inspect
 import json
 import signal
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import timeless
-from trial_script import Broken, Everything, lab, make
+from jupyter_client.manager import start_new_kernel
+from trial_script import Broken, EverySecond, Everything, lab, make
 from typer.testing import CliRunner
 
 import workbench as wb
@@ -21,6 +23,11 @@ from workbench.trials.tuning import FIRST_SEED
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = Path(__file__).with_name("trial_script.py")
+NOTEBOOK_IMPORTS = """\
+import numpy as np
+from trial_script import make
+from workbench.slots import Selection, Slot
+"""
 
 
 def script(out, arm="class", lines=None, status=0):
@@ -82,6 +89,47 @@ def test_a_trial_that_is_killed_goes_on_by_the_same_call_and_ends_the_same(whole
         name = path.relative_to(out)
         ours, theirs = wb.load(again / name).rounds, wb.load(path).rounds
         pd.testing.assert_frame_equal(timeless(ours), timeless(theirs), check_exact=True)
+
+
+@pytest.mark.long
+def test_a_cell_of_a_notebook_is_interrupted_and_run_again(whole, tmp_path):
+    """By the button, while workers run: the kernel lives, and the same cell goes on to the end."""
+    _, said = whole
+    manager, client = start_new_kernel(cwd=str(SCRIPT.parent))
+
+    def run(code, lines=None):
+        """Run a cell, and return its output and its error; interrupt it after so many runs."""
+        client.execute(code)
+        text, error = "", ""
+        while True:
+            message = client.get_iopub_msg(timeout=300)
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                text += content["text"]
+            if message["msg_type"] == "error":
+                error = content["ename"]
+            if lines is not None and text.count("done in") >= lines:
+                manager.interrupt_kernel()
+                lines = None
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return text, error
+
+    # The class is one of the notebook's own, with the name and the code of the script's.
+    cell = inspect.getsource(EverySecond)
+    cell += f"print('sentence:', make({str(tmp_path / 'apart' / 'again')!r}, EverySecond))"
+    try:
+        assert run(NOTEBOOK_IMPORTS) == ("", "")
+        interrupted, error = run(cell, lines=3)
+        assert error == "KeyboardInterrupt" and "sentence:" not in interrupted
+        text, error = run(cell)
+        assert not error
+        assert text.strip().splitlines()[-1] == said[-1].strip()
+        made = [each.count("done in") for each in (interrupted, text, "".join(said))]
+        # A run that was under way when the cell was interrupted is made again or gone on with.
+        assert made[0] >= 3 and made[0] + made[1] <= made[2]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 @pytest.mark.slow
