@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from conftest import timeless
 from jupyter_client.manager import start_new_kernel
-from trial_script import Broken, EverySecond, Everything, lab, make
+from trial_script import Backwards, Broken, EverySecond, Everything, lab, make
 from typer.testing import CliRunner
 
 import workbench as wb
@@ -237,3 +237,19 @@ def test_a_lab_with_nothing_left_to_learn_is_named_early(tmp_path):
     with pytest.raises(ValueError, match="it is exhausted"):
         make(tmp_path / "trial", "dapo", verifier=Everything())
     assert not (tmp_path / "trial" / "runs").exists()
+
+
+@pytest.mark.slow
+def test_an_arm_that_collapses_at_every_rate_is_said_to_and_not_compared(tmp_path):
+    arms = {"backwards": wb.methods.grpo().but(advantage=Backwards())}
+    trial = make(tmp_path / "trial", arms, rounds=8)
+    [row] = trial.table.to_dict("records")
+    assert (row["verdict"], row["seeds"]) == ("collapsed", 0)
+    assert "at no learning rate did its accuracy rise" in row["sentence"]
+    assert not (tmp_path / "trial" / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_baseline_that_collapses_at_every_rate_is_named(tmp_path):
+    with pytest.raises(ValueError, match="grpo: at no learning rate did its accuracy rise"):
+        make(tmp_path / "trial", "dapo", target=None, rates=[3.0])

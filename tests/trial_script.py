@@ -30,6 +30,13 @@ class Broken(Slot):
         raise KeyError("no such column")
 
 
+class Backwards(wb.advantages.GroupNormalized):
+    """Unlearns what is right."""
+
+    def __call__(self, rollouts, context):
+        return -super().__call__(rollouts, context)
+
+
 class Everything(Verifier):
     """Pays for whatever the model says."""
 

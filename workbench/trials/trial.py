@@ -255,16 +255,21 @@ class Trial:
         "collapsed" for an arm that no learning rate made better, and "failed".
         """
         rows = answer_table(self.answers)
-        for label, tuned in self.tunings.items():
-            of_arm = rows["arm"] == label
-            rows.loc[of_arm, ["rate_low", "rate_high"]] = tuned.low, tuned.high
-            rows.loc[of_arm, ["at_edge", "collapsed"]] = tuned.at_edge, tuned.collapsed
+        found = self.tunings
+        tunings = [found[label] for label in rows["arm"]]
+        rows["rate_low"] = [tuned.low for tuned in tunings]
+        rows["rate_high"] = [tuned.high for tuned in tunings]
+        rows["at_edge"] = [tuned.at_edge for tuned in tunings]
+        rows["collapsed"] = [tuned.collapsed for tuned in tunings]
+        put_aside = self._put_aside()
+        rows = rows[~rows["arm"].isin(put_aside)]
         aside = [
             {"arm": label, "verdict": verdict, "seeds": 0, "sentence": sentence}
-            for label, (verdict, sentence) in self._put_aside().items()
+            for label, (verdict, sentence) in put_aside.items()
         ]
-        rows = rows[~rows["arm"].isin([row["arm"] for row in aside])]
-        return pd.concat([rows, pd.DataFrame(aside)], ignore_index=True) if aside else rows
+        if not aside:
+            return rows
+        return pd.DataFrame([*rows.to_dict("records"), *aside], columns=rows.columns)
 
     def _put_aside(self) -> dict[str, tuple[str, str]]:
         """The arms without runs of the comparison: verdict and sentence, by label."""
