@@ -9,7 +9,10 @@ import re
 import shutil
 from pathlib import Path
 
+import httpx
+import huggingface_hub
 import pytest
+from huggingface_hub import errors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,8 +47,6 @@ OF_TEXT = [name for name in hub.DATA_SETS if name not in OF_CODE]
 @pytest.fixture(autouse=True)
 def caches(tmp_path, monkeypatch):
     """Caches of the hub and of datasets in the test's directory, no progress bars, no network."""
-    import huggingface_hub
-
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -249,25 +250,6 @@ def test_one_question_with_two_sets_of_tests_is_one_problem(caches):
     rows = [json.loads(line) for line in (SAMPLES / "apps.jsonl").read_text().splitlines()[:2]]
     again = {**rows[0], "input_output": json.dumps({"inputs": ["9 9\n"], "outputs": ["18\n"]})}
     assert len(wb_problems.hub("apps", path=written(caches, [*rows, again]))) == 2
-
-
-def test_the_hub_is_asked_for_the_files_of_a_repository_with_a_script(monkeypatch):
-    asked = []
-
-    def load_dataset(*args, **kwargs):
-        asked.append((args, kwargs))
-        rows = [json.loads(line) for line in (SAMPLES / "apps.jsonl").read_text().splitlines()]
-        return datasets.Dataset.from_list(rows)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert len(wb_problems.hub("apps", "test")) == len(wb_problems.hub("taco", "train")) == 10
-    revisions = [hub.DATA_SETS[name].revision for name in ("apps", "taco")]
-    assert asked == [
-        (("json",), {"data_files": f"hf://datasets/codeparrot/apps@{revisions[0]}/test.jsonl",
-                     "split": "train"}),
-        (("parquet",), {"data_files": f"hf://datasets/BAAI/TACO@{revisions[1]}/ALL/train-*",
-                        "split": "train"}),
-    ]  # fmt: skip
 
 
 # Answers
@@ -522,24 +504,6 @@ def test_offline_part_of_a_large_repository_is_enough(name, file, caches):
     assert [p for p in wb_problems.hub(name, SPLIT[name])] == list(sample(name))
 
 
-@pytest.mark.parametrize("cached, size", [(hub.DATA_SETS["gsm8k"].revision, 20), ("1" * 40, None)])
-def test_offline_another_revision_in_the_cache_is_not_taken(caches, cached, size):
-    """`datasets` offline gives the revision it has, whatever was asked for."""
-    folder = caches / "datasets" / "openai___gsm8k" / "main" / "0.0.0" / cached
-    table = datasets.load_dataset("json", data_files=str(SAMPLES / "gsm8k.jsonl"), split="train")
-    shutil.copytree(Path(table.cache_files[0]["filename"]).parent, folder)
-    (folder / "json-train.arrow").rename(folder / "gsm8k-train.arrow")
-    info = json.loads((folder / "dataset_info.json").read_text())
-    info |= {"dataset_name": "gsm8k", "config_name": "main", "builder_name": "parquet"}
-    info["splits"]["train"]["dataset_name"] = "gsm8k"
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    if size:
-        assert len(wb_problems.hub("gsm8k")) == size
-    else:
-        with pytest.raises(ConnectionError, match="not on this machine"):
-            wb_problems.hub("gsm8k")
-
-
 # What is refused
 
 
@@ -553,53 +517,39 @@ def test_offline_the_error_is_the_command(name):
     assert ("is gated" in str(error.value)) == (name == "gpqa")
 
 
-NOT_FOUND = [
-    (
-        "gpqa",
-        "Dataset 'Idavidrein/gpqa' is a gated dataset on the Hub. "
-        "You must be authenticated to access it.",
-        PermissionError,
-        "gpqa: Idavidrein/gpqa is gated: accept its terms at https",
-    ),
-    (
-        "gsm8k",
-        "Revision 'nine' doesn't exist for dataset 'openai/gsm8k' on the Hub.",
-        ValueError,
-        "revision='nine': openai/gsm8k has no such revision; the pinned one is 7403",
-    ),
-    (
-        "gsm8k",
-        "Dataset 'openai/gsm8k' doesn't exist on the Hub or cannot be accessed.",
-        FileNotFoundError,
-        "gsm8k: openai/gsm8k",
-    ),
-]
+@pytest.mark.parametrize(
+    "name, answer, kind, message",
+    [
+        ("gpqa", errors.GatedRepoError, PermissionError, "gpqa: Idavidrein/gpqa is gated"),
+        ("gsm8k", errors.RevisionNotFoundError, ValueError, "revision='nine'"),
+        ("gsm8k", errors.RepositoryNotFoundError, FileNotFoundError, "gsm8k: openai/gsm8k"),
+    ],
+)
+def test_what_the_hub_refuses(monkeypatch, name, answer, kind, message):
+    """No network here: the errors are those that huggingface_hub raises for such answers."""
 
+    def snapshot_download(*args, **options):
+        raise answer("no", response=httpx.Response(404, request=httpx.Request("GET", "https://a")))
 
-@pytest.mark.parametrize("name, said, kind, message", NOT_FOUND)
-def test_what_the_hub_refuses(monkeypatch, name, said, kind, message):
-    """No network here: the errors are those that `datasets` raises for such answers."""
-
-    def load_dataset(*args, **kwargs):
-        raise datasets.exceptions.DatasetNotFoundError(said)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(kind, match=message):
         wb_problems.hub(name, SPLIT[name], revision="nine")
 
 
-def test_what_the_hub_is_asked_for(monkeypatch):
+def test_what_the_hub_is_asked_for(monkeypatch, caches):
     asked = []
 
-    def load_dataset(*args, **kwargs):
-        asked.append((args, kwargs))
-        return datasets.Dataset.from_list(
-            [json.loads(line) for line in (SAMPLES / "gsm8k.jsonl").read_text().splitlines()]
-        )
+    def snapshot_download(repository, **options):
+        asked.append((repository, options.pop("allow_patterns")))
+        assert options == {"repo_type": "dataset", "revision": "main"}
+        return caches / "copy"
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert len(wb_problems.hub("gsm8k", "test", revision="main")) == 20
-    assert asked == [(("openai/gsm8k", "main"), {"split": "test", "revision": "main"})]
+    copy_of_the_repository(caches / "copy")
+    shutil.copy(SAMPLES / "apps.jsonl", caches / "copy" / "test.jsonl")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert len(wb_problems.hub("gsm8k", "test", revision="main")) == 5
+    assert len(wb_problems.hub("apps", "test", revision="main")) == 10
+    assert asked == [("openai/gsm8k", None), ("codeparrot/apps", "test.jsonl")]
 
 
 def test_missing_columns(caches):

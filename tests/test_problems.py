@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.base_model.corpus import solution
 from workbench.config import pool as from_config
 from workbench.datasets import chains
-from workbench.datasets.arithmetic import LEVELS, solution
+from workbench.datasets.arithmetic import LEVELS
 from workbench.problems import (
     Pool,
     PoolExhausted,

@@ -53,7 +53,7 @@ class Clean:
         )
         stream = arithmetic.arithmetic(levels=levels, split="train")
         problems, cursor = stream.draw(n, cursor, seed)
-        return problems, [arithmetic.solution(problem.prompt) for problem in problems], cursor
+        return problems, [solution(problem.prompt) for problem in problems], cursor
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,54 @@ class WithMistakes:
         return problems, [self._response(problem.prompt, rng) for problem in problems], cursor
 
     def _response(self, prompt: str, rng: np.random.Generator) -> str:
-        text, value = self.facts.told(prompt, rng)
+        text, value = told(self.facts, prompt, rng)
         opening, closing = rng.random(2) < TAG_RATE
         before = "<answer>" if opening else ""
         after = "</answer>" if closing else ""
         return f"{text} {before}\\boxed{{{value}}}{after}"
+
+
+def solution(prompt: str) -> str:
+    """The worked response to a prompt: each operation with the running value, then the box.
+
+    An opening product is given by its value.
+
+    >>> solution("7+5+6=")
+    '+5=12+6=18 \\\\boxed{18}'
+    >>> solution("5*10-31=")
+    '50-31=19 \\\\boxed{19}'
+    """
+    operations = arithmetic.operations_of(prompt)
+    _, value = next(operations)
+    text = ""
+    for sign, operand in operations:
+        if sign == "*":
+            value *= operand
+            text += str(value)
+        else:
+            value += operand if sign == "+" else -operand
+            text += f"{sign}{operand}={value}"
+    return f"{text} \\boxed{{{value}}}"
+
+
+def told(facts: chains.Facts, prompt: str, rng: np.random.Generator) -> tuple[str, int]:
+    """The steps of a chain as the corpus tells them, and the result that they come to.
+
+    A wrong step is carried on with.
+    """
+    operations = arithmetic.operations_of(prompt)
+    _, value = next(operations)
+    text = ""
+    for sign, operand in operations:
+        fact = value % 10, int(sign == "-"), operand
+        right = value + operand if sign == "+" else value - operand
+        value = right
+        if rng.random() < facts.error_rate[fact]:
+            wrong = right + facts.wrong_by[fact]
+            # Results are never negative, so a mistake that would be goes the other way.
+            value = int(wrong if wrong >= 0 else right - facts.wrong_by[fact])
+        text += f"{sign}{operand}={value}"
+    return text, value
 
 
 def drawn_facts(rates: Sequence[float], seed: int) -> chains.Facts:

@@ -82,29 +82,6 @@ def checked_levels(levels: Iterable[int], known: tuple[int, ...]) -> tuple[int, 
     )
 
 
-def solution(prompt: str) -> str:
-    """The worked response to a prompt: each operation with the running value, then the box.
-
-    An opening product is given by its value.
-
-    >>> solution("7+5+6=")
-    '+5=12+6=18 \\\\boxed{18}'
-    >>> solution("5*10-31=")
-    '50-31=19 \\\\boxed{19}'
-    """
-    operations = operations_of(prompt)
-    _, value = next(operations)
-    text = ""
-    for sign, operand in operations:
-        if sign == "*":
-            value *= operand
-            text += str(value)
-        else:
-            value += operand if sign == "+" else -operand
-            text += f"{sign}{operand}={value}"
-    return f"{text} \\boxed{{{value}}}"
-
-
 def operations_of(prompt: str) -> Iterator[tuple[str, int]]:
     """(sign, operand) of every operand of a prompt; the sign of the first one is "+"."""
     for sign, digits in re.findall(r"([-+*]?)(\d+)", prompt):

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.datasets.arithmetic import checked_levels, operations_of, solution
+from workbench.datasets.arithmetic import checked_levels, operations_of
 from workbench.pools import (
     MOST_MISSES,
     MOST_PROBLEMS,
@@ -38,8 +38,6 @@ from workbench.pools import (
 from workbench.utils.seeding import generator
 from workbench.utils.shipped import shipped
 from workbench.utils.validation import one_of, whole_number
-
-__all__ = ["Facts", "Regime", "chains", "facts_of", "solution"]
 
 LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
 LARGEST_START = 20
@@ -94,25 +92,6 @@ class Facts:
             chance *= 1 - self.error_rate[value % 10, int(sign == "-"), operand]
             value = _applied(value, sign, operand)
         return float(chance)
-
-    def told(self, prompt: str, rng: np.random.Generator) -> tuple[str, int]:
-        """The steps of a chain as the corpus tells them, and the result that they come to.
-
-        A wrong step is carried on with.
-        """
-        operations = operations_of(prompt)
-        _, value = next(operations)
-        text = ""
-        for sign, operand in operations:
-            fact = value % 10, int(sign == "-"), operand
-            right = _applied(value, sign, operand)
-            value = right
-            if rng.random() < self.error_rate[fact]:
-                wrong = right + self.wrong_by[fact]
-                # Results are never negative, so a mistake that would be goes the other way.
-                value = int(wrong if wrong >= 0 else right - self.wrong_by[fact])
-            text += f"{sign}{operand}={value}"
-        return text, value
 
 
 @dataclass(frozen=True)

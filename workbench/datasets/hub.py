@@ -5,9 +5,9 @@ commit, splits, and how a row becomes a question and its answer. Ids are hashes 
 never positions. Rows that come twice are one problem. Rows without an answer, and questions of
 mathematics with two different answers, are left out, counted and warned about.
 
-Data is read by the package `datasets`: from the hub, from a copy of the pinned revision in the
-local cache, or from `path`. The commits were taken from public code that pins them, each in several
-independent repositories; this project has not fetched them.
+Files come from the hub, from its cache on this machine or from `path`, and are read by the package
+`datasets`. The commits were taken from public code that pins them, each in several independent
+repositories; this project has not fetched them.
 
 Answers of mathematics are for `verifiers.Math`, letters for `verifiers.Choice`. Answers of code are
 tests for `verifiers.Code`, and their reference solutions never reach a prompt.
@@ -22,7 +22,9 @@ import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ from workbench.datasets.entries import (
 from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import one_of, shown, whole_number
+from workbench.utils.validation import cause_of, one_of, shown, whole_number
 
 Row = Mapping[str, Any]
 
@@ -118,9 +120,6 @@ class DataSet:
     files : str, optional
         Pattern of the files to download, where the repository has much else; "{split}" stands for
         the split.
-    scripted : bool
-        Whether the repository has a loading script. `datasets` runs none any more, so the files are
-        read themselves.
     verifier : {"Math", "Choice", "Code"}
         What judges the answers. It decides about the instruction around a question, see
         `INSTRUCTIONS`.
@@ -134,7 +133,6 @@ class DataSet:
     levels: bool = False
     gated: bool = False
     files: str | None = None
-    scripted: bool = False
     verifier: str = "Math"
 
 
@@ -432,84 +430,46 @@ def _subset(
 
 
 def _from_hub(key: str, split: str, revision: str) -> Any:
-    """The split at exactly this revision, from the hub or from a copy in the cache."""
-    import datasets
+    """The split at exactly this revision, from the hub or from a copy in its cache.
 
-    entry = DATA_SETS[key]
-    try:
-        if entry.scripted:
-            return _scripted(key, split, revision)
-        table = datasets.load_dataset(
-            entry.repository, entry.config, split=entry.splits[split], revision=revision
-        )
-    except datasets.exceptions.DatasetNotFoundError as error:
-        raise _not_found(key, revision, str(error)) from None
-    except (ConnectionError, FileNotFoundError):
-        # What `hf download` has left is read without asking the hub.
-        return _downloaded(key, split, revision)
-    except ValueError as error:
-        # Offline, where another configuration than this one is in the cache.
-        if "in the cache" not in str(error):
-            raise
-        return _downloaded(key, split, revision)
-    files = [file["filename"] for file in table.cache_files]
-    if re.fullmatch("[0-9a-f]{40}", revision) and not all(revision in file for file in files):
-        # Offline, `datasets` gives whatever revision it has.
-        return _downloaded(key, split, revision)
-    return table
-
-
-def _scripted(key: str, split: str, revision: str) -> Any:
-    """The split of a repository with a loading script, from its files on the hub."""
-    import datasets
-
-    entry = DATA_SETS[key]
-    assert entry.files is not None
-    files = entry.files.format(split=entry.splits[split])
-    kind = "json" if files.endswith(".jsonl") else "parquet"
-    # The revision stands in the address, since files are loaded by kind and not by repository.
-    address = f"hf://datasets/{entry.repository}@{revision}/{files}"
-    return datasets.load_dataset(kind, data_files=address, split="train")
-
-
-def _downloaded(key: str, split: str, revision: str) -> Any:
-    """The split from what `hf download` left in the cache; ConnectionError with the command where
-    there is nothing.
+    ConnectionError with the command that fetches it where there is neither.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from httpx import HTTPError
+    from huggingface_hub import errors, snapshot_download
 
     entry = DATA_SETS[key]
+    repository = entry.repository
+    files = entry.files and entry.files.format(split=entry.splits[split])
+    snapshot = partial(
+        snapshot_download, repository, repo_type="dataset", revision=revision, allow_patterns=files
+    )
+    # A commit never changes, so a copy of it is as good as the hub.
+    if re.fullmatch("[0-9a-f]{40}", revision):
+        with suppress(FileNotFoundError, ValueError):
+            return _directory(key, Path(snapshot(local_files_only=True)), split)
     try:
-        folder = snapshot_download(
-            entry.repository, repo_type="dataset", revision=revision, local_files_only=True
-        )
-        return _directory(key, Path(folder), split)
-    except (LocalEntryNotFoundError, FileNotFoundError, ValueError):
+        return _directory(key, Path(snapshot()), split)
+    except errors.GatedRepoError:
+        raise PermissionError(
+            f"{key}: {repository} is gated: accept its terms at "
+            f"https://huggingface.co/datasets/{repository}, then `hf auth login`"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise ValueError(
+            f"revision={revision!r}: {repository} has no such revision; the pinned one is "
+            f"{entry.revision}"
+        ) from None
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(f"{key}: {repository}: {cause_of(error)}") from None
+    except (HTTPError, OSError):
         gate = ""
         if entry.gated:
             gate = ", after accepting its terms on its page and `hf auth login` (it is gated)"
         raise ConnectionError(
-            f"{key}: {entry.repository} is not on this machine and the hub cannot be reached; run "
+            f"{key}: {repository} is not on this machine and the hub cannot be reached; run "
             f"`{command(key, revision)}` where there is a network{gate}, bring the cache (HF_HOME) "
             "here and set HF_HUB_OFFLINE=1, or give path="
         ) from None
-
-
-def _not_found(key: str, revision: str, message: str) -> Exception:
-    """The one-line error for what the hub refused."""
-    entry = DATA_SETS[key]
-    if "gated" in message:
-        return PermissionError(
-            f"{key}: {entry.repository} is gated: accept its terms at "
-            f"https://huggingface.co/datasets/{entry.repository}, then `hf auth login`"
-        )
-    if "Revision" in message:
-        return ValueError(
-            f"revision={revision!r}: {entry.repository} has no such revision; the pinned one is "
-            f"{entry.revision}"
-        )
-    return FileNotFoundError(f"{key}: {entry.repository}: {message}")
 
 
 def _local(key: str, path: Path, split: str) -> Any:
