@@ -213,7 +213,8 @@ def tuning_panels(tuning: pd.DataFrame, arms: pd.DataFrame, *, title: str) -> Fi
             ax.set_xticks([3e-4, 1e-3, 3e-3], ["3e-4", "1e-3", "3e-3"])
             ax.set_yticks([5000, 10_000, 20_000, 40_000], ["5k", "10k", "20k", "40k"])
         figure.supxlabel(
-            "learning rate (circle: the one taken; cross: collapsed or hardly learnt)", size="medium"
+            "learning rate (circle: the one taken; cross: collapsed or hardly learnt)",
+            size="medium",
         )
         figure.supylabel("rollouts to the target", size="medium")
         heading(figure, title)
