@@ -125,17 +125,17 @@ def test_a_renamed_method_or_parameter_of_verl_is_an_error():
 
 
 def test_ids_follow_the_content_of_prompts():
-    first, second, again = verl.problem_ids(chats(["1+1=", "1+2=", "1+1="]))
+    first, second, again = map(verl.problem_id, chats(["1+1=", "1+2=", "1+1="]))
     assert first == again != second
-    other_order = [[{"content": "1+1=", "role": "user"}]]
-    as_array = [np.array([{"role": "user", "content": "1+1="}], dtype=object)]
-    assert verl.problem_ids(other_order) == verl.problem_ids(as_array) == [first]
+    other_order = [{"content": "1+1=", "role": "user"}]
+    as_array = np.array([{"role": "user", "content": "1+1="}], dtype=object)
+    assert verl.problem_id(other_order) == verl.problem_id(as_array) == first
     with pytest.raises(ValueError, match=r"^prompt: a object"):
-        verl.problem_ids([[{"role": "user", "content": object()}]])
+        verl.problem_id([{"role": "user", "content": object()}])
 
 
 def test_a_prompt_that_comes_again_in_a_round_is_another_problem():
-    a, b = verl.problem_ids(["a", "b"])
+    a, b = map(verl.problem_id, ["a", "b"])
     problems = adapters.as_problems(["a", "b", "a", "a"])
     assert [problem.id for problem in problems] == [a, b, f"{a}#2", f"{a}#3"]
     (further,) = adapters.as_problems(["b"], taken=[a, b])
@@ -829,7 +829,7 @@ def test_pods_keeps_rows_with_everything_they_have():
     assert batch.batch["row"].tolist() == [0, 1, 5, 7]
     assert batch.batch["advantages"][:, 0].tolist() == [1, -1, -1, 1]
     assert torch.equal(batch.batch["advantages"] != 0, batch.batch["response_mask"] == 1)
-    first, second = verl.problem_ids(chats(["a", "b"]))
+    first, second = map(verl.problem_id, chats(["a", "b"]))
     assert batch.non_tensor_batch["uid"].tolist() == [first, first, second, second]
     metrics = batch.meta_info["metrics"]
     assert metrics["workbench/rollouts"] == 10 and metrics["workbench/selected"] == 4

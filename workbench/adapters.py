@@ -516,10 +516,7 @@ class Driver:
             method = copy.deepcopy(method)
             method.feedback(self.table(steps), self.context)
         tensors: dict[str, Any] = {}
-        slots = {
-            slot: checkpoints.split_arrays(f"slots.{slot}", learnt, tensors)
-            for slot, learnt in method.state_dict().items()
-        }
+        slots = checkpoints.split_slots(method, tensors)
         own = {"round": self.round, "empty_rounds": self.empty.in_a_row, "seed": self.seed}
         state = {**numbers, **own, "method": describe(method), "slots": slots}
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -547,9 +544,7 @@ class Driver:
                     f"checkpoint: {path} has another {name} (this run's, the checkpoint's): "
                     f"{'; '.join(different[:3])}"
                 )
-        self.method.load_state_dict(
-            {slot: checkpoints.join_arrays(learnt, tensors) for slot, learnt in slots.items()}
-        )
+        checkpoints.join_slots(self.method, slots, tensors)
         self.round = state["round"]
         self.first_round = self.round + 1
         self.empty.in_a_row = state["empty_rounds"]

@@ -8,6 +8,7 @@ CUDA context, workspaces and fragmentation; `SHARE` leaves room for them.
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,27 +119,8 @@ class Shape:
         return self.layers * sum(rank * (a + b) for a, b in self.projections)
 
 
-# Sizes as published in the models' config.json.
-KNOWN = {
-    "Qwen2.5-0.5B": Shape(896, 24, 14, 2, 64, 4864, 151_936, qkv_bias=True),
-    "Qwen2.5-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, qkv_bias=True),
-    "Qwen2.5-3B": Shape(2048, 36, 16, 2, 128, 11_008, 151_936, qkv_bias=True),
-    "Qwen2.5-7B": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, qkv_bias=True),
-    "Qwen2.5-Math-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, qkv_bias=True),
-    "Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, qkv_bias=True),
-    "DeepSeek-R1-Distill-Qwen-1.5B": Shape(
-        1536, 28, 12, 2, 128, 8960, 151_936, tied=False, qkv_bias=True
-    ),
-    "DeepSeek-R1-Distill-Qwen-7B": Shape(
-        3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, qkv_bias=True
-    ),
-    "Qwen3-4B": Shape(2560, 36, 32, 8, 128, 9728, 151_936, head_norms=True),
-    "Qwen3-8B": Shape(4096, 36, 32, 8, 128, 12_288, 151_936, tied=False, head_norms=True),
-    "Llama-3.2-1B": Shape(2048, 16, 32, 8, 64, 8192, vocabulary=128_256),
-    "Llama-3.2-3B": Shape(3072, 28, 24, 8, 128, 8192, vocabulary=128_256),
-    "Llama-3.1-8B": Shape(4096, 32, 32, 8, 128, 14_336, tied=False, vocabulary=128_256),
-    "SmolLM2-135M": Shape(576, 30, 9, 3, 64, 1536, 49_152),
-}
+TABLE = Path(__file__).with_suffix(".toml")
+KNOWN = {name: Shape(**sizes) for name, sizes in tomllib.loads(TABLE.read_text()).items()}
 
 
 def shape(model: Any) -> Shape:

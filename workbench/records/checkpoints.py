@@ -106,11 +106,7 @@ def pack(
     """
     tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()}
     tensors |= optimizer_tensors(optimizer)
-    slots = {
-        slot: split_arrays(f"slots.{slot}", learnt, tensors)
-        for slot, learnt in method.state_dict().items()
-    }
-    return tensors, {**state, "slots": slots}
+    return tensors, {**state, "slots": split_slots(method, tensors)}
 
 
 def unpack(
@@ -154,8 +150,7 @@ def unpack(
                 )
         policy.load_state_dict(weights)
         load_optimizer(optimizer, tensors)
-        slots = {slot: join_arrays(saved, tensors) for slot, saved in state["slots"].items()}
-        method.load_state_dict(slots)
+        join_slots(method, state["slots"], tensors)
     except (LookupError, AttributeError, TypeError, RuntimeError, ValueError) as error:
         cause = f"{type(error).__name__}: {cause_of(error)}"
         raise ValueError(f"the checkpoint is not of this lab and method ({cause})") from error
@@ -199,6 +194,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch
         # Without the resume the gradients would be zeros. The difference counts: a step on zeros
         # moves by momentum, while a parameter that has no gradient at all is passed over.
         parameter.grad = torch.zeros_like(parameter)
+
+
+def split_slots(method: Any, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What the slots of a method have learnt, its arrays in `tensors`; the rest is JSON."""
+    return split_arrays("slots", method.state_dict(), tensors)["dict"]
+
+
+def join_slots(method: Any, slots: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Set what the slots of a method have learnt to what `split_slots` took apart."""
+    method.load_state_dict(join_arrays({"dict": slots}, tensors))
 
 
 def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

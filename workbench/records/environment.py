@@ -6,12 +6,12 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
 from workbench.utils.descriptions import differences
+from workbench.utils.requirements import installed_version
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +23,8 @@ PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "uns
 def versions() -> dict[str, str]:
     """Versions of this package, of Python, and of the packages that results depend on."""
     found = {"workbench": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    installed = {name: installed_version(name) for name in PACKAGES}
+    return found | {name: version for name, version in installed.items() if version is not None}
 
 
 def hardware(device: torch.device) -> dict[str, Any]:

@@ -14,6 +14,7 @@ Importing this package loads nothing of verl. verl wants older transformers than
 workbench is tested with, so it has an environment of its own: `make test-verl` makes it.
 """
 
+from workbench.adapters import problem_id
 from workbench.verl.functions import ESTIMATORS, LOSSES, estimator, policy_loss, register
 from workbench.verl.loop import play
 from workbench.verl.settings import (
@@ -23,7 +24,6 @@ from workbench.verl.settings import (
     method_of,
     trained_per_problem,
 )
-from workbench.verl.table import problem_ids
 
 __all__ = [
     "ESTIMATORS",
@@ -35,7 +35,7 @@ __all__ = [
     "method_of",
     "play",
     "policy_loss",
-    "problem_ids",
+    "problem_id",
     "register",
     "trained_per_problem",
 ]

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench import config
 from workbench.adapters import check_fits
@@ -71,8 +70,7 @@ REFUSED = (
 )
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """What `trainer.v1.sampler.sampler_kwargs` says.
 
     Attributes

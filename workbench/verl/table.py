@@ -12,15 +12,10 @@ from typing import Any
 import numpy as np
 
 from workbench import adapters
-from workbench.adapters import problem_id, row_weights, token_advantages
+from workbench.adapters import row_weights, token_advantages
 from workbench.objectives import Objective
 from workbench.rollouts import Ragged
 from workbench.rounds import Round
-
-
-def problem_ids(prompts: Sequence[Any]) -> list[str]:
-    """Stable ids of prompts, see `adapters.problem_id`."""
-    return [problem_id(prompt) for prompt in prompts]
 
 
 class Verdict(adapters.Verdict):
