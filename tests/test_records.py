@@ -24,7 +24,7 @@ import written_records
 from conftest import small_lab
 
 import workbench as wb
-from workbench.records import FORMAT, RecordError, RecordWarning, Writer, checkpoints
+from workbench.records import FORMAT, RecordError, RecordWarning, Writer, checkpoints, tables
 from workbench.records.locks import RecordLock
 from workbench.replay import CorrectResponses
 from workbench.rollouts import Context, Rollouts
@@ -293,6 +293,31 @@ def test_a_table_of_very_many_rows_is_not_read(tmp_path):
     written_records.sign(path)
     with pytest.raises(RecordError, match="too large to read"):
         wb.load(path, strict=True).rollouts()
+
+
+@pytest.mark.parametrize("column", ["text", "tokens"])
+def test_a_small_table_that_would_fill_the_memory_is_refused(column, tmp_path):
+    """One text in many rows is in the file once, and so is one token in a long list."""
+    path = tmp_path / "table.parquet"
+    same = pa.DictionaryArray.from_arrays(pa.array([0] * 5000), pa.array(["x" * 2**20]))
+    ones = np.ones(101 * 10**6, np.int8)
+    lists = pa.ListArray.from_arrays(np.arange(0, len(ones) + 1, 10**6, np.int32), ones)
+    rows = {"text": same, "tokens": lists}[column]
+    pq.write_table(pa.table({column: rows}), path, store_schema=False)
+    assert path.stat().st_size < 2**22
+    with tables.open_table(path, None) as file, pytest.raises(ValueError, match="too large"):
+        tables.read_rows(file)
+
+
+def test_texts_and_lists_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "table.parquet"
+    written = pa.table(
+        {"text": ["a", None, "", "a"], "tokens": [[1, 2], [], None, [3]], "n": [1, 2, 3, 4]}
+    )
+    pq.write_table(written, path)
+    with tables.open_table(path, None) as file:
+        assert tables.read_rows(file).equals(written)
+        assert tables.read_rows(file, ["text"]).equals(written.select(["text"]))
 
 
 def test_what_was_spent_at_an_evaluation_is_that_of_the_rounds_before(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.records.errors import MissingPart, RecordError
@@ -17,8 +18,8 @@ from workbench.utils.validation import cause_of
 
 # A table of a few megabytes on the disk can have hundreds of millions of rows, so its size is
 # looked at before anything is read. The numbers of one run stay far below these bounds.
-MOST_CELLS = 10**8  # rows times columns
-MOST_BYTES = 2**32  # uncompressed
+MOST_CELLS = 10**8  # values of all columns
+MOST_BYTES = 2**32  # uncompressed, and of all texts when each stands in its own row
 
 # What a column holds -> the types of Arrow that do, for `parts.COLUMNS`.
 HOLDS = {
@@ -45,7 +46,14 @@ def open_table(path: Path, digest: str | None) -> pq.ParquetFile:
     """
     if digest not in (file_digest(path), None):
         raise ValueError("it was changed, or is a part of another run")
-    return pq.ParquetFile(path, page_checksum_verification=True)
+    metadata = pq.read_metadata(path)
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    # A text that stands in many rows is in the file once. It is read as it stands there, so that
+    # `read_rows` can tell how much memory all rows would take.
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    return pq.ParquetFile(
+        path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True
+    )
 
 
 def read_rows(
@@ -59,10 +67,31 @@ def read_rows(
     there = file.schema_arrow.names
     names = there if columns is None else [name for name in columns if name in there]
     sizes = [file.metadata.row_group(each) for each in groups]
-    rows = sum(size.num_rows for size in sizes)
-    if rows * len(names) > MOST_CELLS or sum(size.total_byte_size for size in sizes) > MOST_BYTES:
-        raise ValueError(f"it has {rows} rows and {len(names)} columns, which is too large to read")
-    return file.read_row_groups(list(groups), columns=names)
+    leaves = [size.column(i) for size in sizes for i in range(size.num_columns)]
+    # A row of a list has several values.
+    cells = sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.split(".")[0] in names)
+    if cells > MOST_CELLS or sum(size.total_byte_size for size in sizes) > MOST_BYTES:
+        raise ValueError(
+            f"it has {cells} values in {len(names)} columns, which is too large to read"
+        )
+    table = file.read_row_groups(list(groups), columns=names)
+    texts = [name for name in names if pa.types.is_dictionary(table[name].type)]
+    length = sum(_length_of_texts(table[name]) for name in texts)
+    if length > MOST_BYTES:
+        raise ValueError(f"its texts take {length} bytes, which is too large to read")
+    for name in texts:
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, table[name].cast(table[name].type.value_type))
+    return table
+
+
+def _length_of_texts(column: pa.ChunkedArray) -> int:
+    """The bytes of all texts of a column that is read as a dictionary and places in it."""
+    lengths = [
+        pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py()
+        for chunk in column.chunks
+    ]
+    return sum(length or 0 for length in lengths)
 
 
 def read_part(
