@@ -4,6 +4,7 @@ what is refused.
 The samples in tests/data/hub have the columns of the data sets and problems of our own.
 """
 
+import functools
 import json
 import re
 import shutil
@@ -61,6 +62,7 @@ def math():
         yield verifier
 
 
+@functools.cache
 def sample(name, **options):
     return wb_problems.hub(name, SPLIT[name], **{"path": SAMPLES / f"{name}.jsonl", **options})
 
@@ -177,7 +179,8 @@ DISHONEST = {
 
 @pytest.mark.parametrize("name", OF_CODE)
 def test_dishonest_programs_pass_no_tests(name, code):
-    pool = sample(name)
+    # Every third problem: each form of tests is among them.
+    pool = sample(name).problems[::3]
     functions = [re.search(r"(?:def|assert(?: not)?) (\w+)\(", p.prompt) for p in pool]
     pairs = [
         (fenced(text.replace("NAME", function[1] if function else "main")), problem.answer)

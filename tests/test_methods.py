@@ -49,7 +49,9 @@ def test_every_paper_is_a_method():
         assert getattr(wb.methods, name)().name == name
 
 
-@pytest.mark.parametrize("name", METHODS)
+# What these three have learnt goes on from one epoch to the next. That every method goes on exactly
+# within an epoch is in test_run.py.
+@pytest.mark.parametrize("name", ["ar3po", "knapsack", "cbs"])
 def test_five_rounds_resume_exactly(name, tmp_path):
     method = METHODS[name]
     trained(method, tmp_path / "whole")

@@ -244,7 +244,7 @@ def test_a_run_goes_on_exactly_from_whatever_is_on_the_disk(lab, whole, tmp_path
     # Training from all of them would take a minute. The next test goes through all of them with
     # the same calls of the writer, and rounds that cost nothing.
     states = disk.different_states()
-    for number in range(0, len(states), len(states) // 6):
+    for number in range(0, len(states), len(states) // 3):
         check(states[number], number, tmp_path, lab, whole)
 
 

@@ -154,14 +154,6 @@ def test_choice_says_how_it_takes_a_fifth_letter():
         Choice().score(["E"], ["E"])
 
 
-def test_a_prompt_that_the_tokenizer_cannot_express_is_refused():
-    assert len(from_rows(ROWS, tokenizer=MODEL)) == 2
-    with pytest.raises(ValueError, match="tokenizer"):
-        from_rows([{"prompt": "1+Ω=", "answer": "2"}], tokenizer=MODEL)
-    with pytest.raises(FileNotFoundError, match="tokenizer"):
-        from_rows(ROWS, tokenizer="./nope")
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
 def test_every_kind_of_file_gives_the_same_problems(suffix, tmp_path):
     rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": 'say "2",\n2+2=', "answer": "4"}]

@@ -288,6 +288,7 @@ def test_a_run_that_is_still_at_work_elsewhere_is_waited_for(two_starts, tmp_pat
     assert case.finished
 
 
+@pytest.mark.long
 def test_a_local_ray_cluster(tmp_path, monkeypatch):
     # Of Ray's own processes, on a busy machine.
     monkeypatch.setenv("RAY_agent_register_timeout_ms", "60000")

@@ -259,6 +259,8 @@ class Verdict:
         Whether the method must know it, see `Method.reads_verdict`. If not, it may stay unknown.
     advice : str
         How the user of the trainer says what is correct.
+    solved : float, optional
+        The reward from which a rollout counts as correct.
 
     Attributes
     ----------
@@ -266,9 +268,10 @@ class Verdict:
         Whether rewards alone have said it so far.
     """
 
-    def __init__(self, needed: bool, advice: str) -> None:
+    def __init__(self, needed: bool, advice: str, solved: float | None = None) -> None:
         self.needed = needed
         self.advice = advice
+        self.solved = solved
         self.known = True
         self.warned = False
 
@@ -283,6 +286,8 @@ class Verdict:
             Whether nothing has been trained on yet. An error then costs little; later it is a
             warning, and 1 or more is correct.
         """
+        if self.solved is not None:
+            return (reward >= self.solved).astype(float)
         other = reward[~np.isnan(reward) & (reward != 0) & (reward != 1)]
         # Once graded, always graded: a later round of nothing but 0 and 1 is a coincidence.
         self.known = self.known and (self.needed or not len(other))

@@ -290,9 +290,8 @@ def check_pool(config: Any) -> None:
         raise ValueError(f"problems: {shown(config)}; an object with a family is needed")
     one_of("family", config.get("family"), problems.FAMILIES)
     options = {name: value for name, value in config.items() if name not in FOUND}
-    for name in ("verifier", "tokenizer"):
-        if options.get(name) is not None:
-            raise ValueError(f"{name}: only code can make one, and this is data")
+    if options.get("verifier") is not None:
+        raise ValueError("verifier: only code can make one, and this is data")
     if config["family"] != "reasoning_gym":
         _check_arguments(options, problems.FAMILIES[config["family"]])
         return

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench.datasets.entries import check_place
-from workbench.policies.checks import check_model, lost_characters, offline_hint
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown
 from workbench.verifiers import Choice, Code, Math
@@ -32,7 +31,6 @@ KINDS = (".jsonl", ".json", ".csv", ".parquet")
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
 WORDS = re.compile(r"(?i)(?=.*[a-z]{4}|.*\b(?:yes|no)\b)[a-z]+(?:[\s'-]+[a-z]+)*")
-MOST_ROWS = 10**7  # of a parquet file
 
 
 def from_rows(
@@ -44,7 +42,6 @@ def from_rows(
     template: str = "{prompt}",
     repeated: str = "refuse",
     verifier: Any = None,
-    tokenizer: Any = None,
 ) -> Pool:
     r"""A `Pool` of your own problems, all of them checked.
 
@@ -64,15 +61,12 @@ def from_rows(
     verifier : optional
         The verifier of the lab: every answer must be one that it can use. Default: `Math()`, as in
         the labs.
-    tokenizer : path, name or tokenizer, optional
-        That of the model: every prompt must be one that it can express. Default: prompts are not
-        checked.
 
     Raises
     ------
     ValueError
-        For missing columns, blank prompts, answers that the verifier cannot use, repeated problems
-        and prompts that the tokenizer cannot express. The message names the first such row.
+        For missing columns, blank prompts, answers that the verifier cannot use, and repeated
+        problems. The message names the first such row.
 
     Examples
     --------
@@ -82,7 +76,7 @@ def from_rows(
     """
     columns = {"prompt": prompt, "answer": answer, "level": level}
     # Without a configuration: a manifest cannot make the caller's rows again.
-    return _pool(rows, "rows", columns, template, repeated, verifier, tokenizer)
+    return _pool(rows, "rows", columns, template, repeated, verifier)
 
 
 def from_file(
@@ -94,7 +88,6 @@ def from_file(
     template: str = "{prompt}",
     repeated: str = "refuse",
     verifier: Any = None,
-    tokenizer: Any = None,
 ) -> Pool:
     """A `Pool` of the problems in a file, all of them checked.
 
@@ -103,7 +96,7 @@ def from_file(
     path : path
         A file that ends in .jsonl (an object on each line), .json (a list of objects), .csv (with a
         line of names) or .parquet.
-    prompt, answer, level, template, repeated, verifier, tokenizer
+    prompt, answer, level, template, repeated, verifier
         As in `from_rows`.
 
     Raises
@@ -114,9 +107,8 @@ def from_file(
         When there is no such file.
     """
     columns = {"prompt": prompt, "answer": answer, "level": level}
-    pool = _pool(_read(path), str(path), columns, template, repeated, verifier, tokenizer)
-    # A verifier of your own is nothing that a manifest can make again. The tokenizer only checks
-    # the prompts, so the pool is the same without it.
+    pool = _pool(_read(path), str(path), columns, template, repeated, verifier)
+    # A verifier of your own is nothing that a manifest can make again.
     if verifier is None:
         pool.config = {
             "family": "from_file",
@@ -151,7 +143,6 @@ def _pool(
     template: Any,
     repeated: str,
     verifier: Any,
-    tokenizer: Any,
 ) -> Pool:
     """The checked problems of rows, in their order; `source` names the data in messages."""
     one_of("repeated", repeated, REPEATED)
@@ -169,8 +160,6 @@ def _pool(
     made = _distinct(all_rows, repeated, source)
     with verifier if default else nullcontext():
         _check_usable(made, verifier, source)
-    if tokenizer is not None:
-        _check_prompts(made.values(), tokenizer, source)
     return Pool(made.values(), checked_for=type(verifier).__name__)
 
 
@@ -291,7 +280,7 @@ def _listed(items: Iterable[Any], most: int = 5) -> str:
     return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
-# What a verifier and a tokenizer can use
+# What a verifier can use
 
 
 def _check_usable(made: Mapping[int, Problem], verifier: Any, source: str) -> None:
@@ -374,20 +363,3 @@ def _unread(problems: Sequence[Problem], verifier: Any, to_be_met: bool) -> list
         *_unread(problems[:half], verifier, to_be_met),
         *_unread(problems[half:], verifier, to_be_met),
     ]
-
-
-def _check_prompts(made: Iterable[Problem], tokenizer: Any, source: str) -> None:
-    """Raise ValueError for a prompt with a character that the tokenizer does not know."""
-    if isinstance(tokenizer, str | Path):
-        from transformers import AutoTokenizer
-
-        check_model(tokenizer, "tokenizer")
-        with offline_hint(tokenizer):
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
-    for problem in made:
-        lost = lost_characters(tokenizer, problem.prompt)
-        if lost:
-            raise ValueError(
-                f"{source}: the tokenizer cannot express {lost[0]!r} in {shown(problem.prompt)}; "
-                "change the prompt, or take a model that knows it"
-            )

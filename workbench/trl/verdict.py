@@ -67,7 +67,7 @@ class Verdict(adapters.Verdict):
     """
 
     def __init__(self, correct: Any, names: Sequence[str], needed: bool) -> None:
-        super().__init__(needed, _ways_out(names))
+        super().__init__(needed, _ways_out(names), correct if is_number(correct) else None)
         self.correct = correct
         self.names = list(names)
         # Of several reward functions nothing says which one judges.
@@ -82,12 +82,10 @@ class Verdict(adapters.Verdict):
             NaN where a reward function gave None.
         first : see `of_rewards`
         """
-        if self.correct is None:
+        if self.correct is None or self.solved is not None:
             return self.of_rewards(scores[:, 0], first)
         if isinstance(self.correct, str):
             return self._named(scores[:, self.names.index(self.correct)])
-        if is_number(self.correct):
-            return (scores[:, 0] >= self.correct).astype(float)
         verdict = booleans("correct", self.correct(scores))
         if len(verdict) != len(scores):
             raise ValueError(

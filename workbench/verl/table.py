@@ -30,8 +30,8 @@ class Verdict(adapters.Verdict):
             needed,
             advice="let the reward function return `acc`, or set `solved`, the reward from which a "
             "rollout counts as correct",
+            solved=solved,
         )
-        self.solved = solved
 
     def __call__(self, reward: np.ndarray, acc: Sequence[Any]) -> np.ndarray:
         """The verdict (R,): 1 is correct, 0 is wrong, NaN not known.
@@ -41,10 +41,7 @@ class Verdict(adapters.Verdict):
         # What the reward function says goes before the bar.
         verdict = np.array([value is not None and float(value) == 1 for value in acc], dtype=float)
         rest = np.array([value is None for value in acc], dtype=bool)
-        if self.solved is None:
-            verdict[rest] = self.of_rewards(reward[rest], first=False)
-        else:
-            verdict[rest] = reward[rest] >= self.solved
+        verdict[rest] = self.of_rewards(reward[rest], first=False)
         return verdict
 
 
