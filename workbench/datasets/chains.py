@@ -10,8 +10,8 @@ step of a chain uses one. The corpus that the embedded base models are made from
 as the web does: each fact has an error rate and one fixed wrong result (`Facts`). The problems,
 their answers and the verifier know nothing of these mistakes. Since a base model samples each
 fact's right result at the corpus's rate, the success rate of a problem under the base is known in
-advance: the product over its steps. `Regime` uses that to choose how many problems are easy and how
-many are out of reach.
+advance: the product over its steps. `REGIMES` uses that to choose how many problems are easy and
+how many are out of reach.
 """
 
 from __future__ import annotations
@@ -94,40 +94,20 @@ class Facts:
         return float(chance)
 
 
-@dataclass(frozen=True)
-class Regime:
-    """How hard the problems of a pool are for a base model.
-
-    Attributes
-    ----------
-    shares : tuple of (lowest, highest, share)
-        Of the problems, `share` have a success rate under the base from `lowest` to `highest`, both
-        included. Empty: problems are drawn by level alone.
-    about : str
-        One sentence for people.
-    """
-
-    shares: tuple[tuple[float, float, float], ...]
-    about: str
-
-
-REGIMES = {
-    "spread": Regime((), "All levels in equal shares: success rates from 0 to 1."),
-    "knapsack": Regime(
-        ((0.0, 0.01, 0.2), (0.1, 0.9, 0.3), (1.0, 1.0, 0.5)),
-        "A fifth of the problems out of reach, three tenths mixed, half always solved: late in the "
-        "training of Knapsack RL (arXiv 2509.25849, section 5.2).",
-    ),
-    "ar3po": Regime(
-        ((0.0, 0.02, 0.3), (0.05, 0.95, 0.5), (1.0, 1.0, 0.2)),
-        "Three tenths of the problems without a correct response: the start of AR3PO "
-        "(arXiv 2509.25808, section 4).",
-    ),
-    "mixed": Regime(
-        ((0.1, 0.9, 1.0),),
-        "Only problems that are sometimes solved, where selecting rollouts decides most: PODS "
-        "(arXiv 2504.13818).",
-    ),
+# How hard the problems of a pool are for a base model: (lowest, highest, share), so that a share of
+# them has a success rate under the base from the lowest to the highest, both included.
+REGIMES: dict[str, tuple[tuple[float, float, float], ...]] = {
+    # Drawn by level alone, all levels in equal shares: success rates from 0 to 1.
+    "spread": (),
+    # A fifth of the problems out of reach, three tenths mixed, half always solved: late in the
+    # training of Knapsack RL (arXiv 2509.25849, section 5.2).
+    "knapsack": ((0.0, 0.01, 0.2), (0.1, 0.9, 0.3), (1.0, 1.0, 0.5)),
+    # Three tenths of the problems without a correct response: the start of AR3PO (arXiv 2509.25808,
+    # section 4).
+    "ar3po": ((0.0, 0.02, 0.3), (0.05, 0.95, 0.5), (1.0, 1.0, 0.2)),
+    # Only problems that are sometimes solved, where selecting rollouts decides most: PODS
+    # (arXiv 2504.13818).
+    "mixed": ((0.1, 0.9, 1.0),),
 }
 
 
@@ -211,7 +191,7 @@ Accept = Callable[[str], bool]
 def _classes(regime: str, base: str) -> list[tuple[float, Accept]]:
     """(share, test of a prompt) of every class of problems in a regime."""
     # A regime without classes takes whatever is drawn, and needs no facts of a base model.
-    shares = REGIMES[regime].shares
+    shares = REGIMES[regime]
     if not shares:
         return [(1.0, lambda prompt: True)]
     facts = facts_of(base)

@@ -172,7 +172,7 @@ def lost_characters(tokenizer: Any, text: str) -> list[str]:
     return [letter for letter in text if not letter.isspace() and letter not in known]
 
 
-def check_model(path: Any, name: str = "model") -> None:
+def check_model(path: Any) -> None:
     """Raise FileNotFoundError for what can only be a directory and is none, and ValueError for a
     directory with a pipe or a device among its files, at which a reader would wait.
 
@@ -182,14 +182,14 @@ def check_model(path: Any, name: str = "model") -> None:
     is_local = text.startswith((".", "/", "~")) or text.count("/") > 1 or isinstance(path, Path)
     if is_local and not Path(path).exists():
         raise FileNotFoundError(
-            f"{name}={text!r}: there is no such directory here; give the path of a model that is "
+            f"model={text!r}: there is no such directory here; give the path of a model that is "
             "there, or its name on the hub, such as 'Qwen/Qwen2.5-0.5B-Instruct'"
         )
     if Path(path).is_dir():
         for part in Path(path).iterdir():
             # Links are followed, since the cache of the hub is made of them.
             if part.exists() and not (part.is_file() or part.is_dir()):
-                raise ValueError(f"{name}={text!r}: {part.name} in it is not an ordinary file")
+                raise ValueError(f"model={text!r}: {part.name} in it is not an ordinary file")
 
 
 def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
