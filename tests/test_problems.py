@@ -185,7 +185,7 @@ def test_a_stream_has_the_classes_of_its_regime_in_their_shares(regime):
     for _ in range(12):
         problems, cursor = stream.draw(32, cursor, seed=1)
         rates += [facts.success_rate(problem.prompt) for problem in problems]
-    for lowest, highest, share in chains.REGIMES[regime].shares:
+    for lowest, highest, share in chains.REGIMES[regime]:
         of_class = np.mean([lowest <= rate <= highest for rate in rates])
         # Three standard errors of 384 draws, and some more: no problem comes twice in a round,
         # which takes a little from a class of few problems.
