@@ -10,14 +10,11 @@ your own joins by the command line, since a grid never runs code:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench import config
 from workbench.analysis import cost
-from workbench.records import Record, load
-from workbench.trials.cases import Case, is_complete
 from workbench.trials.grids import read, read_content
 from workbench.trials.halving import Search, methods
 from workbench.trials.trial import Trial
@@ -140,86 +137,6 @@ def _arms_and_settings(
     return {**arms, **(own or {})}, {**defaults, **of_grid, **given}, name
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The runs of the leaderboard's grid as a sweep makes them, all at the grid's learning rate.
-
-    Attributes
-    ----------
-    grid : dict
-        As `sweep` takes it.
-    folder : Path
-        Of the records, in LABEL/seed-N.
-    out : Path
-        Of the sweep: its logs and its table of runs.
-    """
-
-    grid: dict[str, Any]
-    folder: Path
-    out: Path
-
-    def cases(self) -> list[Case]:
-        """The runs, checked."""
-        return read(self.grid, self.out)
-
-
-def plan(grid: Any = None, *, out: Any = None, lab: Mapping[str, str] | None = None) -> Plan:
-    """The runs of the leaderboard's grid at one learning rate, such as those in data/runs.
-
-    Parameters
-    ----------
-    grid : path, optional
-        None for the one that comes with the package.
-    out : path, optional
-        Directory of everything. None puts the records where the grid says, with the lab in the name
-        if it is not the grid's own, and the logs into runs/sweeps.
-    lab : dict, optional
-        Other values of the lab's base, size and regime.
-    """
-    content = _content(grid, (), None)
-    changed = _changed(lab)
-    base = content.pop("base")
-    parameters = dict(content.get("parameters", {}))
-    parameters["lab"] = {**config.mapping("lab", parameters.get("lab")), **changed}
-    content["parameters"] = parameters
-    name = "-".join([_folder_name(content, grid), *changed.values()])
-    content.pop("folder", None)
-    if out is not None:
-        return Plan(content, Path(out).absolute(), Path(out).absolute())
-    # An installed package has its grid among its own files, where no records belong.
-    runs = base.parent / "runs" if base.name == "grids" else Path("runs")
-    if "_data" in runs.parts:
-        runs = Path("runs")
-    folder = (runs / name).absolute()
-    content["folder"] = str(folder)
-    return Plan(content, folder, Path("runs", "sweeps", name).absolute())
-
-
-def recorded(cases: Iterable[Case]) -> tuple[dict[str, list[Record]], list[str]]:
-    """What can be compared already.
-
-    Parameters
-    ----------
-    cases : list of Case
-        As `Plan.cases` gives them.
-
-    Returns
-    -------
-    groups : dict from label to the records of its complete runs
-    missing : list of str
-        Names of the runs that are not complete, as LABEL/seed-N.
-    """
-    groups: dict[str, list[Record]] = {}
-    missing = []
-    for case in cases:
-        # A run that is still going has an unfinished course, which would read as a slow method.
-        if is_complete(case):
-            groups.setdefault(case.values["label"], []).append(load(case.record))
-        else:
-            missing.append(case.name)
-    return groups, missing
-
-
 def _changed(lab: Mapping[str, str] | None) -> dict[str, str]:
     return {name: value for name, value in (lab or {}).items() if value != LAB[name]}
 
@@ -229,7 +146,7 @@ def _content(grid: Any, only: Iterable[str], own: Mapping[str, Any] | None) -> d
     if grid is not None:
         # All of it is checked, so that what follows may rely on its form.
         read(grid, Path.cwd(), records=Path.cwd())
-    base, content = read_content(shipped(GRID) if grid is None else grid)
+    _, content = read_content(shipped(GRID) if grid is None else grid)
     if "cases" not in content:
         raise ValueError(f"grid {str(grid)!r}: the methods to compare are needed under `cases`")
     cases = list(content["cases"])
@@ -242,7 +159,7 @@ def _content(grid: Any, only: Iterable[str], own: Mapping[str, Any] | None) -> d
     for label in only:
         one_of("only", label, [case["label"] for case in cases])
     wanted = [case for case in cases if not only or case["label"] in (*only, BASELINE)]
-    return {**content, "cases": wanted, "base": base}
+    return {**content, "cases": wanted}
 
 
 def _folder_name(content: Mapping[str, Any], grid: Any) -> str:
