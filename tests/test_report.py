@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 import workbench as wb
 from workbench.__main__ import main
-from workbench.analysis.comparisons import comparable, labelled, load_all
+from workbench.analysis.courses import comparable
+from workbench.analysis.runs import labelled, load_all
 from workbench.plots.style import PALETTE, looks
 from workbench.reports import figures, report
 from workbench.reports.configurations import configuration

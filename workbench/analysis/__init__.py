@@ -1,29 +1,13 @@
 """Numbers from records: comparisons of arms, costs, intervals, and how hard problems are."""
 
-from workbench.analysis import (
-    comparisons,
-    cost,
-    courses,
-    difficulty,
-    intervals,
-    leaderboard,
-    metrics,
-    resolution,
-    runs,
-    sequential,
-    targets,
-)
-
-__all__ = [
-    "comparisons",
-    "cost",
-    "courses",
-    "difficulty",
-    "intervals",
-    "leaderboard",
-    "metrics",
-    "resolution",
-    "runs",
-    "sequential",
-    "targets",
-]
+from workbench.analysis import comparisons as comparisons
+from workbench.analysis import cost as cost
+from workbench.analysis import courses as courses
+from workbench.analysis import difficulty as difficulty
+from workbench.analysis import intervals as intervals
+from workbench.analysis import leaderboard as leaderboard
+from workbench.analysis import metrics as metrics
+from workbench.analysis import resolution as resolution
+from workbench.analysis import runs as runs
+from workbench.analysis import sequential as sequential
+from workbench.analysis import targets as targets

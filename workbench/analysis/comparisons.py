@@ -13,33 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import (
-    Course,
-    Unit,
-    common_budget,
-    comparable,
-    of_common_seeds,
-    read,
-    spent,
-)
+from workbench.analysis.courses import Course, Unit, common_budget, of_common_seeds, read
+from workbench.analysis.courses import comparable as comparable
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
-from workbench.analysis.runs import arms, by_seed, labelled, load_all
+from workbench.analysis.runs import arms, by_seed
+from workbench.analysis.runs import load_all as load_all
 from workbench.utils.validation import one_of, shown
-
-__all__ = [
-    "PHASES",
-    "accuracy_gain",
-    "at_budget",
-    "common_budget",
-    "comparable",
-    "evaluations",
-    "labelled",
-    "load_all",
-    "means",
-    "paired",
-    "phases",
-    "spent",
-]
 
 PHASES = ("generate", "verify", "schedule", "update")
 # Records count FLOPs where a model computes; verifying and scheduling are counted in seconds

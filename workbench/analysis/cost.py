@@ -43,23 +43,6 @@ from workbench.analysis.targets import Crossing, crossing, ratio_to_target
 from workbench.records.round_stats import FORWARD, TRAINING
 from workbench.utils.validation import one_of, positive_number, shown
 
-__all__ = [
-    "FLOP_PRICE",
-    "MACHINES",
-    "BreakEven",
-    "CostModel",
-    "Tokens",
-    "bill_ratio",
-    "break_even",
-    "break_even_prices",
-    "of_machine",
-    "price_of_rounds",
-    "price_of_sampling",
-    "ratios_by_price",
-    "tokens_of",
-    "tokens_to_target",
-]
-
 # A sampled token is a forward pass, a trained one a forward and a backward pass.
 FLOP_PRICE = FORWARD / TRAINING
 BILLS = {"gradient": "tokens_trained", "selected": "tokens_selected"}

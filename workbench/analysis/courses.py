@@ -30,18 +30,6 @@ from workbench.analysis.runs import arms
 from workbench.records import Record
 from workbench.utils.validation import one_of, shown
 
-__all__ = [
-    "Course",
-    "GridWarning",
-    "Unit",
-    "common_budget",
-    "comparable",
-    "of_common_seeds",
-    "read",
-    "scores",
-    "spent",
-]
-
 UNITS = (
     "round",
     "rollouts",

@@ -19,12 +19,6 @@ import pandas as pd
 from workbench.analysis.metrics import finite
 from workbench.utils.validation import one_of
 
-__all__ = [
-    "CLASSES",
-    "transition_matrix",
-    "visits",
-]
-
 CLASSES = ("extremely-hard", "hard", "medium", "easy", "extremely-easy")
 
 

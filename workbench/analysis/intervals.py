@@ -21,8 +21,6 @@ from scipy import stats
 
 from workbench.utils.validation import one_of, shown
 
-__all__ = ["Interval", "Measurement", "holm", "mean_interval"]
-
 LEVEL = 0.95
 SCALES = ("linear", "ratio", "percent")
 SIGN_TEST_SEEDS = 6  # the fewest with which all values on one side have a p-value below .05

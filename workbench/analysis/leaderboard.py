@@ -29,17 +29,6 @@ from workbench.utils.names import SLOTS
 from workbench.utils.numbers import ratio_text
 from workbench.utils.validation import one_of
 
-__all__ = [
-    "SHARE",
-    "UNITS",
-    "changed_slots",
-    "markdown",
-    "table",
-    "tables",
-    "target_of",
-    "winners",
-]
-
 # Name of a column, and what is counted in it.
 UNITS: dict[str, Any] = {name: name for name in ("rollouts", "flops", "seconds", "round")}
 # Seconds of runs made on several machines, or beside other programs, cannot be compared. What a

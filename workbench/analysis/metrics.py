@@ -11,8 +11,6 @@ import numpy as np
 
 from workbench.utils.validation import shown, whole_number
 
-__all__ = ["finite", "pass_at_k"]
-
 
 def pass_at_k(correct: Any, n: int, k: int) -> float:
     """Unbiased probability that at least one of k samples is right, averaged over problems.

@@ -10,8 +10,6 @@ from scipy import optimize, stats
 from workbench.analysis.intervals import LEVEL
 from workbench.utils.validation import positive_number, whole_number
 
-__all__ = ["resolved_ratio", "smallest_change"]
-
 
 def smallest_change(
     deviation: float, n: int, level: float = LEVEL, power: float | None = None

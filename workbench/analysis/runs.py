@@ -18,16 +18,6 @@ from typing import Any
 
 from workbench.records import Record, record_paths
 
-__all__ = [
-    "Arms",
-    "arms",
-    "by_seed",
-    "labelled",
-    "load_all",
-    "one_setting",
-    "settings",
-]
-
 Arms = Mapping[str, Sequence[Record]]
 
 # Characters of a label in which differences are spelled out; beyond it the path is clearer.

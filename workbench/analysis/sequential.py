@@ -38,21 +38,6 @@ from scipy import special
 from workbench.analysis.intervals import LEVEL, Measurement, holm
 from workbench.utils.validation import positive_number, shown, whole_number
 
-__all__ = [
-    "ALPHA",
-    "BAND",
-    "LOOKS",
-    "SHAPE",
-    "Reading",
-    "look_at",
-    "nominal_levels",
-    "overall_p",
-    "readings",
-    "verdict",
-    "verdicts",
-    "verdicts_on_gains",
-]
-
 ALPHA = round(1 - LEVEL, 9)
 # After the fifth pair of seeds and every one that follows. Earlier looks decide hardly anything.
 LOOKS = tuple(range(5, 13))

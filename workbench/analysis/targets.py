@@ -25,16 +25,6 @@ from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
 from workbench.utils.validation import one_of, shown
 
-__all__ = [
-    "Crossing",
-    "common_target",
-    "crossing",
-    "crossings",
-    "ratio_to_target",
-    "rising",
-    "to_target",
-]
-
 
 class Crossing(NamedTuple):
     """Where a run reached a target: `place`, or where it ended if it did not get there."""

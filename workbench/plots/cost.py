@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from workbench.plots.style import SOFT, Look, framed, looks, ratio_ticks
 from workbench.plots.text import plain
 
-__all__ = ["prices"]
-
 
 def prices(
     table: pd.DataFrame,

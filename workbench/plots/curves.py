@@ -35,19 +35,6 @@ from workbench.plots.text import plain
 from workbench.records import Record
 from workbench.utils.validation import one_of
 
-__all__ = [
-    "AXIS_LABELS",
-    "accuracy_by_level",
-    "by_level",
-    "learning_curve",
-    "overview",
-    "sampled_and_greedy",
-    "style",
-    "summary",
-    "watch",
-    "zero_gradient",
-]
-
 AXIS_LABELS = {
     "round": "round",
     "seconds": "training time (s)",

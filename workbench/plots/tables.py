@@ -36,8 +36,6 @@ from workbench.plots.style import (
 )
 from workbench.plots.text import plain
 
-__all__ = ["differences", "gains", "heatmap", "leaderboard", "name_rows", "stacked"]
-
 USUAL_NAME = 14  # letters of a row or column of a heat map
 
 

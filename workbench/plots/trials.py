@@ -37,15 +37,6 @@ from workbench.plots.style import (
 )
 from workbench.plots.text import plain
 
-__all__ = [
-    "chosen_rates",
-    "headline",
-    "price_axis",
-    "ratios_by_seed",
-    "trial",
-    "tuning_curves",
-]
-
 PRICES = tuple(float(price) for price in np.geomspace(0.03, 30, 31))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.analysis import comparisons
+from workbench.analysis.runs import labelled
 from workbench.records import Record
 from workbench.reports import figures
 from workbench.reports.configurations import configuration
@@ -62,7 +62,7 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
     Parameters
     ----------
     records : Record, list of Record, or dict from label to either
-        A list is grouped into methods and their seeds by `comparisons.labelled`.
+        A list is grouped into methods and their seeds by `analysis.runs.labelled`.
     path : path
         The file to write; directories are made.
     title : str, optional
@@ -119,7 +119,7 @@ def snapshots(records: Any) -> dict[str, Sequence[Record]]:
     if isinstance(records, Record):
         records = [records]
     if not isinstance(records, dict):
-        records = comparisons.labelled(records)
+        records = labelled(records)
     groups: dict[str, Sequence[Record]] = {}
     for label, group in records.items():
         runs = [group] if isinstance(group, Record) else group

@@ -23,8 +23,6 @@ from workbench.analysis.sequential import ALPHA, BAND, LOOKS, Reading, look_at, 
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
 from workbench.records import Record
 
-__all__ = ["Answer", "answers", "look", "same_runs", "sentence", "table"]
-
 # How a sentence names what is counted, where the unit's own name is no plain English.
 WORDS = {
     "round": "rounds",

@@ -137,6 +137,16 @@ def only_one(lock: Path, report: Callable[[str], Any]) -> Iterator[None]:
         yield
 
 
+def check_directory(out: Path, mark: str, lock: str, what: str) -> None:
+    """ValueError for a directory that holds something else, before anything is written to it."""
+    if not out.exists() or (out / mark).exists():
+        return
+    if not out.is_dir() or any(file.name != lock for file in out.iterdir()):
+        raise ValueError(
+            f"out={str(out)!r}: it holds something else than a {what}; name another directory"
+        )
+
+
 def check_arguments(jobs: int | None, ray: str | None, gpus: float) -> None:
     """ValueError for what `make` cannot do."""
     if jobs is not None:

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.policies.checks import check_packages
-from workbench.trials.arms import LOGS, Arm, as_method, check_label
+from workbench.trials.arms import LOGS, check_label
 from workbench.trials.cases import PARAMETERS, Case
 from workbench.utils.validation import (
     cause_of,
@@ -61,9 +61,7 @@ MOST_RUNS = 10_000
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
-def read(
-    grid: Any, out: Path, own: Mapping[str, Any] | None = None, records: Any = None
-) -> list[Case]:
+def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     """The runs of a grid in order, their names and parameters checked.
 
     Parameters
@@ -72,8 +70,6 @@ def read(
         A YAML file, or its content with paths relative to the working directory.
     out : Path
         Directory of the sweep.
-    own : dict from label to arm, optional
-        Methods of the caller's own, for the cases with these labels; see `arms.as_method`.
     records : path, optional
         Directory of the records, in place of the grid's folder. It may be any directory, where the
         folder that a file names must lie in the working directory or in `out`.
@@ -100,7 +96,6 @@ def read(
 
     axes = _axes(content)
     varied = _varied(axes)
-    carried = {label: Arm(label, as_method(arm)).carried() for label, arm in (own or {}).items()}
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
     runs = math.prod(len(axis) for axis in axes)
@@ -115,13 +110,7 @@ def read(
         # A notebook that declares `out` as a text writes its record there, unless the grid says
         # where.
         sets_out = types.get("out") == "str" and "out" not in values
-        method = carried.get(values.get("label", ""))
-        cases[name] = Case(
-            name, values, records / name, out / LOGS / name, notebook, sets_out, method
-        )
-    labels = {case.values["label"] for case in cases.values() if "label" in case.values}
-    for label in carried:
-        one_of("label", label, sorted(labels))
+        cases[name] = Case(name, values, records / name, out / LOGS / name, notebook, sets_out)
     return list(cases.values())
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.records import exists
 from workbench.trials import engine
 from workbench.trials.cases import PARAMETERS, Case, prepare
 from workbench.trials.grids import read
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOCK = "sweep.lock"
+LISTED = "sweep.json"  # the runs of the grid
 
 
 def sweep(
@@ -34,9 +34,7 @@ def sweep(
     jobs: int | None = None,
     ray: str | None = None,
     gpus: float = 0.0,
-    own: Mapping[str, Any] | None = None,
     records: Any = None,
-    by_seed: bool = False,
     report: Callable[[str], Any] = print,
 ) -> pd.DataFrame:
     """Make the runs of a grid.
@@ -49,17 +47,9 @@ def sweep(
         The output directory, runs/sweeps/NAME by default, NAME being the file's.
     jobs, ray, gpus
         As for `engine.make`.
-    own : dict from label to arm, optional
-        The cases with these labels take this method, in place of one by name: a `Method`, a class
-        or function of your own, also one from a notebook, or "module:function". The processes that
-        run get it from this one. A grid cannot ask for that, since it runs code.
     records : path, optional
         Directory of the records, in place of the one that the grid names. A grid in a file, which
         may be a stranger's, can name one in the working directory or in `out` alone.
-    by_seed : bool
-        All runs of the lowest seed first, then those of the next one, so that what has been made
-        can be compared at any time. False makes the longest run first, so that none is left to the
-        end.
     report : function
         Called with a line of text at the start and for each run that ends.
 
@@ -78,9 +68,9 @@ def sweep(
     engine.check_arguments(jobs, ray, gpus)
     name = "grid" if isinstance(grid, dict) else Path(grid).stem
     out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
-    cases = read(grid, out, own, records)
+    cases = read(grid, out, records)
     # Before the lock, which is the first file that a sweep writes into its directory.
-    _check_directory(out)
+    engine.check_directory(out, LISTED, LOCK, "sweep")
     with engine.only_one(out / LOCK, report), signals_raise():
         # What is done is looked up under the lock, since another sweep may have made runs until
         # now.
@@ -96,17 +86,13 @@ def sweep(
                 engine.start_forkserver()  # which imports while the runs are checked here
             _check_runs(todo)
         if todo:
-            runs = {case.name: case.values | _own(case) for case in cases}
-            (out / "sweep.json").write_text(json.dumps(runs, indent=1) + "\n")
-        order = _seed if by_seed else _shortness
-        engine.make(sorted(cases, key=order), jobs=jobs, ray=ray, gpus=gpus, report=report)
+            runs = {case.name: case.values for case in cases}
+            (out / LISTED).write_text(json.dumps(runs, indent=1) + "\n")
+        # The longest run first, so that none is left to the end.
+        engine.make(sorted(cases, key=_shortness), jobs=jobs, ray=ray, gpus=gpus, report=report)
         frame = _frame(cases)
         frame.to_csv(out / "results.csv", index=False)
     return frame
-
-
-def _seed(case: Case) -> int:
-    return case.values.get("seed", 0)
 
 
 def _shortness(case: Case) -> float:
@@ -142,33 +128,13 @@ def _frame(cases: Sequence[Case]) -> pd.DataFrame:
 # Checks
 
 
-def _check_directory(out: Path) -> None:
-    """ValueError for a directory that holds something else, before anything is written to it."""
-    if not out.exists() or (out / "sweep.json").exists():
-        return
-    if not out.is_dir() or any(file.name != LOCK for file in out.iterdir()):
-        raise ValueError(
-            f"out={str(out)!r}: it holds something else than a sweep; name another directory"
-        )
-
-
 def _check_same_runs(out: Path, cases: Sequence[Case]) -> None:
-    listed = out / "sweep.json"
-    recorded = json.loads(listed.read_text()) if listed.exists() else {}
     for case in cases:
-        # A run that was stopped has no outcome yet, and must not go on by an edited class.
-        begun = exists(case.record) and recorded.get(case.name, {}).get("own")
-        edited = begun and {"own": begun} != _own(case)
-        if edited or (case.finished and case.outcome["fingerprint"] != case.fingerprint()):
+        if case.finished and case.outcome["fingerprint"] != case.fingerprint():
             raise ValueError(
                 f"out={str(out)!r}: {case.name} was made there with other parameters, or before "
-                "the code of its method or notebook was changed; name another directory"
+                "the code of its notebook was changed; name another directory"
             )
-
-
-def _own(case: Case) -> dict[str, str]:
-    """What sweep.json says of a method of the caller's own, beside the parameters."""
-    return {"own": case.own.fingerprint} if case.own else {}
 
 
 def _check_runs(cases: Sequence[Case]) -> None:

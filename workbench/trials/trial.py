@@ -634,12 +634,8 @@ class Trial:
 
     def _check_directory(self) -> None:
         """ValueError unless the directory holds this trial, or nothing yet."""
+        engine.check_directory(self.out, PLAN, LOCK, "trial")
         if not (self.out / PLAN).exists():
-            if self.out.exists() and any(file.name != LOCK for file in self.out.iterdir()):
-                raise ValueError(
-                    f"out={str(self.out)!r}: it holds something else than a trial; name another "
-                    "directory"
-                )
             return
         # By way of a text, as what is recorded.
         ours, theirs = json.loads(json.dumps(self._plan())), self._recorded_plan()
