@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.allocators import (
-    balance,
     expected_rollouts,
     info_gain,
-    jobs,
     knapsack,
     nonzero_gradient_probability,
     required_rollouts,
@@ -272,45 +270,6 @@ def test_a_million_equal_problems(rate):
     assert knapsack(np.full(1_000_000, rate), 8_000_003).sum() == 8_000_003
 
 
-# workers
-
-
-def test_balance_by_karmarkar_karp():
-    parts = balance([8, 7, 6, 5, 4], 2)
-    loads = [sum([8, 7, 6, 5, 4][i] for i in part) for part in parts]
-    assert loads == [16, 14]  # the textbook case: differencing ends at 2, the optimum is 0
-    assert sorted(np.concatenate(parts)) == list(range(5))
-    assert [part.tolist() for part in balance([1.0], 3)] == [[0], [], []]
-    assert [part.tolist() for part in balance([], 2)] == [[], []]
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 9))
-def test_balance_keeps_every_job_and_stays_close(costs, workers):
-    parts = balance(costs, workers)
-    loads = [sum(costs[i] for i in part) for part in parts]
-    assert len(parts) == workers
-    assert all(part.dtype == np.int64 for part in parts)
-    assert sorted(np.concatenate(parts).tolist()) == list(range(len(costs)))
-    assert loads == sorted(loads, reverse=True)
-    assert loads[0] - loads[-1] <= max(costs, default=0)
-
-
-def test_jobs_dealt_shuffled_and_balanced():
-    counts = np.array([3, 0, 20, 1])
-    rng = np.random.default_rng(0)
-    for parts in (
-        jobs(counts, 3),
-        jobs(counts, 3, rng=rng),
-        jobs(counts, 3, costs=np.array([1.0, 1, 2, 30])),
-    ):
-        assert len(parts) == 3
-        assert np.bincount(np.concatenate(parts), minlength=4).tolist() == counts.tolist()
-    assert [len(part) for part in jobs(counts, 3, rng=rng)] == [8, 8, 8]
-    whole = jobs(counts, 3, costs=np.array([1.0, 1, 2, 30]))
-    assert [sorted(set(part.tolist())) for part in whole] == [[2], [3], [0]]
-
-
 # bad input
 
 
@@ -345,11 +304,6 @@ def test_jobs_dealt_shuffled_and_balanced():
         (lambda: nonzero_gradient_probability(1.5, 0.5), "whole numbers"),
         (lambda: required_rollouts(0.5, alpha=1), "alpha=1"),
         (lambda: info_gain(-1), "p=-1.0"),
-        (lambda: balance([1, np.nan], 2), "costs"),
-        (lambda: balance([1, -1], 2), "costs"),
-        (lambda: balance([1], 0), "workers=0"),
-        (lambda: jobs([1, 2], 2, costs=[1.0]), r"costs \(1,\) and counts \(2,\)"),
-        (lambda: jobs([1, -2], 2), "at least 0"),
     ],
 )
 def test_bad_input_is_named(call, message):

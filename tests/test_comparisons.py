@@ -7,7 +7,13 @@ from conftest import small_lab
 from written_records import evaluation, write
 
 import workbench as wb
-from papers.tables import accuracy_by_level, over_seeds, percent_saved, seed_means
+from papers.tables import (
+    accuracy_by_level,
+    evaluations,
+    over_seeds,
+    percent_saved,
+    seed_means,
+)
 from workbench.analysis import comparisons
 from workbench.analysis.courses import Course
 from workbench.analysis.runs import load_all
@@ -160,10 +166,10 @@ def test_the_cost_of_evaluation_is_reported_apart(tmp_path):
     writer = wb.records.Writer(record.path, record.manifest)
     for number in (0, 2):
         writer.evaluation(evaluation(number, 0.5).assign(length=5.0, seconds=0.25))
-    row = comparisons.evaluations(load_all(tmp_path)).loc["a"]
+    row = evaluations(load_all(tmp_path)).loc["a"]
     assert row.tolist() == [2, 16, 80, 50, 1]
     write(tmp_path, "early", columns={"tokens_sampled": [80.0, 80.0]})
-    early = comparisons.evaluations(load_all(tmp_path)).loc["early"]
+    early = evaluations(load_all(tmp_path)).loc["early"]
     assert early["responses"] == 16
     assert np.isnan(early["tokens"]), "its evaluations have no lengths"
 

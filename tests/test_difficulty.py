@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import small_lab
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from written_records import write
 
@@ -340,3 +340,57 @@ def test_a_real_run(tmp_path):
     spent = knapsack.spending(frames["knapsack"][0])
     assert spent["visits"].sum() == pytest.approx(1)
     assert (spent["rollouts"].dropna() >= 2).all()
+
+
+# Dealing rollouts out to workers
+
+
+def test_balance_by_karmarkar_karp():
+    parts = knapsack.balance([8, 7, 6, 5, 4], 2)
+    loads = [sum([8, 7, 6, 5, 4][i] for i in part) for part in parts]
+    assert loads == [16, 14]  # the textbook case: differencing ends at 2, the optimum is 0
+    assert sorted(np.concatenate(parts)) == list(range(5))
+    assert [part.tolist() for part in knapsack.balance([1.0], 3)] == [[0], [], []]
+    assert [part.tolist() for part in knapsack.balance([], 2)] == [[], []]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 9))
+def test_balance_keeps_every_job_and_stays_close(costs, workers):
+    parts = knapsack.balance(costs, workers)
+    loads = [sum(costs[i] for i in part) for part in parts]
+    assert len(parts) == workers
+    assert all(part.dtype == np.int64 for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(costs)))
+    assert loads == sorted(loads, reverse=True)
+    assert loads[0] - loads[-1] <= max(costs, default=0)
+
+
+def test_jobs_dealt_shuffled_and_balanced():
+    counts = np.array([3, 0, 20, 1])
+    rng = np.random.default_rng(0)
+    for parts in (
+        knapsack.jobs(counts, 3),
+        knapsack.jobs(counts, 3, rng=rng),
+        knapsack.jobs(counts, 3, costs=np.array([1.0, 1, 2, 30])),
+    ):
+        assert len(parts) == 3
+        assert np.bincount(np.concatenate(parts), minlength=4).tolist() == counts.tolist()
+    assert [len(part) for part in knapsack.jobs(counts, 3, rng=rng)] == [8, 8, 8]
+    whole = knapsack.jobs(counts, 3, costs=np.array([1.0, 1, 2, 30]))
+    assert [sorted(set(part.tolist())) for part in whole] == [[2], [3], [0]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: knapsack.balance([1, np.nan], 2), "costs"),
+        (lambda: knapsack.balance([1, -1], 2), "costs"),
+        (lambda: knapsack.balance([1], 0), "workers=0"),
+        (lambda: knapsack.jobs([1, 2], 2, costs=[1.0]), r"costs \(1,\) and counts \(2,\)"),
+        (lambda: knapsack.jobs([1, -2], 2), "at least 0"),
+    ],
+)
+def test_bad_loads_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

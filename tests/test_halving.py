@@ -91,6 +91,7 @@ def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path, monkeypa
         lab=wb.labs.tiny(pool=32, held_out=8, samples=2),
         out=tmp_path / "search",
         rates=[5e-4, 1e-3, 2e-3],
+        tuning_seeds=2,
         seeds=2,
     )
     # Of seven combinations two are left after the first stage, and no later one leaves fewer.

@@ -407,7 +407,7 @@ class TestNamesOfStrangers:
             papers.counts({label: np.array([1, 2])}),
             papers.relation(table.assign(by=[label, "b"]), "mean", "half", "by"),
             plots.heatmap(parts),
-            plots.gains({label: table})[0],
+            papers.gains({label: table})[0],
             papers.sampled_and_trained(spent),
             plots.by_level(parts.set_axis([1, 2])),
             plots.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),

@@ -271,7 +271,7 @@ class TestSpentAndGained:
         assert legend(ax) == ["baseline", "paper"]
 
     def test_gains_are_filled_where_the_interval_is_clear(self):
-        axes = plots.gains({"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
+        axes = papers.gains({"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
         assert rows(axes[0]) == ["GSPO", "PODS"]
         assert rows(axes[1]) == ["", ""]
         assert axes[0].figure.get_supxlabel() == "points (n = 4 or 5 seeds)"

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from workbench.budgets import balance as balance
 from workbench.budgets import (
     by_hit_utility,
     by_variance,
@@ -30,7 +29,6 @@ from workbench.budgets import (
 )
 from workbench.budgets import expected_rollouts as expected_rollouts
 from workbench.budgets import info_gain as info_gain
-from workbench.budgets import jobs as jobs
 from workbench.budgets import nonzero_gradient_probability as nonzero_gradient_probability
 from workbench.budgets import required_rollouts as required_rollouts
 from workbench.budgets import value as value

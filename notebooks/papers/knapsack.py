@@ -7,6 +7,7 @@ in one round, see `workbench.analysis.difficulty`.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +16,14 @@ import pandas as pd
 
 from papers import difficulty
 from papers.difficulty import CLASSES, Frames, classify
-from workbench.budgets import balance, jobs
-from workbench.utils.validation import one_of
+from workbench.utils.validation import counts as checked_counts
+from workbench.utils.validation import one_of, whole_number
 
 __all__ = [
+    "balance",
     "estimation_error",
     "final",
+    "jobs",
     "largest_loads",
     "past_and_present",
     "solved_at_least_once",
@@ -179,6 +182,100 @@ def largest_loads(counts: Any, workers: int, rng: np.random.Generator) -> dict[s
     loads = {name: [counts[part].sum() for part in parts] for name, parts in ways.items()}
     loads["rollouts"] = [len(part) for part in jobs(counts, workers, rng=rng)]
     return {name: float(np.max(load) / np.mean(load)) for name, load in loads.items()}
+
+
+def jobs(
+    counts: Any, workers: int, costs: Any = None, rng: np.random.Generator | None = None
+) -> list[np.ndarray]:
+    """Rollouts as independent jobs: for each worker the problem of every rollout that it samples.
+
+    Parameters
+    ----------
+    counts : (P,)
+        Rollouts of each problem.
+    workers : int
+    costs : (P,), optional
+        Cost of one rollout of each problem (a long prompt, a long answer). Then problems stay
+        whole, so that a worker reads each prompt once, and go to workers by `balance`.
+    rng : numpy.random.Generator, optional
+        Shuffles the rollouts where there are no costs; without one they are dealt in turn.
+
+    Returns
+    -------
+    list of int64 arrays, one a worker
+        Without costs their sizes differ by one at most.
+
+    References
+    ----------
+    Knapsack RL (arXiv 2509.25849), appendix C.
+
+    Examples
+    --------
+    >>> jobs([1, 3], workers=2)
+    [array([0, 1]), array([1, 1])]
+    """
+    counts = checked_counts("counts", counts)
+    whole_number("workers", workers, 1)
+    if counts.ndim != 1:
+        raise ValueError(f"counts: shape {counts.shape}; (P,) is needed")
+    if costs is not None:
+        costs = _costs(costs)
+        if costs.shape != counts.shape:
+            raise ValueError(f"costs {costs.shape} and counts {counts.shape}: both must be (P,)")
+        return [np.repeat(part, counts[part]) for part in balance(costs * counts, workers)]
+    rollouts = np.repeat(np.arange(len(counts)), counts)
+    if rng is not None:
+        rollouts = rng.permutation(rollouts)
+    return [rollouts[worker::workers] for worker in range(workers)]
+
+
+def balance(costs: Any, workers: int) -> list[np.ndarray]:
+    """Split P jobs over workers so that their summed costs are close.
+
+    The method is Karmarkar and Karp's largest differencing (1982).
+
+    Parameters
+    ----------
+    costs : (P,) finite numbers of at least 0
+    workers : int
+
+    Returns
+    -------
+    list of int64 arrays, one a worker
+        Ascending indices, the heaviest load first. Together they hold every index once; with fewer
+        jobs than workers some are empty.
+
+    Examples
+    --------
+    >>> balance([8, 7, 6, 5, 4], workers=2)
+    [array([1, 3, 4]), array([0, 2])]
+    """
+    costs = _costs(costs)
+    whole_number("workers", workers, 1)
+    # A partial split is (-difference of loads, first index, the load and the jobs of each worker).
+    # The heap joins the two with the greatest differences until one is left.
+    idle: list[tuple[float, list[int]]] = [(0.0, [])] * (workers - 1)
+    heap = [(-cost, i, [(cost, [i]), *idle]) for i, cost in enumerate(costs.tolist())]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        _, i, first = heapq.heappop(heap)
+        _, j, second = heapq.heappop(heap)
+        # The heaviest load of each goes with the lightest of the other.
+        pairs = zip(first, reversed(second))
+        joined = [(a + b, jobs + others) for (a, jobs), (b, others) in pairs]
+        joined.sort(key=lambda part: -part[0])
+        heapq.heappush(heap, (joined[-1][0] - joined[0][0], min(i, j), joined))
+    parts = heap[0][2] if heap else [(0.0, [])] * workers
+    return [np.array(sorted(jobs), dtype=np.int64) for _, jobs in parts]
+
+
+def _costs(costs: Any) -> np.ndarray:
+    costs = np.asarray(costs, dtype=np.float64)
+    if costs.ndim != 1 or not np.isfinite(costs).all() or (costs < 0).any():
+        raise ValueError(
+            f"costs: shape {costs.shape}; (P,) finite numbers of at least 0 are needed"
+        )
+    return costs
 
 
 def _known_visits(frame: pd.DataFrame, window: int) -> pd.DataFrame:

@@ -46,7 +46,13 @@ from workbench.plots.style import (
     short_numbers,
     style,
 )
-from workbench.plots.tables import gains, heatmap, height_of_rows, name_rows
+from workbench.plots.tables import (
+    estimates,
+    heatmap,
+    height_of_rows,
+    name_panels,
+    name_rows,
+)
 from workbench.plots.text import plain
 from workbench.utils.validation import one_of
 
@@ -56,6 +62,7 @@ __all__ = [
     "counts",
     "course_grid",
     "dots",
+    "gains",
     "relation",
     "resolution",
     "sampled_and_trained",
@@ -620,6 +627,47 @@ def spent_and_gained(
     heading(above, titles[0])
     heading(below, titles[1])
     return [upper, *lower]
+
+
+def gains(
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    title: str | None = None,
+    label: str = "difference (right is better; hollow: the interval holds 0)",
+    axes: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """Differences to a baseline with their intervals, a panel for each budget.
+
+    Parameters
+    ----------
+    tables : dict from panel title to a DataFrame with value, low and high
+        Of the same rows in the same order; n is named where it is there. A dot is filled where its
+        interval leaves 0 out. One seed has no interval and a hollow dot.
+    title, label : str, optional
+        The finding, and the x axis.
+    axes : list of Axes, optional
+
+    Returns
+    -------
+    list of Axes
+    """
+    first = next(iter(tables.values()))
+    with style():
+        if axes is None:
+            figure = plt.figure(figsize=(WIDTH, 1.3 + 0.3 * len(first)), layout="constrained")
+            # One x axis for all budgets, so that the same gain has the same length in each panel.
+            axes = list(figure.subplots(1, len(tables), sharex=True, squeeze=False)[0])
+        styles = looks(map(str, first.index))
+        for ax, (name, table) in zip(axes, tables.items()):
+            estimates(ax, table, "value", [styles[str(row)].colour for row in table.index])
+            ax.set_title(plain(name))
+            ax.locator_params(axis="x", nbins=4)
+        name_panels(axes, first.index)
+        numbers = [n for table in tables.values() for n in table.get("n", ())]
+        named = f" ({seeds(numbers)} seeds)" if numbers else ""
+        axes[0].figure.supxlabel(label + named, size="medium")
+        heading(axes[0].figure, title)
+    return list(axes)
 
 
 # Verdicts

@@ -14,7 +14,7 @@ from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms
 from workbench.records import Record
 
-__all__ = ["accuracy_by_level", "over_seeds", "percent_saved", "seed_means"]
+__all__ = ["accuracy_by_level", "evaluations", "over_seeds", "percent_saved", "seed_means"]
 
 
 def accuracy_by_level(
@@ -124,3 +124,38 @@ def seed_means(tables: Sequence[pd.DataFrame]) -> dict[str, pd.DataFrame]:
         rows = [(*mean_interval(values), len(values)) for values in stack[:, :, i].T]
         by_column[name] = pd.DataFrame(rows, index=first.index, columns=["mean", "half", "n"])
     return by_column
+
+
+def evaluations(groups: Any) -> pd.DataFrame:
+    """What evaluating cost, which is in no unit of spending: means over runs.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+
+    Returns
+    -------
+    DataFrame, a row a label
+        evaluations (of a run), responses (sampled in all of them), tokens (of these responses),
+        share (the tokens in percent of those that the run sampled to train on) and seconds. Greedy
+        responses are one more for each problem, and counted in the seconds alone. tokens, share
+        and seconds are NaN for records of early versions, which did not measure them.
+    """
+    rows = {}
+    for label, records in arms(groups).items():
+        by_run = []
+        for record in records:
+            evals = record.evals
+            tokens = np.nan
+            # Records of early versions have no lengths. A problem's length is the mean over its
+            # samples, hence times their number.
+            if "length" in evals:
+                tokens = float((evals["length"] * evals["samples"]).sum())
+            trained_on = record.rounds["tokens_sampled"].sum()
+            responses = evals["samples"].sum()
+            share = 100 * tokens / trained_on if trained_on else np.nan
+            seconds = evals["seconds"].sum() if "seconds" in evals else np.nan
+            by_run.append((evals["round"].nunique(), responses, tokens, share, seconds))
+        rows[label] = np.mean(by_run, axis=0)
+    columns = ["evaluations", "responses", "tokens", "share", "seconds"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)

@@ -214,41 +214,6 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
 
 
-def evaluations(groups: Any) -> pd.DataFrame:
-    """What evaluating cost, which is in no unit of spending: means over runs.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-
-    Returns
-    -------
-    DataFrame, a row a label
-        evaluations (of a run), responses (sampled in all of them), tokens (of these responses),
-        share (the tokens in percent of those that the run sampled to train on) and seconds. Greedy
-        responses are one more for each problem, and counted in the seconds alone. tokens, share
-        and seconds are NaN for records of early versions, which did not measure them.
-    """
-    rows = {}
-    for label, records in arms(groups).items():
-        by_run = []
-        for record in records:
-            evals = record.evals
-            tokens = np.nan
-            # Records of early versions have no lengths. A problem's length is the mean over its
-            # samples, hence times their number.
-            if "length" in evals:
-                tokens = float((evals["length"] * evals["samples"]).sum())
-            trained_on = record.rounds["tokens_sampled"].sum()
-            responses = evals["samples"].sum()
-            share = 100 * tokens / trained_on if trained_on else np.nan
-            seconds = evals["seconds"].sum() if "seconds" in evals else np.nan
-            by_run.append((evals["round"].nunique(), responses, tokens, share, seconds))
-        rows[label] = np.mean(by_run, axis=0)
-    columns = ["evaluations", "responses", "tokens", "share", "seconds"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-
-
 def _between(table: pd.DataFrame, rounds: tuple[int, int] | None) -> pd.DataFrame:
     return table if rounds is None else table[table["round"].between(*rounds)]
 

@@ -14,14 +14,13 @@ from workbench.plots.curves import (
     zero_gradient,
 )
 from workbench.plots.style import heading, save, style
-from workbench.plots.tables import differences, gains, heatmap, leaderboard, stacked
+from workbench.plots.tables import differences, heatmap, leaderboard, stacked
 from workbench.plots.trials import trial, tuning_curves
 
 __all__ = [
     "accuracy_by_level",
     "by_level",
     "differences",
-    "gains",
     "heading",
     "heatmap",
     "leaderboard",

@@ -69,51 +69,10 @@ def differences(
         ax, title=title, xlabel=label, legend=None, height=height_of_rows(len(table))
     ) as ax:
         filled = verdicts_on_gains(table) != "open" if "pairs" in table else None
-        _estimates(ax, table, "difference", [PALETTE[0]] * len(table), filled=filled)
+        estimates(ax, table, "difference", [PALETTE[0]] * len(table), filled=filled)
         name_rows(ax, table)
         ax.locator_params(axis="x", nbins=6)
     return ax
-
-
-def gains(
-    tables: Mapping[str, pd.DataFrame],
-    *,
-    title: str | None = None,
-    label: str = "difference (right is better; hollow: the interval holds 0)",
-    axes: Sequence[Axes] | None = None,
-) -> list[Axes]:
-    """Differences to a baseline with their intervals, a panel for each budget.
-
-    Parameters
-    ----------
-    tables : dict from panel title to a DataFrame with value, low and high
-        Of the same rows in the same order; n is named where it is there. A dot is filled where its
-        interval leaves 0 out. One seed has no interval and a hollow dot.
-    title, label : str, optional
-        The finding, and the x axis.
-    axes : list of Axes, optional
-
-    Returns
-    -------
-    list of Axes
-    """
-    first = next(iter(tables.values()))
-    with style():
-        if axes is None:
-            figure = plt.figure(figsize=(WIDTH, 1.3 + 0.3 * len(first)), layout="constrained")
-            # One x axis for all budgets, so that the same gain has the same length in each panel.
-            axes = list(figure.subplots(1, len(tables), sharex=True, squeeze=False)[0])
-        styles = looks(map(str, first.index))
-        for ax, (name, table) in zip(axes, tables.items()):
-            _estimates(ax, table, "value", [styles[str(row)].colour for row in table.index])
-            ax.set_title(plain(name))
-            ax.locator_params(axis="x", nbins=4)
-        _name_panels(axes, first.index)
-        numbers = [n for table in tables.values() for n in table.get("n", ())]
-        named = f" ({seeds(numbers)} seeds)" if numbers else ""
-        axes[0].figure.supxlabel(label + named, size="medium")
-        heading(axes[0].figure, title)
-    return list(axes)
 
 
 def leaderboard(
@@ -166,7 +125,7 @@ def leaderboard(
             if by_outcome:
                 colours = [NAMED[outcome] for outcome in outcomes]
             filled = outcomes.isin(["better", "worse"])
-            _estimates(ax, table, "ratio", colours, bound=1, filled=filled)
+            estimates(ax, table, "ratio", colours, bound=1, filled=filled)
             ax.set_title(plain(name))
         # Ticks and limits are settled when all panels are drawn, since they share them.
         # Two panels are wide enough for more ticks.
@@ -178,7 +137,7 @@ def leaderboard(
         if pairs is not None and pairs.nunique(dropna=False) == 1 and len(order) > 1:
             label = f"{label}; {seeds(pairs)} seeds"
             pairs = None
-        _name_panels(axes, order, pairs)
+        name_panels(axes, order, pairs)
         beside = axes[-1].get_yaxis_transform()
         for place, method in zip(_from_above(order), order):
             note = plain((notes or {}).get(method, ""))
@@ -308,7 +267,7 @@ def _from_above(rows: Any) -> np.ndarray:
     return np.arange(len(rows))[::-1]
 
 
-def _name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None) -> None:
+def name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None) -> None:
     """Name the rows of all panels once, at the left; the other panels keep ticks without text."""
     for ax in axes:
         ax.set_yticks(_from_above(names), [""] * len(names))
@@ -317,7 +276,7 @@ def _name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None)
     axes[0].set_yticks(_from_above(names), _with_seeds(names, counts))
 
 
-def _estimates(
+def estimates(
     ax: Axes,
     table: pd.DataFrame,
     column: str,
