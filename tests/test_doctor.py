@@ -24,6 +24,9 @@ echo "1, GPU-bbbb, NVIDIA H200, 143771, 143000, 580.95.05"
 """
 
 
+SMALL = ("--model", "SmolLM2-135M")
+
+
 def invoke(*arguments):
     return CliRunner().invoke(main, ["doctor", *arguments])
 
@@ -367,7 +370,7 @@ def test_command_line_without_a_gpu(no_gpu, monkeypatch):
 
 
 def test_json_is_the_report():
-    result = invoke("--json", "--model", "SmolLM2-135M", "--lora-rank", "8", "--max-length", "256")
+    result = invoke("--json", *SMALL, "--lab", "lora_rank=8", "--lab", "max_length=256")
     told = json.loads(result.output)
     assert result.exit_code == 0
     assert told["can_run"]
@@ -388,9 +391,13 @@ def test_text_names_every_part():
     "arguments, code, message",
     [
         (["--model", "no/such"], 1, "error: model='no/such'"),
-        (["--model", "SmolLM2-135M", "--max-length", "0"], 1, "max_length=0"),
-        (["--model", "SmolLM2-135M", "--load-in-4bit", "--lora-rank", "0"], 1, "quantised"),
-        (["--lab", "cloud"], 2, "'cloud' is not one of"),
+        (["--model", "SmolLM2-135M", "--lab", "max_length=0"], 1, "max_length=0"),
+        ([*SMALL, "--lab", "load_in_4bit=true", "--lab", "lora_rank=0"], 1, "quantised"),
+        (["--lab", "cloud"], 1, "lab='cloud'"),
+        (["--lab", "max_lenght=5"], 1, "max_lenght"),
+        (["--lab", "optimizer_bits=16"], 1, "optimizer_bits=16"),
+        (["--lab", "lora_rank=many"], 1, "lora_rank='many'"),
+        (["--lab", "load_in_4bit=2"], 1, "load_in_4bit=2"),
     ],
 )
 def test_errors_are_one_line(arguments, code, message):

@@ -742,8 +742,8 @@ def pods_setting_a(
         lab = labs.pods_setting_a(gsm8k, problems.hub("gsm8k", "test"), rounds=1000)
         run = Run(lab, methods.pods(n=64, m=16), problems_per_round=1)
 
-    `python -m workbench doctor --lab unsloth --model Qwen2.5-3B --load-in-4bit --optimizer-bits 8`
-    says whether a GPU has the memory for it.
+    Whether a GPU has the memory for it is said by `python -m workbench doctor --lab unsloth
+    --model Qwen2.5-3B --lab load_in_4bit=true --lab optimizer_bits=8`.
 
     Parameters
     ----------

@@ -11,13 +11,14 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from packaging.version import Version
-from typer import Context, Exit, Option
+from typer import Exit, Option
 
-from workbench.cli.options import Json
+from workbench.cli.options import Json, Lab
 from workbench.cli.terminal import as_json, say
+from workbench.cli.train import lab_options
 from workbench.policies import memory
 from workbench.utils import machine
 from workbench.utils.descriptions import defaults
@@ -25,7 +26,7 @@ from workbench.utils.machine import no_gpu
 from workbench.utils.names import LABS, OPTIMIZER_BITS
 from workbench.utils.requirements import install_command, installed_version, requirements
 from workbench.utils.shipped import shipped
-from workbench.utils.validation import one_of, unknown_argument
+from workbench.utils.validation import boolean, number, one_of, unknown_argument
 
 # What the estimate takes for options that a lab's configuration does not have, or leaves open.
 OTHER_OPTIONS = {
@@ -63,51 +64,29 @@ NEXT = {
 
 
 def doctor(
-    context: Context,
-    lab: Annotated[Literal[LABS], Option(help="The lab in question.")] = "tiny",
+    lab: Lab = [],  # noqa: B006  typer makes a new list
     model: Annotated[
         str | None,
         Option(metavar="NAME_OR_PATH", help="Estimate its memory. Nothing is downloaded."),
     ] = None,
-    lora_rank: Annotated[int | None, Option(help="Rank of LoRA; 0 trains all parameters.")] = None,
-    load_in_4bit: Annotated[
-        bool | None, Option("--load-in-4bit", help="Frozen weights in 4 bits, by bitsandbytes.")
-    ] = None,
-    fast_inference: Annotated[bool | None, Option(help="In the lab unsloth: vLLM samples.")] = None,
-    engine: Annotated[
-        Literal[ENGINES] | None, Option(help="In the lab transformers: what samples.")
-    ] = None,
-    gpu_memory_utilization: Annotated[
-        float | None, Option(help="The share of the GPU's memory that vLLM takes.")
-    ] = None,
-    rows: Annotated[
-        int | None, Option(help="Responses sampled at once where vLLM does not sample.")
-    ] = None,
-    gradient_checkpointing: Annotated[
-        bool | None, Option(help="Compute layers again in place of keeping their values.")
-    ] = None,
-    optimizer_bits: Annotated[
-        Literal[OPTIMIZER_BITS] | None, Option(help="Bits of a moment of AdamW.")
-    ] = None,
-    dtype: Annotated[str | None, Option(help="Precision of the weights.")] = None,
-    max_length: Annotated[int | None, Option(help="Tokens of prompt and response.")] = None,
-    rollouts: Annotated[int | None, Option(help="Rollouts of a round.")] = None,
-    micro_tokens: Annotated[int | None, Option(help="Tokens of one micro-batch.")] = None,
     json: Json = False,
 ) -> None:
     """Show this machine, and what it lacks to run a lab.
 
-    Options that are left out are those of the lab. The exit status is 1 when the lab, with the
-    model if one is named, cannot run here.
+    Arguments of the lab decide what it needs and how much memory a model takes: lora_rank,
+    load_in_4bit, fast_inference, engine, gpu_memory_utilization, rows, gradient_checkpointing,
+    optimizer_bits, dtype, max_length and micro_tokens, and rollouts, how many a round has. What is
+    left out is as the lab has it. The exit status is 1 when the lab, with the model if one is
+    named, cannot run here.
 
     \b
     Examples:
       python -m workbench doctor
-      python -m workbench doctor --lab unsloth --model Qwen/Qwen2.5-3B-Instruct --max-length 1024
-      python -m workbench doctor --lab transformers --engine vllm --json
+      python -m workbench doctor --lab unsloth --model Qwen/Qwen2.5-3B-Instruct
+      python -m workbench doctor --lab transformers --lab engine=vllm --lab dtype=bfloat16 --json
     """
-    options = {name: value for name, value in context.params.items() if name != "json"}
-    told = report(**options)
+    name, options = lab_options(lab)
+    told = report(name, model, **options)
     # The report comes first: that the lab cannot run here is a result and no error.
     say(as_json(told) if json else text(told))
     if not told["can_run"]:
@@ -155,11 +134,19 @@ def settings_of(lab: str, given: Mapping[str, Any]) -> dict[str, Any]:
     one_of("lab", lab, LABS)
     own = defaults(UnslothConfig if lab == "unsloth" else TransformersConfig)
     settings = OTHER_OPTIONS | {name: value for name, value in own.items() if value is not None}
-    for name in given:
+    for name, value in given.items():
         if name not in settings:
             raise unknown_argument(name, f"the lab {lab!r}", settings)
-    settings |= {name: value for name, value in given.items() if value is not None}
+        if value is None:
+            continue
+        # The lab's own value says of which kind it has to be.
+        if isinstance(settings[name], bool):
+            boolean(name, value)
+        elif isinstance(settings[name], int | float):
+            number(name, value, low=0)
+        settings[name] = value
     one_of("engine", settings["engine"], ENGINES)
+    one_of("optimizer_bits", settings["optimizer_bits"], OPTIMIZER_BITS)
     by_vllm = settings["fast_inference"] if lab == "unsloth" else settings["engine"] == "vllm"
     return settings | {"lab": lab, "by_vllm": by_vllm}
 
@@ -298,8 +285,8 @@ def text(told: dict[str, Any]) -> str:
         lines += _memory_lines(told["model"])
     verdict = "can run here" if told["can_run"] else "cannot run here"
     lines += ["", f"lab {told['lab']}: {verdict}"]
-    for number, line in enumerate(told["obstacles"], 1):
-        lines.append(f"  {number}. {line}")
+    for place, line in enumerate(told["obstacles"], 1):
+        lines.append(f"  {place}. {line}")
     lines.append(
         f"next: {NEXT[told['lab']]}" if told["can_run"] else "next: mend these, and ask again"
     )

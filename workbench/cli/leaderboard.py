@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from workbench.cli.options import Jobs, Json, Ray
+from workbench.cli.options import Jobs, Json, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
-from workbench.cli.trial import importable_from_here
+from workbench.cli.trial import importable_from_here, write_tables
 from workbench.utils.names import BASES_WITH_MISTAKES, REGIMES, SIZES
 
 if TYPE_CHECKING:
@@ -46,18 +46,9 @@ def leaderboard(
     regime: Annotated[
         Literal[REGIMES], Option(help="How hard the training problems are for the base model.")
     ] = "spread",
-    rates: Annotated[
-        list[float],
-        Option("--rate", help="A learning rate of the coarse grid of tuning. Repeatable."),
-    ] = [],  # noqa: B006
-    tuning_seeds: Annotated[int, Option(min=1, help="Seeds of the tuning.")] = 3,
-    target: Annotated[
-        float | None,
-        Option(
-            help="Held-out accuracy. Default: what the tuned GRPO reaches in three fifths of the "
-            "rounds."
-        ),
-    ] = None,
+    rates: Rates = [],  # noqa: B006
+    tuning_seeds: TuningSeeds = 3,
+    target: Target = None,
     search: Annotated[
         bool,
         Option(
@@ -172,14 +163,10 @@ def _write_and_say(board: Trial, json: bool) -> None:
         table.loc[table.index == label, "learning_rate"] = tuned.learning_rate
     frames = {"leaderboard": table.reset_index(), "prices": prices}
     frames |= {"arms": board.table, "tuning": board.tuning}
-    for name, frame in frames.items():
-        path = board.out / f"{name}.csv"
-        frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
-    missing = [label for label in board.arms if label not in groups]
     if isinstance(board, Search):
-        board.rungs.to_csv(
-            board.out / "rungs.csv", index=False, float_format="%.6g", lineterminator="\n"
-        )
+        frames["rungs"] = board.rungs
+    write_tables(board.out, **frames)
+    missing = [label for label in board.arms if label not in groups]
     if json:
         rows = table.reset_index().to_dict("records")
         say(as_json({"methods": rows, "prices": prices.to_dict("records"), "missing": missing}))

@@ -4,9 +4,31 @@ from typing import Annotated
 
 from typer import Option
 
+from workbench.utils.names import LABS
+
 Json = Annotated[bool, Option("--json", help="Print JSON and nothing else on stdout.")]
 Seed = Annotated[int, Option(help="Of everything that is drawn.")]
 Rounds = Annotated[int, Option(min=1, help="Rounds in all.")]
+Lab = Annotated[
+    list[str],
+    Option(
+        "--lab",
+        metavar="NAME|NAME=VALUE",
+        help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
+    ),
+]
+Rates = Annotated[
+    list[float],
+    Option("--rate", help="A learning rate of the coarse grid of tuning. Repeatable."),
+]
+TuningSeeds = Annotated[int, Option(min=1, help="Seeds of the tuning.")]
+Target = Annotated[
+    float | None,
+    Option(
+        help="Held-out accuracy. Default: what the tuned baseline reaches in three fifths of the "
+        "rounds."
+    ),
+]
 Jobs = Annotated[int | None, Option(min=1, help="Runs side by side. Default: one for each core.")]
 Ray = Annotated[
     str | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from workbench.cli import summaries
-from workbench.cli.options import Jobs, Json, Ray, Rounds, Seed
+from workbench.cli.options import Jobs, Json, Lab, Ray, Rounds, Seed
 from workbench.cli.terminal import as_json, say
 from workbench.utils import names
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
@@ -81,13 +81,7 @@ def run(
             help="An argument of the method, as n=16, or of a slot, as selector.m=4. Repeatable.",
         ),
     ] = [],  # noqa: B006  typer makes a new list
-    lab: Annotated[
-        list[str],
-        Option(
-            metavar="NAME|NAME=VALUE",
-            help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
+    lab: Lab = [],  # noqa: B006
     model: Annotated[
         str | None, Option(metavar="NAME_OR_PATH", help="The model that the lab trains.")
     ] = None,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from workbench.cli.options import Jobs, Json, Ray
+from workbench.cli.options import Jobs, Json, Lab, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
 from workbench.cli.train import lab_options
-from workbench.utils.names import LABS
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from workbench.trials import Trial
 
 # The columns that fit on a terminal; the file has all.
@@ -31,32 +33,17 @@ def trial(
     ],
     out: Annotated[str, Option(help="Directory of the trial. One that stopped there goes on.")],
     against: Annotated[str, Option(help="The baseline, named as an arm is.")] = "grpo",
-    lab: Annotated[
-        list[str],
-        Option(
-            metavar="NAME|NAME=VALUE",
-            help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
-        ),
-    ] = [],  # noqa: B006  typer makes a new list
+    lab: Lab = [],  # noqa: B006  typer makes a new list
     measure: Annotated[
         str, Option(help="What is counted to the target: rollouts, flops, round.")
     ] = "rollouts",
-    target: Annotated[
-        float | None,
-        Option(
-            help="Held-out accuracy. Default: what the tuned baseline reaches in three fifths "
-            "of the rounds."
-        ),
-    ] = None,
+    target: Target = None,
     rounds: Annotated[int, Option(help="Rounds of a run.")] = 60,
     seeds: Annotated[
         tuple[int, int], Option(metavar="LEAST MOST", help="Pairs of fresh seeds.")
     ] = (5, 12),
-    rates: Annotated[
-        list[float],
-        Option("--rate", help="A learning rate of the coarse grid. Repeatable."),
-    ] = [],  # noqa: B006
-    tuning_seeds: Annotated[int, Option(help="Seeds of the tuning.")] = 3,
+    rates: Rates = [],  # noqa: B006
+    tuning_seeds: TuningSeeds = 3,
     jobs: Jobs = None,
     ray: Ray = None,
     json: Json = False,
@@ -110,11 +97,10 @@ def importable_from_here() -> None:
 def show(trial: Trial, json: bool) -> None:
     """Write the table and the page of a trial, and print the sentences and the table."""
     table = trial.table
-    table.to_csv(trial.out / "trial.csv", index=False, float_format="%.6g", lineterminator="\n")
-    tuning = trial.tuning
-    tuning.to_csv(trial.out / "tuning.csv", index=False, float_format="%.6g", lineterminator="\n")
+    write_tables(trial.out, trial=table, tuning=trial.tuning)
     if json:
-        say(as_json({"arms": table.to_dict("records"), "tuning": tuning.to_dict("records")}))
+        tuning = trial.tuning.to_dict("records")
+        say(as_json({"arms": table.to_dict("records"), "tuning": tuning}))
         return
     say(f"\n{trial}\n")
     say(table.reindex(columns=SHOWN).to_string(index=False, float_format="{:.3g}".format))
@@ -122,3 +108,10 @@ def show(trial: Trial, json: bool) -> None:
     # There is no page where every arm turned out not to be compared.
     if trial.answers:
         say(os.path.relpath(trial.report(trial.out / "trial.html")))
+
+
+def write_tables(folder: Path, **tables: pd.DataFrame) -> None:
+    """Write tables into a folder, each as NAME.csv."""
+    for name, table in tables.items():
+        path = folder / f"{name}.csv"
+        table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")

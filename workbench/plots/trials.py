@@ -138,16 +138,8 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
         word = str(row["verdict"])
         return f"{said.get(word, f'{arm}: {word}')} ({number})"
     counts = table["verdict"].value_counts()
-    told = [
-        f"{counts[word]} {text}"
-        for word, text in (
-            ("better", "better"),
-            ("worse", "worse"),
-            ("alike", "alike"),
-            ("open", "open"),
-        )
-        if counts.get(word)
-    ]
+    words = ("better", "worse", "alike", "open")
+    told = [f"{counts[word]} {word}" for word in words if counts.get(word)]
     return f"Of {len(table)} arms against {plain(baseline)}, by {what}: {', '.join(told)}"
 
 
