@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -418,8 +418,10 @@ def short_numbers(ax: Axes, x: Any) -> None:
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def ratio_ticks(axis: Axis, low: float, high: float, most: int) -> None:
-    """Plain numbers at no more than so many ticks of a logarithmic axis.
+def ratio_ticks(
+    axis: Axis, low: float, high: float, most: int, text: Callable[[float], str] = "{:g}".format
+) -> None:
+    """Numbers at no more than so many ticks of a logarithmic axis.
 
     Parameters
     ----------
@@ -427,14 +429,16 @@ def ratio_ticks(axis: Axis, low: float, high: float, most: int) -> None:
     low, high : float
         Where the axis begins and ends.
     most : int
+    text : function
+        What a tick is called; by default a plain number.
     """
     for mantissas in TICKS:
-        decades = 10.0 ** np.arange(-3, 4)
+        decades = 10.0 ** np.arange(-9, 19)
         ticks = np.outer(decades, mantissas).ravel()
         ticks = ticks[(low <= ticks) & (ticks <= high)]
         if len(ticks) <= most:
             break
-    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ticks(ticks, [text(tick) for tick in ticks])
     axis.set_ticks([], minor=True)
 
 

@@ -286,25 +286,33 @@ def estimates(
 ) -> None:
     """A dot with its interval for each row, filled where its interval leaves the bound out.
 
-    Or where `filled` says so.
-
-    A bound of 1 stands for ratios. An end of their interval that is open is drawn as an arrow.
+    Or where `filled` says so. A bound of 1 stands for ratios.
     """
     ax.axvline(bound, color=INK, lw=1)
     rows = table[[column, "low", "high"]].to_numpy(float)
     if filled is None:
         filled = (table["low"] > bound) | (table["high"] < bound)
-    for place, (value, low, high), colour, full in zip(_from_above(table), rows, colours, filled):
-        open_low = bound == 1 and low <= 0
-        open_high = bool(np.isposinf(high))
-        ends = [value if open_low else low, value if open_high else high]
-        ax.plot(ends, [place, place], color=colour, lw=1.5, solid_capstyle="butt")
-        face = colour if full else ax.get_facecolor()
-        ax.plot(value, place, "o", ms=6, color=colour, mfc=face)
-        for is_open, factor in ((open_low, 1 / 1.6), (open_high, 1.6)):
-            if is_open:
-                arrow = {"arrowstyle": "->", "color": colour, "lw": 1.5}
-                ax.annotate("", (value * factor, place), (value, place), arrowprops=arrow)
+    for place, row, colour, full in zip(_from_above(table), rows, colours, filled):
+        interval(ax, place, row, colour, full, is_ratio=bound == 1)
+
+
+def interval(
+    ax: Axes, place: float, ends: Sequence[float], colour: Any, filled: bool, is_ratio: bool
+) -> None:
+    """A dot at a height, with its interval; `ends` are the value, the lower and the upper end.
+
+    An end of the interval of a ratio that is open is an arrow.
+    """
+    value, low, high = ends
+    open_low = is_ratio and low <= 0
+    open_high = bool(np.isposinf(high))
+    line = [value if open_low else low, value if open_high else high]
+    ax.plot(line, [place, place], color=colour, lw=1.5, solid_capstyle="butt")
+    ax.plot(value, place, "o", ms=6, color=colour, mfc=colour if filled else ax.get_facecolor())
+    for is_open, factor in ((open_low, 1 / 1.6), (open_high, 1.6)):
+        if is_open:
+            arrow = {"arrowstyle": "->", "color": colour, "lw": 1.5}
+            ax.annotate("", (value * factor, place), (value, place), arrowprops=arrow)
 
 
 def _ratio_limits(table: pd.DataFrame) -> tuple[float, float]:

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -35,6 +34,7 @@ from workbench.plots.style import (
     ratio_ticks,
     style,
 )
+from workbench.plots.tables import interval
 from workbench.plots.text import plain
 
 PRICES = tuple(float(price) for price in np.geomspace(0.03, 30, 31))
@@ -184,7 +184,9 @@ def ratios_by_seed(
             for ratio, height, is_known in zip(ratios, heights, known):
                 face = colour if is_known else "none"
                 ax.plot(ratio, height, "o", ms=3.5, mfc=face, mec=colour, alpha=0.7)
-            _interval(ax, row, place + 0.1, colour)
+            filled = row["verdict"] in ("better", "worse", "alike")
+            ends = (row["ratio"], row["low"], row["high"])
+            interval(ax, place + 0.1, ends, colour, filled, is_ratio=True)
             shown += [*ratios, *(row[end] for end in ("low", "high") if 0 < row[end] < np.inf)]
             text = f"{plain(row['arm'])}: {row['verdict']}{_reached(row)}"
             ax.text(0.02, place + 0.22, text, transform=ax.get_yaxis_transform(), size="small")
@@ -228,12 +230,12 @@ def tuning_curves(
                 _tuning_of(ax, label, runs, chosen.get(label), look)
         ax.set(xscale="log", yscale="log")
         low, high = tuning["learning_rate"].min() / 1.2, tuning["learning_rate"].max() * 1.2
-        _round_ticks(ax.xaxis, low, high, "{:.0e}")
+        ratio_ticks(ax.xaxis, low, high, most=4, text="{:.2g}".format)
         ax.set_xlim(low, high)
         finite = tuning["cost"][np.isfinite(tuning["cost"])]
         if len(finite):
             low, high = finite.min() / 1.2, min(finite.max(), 20 * finite.min()) * 1.4
-            _round_ticks(ax.yaxis, low, high)
+            ratio_ticks(ax.yaxis, low, high, most=6, text=EngFormatter(sep=""))
             ax.set_ylim(low, high)
     return ax
 
@@ -303,19 +305,6 @@ def _tuning_of(ax: Axes, label: str, runs: pd.DataFrame, chosen: float | None, l
         ax.plot(chosen, finite[chosen], "o", ms=11, mfc="none", mec=look.colour, mew=1.5)
 
 
-def _interval(ax: Axes, row: Mapping[str, Any], place: float, colour: str) -> None:
-    """The mean ratio of an arm with its interval, whose open ends are arrows."""
-    for end, factor in (("low", 1 / 1.4), ("high", 1.4)):
-        if 0 < row[end] < np.inf:
-            ax.plot([row["ratio"], row[end]], [place, place], color=colour, lw=2)
-        elif not np.isnan(row[end]):
-            arrow = {"arrowstyle": "->", "color": colour, "lw": 2}
-            ax.annotate("", (row["ratio"] * factor, place), (row["ratio"], place), arrowprops=arrow)
-    filled = row["verdict"] in ("better", "worse", "alike")
-    face = colour if filled else ax.get_facecolor()
-    ax.plot(row["ratio"], place, "o", ms=7, color=colour, mfc=face)
-
-
 def _reached(row: Mapping[str, Any]) -> str:
     """How many runs reached the target, where some did not."""
     if row["reached"] == row["seeds"] == row["baseline_reached"]:
@@ -330,13 +319,3 @@ def _shorten(ax: Axes) -> None:
     """Labels without the number of seeds, which the title has."""
     for line in ax.lines:
         line.set_label(str(line.get_label()).partition(" (n = ")[0])
-
-
-def _round_ticks(axis: Axis, low: float, high: float, form: str = "") -> None:
-    """Ticks at 1, 2 and 5 of every decade between two ends, such as 20k or 2e-4."""
-    steps = [power * 10.0**place for place in range(-9, 19) for power in (1, 2, 5)]
-    inside = [step for step in steps if low <= step <= high]
-    shown = EngFormatter(sep="")
-    texts = [form.format(step).replace("e-0", "e-") if form else shown(step) for step in inside]
-    axis.set_ticks(inside, texts)
-    axis.set_ticks([], minor=True)
