@@ -20,9 +20,9 @@ import workbench as wb
 from examples.base_model import figures
 from papers import plots as papers
 from papers import theory_plots as theory
+from papers.intervals import Interval
 from workbench import plots
 from workbench.analysis.cost import CostModel
-from workbench.analysis.intervals import Interval
 from workbench.analysis.runs import load_all
 from workbench.plots.style import DARK, METHODS, looks, panels, spread
 from workbench.plots.text import plain
@@ -207,7 +207,7 @@ class TestOneSetting:
             figures.success_rates([2.0])
 
     @pytest.mark.parametrize(
-        "figure", [lambda: plots.overview(RECORDS[0]), lambda: plots.summary(RECORDS)]
+        "figure", [lambda: plots.overview(RECORDS[0]), lambda: plots.overview(RECORDS)]
     )
     def test_whole_figures(self, figure):
         assert all(ax.has_data() for ax in figure().axes)

@@ -38,7 +38,7 @@ def test_curves_of_one_name_are_kept_apart(tmp_path):
 
 @pytest.mark.parametrize(
     "draw",
-    [plots.summary, plots.accuracy_by_level, plots.zero_gradient, plots.sampled_and_greedy],
+    [plots.overview, plots.accuracy_by_level, plots.zero_gradient, plots.sampled_and_greedy],
     ids=lambda draw: draw.__name__,
 )
 def test_figures_of_one_setting_refuse_several(tmp_path, draw):

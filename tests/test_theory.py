@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from papers import bandits, gradients, theorems
 from papers import theory_plots as figures
+from papers.intervals import Interval
 from workbench import plots
-from workbench.analysis.intervals import Interval
 from workbench.budgets import (
     expected_rollouts,
     info_gain,

@@ -14,6 +14,11 @@ LOOKS = (5, 8, 12)
 RUNS = shipped("runs/leaderboard")
 
 
+def look(arm_records, baseline_records, *, arm="arm", **options):
+    """What is known of one arm."""
+    return answer.answers({arm: arm_records}, baseline_records, **options)[arm]
+
+
 def false_alarms(arms: int, looks: tuple[int, ...], trials: int, truth: np.ndarray) -> float:
     """Share of trials in which any arm without a difference is called better or worse.
 
@@ -122,7 +127,7 @@ def grpo():
 
 
 def test_an_arm_that_needs_less_is_found(grpo):
-    found = answer.look(runs("ar3po"), grpo, arm="ar3po", baseline="grpo", target=0.338)
+    found = look(runs("ar3po"), grpo, arm="ar3po", baseline="grpo", target=0.338)
     assert (found.verdict, found.known, found.seeds) == ("better", True, 8)
     assert found.low < found.ratio < found.high < 1
     assert found.reached == found.baseline_reached == 8
@@ -135,37 +140,37 @@ def test_arms_are_corrected_together_and_make_one_table(grpo):
     found = answer.answers(arms, grpo, baseline="grpo", target=0.338)
     table = answer.table(found).set_index("arm")
     assert (table["p_holm"] >= table["p"]).all()
-    alone = answer.look(arms["pkpo"], grpo, baseline="grpo", target=0.338)
+    alone = look(arms["pkpo"], grpo, baseline="grpo", target=0.338)
     assert table.loc["pkpo", "p"] == alone.p < table.loc["pkpo", "p_holm"]
     assert {"verdict", "ratio", "low", "high", "seeds", "learning_rate"} <= set(table.columns)
 
 
 def test_the_baseline_under_another_name_is_recognised(grpo):
-    found = answer.look(runs("grpo", 2), grpo, arm="mine", baseline="grpo", target=0.338)
+    found = look(runs("grpo", 2), grpo, arm="mine", baseline="grpo", target=0.338)
     assert (found.verdict, found.known, found.same) == ("alike", True, True)
     assert "every round is the same" in str(found)
-    other = answer.look(runs("cispo"), grpo, arm="cispo", baseline="grpo", target=0.338)
+    other = look(runs("cispo"), grpo, arm="cispo", baseline="grpo", target=0.338)
     assert not other.same
     assert other.verdict == "alike"
 
 
 def test_a_target_that_no_run_reached_is_said(grpo):
-    found = answer.look(runs("cbs-round"), grpo, baseline="grpo", target=0.338)
+    found = look(runs("cbs-round"), grpo, baseline="grpo", target=0.338)
     assert (found.reached, found.baseline_reached) == (0, 8)
     assert found.verdict == "worse"
     assert "0 of 8 runs reached it" in str(found)
     assert np.isinf(found.high)
-    few = answer.look(runs("cbs-round", 5), grpo, baseline="grpo", target=0.338, looks=(5,))
+    few = look(runs("cbs-round", 5), grpo, baseline="grpo", target=0.338, looks=(5,))
     assert (few.verdict, few.known) == ("open", True)
     assert "no difference" not in str(few)
-    nobody = answer.look(runs("ar3po", 5), grpo, baseline="grpo", target=0.95)
+    nobody = look(runs("ar3po", 5), grpo, baseline="grpo", target=0.95)
     assert nobody.verdict == "open"
     assert "choose a lower target" in str(nobody)
 
 
 @pytest.mark.parametrize("seeds", [0, 1, 4])
 def test_too_few_seeds_leave_it_open(grpo, seeds):
-    found = answer.look(runs("pods", seeds), grpo, baseline="grpo", target=0.338)
+    found = look(runs("pods", seeds), grpo, baseline="grpo", target=0.338)
     assert (found.verdict, found.known, found.seeds) == ("open", False, seeds)
     assert sentence_ends(found)
 
@@ -177,7 +182,7 @@ def sentence_ends(found: answer.Answer) -> bool:
 
 def test_accuracies_are_compared_where_both_had_spent_the_same(grpo):
     """AR3PO has 96 rounds, in which it samples more than GRPO in its 60."""
-    found = answer.look(runs("ar3po"), grpo, baseline="grpo", target=0.338)
+    found = look(runs("ar3po"), grpo, baseline="grpo", target=0.338)
     scores = comparisons.accuracy_gain(
         list(runs("ar3po").values()), list(grpo.values()), "rollouts"
     )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.intervals import Interval
+from papers.intervals import Interval
 from workbench.scheduler import Learner, epsilon
 from workbench.utils.seeding import generator
 from workbench.utils.validation import one_of, positive_number, whole_number

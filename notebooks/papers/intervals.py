@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from workbench.analysis.intervals import LEVEL, Interval
+from workbench.analysis.intervals import LEVEL
 
-__all__ = ["LinearFit", "Unpaired", "linear_fit"]
+__all__ = ["Interval", "LinearFit", "Unpaired", "linear_fit"]
+
+
+class Interval(NamedTuple):
+    """An estimate and the ends of its interval; the ends are NaN where there is none."""
+
+    estimate: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from papers.intervals import Interval
 from papers.theorems import split_variances
-from workbench.analysis.intervals import Interval, mean_interval
+from workbench.analysis.intervals import mean_interval
 from workbench.plots.style import MARKERS, PALETTE, SOFT, framed
 from workbench.plots.text import plain
 from workbench.utils.validation import one_of

@@ -27,7 +27,7 @@ def transition_matrix(before: Any, after: Any, normalize: str | None = None) -> 
 
     Parameters
     ----------
-    before, after : (P,) success rates, or names of `CLASSES`
+    before, after : (P,) success rates
         Of the same problems in the same order.
     normalize : {None, "rows", "all"}
         Counts; shares of each row, where an empty row stays zero; or shares of all problems.
@@ -84,11 +84,7 @@ def visits(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def class_numbers(rates: Any, name: str) -> np.ndarray:
-    """Position in `CLASSES` of success rates or names, (P,) int64."""
-    rates = np.asarray(rates)
-    # Texts are names of classes, as a table that was read from a file has them.
-    if rates.dtype.kind in "UOT" and rates.size:
-        return _numbers_of_names(rates, name)
+    """Position in `CLASSES` of success rates (P,), (P,) int64."""
     rates = finite(name, rates, 1)
     outside = (rates < 0) | (rates > 1)
     if outside.any():
@@ -99,13 +95,3 @@ def class_numbers(rates: Any, name: str) -> np.ndarray:
     # paper, 0.2 is still hard and 0.8 already easy, hence > for the one and >= for the other.
     above_bounds = [rates > 0, rates > 0.2, rates >= 0.8, rates == 1]
     return np.sum(above_bounds, axis=0).astype(np.int64)
-
-
-def _numbers_of_names(names: np.ndarray, argument: str) -> np.ndarray:
-    unknown = sorted({str(name) for name in names} - set(CLASSES))
-    if unknown:
-        raise ValueError(
-            f"{argument}: {unknown[0]!r} is no class of difficulty; allowed are "
-            f"{', '.join(CLASSES)}"
-        )
-    return np.array([CLASSES.index(str(name)) for name in names], dtype=np.int64)

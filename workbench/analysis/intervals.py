@@ -14,7 +14,7 @@ says what other seeds would give on these problems, and nothing about other prob
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -24,14 +24,6 @@ from workbench.utils.validation import one_of, shown
 LEVEL = 0.95
 SCALES = ("linear", "ratio", "percent")
 SIGN_TEST_SEEDS = 6  # the fewest with which all values on one side have a p-value below .05
-
-
-class Interval(NamedTuple):
-    """An estimate and the ends of its interval; the ends are NaN where there is none."""
-
-    estimate: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

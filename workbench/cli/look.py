@@ -52,8 +52,7 @@ def show(
     summarized = [summaries.summary(record) for record in records]
     written = {}
     if out is not None:
-        figure = plots.overview(records[0]) if len(records) == 1 else pictures.seeds(records)
-        written["figure"] = pictures.save(figure, out)
+        written["figure"] = pictures.save(plots.overview(records), out)
     if html is not None:
         written["report"] = str(report(groups, html))
 

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def seeds(records: list[Record]) -> Figure:
-    """One method's seeds in one figure."""
-    for record in records:
-        if record.evals.empty or not len(record.rounds):
-            raise ValueError(
-                f"--out: {record.path} has no evaluation or no round yet, so its seeds make no "
-                "figure"
-            )
-    return plots.summary(records)
-
-
 def comparison(
     groups: Mapping[str, list[Record]],
     x: str,

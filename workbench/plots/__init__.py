@@ -9,7 +9,6 @@ from workbench.plots.curves import (
     learning_curve,
     overview,
     sampled_and_greedy,
-    summary,
     watch,
     zero_gradient,
 )
@@ -31,7 +30,6 @@ __all__ = [
     "save",
     "stacked",
     "style",
-    "summary",
     "trial",
     "tuning_curves",
     "watch",

@@ -272,46 +272,39 @@ def by_level(
     return ax
 
 
-def summary(records: Any, *, title: str | None = None) -> Figure:
-    """Two panels on one setting's seeds: sampled and greedy accuracy, and where a gradient is.
+def overview(records: Any, *, figure: Figure | None = None) -> Figure:
+    """Four panels: reward, held-out accuracy, accuracy by level, shares of groups.
 
     Parameters
     ----------
     records : records of one setting
-    title : str, optional
-        The finding; method, lab and seeds by default.
+        Seeds are averaged.
+    figure : Figure, optional
+        New by default; what it shows is replaced.
     """
     group = one_setting(records)
-    with style():
-        figure, (accuracy, shares) = plt.subplots(1, 2, figsize=(WIDTH, 3.4), layout="constrained")
-        sampled_and_greedy(group, ax=accuracy, title="Held-out problems", legend="above")
-        zero_gradient(group, ax=shares, title="Only mixed groups have a gradient")
-        heading(figure, title or who(group))
-    return figure
-
-
-def overview(record: Record, *, figure: Figure | None = None) -> Figure:
-    """Four panels on one run: reward, held-out accuracy, accuracy by level, shares of groups."""
     with style():
         figure = figure or plt.figure(figsize=(WIDTH, 5.6), layout="constrained")
         # `watch` draws the same figure again and again.
         figure.clear()
         (reward, accuracy), (levels, shares) = figure.subplots(2, 2)
-        rounds = record.rounds
+        rounds = pd.concat([record.rounds for record in group])
         # A run that has just begun has no round yet, or no evaluation; its panels stay empty.
         if len(rounds):
-            smoothed = rounds["reward"].rolling(10, min_periods=1).mean()
-            reward.plot(rounds["round"], rounds["reward"], color=PALETTE[0], alpha=0.3, lw=1)
-            reward.plot(rounds["round"], smoothed, color=PALETTE[0], label="mean of 10 rounds")
+            for record in group:
+                by_round = record.rounds.set_index("round")["reward"]
+                reward.plot(by_round, color=PALETTE[0], alpha=0.3, lw=1)
+            smoothed = rounds.groupby("round")["reward"].mean().rolling(10, min_periods=1).mean()
+            reward.plot(smoothed, color=PALETTE[0], label="mean of 10 rounds")
             short_numbers(reward, "round")
-            zero_gradient(record, title="Only mixed groups have a gradient", ax=shares)
-        if len(record.evals):
-            sampled_and_greedy(record, title="Held-out problems", legend="above", ax=accuracy)
+            zero_gradient(group, title="Only mixed groups have a gradient", ax=shares)
+        if all(len(record.evals) for record in group):
+            sampled_and_greedy(group, title="Held-out problems", legend="above", ax=accuracy)
             title = "Held-out accuracy by level"
-            accuracy_by_level(record, title=title, legend="above", ax=levels)
+            accuracy_by_level(group, title=title, legend="above", ax=levels)
         legend = "above" if len(rounds) else None
         finish(reward, title="Training reward", xlabel="round", ylabel="mean reward", legend=legend)
-        heading(figure, who([record]))
+        heading(figure, who(group))
     return figure
 
 

@@ -1,7 +1,7 @@
 """From records to the answer: does an arm need less than the baseline?
 
 An answer is read from finished runs alone, so it can be asked for again at any time, of any
-records. `answers` looks at all arms of a trial together; `look` at one. What makes an answer known
+records. `answers` looks at all arms of a trial together. What makes an answer known
 is `workbench.analysis.sequential`, and how a run that did not reach the target counts is
 `workbench.analysis.targets`.
 """
@@ -110,18 +110,6 @@ class Answer:
 
     def __str__(self) -> str:
         return sentence(self)
-
-
-def look(
-    arm_records: Mapping[int, Record],
-    baseline_records: Mapping[int, Record],
-    *,
-    target: float,
-    arm: str = "arm",
-    **options: Any,
-) -> Answer:
-    """What finished runs say of one arm. See `answers`, which takes the same options."""
-    return answers({arm: arm_records}, baseline_records, target=target, **options)[arm]
 
 
 def answers(
