@@ -695,7 +695,7 @@ def test_a_notebook_whose_code_changed_is_refused(notebooks):
     changed = folder / "changed"
     changed.mkdir()
     write_notebook(changed, body=BODY + "\n1 + 1")
-    with pytest.raises(ValueError, match="code of its method or notebook was changed"):
+    with pytest.raises(ValueError, match="code of its notebook was changed"):
         sweep({**grid, "notebook": str(changed / "work.ipynb")}, out=folder / "out")
 
 
