@@ -276,6 +276,92 @@ def test_speed_surplus_waits_in_order_and_is_bounded(policy):
     assert slot.stored.problem.tolist() == ["f"]
 
 
+# Pilot-Commit (arXiv 2605.26606)
+
+
+@pytest.mark.parametrize("pilots, least, most", [(32, 4, 24), (16, 2, 12)])
+def test_pilots_fit_from_one_bound_to_the_other(pilots, least, most):
+    """The published chances to fit, and what a trained group of 32 + 96 costs."""
+    allocator = allocators.PilotCommit(pilots, 1, groups=1, max_draws=1)
+    problems = list(pool_of(pilots + 1))
+    outcomes = {f"p{c}": "1" * c + "0" * (pilots + 1 - c) for c in range(pilots + 1)}
+    requests, rollouts, rows = drive(allocator, problems, outcomes)
+    fitting = list(range(least, most + 1))
+    assert np.flatnonzero(requests[1]).tolist() == fitting
+    assert set(rollouts.problem[rows]) == {f"p{c}" for c in fitting}
+    if pilots == 16:
+        return
+    chance = {p: sum(binomial(32, p)[least : most + 1]) for p in (0.5, 0.75, 0.1, 0.9, 0.02)}
+    expected = {0.5: 0.9989, 0.75: 0.5675, 0.1: 0.3997, 0.9: 0.0117}
+    assert {p: chance[p] for p in expected} == pytest.approx(expected, abs=5e-5)
+    assert 32 / (chance[0.5] / 2) + 96 == pytest.approx(160.1, abs=0.05)
+    assert 32 / ((chance[0.02] + chance[0.5]) / 2) + 96 == pytest.approx(159.8, abs=0.05)
+    mixed = nonzero_gradient_probability(128, np.array([0, 0.5, 0.02]))
+    assert 128 / mixed[:2].mean() == pytest.approx(256.0, abs=0.05)
+    assert 128 / mixed[1:].mean() == pytest.approx(133.0, abs=0.05)
+
+
+def test_pilot_commit_draws_until_there_are_enough_with_those_that_wait():
+    problems = list(pool_of(6))
+    outcomes = {f"p{i}": "0000" if i < 2 else "0101" for i in range(6)}
+    allocator = allocators.PilotCommit(2, 2, groups=2)
+    requests, _, _ = drive(allocator, problems[:2], outcomes, problems[2:])
+    assert requests == [[2, 2], [0, 0, 2, 2], [0, 0, 2, 2]]
+    # Of three whole groups one was not trained on; a pilot alone does not wait.
+    finished = table(a="0101", b="0101", c="0101", d="00")
+    selected = finished.problem == "a"
+    allocator.feedback(finished.assign(selected=selected), HERE)
+    assert allocator.waiting == 2
+    requests, _, _ = drive(allocator, problems[:2], outcomes, problems[2:])
+    assert requests == [[2, 2]], "two wait, so no further problems are drawn"
+    resumed = allocator.clone()
+    resumed.load_state_dict(allocator.state_dict())
+    assert resumed.waiting == 2
+    with pytest.raises(ValueError, match="waiting=-1"):
+        resumed.load_state_dict({"waiting": -1})
+
+
+def test_surplus_drops_groups_that_are_too_old(policy):
+    slot = replay.Surplus(groups=1, age=2)
+    three = [answer(policy, Problem(name, "1+2=", "3"), 1, 2) for name in "abc"]
+    _, rows = slot.join(Rollouts.concat(three), np.arange(6), Context(round=1, policy=policy))
+    assert rows.tolist() == [0, 1]
+    later = answer(policy, Problem("d", "1+2=", "3"), 1, 2, number=4)
+    fresh = slot.clone()
+    fresh.load_state_dict(slot.state_dict())
+    for joined, number, trained in [(slot, 3, "b"), (fresh, 4, "d")]:
+        new = later.assign(round=np.full(2, number))
+        rollouts, rows = joined.join(new, np.arange(2), Context(round=number, policy=policy))
+        assert set(rollouts.problem[rows]) == {trained}
+
+
+def test_solved_problems_leave_and_come_back_once_too_few_are_left():
+    curriculum = curricula.WithoutSolved()
+    pool = pool_of(4)
+    curriculum.feedback(table(p0="11", p1="10", p2="111"), HERE)
+    assert curriculum.metrics() == {"problems_left_out": 2}
+    for number in range(1, 6):
+        chosen = curriculum.choose(pool, 2, Context(round=number))
+        assert {problem.id for problem in chosen} == {"p1", "p3"}
+    more = curriculum.choose(pool, 1, Context(round=6, taken=frozenset({"p1", "p3"})))
+    assert more == []
+    assert len(curriculum.choose(pool, 3, Context(round=7))) == 3
+    assert not curriculum.left
+
+
+def test_pilot_commit_trains_and_bounds_what_waits(tmp_path):
+    """A run in the lab: no more groups than wanted, and only those with pilots that fit."""
+    lab = wb.labs.tiny(base="late", pool=24, held_out=0)
+    method = wb.methods.pilot_commit(4, 4, groups=4, between=(0.2, 0.8))
+    run = wb.Run(lab, method, out=tmp_path, problems_per_round=8, evaluate_every=0)
+    go(run, 4)
+    for number in range(1, 5):
+        rows = run.record.rollouts(number).query("selected")
+        sizes = rows.groupby(["problem", "round"]).size()
+        assert len(sizes) <= 4 and (sizes == 8).all()
+        assert (number - rows["round"] <= 4).all()
+
+
 # MoPPS (arXiv 2507.04632) and MaPP (arXiv 2609.34990): problems by a posterior
 
 
@@ -343,6 +429,44 @@ def test_mapp_is_the_average_of_grpo_over_what_the_others_could_have_been(a, b, 
         rewards = np.array([1.0] + [1.0] * others + [0.0] * (n - 1 - others))
         expected += betabinom.pmf(others, n - 1, a, b) * group_normalized(rewards, ["a"] * n)[0]
     assert advantages.marginal_advantages([a], [b], [n])[0] == pytest.approx(expected, abs=1e-9)
+
+
+# DPS (arXiv 2603.10887)
+
+
+def test_dps_counts_a_transition_into_what_a_visit_shows():
+    """Uniform at first; after a mixed group .3, .4, .3. Then by hand, with a decay of .5."""
+    dps = curricula.Dps(decay=0.5)
+    assert dps.predicted(["a"])[0] == pytest.approx([1 / 3] * 3)
+    dps.feedback(table(a="10"), HERE)
+    assert dps.predicted(["a"])[0] == pytest.approx([0.3, 0.4, 0.3])
+    # From mixed to all right: that one transition is counted, and 4/3 has decayed to 7/6.
+    dps.feedback(table(a="11", round=2), Context(round=2))
+    assert dps.memory["a"][0].tolist() == [0, 0, 1]
+    assert dps.memory["a"][2] == pytest.approx([1, 7 / 6, 2])
+    assert dps.predicted(["a"])[0] == pytest.approx(np.array([1, 7 / 6, 1]) / (19 / 6))
+
+
+def test_dps_lets_problems_move_on_while_they_are_not_visited():
+    dps = curricula.Dps()
+    dps.feedback(table(a="00"), HERE)
+    dps.memory["a"][1:] = [[0.8, 0.2, 1e-9], [0.3, 0.4, 0.3], [0.2, 0.3, 0.5]]
+    dps.feedback(table(b="01", round=2), Context(round=2))
+    assert dps.memory["a"][0] == pytest.approx([0.8, 0.2, 0], abs=1e-6)
+    assert dps.predicted(["a"])[0] == pytest.approx([0.7, 0.24, 0.06], abs=1e-6)
+
+
+def test_dps_takes_mixed_problems_then_new_ones_then_all_others():
+    dps = curricula.Dps()
+    pool = pool_of(6)
+    first = [problem.id for problem in dps.choose(pool, 6, HERE)]
+    assert first == [pool[i].id for i in pool.order(0, 0)], "new ones in the order of an epoch"
+    dps.feedback(table(p0="01", p1="00", p2="11", p3="10"), HERE)
+    taken = [{problem.id for problem in dps.choose(pool, n, Context(round=2))} for n in (2, 4)]
+    assert taken == [{"p0", "p3"}, {"p0", "p3", "p4", "p5"}]
+    with pytest.raises(ValueError, match="n=7"):
+        dps.choose(pool, 7, Context(round=2))
+    assert dps.choose(pool, 6, Context(round=2, taken=frozenset({"p0"}))) == []
 
 
 # CurES (arXiv 2510.01037)
@@ -622,6 +746,75 @@ def test_asymmetric_weighting_of_dead_groups():
     linear = advantages.Asymmetric("linear")(rollouts, HERE)
     assert linear.tolist() == [-1, -1, -1, 0, 0, 0]
     assert not advantages.Asymmetric("sqrt")(rollouts, HERE).any()
+
+
+# GDPO (arXiv 2601.05242)
+
+
+def test_gdpo_normalises_each_part_before_it_sums():
+    """Parts (1, 0, 0, 0) and (1, 1, 0, 0) sum to 2.366, .366 and -1.366 twice."""
+    parts = np.array([[1, 1], [0, 1], [0, 0], [0, 0]], float)
+    sums = np.array([2.366, 0.366, -1.366, -1.366])
+    found = advantages.parts_normalized(parts, ["a"] * 4)
+    assert found == pytest.approx(sums / sums.std(ddof=1), abs=1e-3)
+    # A second group, all alike, has zero and is a part of the batch.
+    both = advantages.parts_normalized(np.vstack([parts, np.ones((4, 2))]), ["a"] * 4 + ["b"] * 4)
+    assert both[4:].tolist() == [0] * 4
+    assert both[:4] == pytest.approx(sums / np.append(sums, [0] * 4).std(ddof=1), abs=1e-3)
+    # A weight is one of the normalised part, so the scale of a part does not matter.
+    weighted = advantages.parts_normalized(parts * [1, 10], ["a"] * 4, weights=[1, 0.5])
+    half = np.array([1.5, -0.5, -0.5, -0.5]) + np.array([1, 1, -1, -1]) * 0.75**0.5 / 2
+    assert weighted == pytest.approx(half / half.std(ddof=1))
+    with pytest.raises(ValueError, match="weights"):
+        advantages.parts_normalized(parts, ["a"] * 4, weights=[1.0])
+
+
+def test_gdpo_reads_the_parts_of_the_method(tmp_path):
+    parts = (wb.rewards.Correct(), wb.rewards.Overlong(weight=0.5))
+    method = wb.methods.gdpo(4, reward=parts)
+    rollouts = table(a="1000").assign(
+        reward_correct=np.array([1.0, 0, 0, 0]), reward_overlong=np.array([0.0, 0, -1, -1])
+    )
+    columns = [rollouts["reward_correct"], rollouts["reward_overlong"]]
+    expected = advantages.parts_normalized(np.stack(columns, 1), ["a"] * 4, weights=[1, 0.5])
+    assert method.advantage(rollouts, HERE) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="advantage="):
+        method.but(reward=(wb.rewards.Correct(),))
+    with pytest.raises(ValueError, match="reward="):
+        wb.methods.gdpo(reward=())
+
+
+# MaxRL (arXiv 2602.02710)
+
+
+def test_maxrl_by_hand():
+    slot = advantages.MaxRL()
+    assert slot(table(a="1000"), HERE).tolist() == [3, -1, -1, -1]
+    sums = [np.abs(slot(table(a="1" * k + "0" * (8 - k)), HERE)).sum() for k in (1, 2, 4, 7)]
+    assert sums == pytest.approx([14, 12, 8, 2])
+
+
+def test_maxrl_is_silent_where_all_rewards_are_equal():
+    """Also in a group of one, which the released code gives a million, and for rewards like .1."""
+    assert not advantages.MaxRL()(table(a="0000", b="1111", c="1"), HERE).any()
+    assert not advantages.maxrl([0.1] * 3, ["a"] * 3).any()
+    assert advantages.maxrl([0, 0, 1], [0, 0, 1], all_wrong="minus_one").tolist() == [-1, -1, 0]
+    with pytest.raises(ValueError, match=r"rewards: 2\.0"):
+        advantages.maxrl([0, 2], ["a", "a"])
+
+
+@pytest.mark.parametrize("all_wrong, factor", [("zero", 2.3125), ("minus_one", 2.734375)])
+def test_maxrl_is_a_cut_off_gradient_of_the_logarithm(all_wrong, factor):
+    """In expectation over all groups of 4 at p = .25; the gradient of log p would be 4."""
+    p = 0.25
+    total = 0.0
+    for chance, right in zip(binomial(4, p), range(5)):
+        rewards = np.array([1.0] * right + [0.0] * (4 - right))
+        # How the log-likelihood of an outcome changes with p.
+        scores = np.where(rewards == 1, 1 / p, -1 / (1 - p))
+        advantage = advantages.maxrl(rewards, ["a"] * 4, all_wrong=all_wrong)
+        total += chance * np.mean(advantage * scores)
+    assert total == pytest.approx(factor)
 
 
 # Pass@k training (arXiv 2508.10751) and PKPO (arXiv 2505.15201)
@@ -937,7 +1130,7 @@ def test_online_difficulty_filtering_keeps_an_open_interval():
 
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), min_size=1, max_size=24),
-    st.sampled_from(["asymmetric", "pass_at_k", "pkpo", "discounted_beta", "mapp"]),
+    st.sampled_from(["asymmetric", "maxrl", "pass_at_k", "pkpo", "discounted_beta", "mapp"]),
 )
 def test_right_is_never_below_wrong_and_order_does_not_matter(rows, name):
     """Within a group a right answer has at least the advantage of a wrong one."""
@@ -974,6 +1167,8 @@ def test_every_curriculum_returns_different_problems_and_goes_on_from_its_state(
         curricula.Cures(),
         curricula.Greso(),
         curricula.AdaRft(),
+        curricula.Dps(),
+        curricula.WithoutSolved(),
     ]
     pool = pool_of(12, levels=list(range(12)))
     for curriculum in made:
@@ -995,7 +1190,9 @@ def test_a_state_of_another_method_is_refused_by_name():
         wb.methods.greso().load_state_dict(saved | wb.methods.greso().state_dict() | saved)
 
 
-@pytest.mark.parametrize("name", ["mopps", "mapp", "greso", "cures", "reinforce_ada_est", "vip"])
+@pytest.mark.parametrize(
+    "name", ["mopps", "mapp", "greso", "cures", "pilot_commit", "reinforce_ada_est", "vip"]
+)
 def test_a_state_of_another_version_is_refused_by_name(name):
     """One entry more, as a later version might save, or one less."""
     method = getattr(wb.methods, name)()
@@ -1013,7 +1210,15 @@ def test_a_state_of_another_version_is_refused_by_name(name):
 
 
 @pytest.mark.parametrize(
-    "curriculum", [curricula.Mopps(), curricula.Mapp(), curricula.Cures(), curricula.Greso()]
+    "curriculum",
+    [
+        curricula.Mopps(),
+        curricula.Mapp(),
+        curricula.Cures(),
+        curricula.Greso(),
+        curricula.Dps(),
+        curricula.WithoutSolved(),
+    ],
 )
 def test_a_history_of_another_pool_is_refused_by_name(curriculum):
     curriculum = curriculum.clone()
@@ -1038,6 +1243,7 @@ def test_counts_that_no_rollouts_have_are_refused(correct, tries):
         (curricula.Greso(), "streaks", [[-1, 0]], "streaks: -1"),
         (curricula.Greso(), "bases", [0.5, 1.5], "bases=1.5"),
         (curricula.AdaRft(), "target", 101.0, "target"),
+        (curricula.Dps(), "memory", [[[0.0] * 3] * 4], "memory: "),
         (replay.Buckets(), "right", [-2], "right: -2 was saved"),
         (allocators.Knapsack(), "ring", [[2] * 16], "ring holds other outcomes"),
         (allocators.Knapsack(), "seen", [-1], "seen has -1"),

@@ -535,6 +535,7 @@ SIZES = {
     "ar3po": {"k": 2},
     "aero": {"explore": 4, "total": 6, "uniform": 4},
     "reinforce_ada": {"stages": 2, "k": 2, "keep": 2},
+    "pilot_commit": {"pilots": 2, "commit": 2, "groups": 2},
     "speed": {"first": 2, "further": 2, "groups": 1},
     "hora": {"n": 4, "probe": 2},
     "vip": {"n": 4},

@@ -306,7 +306,9 @@ def test_configuration_brings_the_method_back(method, rows):
 
 
 NOT_CARRIED = {
-    **dict.fromkeys(["greso", "mopps", "cures", "mapp", "adarft"], r"^curriculum="),
+    **dict.fromkeys(
+        ["greso", "mopps", "cures", "mapp", "adarft", "dps", "pilot_commit"], r"^curriculum="
+    ),
     **{name: f"^surrogate='{name}'" for name in ("cispo", "sapo", "gmpo", "clip_cov", "kl_cov")},
 }
 

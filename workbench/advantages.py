@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,8 +22,9 @@ import numpy as np
 from workbench.rollouts import Ragged, group_numbers, is_mixed
 from workbench.slots import Slot, state_field
 from workbench.success_rates import Posteriors, RemembersPosteriors, outcomes
-from workbench.utils.bounds import Count, Flag, Positive
+from workbench.utils.bounds import Count, Flag, Positive, PositiveOrZero
 from workbench.utils.validation import (
+    instance_of,
     is_number,
     is_pair,
     one_of,
@@ -214,6 +215,50 @@ def batch_normalized(
     return _clipped(_divide(centred, np.full_like(centred, deviation)), clip)
 
 
+def parts_normalized(
+    parts: Any, groups: Any, *, weights: Any = None, eps: float = 0.0
+) -> np.ndarray:
+    """Every part of the reward normalised in its group, then summed, then divided by one deviation.
+
+    So a part that varies little counts as much as one that varies widely, which it does not where
+    the sum of the parts is normalised.
+
+    Parameters
+    ----------
+    parts : (R, K) finite numbers
+        Of each rollout what each part of its reward gave.
+    groups : (R,) keys
+    weights : (K,), optional
+        Of the normalised parts; None for 1 each.
+    eps : float
+        Added to every deviation.
+
+    Returns
+    -------
+    advantages : (R,) float64
+        With s the sum of the normalised parts, s over its sample deviation in the batch. The sums
+        of a group have mean zero. Zero where every part of a group is uniform.
+
+    References
+    ----------
+    GDPO (arXiv 2601.05242), as TRL has it: sample deviations, and every rollout of the batch counts
+    alike. In verl the batch deviation counts tokens.
+
+    Examples
+    --------
+    >>> parts_normalized([[1, 1], [0, 1], [0, 0], [0, 0]], ["a"] * 4).round(3)
+    array([ 1.332,  0.206, -0.769, -0.769])
+    """
+    parts = np.asarray(parts, dtype=np.float64)
+    weights = np.ones(parts.shape[-1]) if weights is None else np.asarray(weights, dtype=np.float64)
+    if parts.ndim != 2 or weights.shape != parts.shape[1:]:
+        raise ValueError(f"parts {parts.shape} and weights {weights.shape}: (R, K) and (K,) needed")
+    normalised = [group_normalized(part, groups, ddof=1, eps=eps) for part in parts.T]
+    return batch_normalized(
+        np.sum(weights[:, None] * normalised, axis=0), groups, baseline="group", ddof=1, eps=eps
+    )
+
+
 def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.ndarray:
     """omega(p) (r - p), with p the mean reward of the group: problems of low success rate count
     more.
@@ -248,6 +293,51 @@ def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.nd
         return _divide(rewards - p, p) - (p == 0)
     # At p = 0 and p = 1 the denominator is 0, and so is the result.
     return _divide(rewards - p, p * np.sqrt(1 - p))
+
+
+def maxrl(rewards: Any, groups: Any, *, all_wrong: str = "zero") -> np.ndarray:
+    """(r - mean) / mean within each group: the advantage of MaxRL.
+
+    Its expectation is the gradient of log p, where p is the chance of a right response, cut off
+    after T terms: the sum of (1 - p)^j for j < T, times the gradient of p.
+
+    Parameters
+    ----------
+    rewards : (R,) from 0 to 1
+    groups : (R,) keys
+    all_wrong : {"zero", "minus_one"}
+        The advantage of responses in a group that is all wrong. With groups of n responses, "zero"
+        makes T = n - 1, as in the paper, and "minus_one" makes T = n.
+
+    Returns
+    -------
+    advantages : (R,) float64
+        Zero where all rewards of a group are equal and above 0.
+
+    Notes
+    -----
+    The released code divides by the mean plus 1e-6. A group of one right response has zero here and
+    in prime-rl.
+
+    References
+    ----------
+    MaxRL (arXiv 2602.02710), its released code, and the implementation of prime-rl. "minus_one" is
+    `asymmetric` with the weighting "linear".
+
+    Examples
+    --------
+    >>> maxrl([1, 0, 0, 0], ["a"] * 4)
+    array([ 3., -1., -1., -1.])
+    >>> maxrl([0, 0], ["a", "a"])
+    array([0., 0.])
+    """
+    one_of("all_wrong", all_wrong, ("zero", "minus_one"))
+    # Exactly zero in a group of equal rewards.
+    centred = group_normalized(rewards, groups, scale=False)
+    rewards, inverse, sizes = _grouped(rewards, groups)
+    mean = _means(_outcomes(rewards, (0.0, 1.0)), inverse, sizes)[inverse]
+    advantages = _divide(centred, mean)
+    return advantages - (mean == 0) if all_wrong == "minus_one" else advantages
 
 
 def pass_at_k_normalized(rewards: Any, groups: Any, *, k: int = 4) -> np.ndarray:
@@ -449,6 +539,42 @@ class BatchNormalized(_OfFunction):
 
 
 @dataclass(frozen=True)
+class PartsNormalized(Slot):
+    """`parts_normalized` as a slot value: the advantage of GDPO.
+
+    Attributes
+    ----------
+    weights : dict
+        Part of the reward -> its weight; the method's reward must have the same.
+    eps : float
+    """
+
+    weights: Mapping[str, float] = field(default_factory=lambda: {"correct": 1.0})
+    eps: PositiveOrZero = 0.0
+
+    reads_verdict = False
+    compares_rollouts = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        instance_of("weights", self.weights, Mapping, "{'correct': 1.0, 'overlong': 0.5}")
+
+    @property
+    def part_weights(self) -> Mapping[str, float]:  # type: ignore[override]
+        """Its `weights`."""
+        return self.weights
+
+    def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
+        """(R,) float64."""
+        # A single part has no column of its own.
+        parts = [rollouts.columns.get(f"reward_{name}", rollouts.reward) for name in self.weights]
+        weights = list(self.weights.values())
+        return parts_normalized(
+            np.stack(parts, axis=1), rollouts.group, weights=weights, eps=self.eps
+        )
+
+
+@dataclass(frozen=True)
 class Asymmetric(_OfFunction):
     """`asymmetric` as a slot value: problems of low success rate count more (arXiv 2602.11128).
 
@@ -459,6 +585,21 @@ class Asymmetric(_OfFunction):
 
     function = staticmethod(asymmetric)
     reward_range = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class MaxRL(_OfFunction):
+    """`maxrl` as a slot value: problems count the more, the rarer their right responses are."""
+
+    all_wrong: str = "zero"
+
+    function = staticmethod(maxrl)
+    reward_range = (0.0, 1.0)
+
+    @property
+    def compares_rollouts(self) -> bool:  # type: ignore[override]
+        """Where a group that is all wrong has no advantage."""
+        return self.all_wrong == "zero"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs a
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +32,7 @@ from workbench.budgets import info_gain as info_gain
 from workbench.budgets import nonzero_gradient_probability as nonzero_gradient_probability
 from workbench.budgets import required_rollouts as required_rollouts
 from workbench.budgets import value as value
+from workbench.rollouts import group_numbers
 from workbench.slots import More, PerProblem, Slot, state_field
 from workbench.success_rates import (
     GaussianProcess,
@@ -508,6 +509,16 @@ def _sample_draw(
         rollouts = yield np.concatenate([none_for_earlier_draws, counts])
 
 
+def _sample_further(
+    rollouts: Rollouts, ids: Sequence[str], is_kept: np.ndarray, n: int
+) -> Requests:
+    """One request for n more rollouts of the kept problems; returns all rows of these problems."""
+    kept = np.flatnonzero(is_kept)
+    if len(kept):
+        rollouts = yield np.where(is_kept, n, 0)
+    return _rows_of(rollouts, ids, kept)
+
+
 def _rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndarray:
     """The rows of all rollouts of some problems, given by their places among the ids."""
     return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
@@ -662,14 +673,85 @@ class Screening(Slot):
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
         # The first phase: few rollouts for each problem, of further draws until enough are mixed.
         screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)
-        rollouts, ids, is_mixed = yield from screen.draws(problems, context, self.groups or 0)
-        # The second phase: the mixed problems of all draws in one request.
-        kept = np.flatnonzero(is_mixed)
-        further = np.zeros(len(ids), dtype=np.int64)
-        further[kept] = self.further
-        if len(kept):
-            rollouts = yield further
-        return _rows_of(rollouts, ids, kept)
+        screened = yield from screen.draws(problems, context, self.groups or 0)
+        return (yield from _sample_further(*screened, self.further))
+
+
+@dataclass
+class _Within(DynamicSampling):
+    """Dynamic sampling that keeps success rates from one bound to the other, bounds included."""
+
+    def _is_mixed(self, ids: Sequence[str], rollouts: Rollouts) -> np.ndarray:
+        correct, tries = tally(ids, rollouts)
+        low, high = self.between
+        # A bound such as .7 of 10 rollouts may miss 7 by a rounding error.
+        inside = (correct >= low * tries - 1e-9) & (correct <= high * tries + 1e-9)
+        return inside & (tries > 0)
+
+
+@dataclass
+class PilotCommit(Slot):
+    """A cheap pilot of every problem, and the rest of a large group where its success rate fits.
+
+    Attributes
+    ----------
+    pilots, commit : int
+        Rollouts of the two phases; a group is both together.
+    groups : int
+        Groups wanted. Problems are drawn until there are so many together with those that wait in
+        `replay.Surplus`, in at most `max_draws` draws of the round's size.
+    between : (low, high)
+        The success rates of the pilot that fit, the bounds included.
+    max_draws : int
+    waiting : int
+        Groups with both phases that the latest round did not train on.
+
+    Notes
+    -----
+    In the released code a problem waits with its pilot alone, and the rest of its group is sampled
+    once it is taken, at random or by the largest deviation. Here both phases belong to one round,
+    so whole groups wait, and the oldest go first: that is our reading. Too few groups are an error
+    there after 10 draws; here the round goes on with those that it has.
+
+    References
+    ----------
+    Pilot-Commit (arXiv 2605.26606) and the scripts of its released code: 32 + 96 rollouts (1.5B) or
+    16 + 48 (4B), success rates from .125 to .75, three problems drawn for each group of a round.
+    """
+
+    pilots: GroupSize = 16
+    commit: Count = 48
+    groups: Count = 16
+    between: Interval = (0.125, 0.75)
+    max_draws: Count = 10
+    waiting: int = state_field(int)
+
+    needs = frozenset({"resampling", "more_problems"})
+
+    def sampled(self) -> PerProblem:
+        """Those of both phases, for each problem that is kept."""
+        return PerProblem(self.pilots + self.commit, "about")
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """Requests of pilots and one of the rest; returns the rows of problems that fit."""
+        draws = _Within(self.pilots, max_draws=self.max_draws, between=self.between)
+        screened = yield from draws.draws(problems, context, self.groups - self.waiting)
+        return (yield from _sample_further(*screened, self.commit))
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Count the groups that wait."""
+        _, group, sizes = group_numbers(rollouts.group)
+        trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
+        self.waiting = int(((sizes > self.pilots) & ~trained_on).sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of groups that wait."""
+        return {"waiting": self.waiting}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the number of groups that wait."""
+        whole_number("waiting", state["waiting"], 0)
+        self.waiting = state["waiting"]
 
 
 @dataclass(frozen=True)

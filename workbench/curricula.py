@@ -2,14 +2,15 @@
 
 The default, `ShuffledEpochs`, passes over the pool in a new order each time, as every trainer does.
 The others choose by what earlier rounds have shown of a problem: `Mopps`, `Mapp` and `Cures` draw
-problems that are likely to give both outcomes, `Greso` skips problems that have given only one,
-and `AdaRft` follows the mean reward up a scale of difficulties. All of them need a finite pool.
+problems that are likely to give both outcomes, and `Dps` takes the likeliest ones. `Greso` skips
+problems that have given only one, `WithoutSolved` drops those that are solved, and `AdaRft` follows
+the mean reward up a scale of difficulties. All of them need a finite pool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -280,6 +281,138 @@ class Cures(_ByPosteriors):
             exponent = 0.01 * deviation / belief[:, 0]  # c + 1, since the prior is Beta(1, 1)
         # The common factor changes no proportion and keeps the exponential from overflowing.
         return np.exp(exponent - exponent.max())
+
+
+# What a problem never seen has: chances of its three states, and a count of each transition.
+UNSEEN = np.vstack([np.full((1, 3), 1 / 3), np.ones((3, 3))])
+
+
+@dataclass
+class Dps(_OverEpochs):
+    """Takes the problems that are most likely to be mixed, by a Markov chain for each problem.
+
+    A problem is in one of three states, "all wrong", "mixed" and "all right", and moves between
+    them from round to round. Its memory has the chance of each state, and a count of each
+    transition with a prior of 1. A visit shows the state. The transition into it is counted, shared
+    out over where it may have come from. In a round without a visit the chances move on by the
+    transitions as they are believed.
+
+    Attributes
+    ----------
+    decay : float
+        Factor on the counts at each visit.
+
+    References
+    ----------
+    DPS (arXiv 2603.10887) and its released code: decay .7 on MATH. Four things are our reading: the
+    counts decay towards their prior; chances move on in every round; the whole pool is compared; of
+    equal problems the one that is earlier in the order of the first epoch is taken.
+    """
+
+    decay: Share = 0.7
+    # Problem -> (4, 3): the chances, and the counts with a row for each state that is left.
+    memory: dict[str, np.ndarray] = state_field(dict)
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The n problems with the greatest chance of a mixed group."""
+        pool = self._finite(pool, self.memory)
+        ordered = [pool[i] for i in pool.order(context.seed, 0)]
+        candidates = [problem for problem in ordered if problem.id not in context.taken]
+        if len(candidates) < n:
+            if context.taken:
+                return []
+            raise PoolExhausted(f"n={n}: the pool has {len(pool)} problems")
+        mixed = self.predicted([problem.id for problem in candidates])[:, 1]
+        best = np.argsort(-mixed, kind="stable")[:n]
+        return [candidates[i] for i in np.sort(best)]
+
+    def predicted(self, ids: Sequence[str]) -> np.ndarray:
+        """Chances of each problem's states in the coming round, (P, 3)."""
+        return self._transitions(ids).sum(axis=1)
+
+    def _transitions(self, ids: Sequence[str]) -> np.ndarray:
+        """Chances that a problem moves from one state to another in the coming round, (P, 3, 3)."""
+        known = np.stack([self.memory.get(key, UNSEEN) for key in ids])
+        chances, counts = known[:, 0], known[:, 1:]
+        return chances[:, :, None] * counts / counts.sum(axis=2, keepdims=True)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The problems of the round have shown their states; all others move on."""
+        visited, correct, tries = outcomes_of_round(rollouts, context.round)
+        states = (correct > 0).astype(int) + (correct == tries)
+        seen = dict(zip(visited, states.tolist()))
+        ids = list(dict.fromkeys([*self.memory, *visited]))
+        if not ids:
+            return
+        for key, moved in zip(ids, self._transitions(ids)):
+            memory = self.memory.get(key, UNSEEN).copy()
+            memory[0] = moved.sum(axis=0)
+            if key in seen:
+                state = seen[key]
+                memory[1:] = self.decay * memory[1:] + (1 - self.decay) * UNSEEN[1:]
+                memory[1:, state] += moved[:, state] / moved[:, state].sum()
+                memory[0] = np.arange(3) == state
+            self.memory[key] = memory
+
+    def state_dict(self) -> dict[str, Any]:
+        """The memory of every problem that was seen."""
+        return {
+            "ids": list(self.memory),
+            "memory": np.array(list(self.memory.values())).reshape(-1, 4, 3),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        memory = np.asarray(state["memory"], dtype=np.float64)
+        if not (np.isfinite(memory) & (memory >= 0)).all() or (memory[:, 1:] == 0).any():
+            raise ValueError("memory: chances of at least 0 and counts above 0 are needed")
+        self.memory = dict(zip(state["ids"], memory))
+        self.loaded = True
+
+
+@dataclass
+class WithoutSolved(_OverEpochs):
+    """Shuffled epochs that a problem leaves once its rollouts in a round are all right.
+
+    Attributes
+    ----------
+    solved : float
+        The success rate in a round from which a problem leaves.
+
+    References
+    ----------
+    Pilot-Commit (arXiv 2605.26606) and its released code: 1, in the scripts. That all problems come
+    back once fewer are left than a round takes is our reading.
+    """
+
+    solved: ShareAboveZero = 1.0
+    left: set[str] = state_field(set)
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The next n problems that have not left."""
+        pool = self._finite(pool, self.left)
+        if not context.taken and len(pool) - len(self.left) < n:
+            self.left.clear()
+        return self.order.choose(pool, n, replace(context, taken=context.taken | self.left))
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Problems that are solved leave."""
+        ids, correct, tries = outcomes_of_round(rollouts, context.round)
+        self.left.update(np.array(ids, dtype=str)[correct >= self.solved * tries].tolist())
+
+    def metrics(self) -> dict[str, float]:
+        """Problems that have left."""
+        return {"problems_left_out": len(self.left)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the pool, and the problems that have left."""
+        return {"order": self.order.state_dict(), "left": sorted(self.left)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        self.order.load_state_dict(state["order"])
+        self.left = set(state["left"])
+        self.loaded = True
 
 
 @dataclass

@@ -4,11 +4,11 @@ Five papers that the notebooks reproduce: PODS (arXiv 2504.13818), AR3PO (2509.2
 (2509.25849), AERO (2602.14338), CBS (2602.08499). The baselines that they share: GRPO, DAPO, GSPO
 and Dr. GRPO. Further papers, by what they decide:
 
-    which problems         greso, mopps, mapp, cures, adarft
-    how many rollouts      reinforce_ada, reinforce_ada_est, speed, hora, vip, lilo
+    which problems         greso, mopps, mapp, dps, cures, adarft
+    how many rollouts      reinforce_ada, reinforce_ada_est, speed, pilot_commit, hora, vip, lilo
     which old responses    rlep, experience_replay, exgrpo
     which rollouts         cppo, ragen, pruned
-    how good               asymmetric, pass_at_k, pkpo, rl_zvp, discounted_beta
+    how good               asymmetric, gdpo, maxrl, pass_at_k, pkpo, rl_zvp, discounted_beta
     the loss               cispo, sapo, gmpo, clip_cov, kl_cov
 
 Every default is cited, and where a paper was read only in part the docstring says how far it can be
@@ -101,6 +101,7 @@ class Method:
         instance_of("objective", self.objective, Objective, "Objective(clip=(0.2, 0.28))")
         _check_reward(self.reward)
         _check_rows_kept(self.selector, self.advantage)
+        _check_part_weights(self.reward, self.advantage)
 
     def __repr__(self) -> str:
         slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
@@ -692,6 +693,48 @@ def speed(
     )
 
 
+def pilot_commit(
+    pilots: int = 16,
+    commit: int = 48,
+    groups: int = 16,
+    solved: float | None = 1.0,
+    age: int = 4,
+    clip: tuple[float, float] = (0.2, 0.28),
+    **allocator: Any,
+) -> Method:
+    """Pilot-Commit: a cheap pilot decides which problems get a large group; solved ones leave.
+
+    Parameters
+    ----------
+    pilots, commit : int
+        16 + 48 in the scripts for 4B, 32 + 96 in those for 1.5B.
+    groups : int
+        Groups that a round trains on; what is too much waits for later rounds. The paper draws
+        three problems for each.
+    solved : float, optional
+        See `curricula.WithoutSolved`; None keeps all problems, as a trainer needs that chooses the
+        problems itself.
+    age : int
+        Rounds that a group waits at most.
+    clip : (low, high)
+    allocator
+        Further arguments of `allocators.PilotCommit`, whose notes say what is our reading.
+
+    References
+    ----------
+    Pilot-Commit (arXiv 2605.26606) and its released code.
+    """
+    return Method(
+        "pilot_commit",
+        curriculum=curricula.ShuffledEpochs()
+        if solved is None
+        else curricula.WithoutSolved(solved),
+        allocator=allocators.PilotCommit(pilots, commit, groups, **allocator),
+        replay=replay.Surplus(groups, age=age),
+        objective=Objective(clip=clip),
+    )
+
+
 def mopps(n: int = 8, **curriculum: Any) -> Method:
     """MoPPS: problems whose success rate, drawn from a posterior, is nearest to one half.
 
@@ -706,6 +749,22 @@ def mopps(n: int = 8, **curriculum: Any) -> Method:
     MoPPS (arXiv 2507.04632): 8 rollouts, clip 0.2 and 0.28.
     """
     return Method("mopps", curriculum=curricula.Mopps(**curriculum), allocator=Uniform(n))
+
+
+def dps(n: int = 8, decay: float = 0.7) -> Method:
+    """DPS: the problems that a Markov chain of three states predicts to be mixed.
+
+    Parameters
+    ----------
+    n : int
+    decay : float
+        See `curricula.Dps`, which says what is our reading.
+
+    References
+    ----------
+    DPS (arXiv 2603.10887) and its released code: decay .7 on MATH. n is our choice.
+    """
+    return Method("dps", curriculum=curricula.Dps(decay), allocator=Uniform(n))
 
 
 def cures(n: int = 8, temperature: float = 0.1, form: str = "paper") -> Method:
@@ -839,6 +898,51 @@ def asymmetric(n: int = 16, weighting: str = "linear") -> Method:
     "linear" and low for "sqrt", since notes on the paper were read and not the paper.
     """
     return Method("asymmetric", allocator=Uniform(n), advantage=advantages.Asymmetric(weighting))
+
+
+def gdpo(
+    n: int = 8, reward: tuple = (Correct(), Overlong()), clip: tuple[float, float] = (0.2, 0.28)
+) -> Method:
+    """GDPO: each part of the reward is normalised in its group before the parts are summed.
+
+    Parameters
+    ----------
+    n : int
+    reward : tuple of slots.Reward
+        Its parts, whose weights are those of the normalised parts. A trainer's own reward functions
+        are summed to one part, `Correct()`.
+    clip : (low, high)
+
+    References
+    ----------
+    GDPO (arXiv 2601.05242), read in the code of TRL and verl; see `advantages.parts_normalized`.
+    The parts, n and the clip range are our choice.
+    """
+    # First with another advantage, so that the parts are checked before their weights are read.
+    method = Method("gdpo", allocator=Uniform(n), objective=Objective(clip=clip), reward=reward)
+    weights = {part.name: part.weight for part in reward}
+    return method.but(advantage=advantages.PartsNormalized(weights))
+
+
+def maxrl(n: int = 16, clip: tuple[float, float] = (0.2, 0.2), all_wrong: str = "zero") -> Method:
+    """MaxRL: the gradient of the log-likelihood of a right response, by dividing by the mean.
+
+    Parameters
+    ----------
+    n : int
+    clip : (low, high)
+    all_wrong : {"zero", "minus_one"}
+        See `advantages.maxrl`.
+
+    References
+    ----------
+    MaxRL (arXiv 2602.02710) and its released code: 16 rollouts, clip 0.2 on both sides, no KL term
+    (the experiments with Qwen3).
+    """
+    advantage = advantages.MaxRL(all_wrong)
+    return Method(
+        "maxrl", allocator=Uniform(n), advantage=advantage, objective=Objective(clip=clip)
+    )
 
 
 def pass_at_k(n: int = 8, k: int = 4) -> Method:
@@ -1124,6 +1228,16 @@ def _check_rows_kept(selector: Any, advantage: Any) -> None:
         raise ValueError(
             f"selector={compose(selector)}: one kept rollout of a problem has no advantage "
             "against itself; keep more, or baseline='group'"
+        )
+
+
+def _check_part_weights(parts: Any, advantage: Any) -> None:
+    """ValueError where the advantage weighs the parts of the reward otherwise than the method."""
+    weights = {part.name: part.weight for part in parts}
+    if advantage.part_weights is not None and dict(advantage.part_weights) != weights:
+        raise ValueError(
+            f"advantage={compose(advantage)}: the parts of the method's reward and their weights "
+            f"are {weights}; give both the same, as methods.gdpo(reward=...) does"
         )
 
 

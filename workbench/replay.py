@@ -464,30 +464,37 @@ class Surplus(_Stored):
         Groups that a round trains on, where there are so many.
     capacity : int
         Groups that wait at most; the oldest are dropped.
+    age : int, optional
+        Rounds that a group waits at most; None for any number.
     stored : Rollouts, optional
         The groups that wait.
 
     References
     ----------
     SPEED-RL (arXiv 2506.09016), the buffer of ready groups; log-probabilities are computed anew
-    when a group is trained on.
+    when a group is trained on. Pilot-Commit (arXiv 2605.26606) drops what is older than 4 steps.
     """
 
     groups: Count = 16
     capacity: CountOrZero = 64
+    age: Count | None = None
 
     needs = frozenset({"old_responses", "current_logprobs"})
     reads_verdict = False
+    later = ("age",)
 
     def join(
         self, rollouts: Rollouts, candidates: np.ndarray, context: Context
     ) -> tuple[Rollouts, np.ndarray]:
         """Put the waiting groups before the new ones, and keep what is too much."""
         table = rollouts.assign(group=_problem_and_round(rollouts))
-        if self.stored is not None:
+        waited = self.stored
+        if waited is not None and self.age is not None:
+            waited = waited.take(context.round - waited.round <= self.age)
+        if waited is not None and len(waited):
             # A problem may come again while a group of it waits, so groups are told apart by their
             # round as well.
-            old = _recomputed(self.stored, table, context)
+            old = _recomputed(waited, table, context)
             old = old.assign(group=_problem_and_round(old))
             candidates = np.concatenate([len(table) + np.arange(len(old)), candidates])
             table = Rollouts.concat([table, old])

@@ -79,6 +79,7 @@ SAID_OF_ACTIONS = (
     "compares_rollouts",
     "divided_by",
     "reward_range",
+    "part_weights",
 )
 
 
@@ -155,6 +156,10 @@ class Slot:
 
     reward_range: tuple[float, float] | None = None
     """Of an advantage: the least and the greatest reward that it takes. None: it takes any."""
+
+    part_weights: Mapping[str, float] | None = None
+    """Of an advantage that weighs the parts of the reward itself: part -> weight, which must be
+    those of the method's reward. None: it takes their sum."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
