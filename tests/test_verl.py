@@ -294,6 +294,7 @@ def test_advantages_by_hand():
         (methods.ar3po(k=4, mode="direct"), 4),
         (methods.ar3po(k=4, mode="recompute"), 4),
         (methods.cbs(n=8), 2),
+        (methods.pilot_commit(4, 12, solved=None), 16),
         (methods.cbs("dapo", "round", n=8), 2),
         (methods.dapo().but(allocator=DynamicSampling(within=Knapsack(6))), 6),
     ],

@@ -250,7 +250,7 @@ def parts_normalized(
     array([ 1.332,  0.206, -0.769, -0.769])
     """
     parts = np.asarray(parts, dtype=np.float64)
-    weights = np.ones(parts.shape[-1]) if weights is None else np.asarray(weights, dtype=np.float64)
+    weights = np.asarray(np.ones(parts.shape[1:]) if weights is None else weights, dtype=np.float64)
     if parts.ndim != 2 or weights.shape != parts.shape[1:]:
         raise ValueError(f"parts {parts.shape} and weights {weights.shape}: (R, K) and (K,) needed")
     normalised = [group_normalized(part, groups, ddof=1, eps=eps) for part in parts.T]
