@@ -356,10 +356,10 @@ def test_pilot_commit_trains_and_bounds_what_waits(tmp_path):
     run = wb.Run(lab, method, out=tmp_path, problems_per_round=8, evaluate_every=0)
     go(run, 4)
     for number in range(1, 5):
-        rows = run.record.rollouts(number).query("selected")
-        sizes = rows.groupby(["problem", "round"]).size()
-        assert len(sizes) <= 4 and (sizes == 8).all()
-        assert (number - rows["round"] <= 4).all()
+        rows = run.record.rollouts([number]).query("selected")
+        sizes = rows.groupby(["problem", "age"]).size()
+        assert 0 < len(sizes) <= 4 and (sizes == 8).all()
+        assert (rows["age"] <= 4).all()
 
 
 # MoPPS (arXiv 2507.04632) and MaPP (arXiv 2609.34990): problems by a posterior

@@ -449,8 +449,8 @@ def correlation_maps(
     mean, deviation : DataFrame (settings or windows x features)
         As `cbs.correlation_spread` or `cbs.correlations` gives them.
     spread : DataFrame (features), or dict from name to such, optional
-        Of `cbs.correlation_spread`: the ratio of the spread between settings to what seeds alone
-        explain stands below, a row for each; about 1 is nothing but the seed.
+        Of `cbs.correlation_spread`: the spread between settings divided by the spread that seeds
+        alone would give. It stands below, a row for each; about 1 says that settings do not matter.
     title, ylabel : str, optional
         The finding, and what the rows are.
     counts : list of int
@@ -499,7 +499,7 @@ def correlation_maps(
                 ratios[mean.columns],
                 largest=4.0,
                 digits=1,
-                title="between settings over what seeds explain (1: nothing else)",
+                title="spread between settings / spread by seeds alone (1: equal)",
                 bar=False,
                 ax=axes[2],
             )

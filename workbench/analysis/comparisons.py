@@ -55,9 +55,10 @@ def at_budget(
     Returns
     -------
     DataFrame, a row a label
-        n (runs), mean and half (Student half-width over seeds). With a baseline also difference,
-        low and high (Student's interval of the paired differences), pairs (seeds that both have)
-        and better, the share of pairs that are above the baseline, ties counting half.
+        n (runs), mean, and half, which is half the width of Student's interval over the seeds. With
+        a baseline also difference, low and high (Student's interval of the paired differences),
+        pairs (seeds that both have) and better, the share of pairs that are above the baseline; a
+        tie counts half.
 
     Raises
     ------
