@@ -6,21 +6,23 @@ import pytest
 from written_records import curve, write
 
 from papers import claims
-from papers.claims import findings, judged, measure
+from papers.claims import findings, judged
+from papers.measures import (
+    accuracy,
+    change,
+    difference,
+    share,
+    to_target,
+    unsolved_at_equal_numbers,
+    unsolved_at_last_visit,
+)
 from papers.verdicts import Claim
 from workbench.analysis.runs import load_all
 
-
-def claim(metric, *, published_gain=(), sizes=(), direction="above", **settings):
-    settings = {"arm": "arm", "baseline": "grpo", "metric": metric, "unit": "round", **settings}
-    return Claim(
-        "A",
-        metric,
-        sizes=sizes,
-        published_gain=published_gain,
-        direction=direction,
-        settings=settings,
-    )
+PAIR = {"arm": "arm", "baseline": "grpo"}
+# Two pairs: the arm against GRPO, and GRPO against itself.
+PAIRS = {"arm": ("arm", "grpo"), "baseline": ("grpo", "grpo")}
+AHEAD = Claim("A", "ahead at equal rounds", measured_by=accuracy(**PAIR, unit="round"))
 
 
 @pytest.fixture
@@ -49,15 +51,15 @@ def runs(tmp_path):
 class TestMetrics:
     def test_accuracy_at_an_equal_budget_is_in_points(self, runs):
         """After 4 rounds .6 against .4; the arm's 40 rollouts are 2 rounds of GRPO."""
-        by_round = measure(claim("accuracy"), runs).measured
+        by_round = accuracy(**PAIR, unit="round").measured(runs)
         assert by_round.values.tolist() == pytest.approx([20, 20])
-        half = measure(claim("accuracy", budget="0.5"), runs).measured
+        half = accuracy(**PAIR, unit="round", budget=0.5).measured(runs)
         assert half.values.tolist() == pytest.approx([10, 10])
-        by_rollouts = measure(claim("accuracy", unit="rollouts"), runs).measured
+        by_rollouts = accuracy(**PAIR, unit="rollouts").measured(runs)
         assert by_rollouts.values.tolist() == pytest.approx([30, 30])
 
     def test_changes_are_ratios_of_means(self, runs):
-        found = measure(claim("change", column="rollouts"), runs).measured
+        found = change(**PAIR, column="rollouts").measured(runs)
         assert found.value == pytest.approx(-50)
         assert found.scale == "percent"
 
@@ -78,35 +80,35 @@ class TestMetrics:
             for seed in (0, 1):
                 curve(tmp_path, label, seed, [0.2, 0.3, 0.4], every=2, columns=columns)
         runs = load_all(tmp_path)
-        assert measure(claim("change", column="time"), runs).measured.value == pytest.approx(-50)
-        updates = measure(claim("change", column="update_time"), runs).measured
+        assert change(**PAIR, column="time").measured(runs).value == pytest.approx(-50)
+        updates = change(**PAIR, column="update_time").measured(runs)
         assert updates.value == pytest.approx(0), "3 s of 50 tokens a second, 15 s of 10"
-        by_time = measure(claim("accuracy", unit="time"), runs).measured
+        by_time = accuracy(**PAIR, unit="time").measured(runs)
         assert by_time.values.tolist() == pytest.approx([10, 10])
 
     def test_differences_of_shares_from_an_epoch_on(self, runs):
         """An epoch has 2 rounds: from the second on it is .8 against .4 and .45."""
-        found = measure(claim("difference", column="ratio", from_epoch="2"), runs).measured
+        found = difference(**PAIR, column="ratio", from_epoch=2).measured(runs)
         assert found.values.tolist() == pytest.approx([40, 35])
-        whole = measure(claim("difference", column="ratio"), runs).measured
+        whole = difference(**PAIR, column="ratio").measured(runs)
         assert whole.values.tolist() == pytest.approx([25, 22.5])
-        last = measure(claim("difference", column="ratio", rounds="4-4"), runs).measured
+        last = difference(**PAIR, column="ratio", rounds=(4, 4)).measured(runs)
         assert last.values.tolist() == pytest.approx([40, 30])
 
     def test_a_share_of_time_needs_no_baseline(self, runs):
-        found = measure(claim("share", column="part", baseline=""), runs).measured
+        found = share(arm="arm", columns=("part",)).measured(runs)
         assert found.values.tolist() == pytest.approx([25, 25])
-        both = measure(claim("share", column="part;seconds_update", baseline=""), runs).measured
+        both = share(arm="arm", columns=("part", "seconds_update")).measured(runs)
         assert both.values.tolist() == pytest.approx([50, 50])
 
     def test_rollouts_to_a_target_are_a_ratio_with_censored_runs(self, runs):
         """The target is .8 of the way of GRPO; the arm takes half of its rounds."""
-        by_round = measure(claim("to_target", target="0.8"), runs).measured
+        by_round = to_target(**PAIR, unit="round", target=0.8).measured(runs)
         assert by_round.values.tolist() == pytest.approx([-50, -50])
-        by_rollouts = measure(claim("to_target", unit="rollouts"), runs).measured
+        by_rollouts = to_target(**PAIR, unit="rollouts").measured(runs)
         assert by_rollouts.values.tolist() == pytest.approx([-75, -75])
         swapped = {"arm": runs["grpo"], "grpo": runs["arm"]}
-        never = measure(claim("to_target", target="1"), swapped).measured
+        never = to_target(**PAIR, unit="round", target=1).measured(swapped)
         assert never.censored == 2
         assert never.high == np.inf
 
@@ -116,7 +118,7 @@ class TestMetrics:
         """
         curve(tmp_path, "grpo", 0, [0.2, 0.3, 0.4, 0.6, 0.8])
         curve(tmp_path, "arm", 0, [0.2, 0.36, 0.5])
-        measured = measure(claim("to_target"), load_all(tmp_path)).measured
+        measured = to_target(**PAIR, unit="round").measured(load_all(tmp_path))
         assert measured.values.tolist() == pytest.approx([100 * (1 / 1.6 - 1)])
         assert measured.censored == 0
 
@@ -127,7 +129,7 @@ class TestMetrics:
             for i, letter in enumerate(outcomes):
                 rows.append({"problem": ["a"], "round": [i + 1], "correct": [letter == "1"]})
             write(tmp_path, label, rollouts=[1] * len(rows), rows=rows)
-        measured = measure(claim("unsolved_at_last_visit"), load_all(tmp_path)).measured
+        measured = unsolved_at_last_visit(**PAIR).measured(load_all(tmp_path))
         assert measured.values.tolist() == [0]
 
     def test_unsolved_problems_are_read_at_equal_numbers(self, tmp_path):
@@ -144,83 +146,85 @@ class TestMetrics:
             }
             write(tmp_path, label, rollouts=(len(problems),), rows=[columns])
         runs = load_all(tmp_path)
-        for metric in ("unsolved_at_equal_numbers", "unsolved_at_last_visit"):
-            found = measure(claim(metric), runs).measured
+        for measure in (unsolved_at_equal_numbers, unsolved_at_last_visit):
+            found = measure(**PAIR).measured(runs)
             assert found.values.tolist() == [0], "b is unsolved in two rollouts of both"
 
 
 class TestPairs:
     def test_several_pairs_are_averaged_within_a_seed(self, runs):
         """The differences of the two pairs are 20 and 0 points."""
-        several = claim("accuracy", arm="arm;grpo", baseline="grpo;grpo")
-        found = measure(several, runs).measured
+        found = accuracy(**PAIRS, unit="round").measured(runs)
         assert found.values.tolist() == pytest.approx([10, 10])
         assert found.n == 2
 
     def test_changes_are_averaged_as_ratios(self, runs):
         """Half and all of it: the geometric mean of .5 and 1 is .71."""
-        several = claim("change", column="rollouts", arm="arm;grpo", baseline="grpo;grpo")
-        assert measure(several, runs).measured.value == pytest.approx(100 * (0.5**0.5 - 1))
+        several = change(**PAIRS, column="rollouts").measured(runs)
+        assert several.value == pytest.approx(100 * (0.5**0.5 - 1))
 
     def test_sizes_are_scaled_by_what_the_baseline_gained(self, runs):
         """GRPO gains 20 points in 4 rounds, the arm 40."""
-        scaled = claim("accuracy", sizes=(2.0,), published_gain=(10.0,))
-        assert measure(scaled, runs).gain == pytest.approx(20)
+        scaled = Claim(
+            "A",
+            "gains",
+            sizes=(2.0,),
+            published_gain=(10.0,),
+            measured_by=accuracy(**PAIR, unit="round"),
+        )
+        [finding] = findings([scaled], runs)
+        assert finding.gain == pytest.approx(20)
         assert scaled.published_edge(20) == 4
-        by_arm = claim("accuracy", sizes=(2.0,), published_gain=(10.0,), gain_of="arm")
-        assert measure(by_arm, runs).gain == pytest.approx(40)
+        by_arm = accuracy(**PAIR, unit="round", gain_of="arm")
+        assert by_arm.gain(runs) == pytest.approx(40)
 
 
 class TestWhatCannotBeTold:
     @pytest.mark.parametrize(
         ("bad", "says"),
         [
-            (claim("accuracy", arm="pods"), "no runs of pods"),
-            (claim("accuracy", baseline="dapo"), "no runs of dapo"),
-            (claim("change", column="tokens"), "no column tokens"),
-            (claim("share", column="tokens", baseline=""), "no column tokens"),
-            (claim("difference", column="ratio", from_epoch="9"), "the claim begins at 17"),
-            (claim("loss"), "metric='loss'"),
-            (claim("accuracy", arm="arm;arm"), "one baseline for each arm"),
-            (
-                claim("accuracy", sizes=(1.0,), published_gain=(1.0,), gain_of="dapo"),
-                "no runs of dapo",
-            ),
+            (accuracy(arm="pods", baseline="grpo", unit="round"), "no runs of pods"),
+            (accuracy(arm="arm", baseline="dapo", unit="round"), "no runs of dapo"),
+            (change(**PAIR, column="tokens"), "no column tokens"),
+            (share(arm="arm", columns=("tokens",)), "no column tokens"),
+            (difference(**PAIR, column="ratio", from_epoch=9), "the claim begins at 17"),
+            (accuracy(arm=("arm", "arm"), baseline="grpo", unit="round"), "one baseline for each"),
+            (accuracy(**PAIR, unit="round", gain_of="dapo"), "no runs of dapo"),
+            (None, "it does not say how it is measured"),
         ],
     )
     def test_the_reason_is_said(self, runs, bad, says):
-        with pytest.raises(ValueError, match=says):
-            measure(bad, runs)
-        [finding] = findings([bad], runs)
+        claim = Claim("A", "it", sizes=(1.0,), published_gain=(1.0,), measured_by=bad)
+        [finding] = findings([claim], runs)
         assert says in finding.reason
-        [verdict] = judged([bad], runs)["verdict"]
+        [verdict] = judged([claim], runs)["verdict"]
         assert verdict == f"cannot tell: {finding.reason}"
 
     def test_arms_with_other_held_out_problems(self, tmp_path):
         write(tmp_path, "arm")
         write(tmp_path, "grpo", problems=("p", "r"))
-        [verdict] = judged([claim("accuracy")], load_all(tmp_path))["verdict"]
+        [verdict] = judged([AHEAD], load_all(tmp_path))["verdict"]
         assert verdict.startswith("cannot tell: ")
         assert "other held-out problems" in verdict
 
     def test_arms_without_a_common_seed(self, tmp_path):
         write(tmp_path, "arm", 0)
         write(tmp_path, "grpo", 1)
-        [verdict] = judged([claim("accuracy")], load_all(tmp_path))["verdict"]
+        [verdict] = judged([AHEAD], load_all(tmp_path))["verdict"]
         assert verdict == "cannot tell: the arms have no seed in common"
 
     def test_a_single_seed(self, tmp_path):
         write(tmp_path, "arm")
         write(tmp_path, "grpo")
-        [verdict] = judged([claim("accuracy")], load_all(tmp_path))["verdict"]
+        [verdict] = judged([AHEAD], load_all(tmp_path))["verdict"]
         assert verdict == "cannot tell: a single seed has no interval"
 
     def test_a_lab_without_a_pool_has_no_second_epoch(self, tmp_path):
         for label in ("arm", "grpo"):
             write(tmp_path, label, columns={"ratio": [0.5, 0.5]}, lab={"pool": None})
-        late = claim("difference", column="ratio", from_epoch="2")
+        late = difference(**PAIR, column="ratio", from_epoch=2)
         with pytest.raises(ValueError, match="its lab has no pool, so it has no epoch 2"):
-            measure(late, load_all(tmp_path))
+            late.measured(load_all(tmp_path))
 
 
 def test_verdicts_of_several_subjects_side_by_side():
@@ -238,3 +242,10 @@ def test_verdicts_of_several_subjects_side_by_side():
     assert found["same"].tolist() == [True, False, pd.NA, pd.NA, True]
     with pytest.raises(ValueError, match="late"):
         claims.carried_over({"early": tables["early"], "late": tables["clean"].iloc[:2]})
+
+
+def test_claims_of_a_paper():
+    assert {claim.paper for claim in claims.of("AERO")} == {"AERO"}
+    assert set(claims.of("AERO")) < set(claims.of())
+    with pytest.raises(ValueError, match="paper='PODs'"):
+        claims.of("PODs")

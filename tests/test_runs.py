@@ -4,7 +4,7 @@ import pytest
 from written_records import write
 
 import workbench as wb
-from papers.claims import rounds_per_epoch
+from papers.measures import rounds_per_epoch
 from workbench import plots
 from workbench.analysis import runs
 from workbench.records import Record

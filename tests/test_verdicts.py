@@ -210,32 +210,6 @@ class TestJudge:
 
 
 class TestFiles:
-    CSV = (
-        "paper,claim,place,published,sizes,published_gain,direction,bound,margin,arm,baseline,"
-        "metric\n"
-        'PODS,"accuracy, points",figure 2,+1,1.0;2.0,20;40,above,,,a/b,a/c,accuracy\n'
-        "AERO,time,table 1,less,,,below,4,,a/b,,share\n"
-    )
-
-    def test_claims_are_read(self, tmp_path):
-        path = tmp_path / "claims.csv"
-        path.write_text(self.CSV)
-        first, second = verdicts.read_claims(path)
-        assert (first.claim, first.sizes, first.published_gain) == (
-            "accuracy, points",
-            (1.0, 2.0),
-            (20.0, 40.0),
-        )
-        assert first.settings == {"arm": "a/b", "baseline": "a/c", "metric": "accuracy"}
-        assert (second.direction, second.bound, second.sizes) == ("below", 4, ())
-        assert [claim.paper for claim in verdicts.read_claims(path, "AERO")] == ["AERO"]
-
-    def test_a_table_without_its_columns_is_refused(self, tmp_path):
-        path = tmp_path / "claims.csv"
-        path.write_text("paper,claim\nPODS,it\n")
-        with pytest.raises(ValueError, match="the columns arm, direction, metric are missing"):
-            verdicts.read_claims(path)
-
     def test_verdicts_are_written_and_read_again(self, tmp_path):
         claims = [Claim("PODS", "gains", published="+2"), Claim("AERO", "saves")]
         table = judge(claims, [seen(1.0, 1.1, 0.9), Finding(reason="no runs of aero")])

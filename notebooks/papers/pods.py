@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from papers.intervals import LinearFit, Unpaired, linear_fit
+from papers.measures import Released
 from papers.verdicts import Claim, Finding
 from workbench.analysis.intervals import LEVEL, mean_interval
 from workbench.labs import shipped
@@ -303,9 +304,8 @@ def released_findings(claims: Sequence[Claim], level: float = LEVEL) -> list[Fin
     Parameters
     ----------
     claims : list of Claim
-        Their settings `released`, `released_baseline` and `released_place` name the runs, as
-        "family/setting", and the place, as "6 hours" or "300 steps". A family may be "a100s" or
-        "h100s". Sizes are scaled by the baseline's gain over the base model, as on our runs.
+        Their field `released` names the runs. Sizes are scaled by the baseline's gain over the
+        base model, as on our runs.
     level : float
         Probability of the intervals.
 
@@ -315,34 +315,32 @@ def released_findings(claims: Sequence[Claim], level: float = LEVEL) -> list[Fin
     """
     results = []
     for claim in claims:
-        settings = claim.settings or {}
-        if not settings.get("released"):
+        if claim.released is None:
             results.append(Finding(reason="the released runs do not have what it needs"))
-            continue
-        results.append(_released(claim, settings, level))
+        else:
+            results.append(_released(claim, claim.released, level))
     return results
 
 
-def _released(claim: Claim, settings: Mapping[str, Any], level: float) -> Finding:
-    # The cells read "family/setting" and "6 hours" or "300 steps".
-    family, setting = settings["released"].split("/")
-    _, baseline = settings["released_baseline"].split("/")
-    place, x = settings["released_place"].split()
-    runs = multi_gpu_runs(family) if family in ("a100s", "h100s") else released_runs(family)
-    _check_setting(runs, setting)
-    _check_setting(runs, baseline)
-    values = values_at(runs, x, float(place))
-    missing = [name for name in (setting, baseline) if name not in values]
+def _released(claim: Claim, where: Released, level: float) -> Finding:
+    several_gpus = where.family in ("a100s", "h100s")
+    runs = multi_gpu_runs(where.family) if several_gpus else released_runs(where.family)
+    _check_setting(runs, where.arm)
+    _check_setting(runs, where.baseline)
+    values = values_at(runs, where.unit, where.at)
+    missing = [name for name in (where.arm, where.baseline) if name not in values]
     # Runs that ended earlier are no error in the claim; it ends in "cannot tell" with this
     # reason.
     if missing:
-        return Finding(reason=f"not all runs of {', '.join(missing)} reach {place} {x}")
+        reason = f"not all runs of {', '.join(missing)} reach {where.at:g} {where.unit}"
+        return Finding(reason=reason)
     # In points, as the claims count.
-    measured = Unpaired(100 * values[setting], 100 * values[baseline], level=level)
+    measured = Unpaired(100 * values[where.arm], 100 * values[where.baseline], level=level)
     gain = None
     if claim.published_gain:
-        scaled_by = setting if settings.get("gain_of") else baseline
-        start = _base(family, "gsm8k")["answer_accuracy"]
+        scaled_by_arm = claim.measured_by is not None and claim.measured_by.gain_of
+        scaled_by = where.arm if scaled_by_arm else where.baseline
+        start = _base(where.family, "gsm8k")["answer_accuracy"]
         gain = float(100 * (values[scaled_by].mean() - start))
     return Finding(measured, gain)
 

@@ -22,7 +22,7 @@ is left of each verdict after Holm's correction over the family of all tests of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 from papers.intervals import Unpaired
+from papers.measures import Measure, Released
 from workbench.analysis.intervals import Measurement, holm
 from workbench.analysis.leaderboard import markdown_table
 from workbench.utils.validation import one_of
@@ -48,7 +49,6 @@ __all__ = [
     "kind",
     "markdown",
     "read",
-    "read_claims",
     "table",
     "verdict",
     "write",
@@ -106,7 +106,7 @@ def verdict(low: float, high: float, *, bound: float = 0.0, published: float | N
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, as a row of `data/published/claims.csv` has it.
+    """What a paper says, and how it is measured here.
 
     Attributes
     ----------
@@ -123,8 +123,10 @@ class Claim:
     published_gain : tuple of float
         What the paper's baseline gained over its start, in the unit of the sizes, one for each
         size; the sizes are scaled by it. Empty where sizes are not scaled.
-    settings : dict
-        How to measure it: arm, baseline, metric and its arguments, see `claims.measure`.
+    measured_by : Measure, optional
+        How it is measured on recorded runs: a call of a function of `measures`.
+    released : Released, optional
+        The same comparison in the runs that the authors of PODS released.
     """
 
     paper: str
@@ -136,7 +138,8 @@ class Claim:
     bound: float = 0.0
     margin: float = 0.0
     published_gain: tuple[float, ...] = ()
-    settings: Mapping[str, Any] | None = None
+    measured_by: Measure | None = None
+    released: Released | None = None
 
     def __post_init__(self) -> None:
         one_of("direction", self.direction, DIRECTIONS)
@@ -237,29 +240,6 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
         )
     ]
     return judged.drop(columns="p_published")
-
-
-def read_claims(path: Any, paper: str | None = None) -> list[Claim]:
-    """The claims of `claims.csv`.
-
-    Parameters
-    ----------
-    path : path
-    paper : str, optional
-        Of this paper only.
-    """
-    # All cells stay texts and empty ones stay empty: the sizes "1.8;2.5" are not a number, and an
-    # unused setting must not become NaN.
-    frame = pd.read_csv(path, keep_default_na=False, dtype=str)
-    missing = {"paper", "claim", "direction", "arm", "metric"} - set(frame)
-    if missing:
-        raise ValueError(f"{path}: the columns {', '.join(sorted(missing))} are missing")
-    claims = []
-    for _, row in frame.iterrows():
-        if paper is not None and row["paper"] != paper:
-            continue
-        claims.append(_claim(row))
-    return claims
 
 
 def write(frame: pd.DataFrame, path: Any) -> None:
@@ -394,28 +374,3 @@ def _after_holm(
         below=off_bound and value < claim.edge,
         below_published=(expected is not None and as_published < FAMILY_LEVEL and value < expected),
     )
-
-
-def _claim(row: pd.Series) -> Claim:
-    """A claim from a row of the CSV, all of its cells texts."""
-    # Every other column says how to measure the claim, and is handed on as text.
-    own = {"paper", "claim", "place", "published", "sizes", "direction", "bound", "margin"}
-    own |= {"published_gain"}
-    return Claim(
-        paper=row["paper"],
-        claim=row["claim"],
-        place=row.get("place", ""),
-        published=row.get("published", ""),
-        sizes=_numbers(row.get("sizes", "")),
-        direction=row["direction"],
-        # Empty cells are empty texts, and stand for 0.
-        bound=float(row.get("bound") or 0),
-        margin=float(row.get("margin") or 0),
-        published_gain=_numbers(row.get("published_gain", "")),
-        settings={name: value for name, value in row.items() if name not in own},
-    )
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    """Numbers separated by semicolons."""
-    return tuple(float(part) for part in text.split(";") if part.strip())
