@@ -95,24 +95,17 @@ def accuracy_gain(
     unit: str | Unit,
     budget: float | None = None,
     *,
-    course: Iterable[float] = (1.0,),
     y: str = "accuracy",
-    levels: Sequence[int] | None = None,
-    level: float = LEVEL,
 ) -> Measurement:
     """Held-out score of one arm minus another's at equal cost, in percentage points.
 
     Parameters
     ----------
     records, baseline : records of one setting each
-    unit, budget, y, levels
+    unit, budget, y
         As in `at_budget`.
-    course : shares of the budget
-        At which both are compared; the mean is taken. The default is the end alone.
-    level : float
-        Probability of the interval.
     """
-    courses = read({"arm": records, "baseline": baseline}, y, levels=levels)
+    courses = read({"arm": records, "baseline": baseline}, y)
     # A budget of one's own is checked too: beyond the last evaluation of some run, that arm would
     # be compared with a score that it had earlier.
     reached = common_budget(courses, unit)
@@ -121,16 +114,11 @@ def accuracy_gain(
         raise ValueError(
             f"budget={shown(budget)}: the runs were last evaluated at {reached:g} of it"
         )
-    # Several shares compare whole courses, where the end alone may be decided by one lucky
-    # evaluation.
-    places = budget * np.asarray(list(course), dtype=np.float64)
 
-    def score(run: Course) -> float:
-        return float(100 * np.mean([run.score_at(unit, place) for place in places]))
+    def gain(run: Course, rival: Course) -> float:
+        return 100 * run.score_at(unit, budget) - 100 * rival.score_at(unit, budget)
 
-    return paired(
-        courses["arm"], courses["baseline"], lambda run, rival: score(run) - score(rival), level
-    )
+    return paired(courses["arm"], courses["baseline"], gain)
 
 
 def paired(

@@ -202,9 +202,7 @@ class BreakEven(NamedTuple):
     cheaper_below: bool
 
 
-def price_of_sampling(
-    records: Any, unit: str = "seconds", bill: str = "gradient", level: float = LEVEL
-) -> Measurement:
+def price_of_sampling(records: Any, unit: str = "seconds", bill: str = "gradient") -> Measurement:
     """What a sampled token costs over what a trained one costs, measured on recorded runs.
 
     Parameters
@@ -216,8 +214,6 @@ def price_of_sampling(
     bill : {"gradient", "selected"}
         Which tokens the update is divided by. On this library's own runs "gradient" is what was
         computed.
-    level : float
-        Probability of the interval.
 
     Returns
     -------
@@ -238,7 +234,7 @@ def price_of_sampling(
             prices.append(price_of_rounds(record.rounds, unit, bill))
         except ValueError as error:
             raise ValueError(f"{record.path}: {error}") from None
-    return Measurement(np.array(prices), scale="ratio", level=level)
+    return Measurement(np.array(prices), scale="ratio")
 
 
 # Pure functions: tokens in, prices out
@@ -338,7 +334,7 @@ def break_even(
 
 
 def tokens_to_target(
-    groups: Any, target: float, bill: str = "gradient", *, y: str = "accuracy"
+    groups: Any, target: float, bill: str = "gradient"
 ) -> dict[str, dict[int, Tokens]]:
     """Tokens that every run sampled and trained until its held-out score reached a target.
 
@@ -347,8 +343,6 @@ def tokens_to_target(
     groups : dict from label to records
     target : float
     bill : {"gradient", "selected"}
-    y : str
-        As in `courses.read`.
 
     Returns
     -------
@@ -357,7 +351,7 @@ def tokens_to_target(
     one_of("bill", bill, BILLS)
     return {
         label: {seed: tokens_of(course, target, bill) for seed, course in by_seed.items()}
-        for label, by_seed in read(groups, y).items()
+        for label, by_seed in read(groups).items()
     }
 
 
@@ -368,8 +362,6 @@ def ratios_by_price(
     prices: Iterable[float] = PRICES,
     *,
     bill: str = "gradient",
-    y: str = "accuracy",
-    level: float = LEVEL,
 ) -> pd.DataFrame:
     """The bill of every arm to a target over the baseline's, by the price of sampling.
 
@@ -380,10 +372,8 @@ def ratios_by_price(
     baseline : str
         A label.
     prices : numbers above 0
-    bill, y
+    bill
         As in `tokens_to_target`.
-    level : float
-        Probability of the intervals.
 
     Returns
     -------
@@ -392,9 +382,9 @@ def ratios_by_price(
     """
     prices = _checked_prices(prices)
     rows = []
-    for label, pairs in _pairs(groups, target, baseline, bill, y).items():
+    for label, pairs in _pairs(groups, target, baseline, bill).items():
         for price in prices:
-            measured = bill_ratio(*pairs, float(price), level)
+            measured = bill_ratio(*pairs, float(price))
             rows.append(
                 {
                     "label": label,
@@ -408,32 +398,25 @@ def ratios_by_price(
 
 
 def break_even_prices(
-    groups: Any,
-    target: float,
-    baseline: str,
-    prices: Iterable[float] = PRICES,
-    *,
-    bill: str = "gradient",
-    y: str = "accuracy",
-    level: float = LEVEL,
+    groups: Any, target: float, baseline: str, *, bill: str = "gradient"
 ) -> pd.DataFrame:
     """`break_even` of every arm against the baseline: a DataFrame, a row a label.
 
     Columns: price (the break-even), low, high, cheaper_below and n (pairs).
     """
     rows = {}
-    for label, pairs in _pairs(groups, target, baseline, bill, y).items():
-        even = break_even(*pairs, prices, level)
+    for label, pairs in _pairs(groups, target, baseline, bill).items():
+        even = break_even(*pairs)
         rows[label] = {**even._asdict(), "n": len(pairs[0])}
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename(columns={"estimate": "price"})
 
 
 def _pairs(
-    groups: Any, target: float, baseline: str, bill: str, y: str
+    groups: Any, target: float, baseline: str, bill: str
 ) -> dict[str, tuple[list[Tokens], list[Tokens]]]:
     """Tokens of every arm and of the baseline, for the seeds that both have."""
-    tokens = tokens_to_target(groups, target, bill, y=y)
+    tokens = tokens_to_target(groups, target, bill)
     one_of("baseline", baseline, tokens)
     # Taken out, so that the baseline is not compared with itself.
     of_baseline = tokens.pop(baseline)

@@ -20,7 +20,7 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course, common_budget, each, of_common_seeds, read
-from workbench.analysis.intervals import LEVEL, Measurement
+from workbench.analysis.intervals import Measurement
 from workbench.analysis.resolution import resolved_ratio
 from workbench.analysis.sequential import verdicts
 from workbench.analysis.targets import common_target, crossings, to_target
@@ -97,9 +97,7 @@ def table(
     *,
     baseline: str = "grpo",
     target: float | None = None,
-    budget: float | None = None,
     units: Mapping[str, Any] = UNITS,
-    level: float = LEVEL,
 ) -> pd.DataFrame:
     """One row a method: what it needs to the target, and how accurate it is at a budget.
 
@@ -112,12 +110,8 @@ def table(
         A label.
     target : float, optional
         Held-out accuracy; None for `target_of`.
-    budget : float, optional
-        Rollouts at which accuracies are compared; None for the largest number that all reached.
     units : dict from the name of a column to a unit
         What is counted to the target; "rollouts" is among them.
-    level : float
-        Probability of the intervals.
 
     Returns
     -------
@@ -135,20 +129,19 @@ def table(
     one_of("baseline", baseline, courses)
     if target is None:
         target = target_of(courses, baseline)
-    if budget is None:
-        budget = common_budget(courses, "rollouts")
+    # Accuracies are compared at the largest number of rollouts that all reached.
+    budget = common_budget(courses, "rollouts")
 
     by_unit = {
-        name: to_target(courses, target, unit, baseline=baseline, level=level)
-        for name, unit in units.items()
+        name: to_target(courses, target, unit, baseline=baseline) for name, unit in units.items()
     }
     by_rollouts = by_unit["rollouts"].reindex(columns=["n", "reached", *RATIO])
     frame = by_rollouts[["n", "reached"]].rename(columns={"n": "seeds"})
     for label, by_seed in courses.items():
-        frame.loc[label, "resolves"] = _resolves(by_seed, courses[baseline], target, level)
+        frame.loc[label, "resolves"] = _resolves(by_seed, courses[baseline], target)
     # One family for the whole table: each method asks whether it differs from the baseline.
     frame[["p_holm", "verdict"]] = verdicts(by_rollouts)
-    scores = at_budget(courses, "rollouts", budget, baseline=baseline, level=level)
+    scores = at_budget(courses, "rollouts", budget, baseline=baseline)
     scores = scores.reindex(columns=["mean", "half", "difference", "low", "high"])
     frame[["accuracy", "accuracy_half"]] = scores[["mean", "half"]]
     for name in ("difference", "low", "high"):
@@ -210,9 +203,6 @@ def winners(
     target: float,
     baseline: str = "grpo",
     prices: Iterable[float] = (0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0),
-    *,
-    bill: str = "gradient",
-    level: float = LEVEL,
 ) -> pd.DataFrame:
     """The cheapest method at each price of sampling.
 
@@ -225,9 +215,6 @@ def winners(
         A label.
     prices : numbers above 0
         What a sampled token costs over what a trained one costs, see `analysis.cost`.
-    bill : {"gradient", "selected"}
-    level : float
-        Probability of the intervals.
 
     Returns
     -------
@@ -242,7 +229,7 @@ def winners(
     The winner is the best of many, so its ratio is a little too good: its luck is part of why it
     won. A final with fresh seeds is free of that, see `workbench.trials.halving`.
     """
-    tokens = cost.tokens_to_target(read(groups), target, bill)
+    tokens = cost.tokens_to_target(read(groups), target)
     one_of("baseline", baseline, tokens)
     # What a run that did not arrive would have cost is not known, so its method cannot win.
     arrived = {
@@ -259,7 +246,7 @@ def winners(
         def bills(label: str, other: str, price: float = price) -> Measurement:
             """The bill of one method over that of another."""
             pairs = of_common_seeds(tokens[label], tokens[other])
-            return cost.bill_ratio(*pairs, price, level)
+            return cost.bill_ratio(*pairs, price)
 
         compared = {label: bills(label, baseline) for label in arrived}
         winner = min(compared, key=lambda label: compared[label].value)
@@ -318,9 +305,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _resolves(
-    arm: dict[int, Course], baseline: dict[int, Course], target: float, level: float
-) -> float:
+def _resolves(arm: dict[int, Course], baseline: dict[int, Course], target: float) -> float:
     """The change in rollouts to the target, in percent, that these pairs would show; or NaN."""
     if not arm.keys() & baseline.keys():
         return np.nan
@@ -328,4 +313,4 @@ def _resolves(
     pairs = list(zip(*of_common_seeds(*crossed)))
     if not all(one.reached and other.reached for one, other in pairs):
         return np.nan
-    return resolved_ratio([one.place / other.place for one, other in pairs], level)
+    return resolved_ratio([one.place / other.place for one, other in pairs])

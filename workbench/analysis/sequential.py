@@ -161,7 +161,6 @@ def readings(
     *,
     level: float = ALPHA,
     band: float = BAND,
-    shape: float = SHAPE,
 ) -> dict[str, Reading]:
     """What the looks at several arms say, corrected for there being several.
 
@@ -175,8 +174,6 @@ def readings(
         Probability that any arm is called better or worse that is not.
     band : float
         As in `verdict`.
-    shape : float
-        As in `nominal_levels`.
 
     Returns
     -------
@@ -190,7 +187,7 @@ def readings(
     ('better', True, 0.74)
     """
     looks = _checked(looks)
-    levels = dict(zip(looks, nominal_levels(looks, level, shape=shape)))
+    levels = dict(zip(looks, nominal_levels(looks, level)))
     ps = {}
     measured = {}
     for arm, ratio in ratios.items():
@@ -205,7 +202,7 @@ def readings(
             level=float(1 - nominal),
         )
         is_look = ratio.n in levels
-        ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks, shape=shape) if is_look else np.nan
+        ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks) if is_look else np.nan
     corrected = dict(zip(ps, holm(list(ps.values()))))
     found = {}
     for arm, ratio in measured.items():
