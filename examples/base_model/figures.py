@@ -10,7 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from workbench.plots.style import MIXED, PALETTE, RIGHT, WRONG, framed
+from workbench.plots.style import NAMED, PALETTE, framed
 from workbench.plots.text import plain
 
 __all__ = ["pretraining", "success_rates"]
@@ -82,10 +82,10 @@ def success_rates(
         between = rates[(rates > 0) & (rates < 1)]
         bins = np.linspace(0, 1, bins + 1).tolist()
         name = "solved sometimes"
-        ax.hist(between, bins, color=MIXED, label=name, rwidth=0.85)
+        ax.hist(between, bins, color=NAMED["mixed"], label=name, rwidth=0.85)
         # Beside the axis from 0 to 1, not on it, so that they cannot be taken for rates near the
         # ends.
-        ax.bar(-0.04, (rates == 0).sum(), 0.04, color=WRONG, label="never solved")
-        ax.bar(1.04, (rates == 1).sum(), 0.04, color=RIGHT, label="always solved")
+        ax.bar(-0.04, (rates == 0).sum(), 0.04, color=NAMED["all wrong"], label="never solved")
+        ax.bar(1.04, (rates == 1).sum(), 0.04, color=NAMED["all right"], label="always solved")
         ax.set_xlim(-0.09, 1.09)
     return ax

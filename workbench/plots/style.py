@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,8 +44,11 @@ SOFT = SETTINGS["xtick.color"]
 GRID = SETTINGS["grid.color"]
 PAPER = SETTINGS["figure.facecolor"]
 
-# Every other method is compared with it, so it is the one without a colour.
-BASELINE = "#4d4d4d"
+COLOURS = tomllib.loads((Path(__file__).parent / "colours.toml").read_text(encoding="utf-8"))
+PALETTE = tuple(COLOURS["palette"])
+METHODS = COLOURS["methods"]  # by the beginning of their label
+NAMED = COLOURS["named"]  # of everything else, by its name in tables
+BASELINE = METHODS["grpo"]
 
 # The same parts of a figure on a dark page.
 DARK = {
@@ -57,61 +61,6 @@ DARK = {
 
 # Ink and paper that a dark page leaves as they are, for text on a part that keeps its colour.
 FIXED = {INK: "#272727", PAPER: "#fefefe"}
-
-# The order decides which colours a figure with few lines gets.
-PALETTE = (
-    "#0173b2",
-    "#de8f05",
-    "#029e73",
-    "#d55e00",
-    "#cc78bc",
-    "#56b4e9",
-    "#ca9161",
-    "#949494",
-    "#8a7a00",
-    "#6a51a3",
-)
-
-# Methods by the beginning of their label; the longest one that fits decides.
-METHODS = {
-    "grpo": BASELINE,
-    "dapo": "#56b4e9",
-    "gspo": "#ca9161",
-    "dr_grpo": "#8a7a00",
-    "pods": "#0173b2",
-    "max_variance": "#0173b2",
-    "max_reward": "#ca9161",
-    "random": "#949494",
-    "ar3po": "#de8f05",
-    "knapsack": "#029e73",
-    "aero": "#d55e00",
-    "cbs": "#cc78bc",
-}
-
-# Ends of one scale from wrong to right, with grey between them.
-WRONG = "#b35806"
-MIXED = "#c4c4c4"
-RIGHT = "#2166ac"
-
-# Everything else that has a colour of its own, by its name in tables.
-NAMED = {
-    "all wrong": WRONG,
-    "mixed": MIXED,
-    "all right": RIGHT,
-    "extremely-hard": WRONG,
-    "hard": "#f1a340",
-    "medium": MIXED,
-    "easy": "#7fb4d8",
-    "extremely-easy": RIGHT,
-    "generate": "#56b4e9",
-    "verify": "#949494",
-    "schedule": "#e3c515",
-    "update": "#0173b2",
-    "better": "#029e73",
-    "worse": "#d55e00",
-    "alike": "#0173b2",
-    "open": "#949494",
-}
 
 # Later settings of one method share its colour and differ in their dashes.
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
