@@ -11,7 +11,9 @@ has the fresh seeds, so their intervals are those of a comparison that was settl
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,25 +23,9 @@ from workbench.trials import tuning
 from workbench.trials.trial import Trial
 from workbench.utils.validation import whole_number
 
-# Slot -> name -> settings of that slot, in the words of a grid; empty settings are those of GRPO.
-# What saves something alone, on the leaderboard, stands here for what decides alike: MoPPS for the
-# curricula that prefer mixed groups, PKPO and unbiased pruning for training on less.
+# Slot -> name -> settings of that slot.
 Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
-CHOICES: Choices = {
-    "curriculum": {"epochs": {}, "mopps": {"curriculum": "Mopps"}},
-    "allocator": {"uniform": {}, "staged": {"allocator": "Staged"}},
-    "replay": {"fresh": {}, "reuse": {"replay": "CorrectResponses"}},
-    "selector": {
-        "all": {},
-        "maxvar": {"selector": "MaxVariance", "selector.m": 4},
-        "pruned": {"selector": "Pruned"},
-    },
-    "advantage": {
-        "group": {},
-        "beta": {"advantage": "DiscountedBeta"},
-        "pkpo": {"advantage": "Pkpo"},
-    },
-}
+CHOICES: Choices = tomllib.loads((Path(__file__).parent / "choices.toml").read_text("utf-8"))
 # One combination in three goes on to the next stage.
 KEEP = 3
 FINALISTS = 3
