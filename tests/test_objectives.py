@@ -11,9 +11,9 @@ from workbench.objectives import (
     IMPORTANCE_SAMPLING,
     LOSS_AGGREGATION,
     Objective,
+    gains,
     kl_estimate,
     policy_loss,
-    surrogate,
     token_weights,
 )
 
@@ -56,14 +56,8 @@ def test_clipping_by_hand():
     assert loss(ratios, loss_aggregation="token") == pytest.approx(
         -(1.28 + 0.5 + 1.0 - 2 * 0.8) / 4
     )
-    _, clipped = surrogate(
-        torch.tensor(ratios).log(),
-        OLD_LOGPROBS,
-        ADVANTAGES,
-        MASK,
-        clip=(0.2, 0.28),
-        importance_sampling="token",
-    )
+    objective = Objective((0.2, 0.28), "token")
+    _, clipped = gains(objective, torch.tensor(ratios).log(), OLD_LOGPROBS, ADVANTAGES, MASK)
     assert clipped.tolist() == [[True, False, False], [True, False, False]]
 
 

@@ -301,23 +301,6 @@ def gains(
     return gain, clipped
 
 
-def surrogate(
-    logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    mask: torch.Tensor,
-    *,
-    clip: tuple[float, float],
-    importance_sampling: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`gains` with the surrogate "clip", for trainers that have a loss of their own.
-
-    Arguments: see `policy_loss`.
-    """
-    objective = Objective(clip, importance_sampling)
-    return gains(objective, logprobs, old_logprobs, advantages, mask)
-
-
 def tokens_by_covariance(
     objective: Objective,
     logprobs: torch.Tensor,

@@ -20,7 +20,7 @@ from workbench import config
 from workbench.labs import Lab
 from workbench.records import exists, load, pack
 from workbench.records.files import make_directory, replacing
-from workbench.run import Run
+from workbench.run import ARGUMENTS, Run
 from workbench.scheduler import FEATURES
 from workbench.trials.arms import Carried, digest_of
 from workbench.utils.validation import one_of, whole_number
@@ -49,9 +49,6 @@ PARAMETERS: dict[str, Any] = {
     "columns": "none",
     "cost": None,
 }
-# The ones that `Run` takes by the same name.
-OF_RUN = ("seed", "problems_per_round", "mini_batches", "learning_rate")
-OF_RUN += ("evaluate_every", "checkpoint_every")
 OUTCOME = {"status", "error", "results", "seconds", "fingerprint"}  # what outcome.json has
 # What is kept of the rollouts, by the parameter `columns`.
 KEPT_COLUMNS: dict[str, tuple[str, ...] | None] = {
@@ -196,7 +193,7 @@ def prepare(case: Case) -> Any:
     whole_number("rounds", values["rounds"], 1)
     if values["rollouts"] is not None:
         whole_number("rollouts", values["rollouts"], 1)
-    options = {name: values[name] for name in OF_RUN if values[name] is not None}
+    options = {name: values[name] for name in ARGUMENTS if values[name] is not None}
     if case.own is not None:
         method = case.own.value
     else:

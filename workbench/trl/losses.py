@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.objectives import surrogate
+from workbench.objectives import Objective, gains
 
 CISPO_CLIPPED = "cispo_clip_ratio"  # TRL's name for the share of clipped ratios of CISPO
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
@@ -142,14 +142,8 @@ def row_statistics(
     old_logprobs = inputs.get("old_per_token_logps", logprobs)
     clipped = torch.zeros_like(mask)
     if loss_type in CLIPPED:
-        _, clipped = surrogate(
-            logprobs,
-            old_logprobs,
-            inputs["advantages"],
-            mask,
-            clip=clip,
-            importance_sampling=importance_sampling,
-        )
+        objective = Objective(clip, importance_sampling)
+        _, clipped = gains(objective, logprobs, old_logprobs, inputs["advantages"], mask)
     columns = torch.stack([clipped.float(), entropy, (logprobs - old_logprobs).abs()])
     # Padding may hold anything, NaN included, so it is replaced and not multiplied by zero.
     sums = torch.where(mask, columns, 0.0).sum(2)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from workbench.advantages import batch_normalized, group_normalized, leave_one_out, posterior
-from workbench.objectives import IMPORTANCE_SAMPLING, surrogate
+from workbench.objectives import IMPORTANCE_SAMPLING, Objective, gains
 from workbench.verl.compatibility import check_installed, load
 
 TRAIN = "train"  # the queue's partition of training rows
@@ -125,14 +125,8 @@ def policy_loss(importance_sampling: str) -> Callable:
         rollout_is_weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, dict[str, float]]:
         mask = response_mask.bool()
-        gain, clipped = surrogate(
-            log_prob,
-            old_log_prob,
-            advantages,
-            mask,
-            clip=_clip(config),
-            importance_sampling=importance_sampling,
-        )
+        objective = Objective(_clip(config), importance_sampling)
+        gain, clipped = gains(objective, log_prob, old_log_prob, advantages, mask)
         # verl's own correction for the inference server, a weight a token.
         if rollout_is_weights is not None:
             gain = gain * rollout_is_weights
