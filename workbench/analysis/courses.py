@@ -30,15 +30,16 @@ from workbench.analysis.runs import arms
 from workbench.records import Record
 from workbench.utils.validation import one_of, shown
 
-UNITS = (
-    "round",
-    "rollouts",
-    "flops",
-    "seconds",
-    "tokens_sampled",
-    "tokens_trained",
-    "tokens_selected",
-)
+# What spending is counted in: a column of the rounds, or their number, and its name in a sentence.
+UNITS = {
+    "round": "rounds",
+    "rollouts": "rollouts",
+    "flops": "FLOPs",
+    "seconds": "seconds of training",
+    "tokens_sampled": "sampled tokens",
+    "tokens_trained": "trained tokens",
+    "tokens_selected": "selected tokens",
+}
 
 
 class GridWarning(UserWarning):

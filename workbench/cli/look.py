@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from workbench.cli import summaries
 from workbench.cli.options import Figure, Json
-from workbench.cli.summaries import UNITS, amount
+from workbench.cli.summaries import amount
 from workbench.cli.terminal import as_json, say
 
 
@@ -121,6 +121,7 @@ def compare(
       python -m workbench compare runs/grpo runs/knapsack --json
     """
     from workbench.analysis import comparisons
+    from workbench.analysis.courses import UNITS
     from workbench.cli import pictures
     from workbench.plots import curves
     from workbench.reports.tables import compared, default_baseline

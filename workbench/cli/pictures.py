@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.backend_bases import FigureCanvasBase
 
-from workbench.cli.summaries import UNITS, amount
+from workbench.analysis.courses import UNITS
+from workbench.cli.summaries import amount
 from workbench.plots import curves as plots
 from workbench.plots import tables as plots_tables
 from workbench.plots.text import plain

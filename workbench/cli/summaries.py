@@ -10,14 +10,6 @@ from workbench.utils.names import TRAINING_PHASES
 if TYPE_CHECKING:
     from workbench.records import Record
 
-# What a cost can be counted in, as `compare --x` has it.
-UNITS = {
-    "seconds": "seconds of training",
-    "flops": "floating-point operations",
-    "rollouts": "rollouts",
-    "round": "rounds",
-}
-
 # The columns of a table of many records: where a summary has them, and their names.
 COLUMNS = {
     "seed": "seed",

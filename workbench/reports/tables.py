@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import comparisons, difficulty
+from workbench.analysis.courses import UNITS
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.sequential import verdicts_on_gains
 from workbench.plots.curves import AXIS_LABELS
@@ -102,11 +103,11 @@ def comparison(groups: Groups) -> tuple[Table | None, list[str]]:
         return None, [f"No comparison at an equal budget: {error}."]
     baseline = default_baseline(groups)
     parts = {}
-    for unit, name in (("rollouts", "rollouts"), ("seconds", "seconds of training")):
+    for unit in ("rollouts", "seconds"):
         budget = comparisons.common_budget(groups, unit)
         table = comparisons.at_budget(groups, unit, budget, baseline=baseline)
         amount = f"{budget:,.0f}" if budget >= 100 else f"{budget:.3g}"
-        parts[f"at {amount} {name}"] = compared(table, baseline)
+        parts[f"at {amount} {UNITS[unit]}"] = compared(table, baseline)
     notes = [
         "Budgets are the most that every run reached. Differences are between runs of the same "
         "seed, on the same problems. Verdicts are those after Holm's correction for their number."

@@ -16,21 +16,13 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import cost
-from workbench.analysis.courses import Course, Unit, name_of, read
+from workbench.analysis.courses import UNITS, Course, Unit, name_of, read
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.resolution import resolved_ratio
 from workbench.analysis.sequential import ALPHA, BAND, LOOKS, Reading, look_at, readings
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
 from workbench.records import Record
 
-# How a sentence names what is counted, where the unit's own name is no plain English.
-WORDS = {
-    "round": "rounds",
-    "flops": "FLOPs",
-    "tokens_sampled": "sampled tokens",
-    "tokens_trained": "trained tokens",
-    "tokens_selected": "selected tokens",
-}
 # Columns of the rounds that tell two runs apart, whatever machine they were made on.
 TELLING = ("rollouts", "selected", "reward", "tokens_sampled", "tokens_trained", "gradient_norm")
 
@@ -259,7 +251,8 @@ def sentence(answer: Answer) -> str:
             f"Neither {arm} nor {baseline} reached {_percent(answer.target)} % in any of "
             f"{_count(answer.seeds, 'run')}; choose a lower target or longer runs."
         )
-    ratio = f"{_number(answer.ratio)}{_interval(answer)} of {baseline}'s {_unit(answer.measure)}"
+    what = UNITS.get(answer.measure, answer.measure)
+    ratio = f"{_number(answer.ratio)}{_interval(answer)} of {baseline}'s {what}"
     notes = [_count(answer.seeds, "seed"), *_rates(answer)]
     if answer.reached < answer.seeds or answer.baseline_reached < answer.seeds:
         notes.append(
@@ -423,7 +416,3 @@ def _percent(share: float) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _unit(measure: str) -> str:
-    return WORDS.get(measure, measure)
