@@ -7,8 +7,9 @@ optimum in P x total x up steps.
 import numpy as np
 import pytest
 
+from papers.knapsack import balance
 from tests.bench import ratios
-from workbench.allocators import SuccessRates, balance, knapsack, value
+from workbench.allocators import SuccessRates, knapsack, value
 from workbench.problems import Problem
 from workbench.rollouts import Context, Rollouts
 
