@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.datasets.arithmetic import LEVELS, solution
+from examples.base_model.corpus import solution
+from workbench.datasets.arithmetic import LEVELS
 from workbench.verifiers import STATUSES, Math
 from workbench.verifiers.boxes import BOX, _closings, last_box, readable, without_mark
 from workbench.verifiers.pool import Pool
