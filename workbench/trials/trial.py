@@ -154,7 +154,12 @@ class Trial:
         self.coarse = tuning.coarse_grid(self.lab.learning_rate, rates, steps)
         self.tuning_seeds = [FIRST_SEED + number for number in range(tuning_seeds)]
         self.out = Path(out).absolute()
-        self._options = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
+        self._options: dict[str, Any] = {
+            "jobs": jobs,
+            "ray": ray,
+            "gpus": gpus,
+            "report": report,
+        }
         self._say = report
         self._carried = {label: arm.carried() for label, arm in self.arms.items()}
         # Once here, so that no run has to look through the answers again.
