@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.policies import Plan
 from workbench.pools import Problem
 from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
@@ -62,6 +63,36 @@ def check_verdict(method: Method, rollouts: Rollouts) -> None:
                 "without a verdict; let the verifier return Scores.graded(rewards, solved=...), "
                 "with the reward from which a response counts as right"
             )
+
+
+def checked_plan(course: Any, plan: Any, problem: np.ndarray, limit: int) -> Plan:
+    """A course's plan for rollouts of the problems (R,), in responses of `limit` tokens at most."""
+    who = f"course: {shown(course)}"
+    if plan is None:
+        return Plan()
+    if not isinstance(plan, Plan):
+        raise ValueError(f"{who}.plan returned {shown(plan)}; it must return a Plan, or None")
+    if plan.stop is not None and not callable(plan.stop):
+        raise ValueError(f"{who}: stop={shown(plan.stop)}; a function is needed, or None")
+    if plan.prefixes is None:
+        if plan.logprobs is not None:
+            raise ValueError(f"{who}: its log-probabilities come without prefixes")
+        return plan
+    lengths = plan.prefixes.lengths
+    if len(lengths) != len(problem):
+        raise ValueError(f"{who}: {len(lengths)} prefixes came for {len(problem)} rollouts")
+    longest = int(lengths.argmax()) if len(lengths) else 0
+    if len(lengths) and lengths[longest] >= limit:
+        raise ValueError(
+            f"{who}: a rollout of problem {str(problem[longest])!r} would start with "
+            f"{lengths[longest]} tokens, and a response has {limit} at most (max_new_tokens); a "
+            "prefix must leave room for one more"
+        )
+    for name in ("logprobs", "entropies"):
+        values = getattr(plan, name)
+        if values is not None and not np.array_equal(values.offsets, plan.prefixes.offsets):
+            raise ValueError(f"{who}: {name} must have one number for each token of the prefixes")
+    return plan
 
 
 def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:

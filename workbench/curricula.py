@@ -18,7 +18,7 @@ import numpy as np
 
 from workbench.pools import Pool, PoolExhausted, Problem
 from workbench.slots import Slot, state_field
-from workbench.success_rates import Posteriors, outcomes_of_round
+from workbench.success_rates import Posteriors, outcomes, outcomes_of_round
 from workbench.utils.bounds import (
     Count,
     Interval,
@@ -28,6 +28,7 @@ from workbench.utils.bounds import (
     at_least,
     choice,
 )
+from workbench.utils.names import STOPPED
 from workbench.utils.validation import instance_of, number, share
 
 if TYPE_CHECKING:
@@ -108,6 +109,69 @@ class _OverEpochs(Slot):
                     )
         self.loaded = False
         return pool
+
+
+@dataclass
+class Recycled(_OverEpochs):
+    """Problems of the last round that are tried again come first, and fresh ones after them.
+
+    Attributes
+    ----------
+    rule : {"skewed", "stopped"}
+        "skewed": problems whose success rate was below `low` or above `high`, but neither 0 nor 1,
+        as for `courses.PrefixSampling`; one that was tried again is not recycled once more.
+        "stopped": problems with a rollout that a course has stopped, as for `courses.Partial`.
+    low, high : float
+    share : float
+        Share of a round that recycled problems may take.
+    waiting : list of ids
+    """
+
+    rule: Annotated[str, choice("skewed", "stopped")] = "skewed"
+    low: ShareAboveZero = 0.3
+    high: ShareAboveZero = 0.7
+    share: ShareAboveZero = 1.0
+    waiting: list[str] = state_field(list)
+    served: list[str] = state_field(list)
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The waiting problems, and fresh ones for the rest of the round."""
+        pool = self._finite(pool, [*self.waiting, *self.served])
+        first: list[Problem] = []
+        if not context.taken:
+            self.served = self.waiting[: int(self.share * n)]
+            wanted = set(self.served)
+            first = [problem for problem in pool if problem.id in wanted]
+        if len(first) == n:
+            return first
+        taken = context.taken | {problem.id for problem in first}
+        return [*first, *self.order.choose(pool, n - len(first), replace(context, taken=taken))]
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Which of the round's problems wait."""
+        fresh = rollouts.take(rollouts.round == context.round)
+        if self.rule == "stopped":
+            self.waiting = np.unique(fresh.problem[fresh.status == STOPPED]).tolist()
+            return
+        ids, right, sizes = outcomes(fresh)
+        rates = right / sizes
+        skewed = ((rates > 0) & (rates < self.low)) | ((rates > self.high) & (rates < 1))
+        tried_again = set(self.served)
+        self.waiting = [
+            name for name, is_so in zip(ids, skewed) if is_so and name not in tried_again
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the pool and the problems that wait."""
+        order = self.order.state_dict()
+        return {"order": order, "waiting": self.waiting, "served": self.served}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the position in the pool and the problems that wait."""
+        self.order.load_state_dict(state["order"])
+        self.waiting = list(state["waiting"])
+        self.served = list(state["served"])
+        self.loaded = True
 
 
 @dataclass

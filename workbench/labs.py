@@ -55,6 +55,10 @@ OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
 LATER_OPTIONS = {"transformers": ("hand_over", "float32_head", "rows"), "unsloth": ("rows",)}
 
 
+# What only this package's own sampling loop can give: engines return whole responses.
+OF_OWN_LOOP = frozenset({"stopping", "growing_states"})
+
+
 @dataclass(frozen=True)
 class _Described:
     """A lab's config, and the parts that the lab had when the config was written."""
@@ -98,6 +102,9 @@ class Lab:
         Optimizer steps over which the learning rate rises linearly to its value.
     stress : Stress
         Conditions that make training harder, see `stressed`.
+    lacks : frozenset of str
+        What its policy cannot give a method, names from `slots.NEEDS`, such as an engine that
+        returns whole responses and cannot stop them.
     described : optional
         The config, and the parts of the lab that it describes. The lab sets it itself, and
         `dataclasses.replace` hands it on, so that the lab it makes knows what has changed.
@@ -118,6 +125,7 @@ class Lab:
     optimizer_bits: OptimizerBits = 32
     warm_up: CountOrZero = 0
     stress: Stress = Stress()
+    lacks: frozenset[str] = frozenset()
     described: _Described | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -657,6 +665,7 @@ def transformers(
         # With an adapter, learning rate and weight decay are those of PODS, section 4.1.
         optimizer={"weight_decay": 0.1 if config.lora else 0.0},
         config=_recorded("transformers", config, problems, held_out, verifier),
+        lacks=OF_OWN_LOOP if vllm else frozenset(),
         **options,
     )
 
@@ -718,6 +727,7 @@ def unsloth(
         make_policy=make_policy,
         optimizer={"weight_decay": 0.1, "betas": tuple(config.betas)},
         config=_recorded("unsloth", config, problems, held_out, verifier),
+        lacks=OF_OWN_LOOP,
         **config.options_of(Lab),
     )
 

@@ -6,6 +6,7 @@ and Dr. GRPO. Further papers, by what they decide:
 
     which problems         greso, mopps, mapp, dps, cures, adarft
     how many rollouts      reinforce_ada, reinforce_ada_est, speed, pilot_commit, hora, vip, lilo
+    where a rollout starts prefix_sampling, prefix_rl, spec_rl, partial_rollouts
     which old responses    rlep, experience_replay, exgrpo
     which rollouts         cppo, ragen, pruned
     how good               asymmetric, gdpo, maxrl, pass_at_k, pkpo, rl_zvp, discounted_beta
@@ -20,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from workbench import advantages, allocators, curricula, replay, selectors
+from workbench import advantages, allocators, courses, curricula, replay, selectors
 from workbench.advantages import GroupNormalized
 from workbench.allocators import Uniform
 from workbench.objectives import Objective
@@ -47,6 +48,7 @@ from workbench.utils.validation import (
 LEARNING_SLOTS = {
     "curriculum": ("choose", "curricula.ShuffledEpochs()"),
     "allocator": ("allocate", "allocators.Uniform(8)"),
+    "course": ("plan", "courses.PrefixSampling(), or None"),
     "replay": ("join", "replay.CorrectResponses(), or None"),
     "selector": ("select", "selectors.MaxVariance(4)"),
     "advantage": ("__call__", "advantages.GroupNormalized()"),
@@ -74,6 +76,8 @@ class Method:
         The loss.
     reward : tuple of slots.Reward
         The parts that are summed to what the advantage reads.
+    course : slots.Course, optional
+        Where a rollout starts and when it stops; None for the problem, and for its own end.
 
     Examples
     --------
@@ -90,6 +94,10 @@ class Method:
     objective: Objective = field(default_factory=Objective)
     # The parts are frozen and learn nothing, so all methods can share the default.
     reward: tuple = (Correct(),)
+    course: Any = None
+
+    # Left out of a description at its default, see `slots.Slot.later`.
+    later: ClassVar[tuple[str, ...]] = ("course",)
 
     def __post_init__(self) -> None:
         # It is shown in tables and on pages, and a manifest holds it.
@@ -1004,6 +1012,80 @@ def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
     )
 
 
+def prefix_sampling(n: int = 8, **course: Any) -> Method:
+    """Prefix Sampling: skewed problems are tried again from a part of one of their own responses.
+
+    Parameters
+    ----------
+    n : int
+    course
+        Arguments of `courses.PrefixSampling`, such as hard, easy, cap and adapts.
+
+    References
+    ----------
+    Zhu et al. (arXiv 2605.05112) and the authors' post; no code was released.
+    """
+    value = courses.PrefixSampling(**course)
+    return Method(
+        "prefix_sampling",
+        curriculum=curricula.Recycled("skewed", value.low, value.high),
+        allocator=Uniform(n),
+        course=value,
+        # Groups that are all alike are dropped; all others are kept.
+        selector=selectors.GroupFilter("top_p", 1.0),
+    )
+
+
+def prefix_rl(n: int = 16, **course: Any) -> Method:
+    """PrefixRL: unsolved problems also start from parts of an old right response of theirs.
+
+    Parameters
+    ----------
+    n : int
+        Rollouts of a problem. Those of an unsolved one are dealt out among its bare form and its
+        prefixes, so there should be a few for each.
+    course
+        Arguments of `courses.OwnPrefixes`, such as path, the answers of an earlier run.
+
+    References
+    ----------
+    PrefixRL (arXiv 2601.18795); no code was released.
+    """
+    return Method("prefix_rl", allocator=Uniform(n), course=courses.OwnPrefixes(**course))
+
+
+def spec_rl(n: int = 8, bias: float = 0.5) -> Method:
+    """SPEC-RL: the last response to a problem is a draft of the next, kept to its first refusal.
+
+    References
+    ----------
+    SPEC-RL (arXiv 2509.23232), see `courses.Speculative`.
+    """
+    return Method("spec_rl", allocator=Uniform(n), course=courses.Speculative(bias))
+
+
+def partial_rollouts(n: int = 8, complete: float = 0.5) -> Method:
+    """Partial rollouts: once enough groups are complete the others are stopped, and go on later.
+
+    Parameters
+    ----------
+    n : int
+    complete : float
+        Share of the round's groups that must be complete.
+
+    References
+    ----------
+    APRIL (arXiv 2509.18521), see `courses.Partial`.
+    """
+    return Method(
+        "partial_rollouts",
+        curriculum=curricula.Recycled("stopped"),
+        allocator=Uniform(n),
+        course=courses.Partial(complete),
+        selector=selectors.Finished(whole_groups=True),
+    )
+
+
 def rlep(n: int = 8, each: int = 2, path: str | None = None) -> Method:
     """RLEP: right answers join every group of their problem.
 
@@ -1196,7 +1278,7 @@ def kl_cov(n: int = 8, share: float = 2e-3, weight: float = 1.0) -> Method:
 
 def _check_slot(slot: str, value: Any) -> None:
     """ValueError unless a value can do what its slot asks for."""
-    if slot == "replay" and value is None:
+    if slot in ("replay", "course") and value is None:
         return
     action, example = LEARNING_SLOTS[slot]
     # Without the base class the run would have to ask of every value what it can do. A class is no

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from workbench.rollouts import Context
 
 
-class _Stored(Slot):
-    """Base of replay slot values: the table that they keep is what they have learnt."""
+class Stored(Slot):
+    """Base of slot values that keep a table: the table that they keep is what they have learnt."""
 
     stored: Rollouts | None = None
     capacity: int | None
@@ -48,7 +48,7 @@ class _Stored(Slot):
         if not len(fresh):
             return
         # Columns such as advantage and uses belong to the round that is over.
-        fresh = _without_marks(fresh)
+        fresh = without_marks(fresh)
         table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
         if self.capacity is not None:
             _, problem_of_row = table.problems()
@@ -59,7 +59,7 @@ class _Stored(Slot):
 
 
 @dataclass
-class CorrectResponses(_Stored):
+class CorrectResponses(Stored):
     """An earlier correct response stands in for a wrong one of an unsolved problem.
 
     Attributes
@@ -144,7 +144,7 @@ class CorrectResponses(_Stored):
 
 
 @dataclass
-class Buffer(_Stored):
+class Buffer(Stored):
     """All rollouts of the last `rounds` rounds, this one included, are candidates.
 
     First in, first out by round. What passed the allocator is stored; with dynamic sampling these
@@ -214,13 +214,13 @@ class Buffer(_Stored):
     def _as_stored(rollouts: Rollouts) -> Rollouts:
         latest = rollouts["update_entropy"]
         entropy = np.where(np.isnan(latest), rollouts.entropy, latest)
-        return _without_marks(rollouts).assign(
+        return without_marks(rollouts).assign(
             entropy=entropy, uses=rollouts["uses"], clip_ratio=rollouts["clip_ratio"]
         )
 
 
 @dataclass
-class Fifo(_Stored):
+class Fifo(Stored):
     """The newest `size` rollouts of earlier rounds are candidates beside those of this round.
 
     Together with `selectors.UniformDraws` this is plain experience replay. A rollout's advantage is
@@ -274,7 +274,7 @@ class Fifo(_Stored):
         # With a row kept, its whole group stays.
         rows = rows[np.isin(rollouts.group[rows], rollouts.group[kept])]
         self.stored = (
-            _without_marks(rollouts)
+            without_marks(rollouts)
             .assign(uses=rollouts["uses"], gradient=np.isin(np.arange(len(rollouts)), kept))
             .take(rows)
         )
@@ -290,7 +290,7 @@ class Fifo(_Stored):
 
 
 @dataclass
-class Experience(_Stored):
+class Experience(Stored):
     """Right answers join every group of their problem, one group for mean and deviation.
 
     Attributes
@@ -357,7 +357,7 @@ class Experience(_Stored):
 
 
 @dataclass
-class Buckets(_Stored):
+class Buckets(Stored):
     """One right answer joins the group of a problem that was partly solved at its last visit.
 
     Problems are in buckets by the number c of correct rollouts at their last visit. Problems that
@@ -455,7 +455,7 @@ class Buckets(_Stored):
 
 
 @dataclass
-class Surplus(_Stored):
+class Surplus(Stored):
     """Groups that a round does not train on wait for the next one, the oldest first.
 
     Attributes
@@ -507,7 +507,7 @@ class Surplus(_Stored):
         group_of = table.group[candidates].tolist()
         left = candidates[[group in waiting for group in group_of]]
         # Stored here and not in `feedback`, since these groups take no further part in the round.
-        self.stored = _without_marks(table).take(left) if len(left) else None
+        self.stored = without_marks(table).take(left) if len(left) else None
         return table, candidates[[group in trained for group in group_of]]
 
 
@@ -565,7 +565,7 @@ def save_answers(rollouts: Rollouts, path: Any) -> None:
     from workbench.records.checkpoints import save, split_arrays
 
     tensors: dict[str, Any] = {}
-    answers = _without_marks(rollouts.take(rollouts.correct))
+    answers = without_marks(rollouts.take(rollouts.correct))
     save(path, tensors, split_arrays("answers", _to_state(answers), tensors))
 
 
@@ -620,9 +620,13 @@ def _problem_and_round(rollouts: Rollouts) -> np.ndarray:
     return np.char.add(with_separator, rollouts.round.astype(str))
 
 
-def _without_marks(rollouts: Rollouts) -> Rollouts:
-    """The table without the columns that a round adds, such as `advantage`; reward parts stay."""
-    return rollouts.drop([name for name in rollouts.columns if not name.startswith("reward_")])
+def without_marks(rollouts: Rollouts) -> Rollouts:
+    """The table without the columns that a round adds, such as `advantage`.
+
+    Parts of the reward stay, and what a course says of where a rollout started.
+    """
+    kept = ("reward_", "prefix", "kept", "read")
+    return rollouts.drop([name for name in rollouts.columns if not name.startswith(kept)])
 
 
 def _current_logprobs(old: Rollouts, context: Context) -> Ragged:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench import config, rewards
-from workbench.checks import check_verdict, checked_problems
+from workbench import config, courses, rewards
+from workbench.checks import check_verdict, checked_plan, checked_problems
 from workbench.evaluation import evaluate
 from workbench.grpo import StepStats, grpo_step, marked, mini_batches
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
@@ -155,7 +155,7 @@ class Run:
     ) -> None:
         instance_of("lab", lab, Lab, "labs.tiny()")
         instance_of("method", method, Method, "methods.grpo()")
-        method.check_provided(NEEDS, "Run")
+        method.check_provided(NEEDS.keys() - lab.lacks, f"the lab {lab.name}")
         whole_number("seed", seed, 0)
         whole_number("problems_per_round", problems_per_round, 1, MOST_PROBLEMS)
         whole_number("mini_batches", mini_batches, 1)
@@ -523,7 +523,16 @@ class Run:
         ]
         old_weights = nullcontext() if work.old_weights is None else work.old_weights.in_use()
         with work.timed("generate"), old_weights:
-            rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
+            course = work.method.course
+            if course is None:
+                rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
+            else:
+                limit = self.lab.sampling.max_new_tokens
+                ids = np.repeat([problem.id for problem in problems], counts)
+                plan = course.plan(problems, counts, before, work.context)
+                plan = checked_plan(course, plan, ids, limit)
+                rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds, plan)
+                rollouts = courses.followed(rollouts, plan)
         if work.rescoring is not None:
             rollouts = work.rescoring.of_request(rollouts)
         with work.timed("verify"):
@@ -543,6 +552,8 @@ class Run:
         )
         if self.lab.stress.errs:
             rollouts = self.lab.stress.misjudged(rollouts, self.seed)
+        if course is not None:
+            rollouts = courses.judged(rollouts, plan, course)
         check_verdict(work.method, rollouts)
         rollouts = rewards.total(rollouts, work.method.reward, self.lab.sampling)
         # Checked before any slot reads it, while the rows to blame can still be told.

@@ -28,6 +28,7 @@ from workbench.utils.bounds import (
     at_least,
     choice,
 )
+from workbench.utils.names import STOPPED
 from workbench.utils.seeding import derive
 from workbench.utils.validation import booleans, number, numpy_generator, whole_number
 
@@ -176,6 +177,31 @@ class All(Slot):
     def select(self, rollouts: Rollouts, context: Context) -> Selection:
         """All rows."""
         return Selection(np.arange(len(rollouts)), mini_batch=self.mini_batch)
+
+
+@dataclass(frozen=True)
+class Finished(Slot):
+    """Keeps the rollouts that no course has stopped.
+
+    Attributes
+    ----------
+    whole_groups : bool
+        Whether every rollout of a group with a stopped one is left out.
+    baseline : {"group", "selection", "mixed"}
+        See `slots.Selection`.
+    """
+
+    whole_groups: Flag = False
+    baseline: Baseline = "selection"
+
+    reads_verdict = False
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """The rows that have ended by themselves."""
+        left_out = rollouts.status == STOPPED
+        if self.whole_groups:
+            left_out = np.isin(rollouts.group, rollouts.group[left_out])
+        return Selection(np.flatnonzero(~left_out), baseline=self.baseline)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ in this order:
     curriculum   which problems come next
     allocator    how many rollouts each problem gets; it sees outcomes and may ask again
     reward       what a rollout earns: named parts that are summed
+    course       where each rollout starts, and when it stops
     replay       which responses of earlier rounds join
     selector     which rollouts are trained on, and with which weight
     advantage    how good each of them is
@@ -40,7 +41,7 @@ from workbench.utils.bounds import Count, check_arguments, choice
 from workbench.utils.descriptions import clone, compose
 
 if TYPE_CHECKING:
-    from workbench.policies import Sampling
+    from workbench.policies import Plan, Sampling
     from workbench.pools import Pool, Problem, Stream
     from workbench.rollouts import Context, Ragged, Rollouts
 
@@ -63,14 +64,20 @@ NEEDS = {
     "resampling": "several requests for rollouts in one round",
     "levels": "a level of difficulty for every problem",
     "rows_without_gradient": "rows that count in the averages of the loss but carry no gradient",
+    # What a course needs of the sampler.
+    "prefixes": "rollouts that go on from a part of an old response",
+    "stopping": "stopping rollouts while they grow",
+    "growing_states": "hidden states of growing rollouts",
 }
+
+OF_COURSES = frozenset({"prefixes", "stopping", "growing_states"})
 
 BASELINES = ("selection", "group", "mixed")
 Baseline = Annotated[str, choice(*BASELINES)]
 
 
 # What a slot does, each slot its own method, and what a value says of that.
-ACTIONS = ("choose", "allocate", "join", "select", "__call__", "feedback")
+ACTIONS = ("choose", "allocate", "plan", "join", "select", "__call__", "feedback")
 SAID_OF_ACTIONS = (
     "reads_verdict",
     "in_order",
@@ -315,6 +322,22 @@ class Allocator(Protocol):
 
         `rows` are the rows of the table that go on to the selector. None, as without a return,
         means all of them. Without any row the round trains on nothing.
+        """
+        ...
+
+
+class Course(Protocol):
+    """Where a rollout starts, and when it stops."""
+
+    def plan(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+    ) -> Plan | None:
+        """The plan of one request: counts[i] rollouts of problems[i], which had before[i] so far.
+
+        None: every rollout starts at its problem and ends by itself. What a plan's function `stop`
+        remembers from token to token belongs in that function, made anew for each request.
+        Randomness comes from `context.rng("course", problem.id)`, before[i] and the like, and never
+        from how many rollouts there are of other problems.
         """
         ...
 

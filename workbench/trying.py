@@ -13,13 +13,14 @@ from workbench import rewards
 from workbench.checks import (
     checked_advantages,
     checked_join,
+    checked_plan,
     checked_problems,
     checked_selection,
 )
 from workbench.config import slots_for
 from workbench.grpo import marked
 from workbench.methods import LEARNING_SLOTS, Method
-from workbench.policies import Sampling
+from workbench.policies import Growing, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records import checkpoints
 from workbench.rollouts import Context, Ragged, Rollouts
@@ -112,6 +113,13 @@ class _Policy:
 
         return torch.full((len(rollouts), int(rollouts.lengths.max(initial=0))), -0.5)
 
+    def rescored(self, rollouts: Rollouts, temperature: float) -> Rollouts:
+        return rollouts.assign(
+            old_logprobs=Ragged(
+                np.full_like(rollouts.old_logprobs.values, -0.5), rollouts.response.offsets
+            )
+        )
+
     def prompt_states(self, prompts: Any) -> np.ndarray:
         return np.array([[len(prompt), ord(prompt[-1]), 1.0] for prompt in prompts])
 
@@ -170,7 +178,8 @@ def _seen(table: Rollouts) -> Rollouts:
 
 def _finished(number: int) -> Rollouts:
     """The same round once it is over, all of it trained on."""
-    table = _rollouts(number)
+    nothing = np.zeros(PROBLEMS * ROLLOUTS, np.int64)
+    table = _rollouts(number).assign(prefix=nothing, kept=nothing, read=nothing)
     return marked(table, np.arange(len(table)), table.reward - 0.5, [], number)
 
 
@@ -186,6 +195,8 @@ def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
         decided = [problem.id for problem in chosen]
     elif slot == "allocator":
         decided = _allocated(value, number)[0]
+    elif slot == "course":
+        decided = _planned(value, table, context)
     elif slot == "replay":
         rows = np.arange(len(table))
         joined, candidates = checked_join(value, value.join(table, rows, context), table)
@@ -201,6 +212,26 @@ def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
     else:
         decided = rewards.total(table, (value,), Sampling(max_new_tokens=LIMIT)).reward
     return json.dumps(describe(decided))
+
+
+def _planned(value: Any, table: Rollouts, context: Context) -> list[Any]:
+    """What a course decides of the rollouts of a table, where all of them grow."""
+    problems = [problem for problem in POOL if problem.id in set(table.problem)]
+    counts = np.full(len(problems), ROLLOUTS)
+    plan = value.plan(problems, counts, np.zeros_like(counts), context)
+    plan = checked_plan(value, plan, table.problem, LIMIT)
+    size = len(table)
+    growing = Growing(
+        rows=np.arange(size),
+        step=LIMIT // 2,
+        tokens=lambda last: np.full((size, min(last, LIMIT // 2)), 4, np.int32),
+        texts=lambda last: ["text"] * size,
+        margin=lambda: np.linspace(0, 1, size),
+        states=lambda: np.linspace(0, 1, size * 2, dtype=np.float32).reshape(size, 2),
+    )
+    stops = None if plan.stop is None else plan.stop(growing)
+    prefixes = None if plan.prefixes is None else [*plan.prefixes.lengths, plan.prefixes.values]
+    return [prefixes, stops, dict(plan.columns)]
 
 
 def _allocated(value: Any, number: int) -> tuple[list[Any], Rollouts]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     import torch
 
     from workbench.pools import Problem
-    from workbench.rollouts import Rollouts
+    from workbench.rollouts import Ragged, Rollouts
+
+# What a course says of a growing rollout: it goes on, it is stopped, or its response ends here.
+GO_ON, STOP, END = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,74 @@ class Sampling:
             raise ValueError(f"stop={self.stop!r}: a tuple of texts is needed")
 
 
+@dataclass(frozen=True)
+class Growing:
+    """Rollouts of one request in the middle of being sampled, as a course sees them.
+
+    Attributes
+    ----------
+    rows : (n,) int64
+        Number of each rollout among all rollouts of the request, in the order of the table.
+    step : int
+        Tokens that each of them has sampled; the tokens of a prefix do not count.
+    tokens : function
+        tokens(last) returns the newest `last` sampled tokens of each, (n, t) int32.
+    texts : function
+        texts(last) returns the same tokens as n texts.
+    margin : function
+        margin() returns the gap between the two largest probabilities of the distribution that the
+        newest token was drawn from, before temperature, (n,) float64.
+    states : function
+        states() returns the final hidden states that the newest tokens were drawn from, (n, H)
+        float32. They are there from the second token on, for a plan that asks for them.
+    """
+
+    rows: np.ndarray
+    step: int
+    tokens: Callable[[int], np.ndarray]
+    texts: Callable[[int], list[str]]
+    margin: Callable[[], np.ndarray]
+    states: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where each of the R rollouts of a request starts, and which of them stop while they grow.
+
+    Attributes
+    ----------
+    prefixes : Ragged of int32, optional
+        The tokens that each rollout starts with, R rows, each shorter than the longest response.
+        None: every rollout starts at its problem.
+    logprobs : Ragged of float32, optional
+        Log-probabilities of the tokens of the prefixes. Where they are given, a prefix belongs to
+        the response and is trained on against them. Without them it is masked: it counts as a part
+        of the prompt.
+    entropies : Ragged of float32, optional
+        Entropies that go with the log-probabilities, in nats.
+    stop : function, optional
+        stop(growing) returns `GO_ON`, `STOP` or `END` for each rollout of a `Growing`, (n,) int.
+        It is asked after every token, about the rollouts that have not ended.
+    states : bool
+        Whether `stop` reads hidden states.
+    stopped_reward : float
+        What a stopped rollout earns in place of the verifier's reward.
+    read : (R,) int64, optional
+        Tokens that the course has had the model read for each rollout, to make this plan.
+    columns : dict
+        Further columns of the table of rollouts, name to (R,), such as `group`.
+    """
+
+    prefixes: Ragged | None = None
+    logprobs: Ragged | None = None
+    entropies: Ragged | None = None
+    stop: Callable[[Growing], np.ndarray] | None = None
+    states: bool = False
+    stopped_reward: float = 0.0
+    read: np.ndarray | None = None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
 class Policy(Protocol):
     """A language model that samples responses and is trained.
 
@@ -87,7 +158,12 @@ class Policy(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[Any], counts: Any, sampling: Sampling, seed: int | Sequence[int]
+        self,
+        prompts: Sequence[Any],
+        counts: Any,
+        sampling: Sampling,
+        seed: int | Sequence[int],
+        plan: Plan | None = None,
     ) -> Rollouts:
         """Sample `counts[i]` responses to `prompts[i]`: unverified rollouts, grouped in the order
         of the prompts.
@@ -98,6 +174,9 @@ class Policy(Protocol):
         counts : (P,) whole numbers, zero allowed
         sampling : Sampling
         seed : int, or one for each prompt
+        plan : Plan, optional
+            Where the rollouts start and which of them stop. The prompts of the table then end with
+            the prefixes, texts begin with them, and its column `stopped` says which were stopped.
 
         Notes
         -----

@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from workbench.policies import Sampling
+from workbench.policies import END, GO_ON, STOP, Growing, Sampling
 from workbench.utils.seeding import generator
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
@@ -35,6 +35,8 @@ class Drawn:
         tell.
     lengths : (R,) int64
     truncated : (R,) bool
+    stopped : (R,) bool
+        Whether a course stopped it.
     """
 
     tokens: np.ndarray
@@ -42,6 +44,7 @@ class Drawn:
     entropies: np.ndarray
     lengths: np.ndarray
     truncated: np.ndarray
+    stopped: np.ndarray
 
     @classmethod
     def empty(cls, rows: int, width: int) -> Drawn:
@@ -53,6 +56,7 @@ class Drawn:
             np.zeros(rows, dtype=np.int64),
             # A row counts as truncated until `sample` has seen its end.
             np.ones(rows, dtype=bool),
+            np.zeros(rows, dtype=bool),
         )
 
     @classmethod
@@ -64,6 +68,101 @@ class Drawn:
     def take(self, rows: np.ndarray) -> Drawn:
         """The given rows, in that order."""
         return Drawn(*(column[rows] for column in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What ends N responses besides their own end.
+
+    Attributes
+    ----------
+    room : (N,) int64
+        Tokens that each response may draw.
+    rows : (N,) int64
+        Number of each response in the whole request.
+    stop : function, optional
+        See `Plan.stop`.
+    states : bool
+        Whether `stop` reads hidden states.
+    decode : function
+        Rows of tokens as texts.
+    """
+
+    room: np.ndarray
+    rows: np.ndarray
+    stop: Callable[[Growing], np.ndarray] | None
+    states: bool
+    decode: Callable[[list[list[int]]], list[str]]
+
+    def take(self, rows: np.ndarray) -> Guide:
+        """The same for some of the responses."""
+        return replace(self, room=self.room[rows], rows=self.rows[rows])
+
+    def ends(
+        self,
+        drawn: Drawn,
+        going: np.ndarray,
+        ended: np.ndarray,
+        step: int,
+        logits: torch.Tensor,
+        states: torch.Tensor | None,
+        sources: torch.Tensor,
+    ) -> np.ndarray:
+        """Which of the responses `going` (n,) end with the token of this step, (n,) bool.
+
+        Parameters
+        ----------
+        drawn : Drawn
+            Where it is marked what becomes of them.
+        going, ended : (n,)
+            The responses, and which of them have ended by themselves.
+        step : int
+        logits : (R, V) tensor
+            That the newest tokens were drawn from.
+        states : (R, H) tensor, optional
+            That these logits were computed from.
+        sources : (n,) tensor
+            The row of the logits that each response belongs to.
+        """
+        over = ended | (step + 1 >= self.room[going])
+        if self.stop is None or over.all():
+            return over
+        left = np.flatnonzero(~over)
+        rows = going[left]
+
+        def tokens(last: int) -> np.ndarray:
+            return drawn.tokens[rows, max(0, step + 1 - last) : step + 1]
+
+        def margin() -> np.ndarray:
+            largest = logits[sources[left]].float().softmax(-1).topk(2).values
+            return (largest[:, 0] - largest[:, 1]).double().cpu().numpy()
+
+        def hidden() -> np.ndarray:
+            if states is None:
+                raise ValueError(
+                    "course: it reads hidden states, which are there from the second token on, for "
+                    "a plan with states=True"
+                )
+            return states[sources[left]].float().cpu().numpy()
+
+        growing = Growing(
+            rows=self.rows[rows],
+            step=step + 1,
+            tokens=tokens,
+            texts=lambda last: self.decode(tokens(last).tolist()),
+            margin=margin,
+            states=hidden,
+        )
+        said = np.asarray(self.stop(growing))
+        if said.shape != rows.shape or not np.isin(said, (GO_ON, STOP, END)).all():
+            raise ValueError(
+                f"course: its stop returned {said.tolist()}; GO_ON, STOP or END for each of the "
+                f"{len(rows)} growing rollouts is needed"
+            )
+        drawn.stopped[rows[said == STOP]] = True
+        drawn.truncated[rows[said != GO_ON]] = False
+        over[left] = said != GO_ON
+        return over
 
 
 class Decoder(Protocol):
@@ -95,6 +194,7 @@ class CachedDecoder:
     """Any causal language model on the public cache of transformers."""
 
     compacts_at_once = False
+    states: torch.Tensor | None = None  # (R, H), that the latest logits were computed from
 
     def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
         self.policy = policy
@@ -122,7 +222,8 @@ class CachedDecoder:
             use_cache=True,
         ).last_hidden_state
         self.positions = self.positions + 1
-        return self.policy.head(states[:, -1])
+        self.states = states[:, -1]
+        return self.policy.head(self.states)
 
     def branch(self, children: np.ndarray) -> np.ndarray:
         """See `Decoder`."""
@@ -139,6 +240,7 @@ def sample(
     sampling: Sampling,
     ends: Callable[[np.ndarray, np.ndarray, int], np.ndarray],
     share_prefixes: bool = False,
+    guide: Guide | None = None,
 ) -> Drawn:
     """Draw N responses with a decoder that holds their prompts.
 
@@ -160,6 +262,8 @@ def sample(
     share_prefixes : bool
         Keep one row for all responses that have drawn the same tokens so far. Each response has a
         row of its own otherwise, and `owner` must name each row once.
+    guide : Guide, optional
+        What ends responses besides; None for nothing.
     """
     size, width = uniforms.shape
     drawn = Drawn.empty(size, width)
@@ -179,6 +283,9 @@ def sample(
 
         ended = ends(drawn.tokens, going, step)
         drawn.truncated[going[ended]] = False
+        if guide is not None:
+            states = getattr(decoder, "states", None)
+            ended = guide.ends(drawn, going, ended, step, logits, states, sources)
         going, row_of, chosen = going[~ended], row_of[~ended], chosen[~ended]
         if not len(going) or step + 1 == width:
             break

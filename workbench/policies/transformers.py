@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from workbench.grpo import micro_batches
-from workbench.policies import Sampling, packing
+from workbench.policies import Plan, Sampling, packing
 from workbench.policies.checks import (
     check_hand_over,
     check_length,
@@ -41,7 +41,14 @@ from workbench.policies.checks import (
     offline_hint,
     quiet,
 )
-from workbench.policies.decoding import CachedDecoder, Decoder, Drawn, sample, uniforms_of
+from workbench.policies.decoding import (
+    CachedDecoder,
+    Decoder,
+    Drawn,
+    Guide,
+    sample,
+    uniforms_of,
+)
 from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, supports
 from workbench.pools import Problem
@@ -243,7 +250,12 @@ class TransformersPolicy:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Sequence[Any], counts: Any, sampling: Sampling, seed: int | Sequence[int]
+        self,
+        prompts: Sequence[Any],
+        counts: Any,
+        sampling: Sampling,
+        seed: int | Sequence[int],
+        plan: Plan | None = None,
     ) -> Rollouts:
         """Sample `counts[i]` responses to `prompts[i]`; see `Policy.generate`.
 
@@ -270,27 +282,73 @@ class TransformersPolicy:
         # For each row its prompt (R,), and which draw of that prompt it is, from 0.
         owner = np.repeat(np.arange(len(problems)), counts)
         draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        # The texts that responses go on from, and which of them each row has.
+        starts, start_of = encoded, owner
+        prefixes = None if plan is None else plan.prefixes
+        if prefixes is not None:
+            starts, start_of = self._continued(encoded.take(owner), prefixes)
+        guide = None if plan is None else self._guide(plan, len(owner), sampling)
 
         self.model.eval()
         if not len(owner):
             drawn = Drawn.empty(0, 1)
         elif self.engine is None:
             uniforms = uniforms_of(seeds, counts, sampling.max_new_tokens)
-            drawn = self._draw(encoded, owner, uniforms, sampling)
+            drawn = self._draw(starts, start_of, uniforms, sampling, guide)
         else:
             self.engine.update(self.model)
             # An engine takes a seed a response. It depends on the prompt's seed and on the number
             # of the draw alone, so it does not matter what else is in the call.
             of_rows = [derive(seeds[i], "response", int(j)) for i, j in zip(owner, draw)]
-            drawn = self.engine.respond(encoded.take(owner), of_rows, sampling, self.end_ids)
-        return self._rollouts(problems, encoded, owner, draw, drawn)
+            room = None if guide is None else guide.room
+            texts = starts.take(start_of)
+            drawn = self.engine.respond(texts, of_rows, sampling, self.end_ids, room)
+        rollouts = self._rollouts(problems, starts.take(start_of), owner, draw, drawn, prefixes)
+        return rollouts if plan is None else rollouts.assign(stopped=drawn.stopped)
+
+    def _continued(self, prompts: Ragged, prefixes: Ragged) -> tuple[Ragged, np.ndarray]:
+        """Each different text of a prompt with its prefix once, and which of them each row has."""
+        if np.isin(prefixes.values, self.end_ids).any():
+            raise ValueError(
+                "course: a prefix holds a token that ends responses; leave out the end of an old "
+                "response"
+            )
+        rows = [np.concatenate([prompts[i], prefixes[i]]) for i in range(len(prompts))]
+        texts = Ragged.of(rows, np.int32)
+        return packing.distinct_prompts(Rollouts(np.zeros(len(rows), str), prompt=texts))
+
+    def _guide(self, plan: Plan, size: int, sampling: Sampling) -> Guide:
+        """What ends the responses of a request of so many rows besides their own end."""
+        if plan.stop is not None and self.engine is not None:
+            raise ValueError(
+                "course: it stops rollouts while they grow, and an engine returns them whole; take "
+                "engine='transformers'"
+            )
+        if plan.stop is not None and size > self.rows:
+            raise ValueError(
+                f"rows={self.rows}: a course that stops rollouts sees all of a request at once, "
+                f"and this one has {size}; raise rows, or ask for fewer rollouts"
+            )
+        room = np.full(size, sampling.max_new_tokens)
+        if plan.prefixes is not None:
+            room -= plan.prefixes.lengths
+
+        def decode(rows: list[list[int]]) -> list[str]:
+            return self._decode(rows, skip_special_tokens=True)
+
+        return Guide(room, np.arange(size), plan.stop, plan.states, decode)
 
     def comparable(self, sampling: Sampling) -> bool:
         """See `Policy.comparable`."""
         return self.engine is None or self.engine.comparable(sampling)
 
     def _draw(
-        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+        self,
+        prompts: Ragged,
+        owner: np.ndarray,
+        uniforms: np.ndarray,
+        sampling: Sampling,
+        guide: Guide | None = None,
     ) -> Drawn:
         """A response to `prompts[owner[i]]` for each row i of the uniforms (R, T)."""
         # Prompts of like length go together, so that little is padded.
@@ -298,11 +356,17 @@ class TransformersPolicy:
         parts = []
         for start in range(0, len(order), self.rows):
             rows = order[start : start + self.rows]
-            parts.append(self._draw_batch(prompts, owner[rows], uniforms[rows], sampling))
+            of_rows = None if guide is None else guide.take(rows)
+            parts.append(self._draw_batch(prompts, owner[rows], uniforms[rows], sampling, of_rows))
         return Drawn.concat(parts).take(np.argsort(order))
 
     def _draw_batch(
-        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+        self,
+        prompts: Ragged,
+        owner: np.ndarray,
+        uniforms: np.ndarray,
+        sampling: Sampling,
+        guide: Guide | None = None,
     ) -> Drawn:
         tail = STOP_TOKENS if sampling.stop else 1
 
@@ -311,11 +375,13 @@ class TransformersPolicy:
             return self._ends(tokens[rows, max(0, step + 1 - tail) : step + 1], sampling.stop)
 
         # An architecture that is not known may keep tensors, which must stay ordinary ones.
-        without_gradient = torch.inference_mode if self.merges else torch.no_grad
+        # The merged decoder has no hidden states of the model's own to show.
+        merges = self.merges and not (guide is not None and guide.states)
+        without_gradient = torch.inference_mode if merges else torch.no_grad
         with without_gradient(), self._precision():
             # Each distinct prompt is computed once for all its responses.
             distinct, prompt_of_row = np.unique(owner, return_inverse=True)
-            decoder, logits = self._prefill(prompts.take(distinct), self.merges)
+            decoder, logits = self._prefill(prompts.take(distinct), merges)
             # Where a decoder copies its whole cache for every new row, sharing rows does not pay.
             share_prefixes = self.share_prefixes and decoder.compacts_at_once
             if share_prefixes:
@@ -325,7 +391,9 @@ class TransformersPolicy:
                 decoder.spread(prompt_of_row)
                 logits = logits[torch.as_tensor(prompt_of_row, device=logits.device)]
                 owner_row = np.arange(len(owner))
-            return sample(decoder, logits, owner_row, uniforms, sampling, ends, share_prefixes)
+            return sample(
+                decoder, logits, owner_row, uniforms, sampling, ends, share_prefixes, guide
+            )
 
     def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Decoder, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
@@ -390,19 +458,22 @@ class TransformersPolicy:
     def _rollouts(
         self,
         problems: Sequence[Problem],
-        encoded: Ragged,
+        prompts: Ragged,
         owner: np.ndarray,
         draw: np.ndarray,
         drawn: Drawn,
+        prefixes: Ragged | None,
     ) -> Rollouts:
         response = Ragged.of_padded(drawn.tokens, drawn.lengths)
         tokens = [response[i].tolist() for i in range(len(response))]
+        if prefixes is not None:
+            tokens = [prefixes[i].tolist() + row for i, row in enumerate(tokens)]
         entropy = Ragged.of_padded(drawn.entropies, drawn.lengths)
         return Rollouts(
             problem=np.array([problem.id for problem in problems], dtype=str)[owner],
             level=np.array([problem.level for problem in problems], dtype=np.int64)[owner],
             answer=np.array([problem.answer for problem in problems], dtype=object)[owner],
-            prompt=encoded.take(owner),
+            prompt=prompts,
             response=response,
             old_logprobs=Ragged.of_padded(drawn.logprobs, drawn.lengths),
             text=np.array(self._decode(tokens, skip_special_tokens=True), dtype=object),

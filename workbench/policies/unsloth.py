@@ -48,7 +48,7 @@ from transformers import (  # noqa: E402
 )
 
 from workbench.policies import Sampling, packing  # noqa: E402
-from workbench.policies.decoding import Drawn, draw_tokens  # noqa: E402
+from workbench.policies.decoding import Drawn, Guide, draw_tokens  # noqa: E402
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
 from workbench.policies.vllm import Engine  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
@@ -185,13 +185,18 @@ class UnslothPolicy(TransformersPolicy):
         return policy
 
     def _draw(
-        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+        self,
+        prompts: Ragged,
+        owner: np.ndarray,
+        uniforms: np.ndarray,
+        sampling: Sampling,
+        guide: Guide | None = None,
     ) -> Drawn:
         # Unsloth switches the whole model between two modes. Whatever happens while sampling, it
         # must be left in the mode for training.
         FastLanguageModel.for_inference(self.model)
         try:
-            return super()._draw(prompts, owner, uniforms, sampling)
+            return super()._draw(prompts, owner, uniforms, sampling, guide)
         finally:
             FastLanguageModel.for_training(self.model, use_gradient_checkpointing="unsloth")
             # A forward pass in training mode copies activations to the machine's memory, also
@@ -199,7 +204,12 @@ class UnslothPolicy(TransformersPolicy):
             self.model.eval()
 
     def _draw_batch(
-        self, prompts: Ragged, owner: np.ndarray, uniforms: np.ndarray, sampling: Sampling
+        self,
+        prompts: Ragged,
+        owner: np.ndarray,
+        uniforms: np.ndarray,
+        sampling: Sampling,
+        guide: Guide | None = None,
     ) -> Drawn:
         """As in `TransformersPolicy`, through `generate`: Unsloth's cache is its own."""
         prompts = prompts.take(owner)
@@ -225,6 +235,11 @@ class UnslothPolicy(TransformersPolicy):
         # Beyond the end of a row it has padding, which is set to 0 as everywhere else.
         width = tokens.shape[1]
         lengths = np.where(ends.at > 0, ends.at, width)
+        truncated = ends.at == 0
+        if guide is not None:
+            # `generate` knows one limit for all rows. What a row drew beyond its own is dropped.
+            truncated |= lengths > guide.room
+            lengths = np.minimum(lengths, guide.room)
         drawn = Drawn.empty(len(tokens), sampling.max_new_tokens)
         inside = np.arange(width) < lengths[:, None]
         drawn.tokens[:, :width] = tokens * inside
@@ -232,7 +247,7 @@ class UnslothPolicy(TransformersPolicy):
         drawn.logprobs[:, :width] = np.where(inside, logprobs, 0)
         drawn.entropies[:, :width] = np.where(inside, entropies, 0)
         drawn.lengths[:] = lengths
-        drawn.truncated[:] = ends.at == 0
+        drawn.truncated[:] = truncated
         return drawn
 
     def _states_in(self, layout: str, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:

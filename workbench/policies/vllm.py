@@ -238,11 +238,20 @@ class Engine:
             raise RuntimeError("vLLM would not drop what it computed by the old weights")
 
     def respond(
-        self, prompts: Ragged, seeds: Sequence[int], sampling: Sampling, end_ids: list[int]
+        self,
+        prompts: Ragged,
+        seeds: Sequence[int],
+        sampling: Sampling,
+        end_ids: list[int],
+        room: np.ndarray | None = None,
     ) -> Drawn:
-        """One response to each of R prompts, with one seed each. Entropies are unknown (NaN)."""
+        """One response to each of R prompts, with one seed each, of at most room (R,) tokens where
+        that is given. Entropies are unknown (NaN).
+        """
         from vllm import SamplingParams
 
+        if room is None:
+            room = np.full(len(prompts), sampling.max_new_tokens)
         params = [
             SamplingParams(
                 seed=seed,
@@ -250,7 +259,7 @@ class Engine:
                 top_p=sampling.top_p,
                 # vLLM writes -1 for all tokens, and this package 0.
                 top_k=sampling.top_k or -1,
-                max_tokens=sampling.max_new_tokens,
+                max_tokens=int(most),
                 stop=list(sampling.stop),
                 include_stop_str_in_output=True,
                 stop_token_ids=end_ids,
@@ -262,7 +271,7 @@ class Engine:
                 # Lists of numbers, in place of a dict and an object for each token.
                 flat_logprobs=True,
             )
-            for seed in seeds
+            for seed, most in zip(seeds, room)
         ]
         inputs = [{"prompt_token_ids": prompts[i].tolist()} for i in range(len(prompts))]
         self._wake()
@@ -358,4 +367,5 @@ def _drawn(answers: list[Any]) -> Drawn:
         entropies=np.full_like(logprobs, np.nan),
         lengths=tokens.lengths,
         truncated=np.array([answer.finish_reason == "length" for answer in answers], dtype=bool),
+        stopped=np.zeros(len(answers), dtype=bool),
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.grpo import StepStats
 from workbench.rollouts import Rollouts
+from workbench.utils.names import STOPPED
 from workbench.verifiers import STATUSES
 
 # FLOPs for each parameter and token: 2 for a forward pass, 6 for forward and backward (AERO,
@@ -169,6 +170,7 @@ def round_stats(
         "unsolved": unsolved,
         **_step_means(steps),
         **_cost(fresh, computed, parameters),
+        **_course(fresh),
         "tokens_selected": selected_tokens,
         "entropy": float(fresh.entropy.mean()),
         "length": float(fresh.lengths.mean()),
@@ -224,10 +226,13 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
     # and the trainer is counted with a prompt for every row.
     requests = np.char.add(np.char.add(fresh.problem, "@"), fresh.stage.astype(str))
     _, first_of_request = np.unique(requests, return_index=True)
-    prompt_tokens = int(fresh.prompt.lengths[first_of_request].sum())
-    sampled = int(fresh.lengths.sum()) + prompt_tokens
+    # With a course, a prompt may end with a prefix, and a response may begin with one. These were
+    # read and not sampled.
+    prefix, kept, read = _read(fresh)
+    prompt_tokens = int((fresh.prompt.lengths - prefix)[first_of_request].sum())
+    sampled = int((fresh.lengths - kept).sum()) + prompt_tokens
     trained = int(computed.lengths.sum() + computed.prompt.lengths.sum())
-    generating = flops(parameters, sampled_tokens=sampled)
+    generating = flops(parameters, sampled_tokens=sampled + int(read.sum()))
     training = flops(parameters, trained_tokens=trained)
     return {
         "tokens_sampled": sampled,
@@ -235,6 +240,33 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
         "flops_generate": generating,
         "flops_update": training,
         "flops": generating + training,
+    }
+
+
+def _read(fresh: Rollouts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The columns `prefix`, `kept` and `read` of `workbench.courses`, (R,) each; 0 without them."""
+    nothing = np.zeros(len(fresh), dtype=np.int64)
+    prefix, kept, read = (
+        fresh[name] if name in fresh else nothing for name in ("prefix", "kept", "read")
+    )
+    return prefix, kept, read
+
+
+def _course(fresh: Rollouts) -> dict[str, float]:
+    """What a course did with the new rollouts; nothing where there is none.
+
+    tokens_read: tokens of prefixes and drafts that the sampler has read, which `tokens_sampled`
+    leaves out and FLOPs count. tokens_stopped: tokens that stopped rollouts have sampled, which are
+    part of `tokens_sampled`.
+    """
+    if "read" not in fresh:
+        return {}
+    _, kept, read = _read(fresh)
+    stopped = fresh.status == STOPPED
+    return {
+        "tokens_read": int(read.sum()),
+        "tokens_stopped": int((fresh.lengths - kept)[stopped].sum()),
+        f"status_{STOPPED}": int(stopped.sum()),
     }
 
 

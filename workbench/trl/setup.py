@@ -18,7 +18,7 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from workbench.adapters import check_fits
 from workbench.methods import Method
-from workbench.slots import NEEDS
+from workbench.slots import NEEDS, OF_COURSES
 from workbench.trl.verdict import check_correct
 from workbench.utils.descriptions import compose
 from workbench.utils.validation import instance_of, one_of, whole_number
@@ -40,9 +40,10 @@ OBJECTIVE_FROM = ("method", "args")
 # never overwritten silently.
 DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
 
-# What slots may need and this trainer has: everything but the policy's hidden states, and steps of
-# a size that the selector chooses, since TRL's own settings say how large a step is.
-PROVIDES = NEEDS.keys() - {"prompt_states", "mini_batch"}
+# What slots may need and this trainer has: everything but the policy's hidden states, steps of a
+# size that the selector chooses, since TRL's own settings say how large a step is, and a say in
+# where its own sampling starts and stops.
+PROVIDES = NEEDS.keys() - {"prompt_states", "mini_batch"} - OF_COURSES
 
 
 # A method in TRL's words

@@ -59,6 +59,7 @@ REGIMES = ("spread", "knapsack", "ar3po", "mixed")
 SLOTS = {
     "curriculum": "which problems come next",
     "allocator": "how many rollouts each problem gets",
+    "course": "where a rollout starts and when it stops",
     "reward": "what a rollout earns",
     "replay": "which old responses join",
     "selector": "which rollouts are trained on",
@@ -68,6 +69,8 @@ SLOTS = {
 
 # The status of a rollout that has a reward and no verdict: nothing says whether it is right.
 GRADED = "graded"
+# The status of a rollout that a course has stopped.
+STOPPED = "stopped"
 
 # The phases of a round that count as training time; a record has a column seconds_<phase> for each.
 TRAINING_PHASES = ("generate", "verify", "schedule", "update")

@@ -14,7 +14,7 @@ from workbench import config
 from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.objectives import check_clipped
-from workbench.slots import NEEDS
+from workbench.slots import NEEDS, OF_COURSES
 from workbench.utils.descriptions import describe
 from workbench.utils.validation import (
     did_you_mean,
@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 
 # What slots may need and verl's v1 trainer gives through `workbench.verl.v1`: all but a choice of
 # problems, which is the data loader's, steps of a size that the selector chooses, since verl's own
-# keys say how large a step is, and the policy's hidden states. `check` has further limits.
-PROVIDES = NEEDS.keys() - {"problem_choice", "levels", "mini_batch", "prompt_states"}
+# keys say how large a step is, the policy's hidden states, and a say in where its own sampling
+# starts and stops. `check` has further limits.
+PROVIDES = NEEDS.keys() - {"problem_choice", "levels", "mini_batch", "prompt_states"} - OF_COURSES
 # Of these, what takes a pass of verl's training model while its inference servers are awake.
 MODEL_PASS = frozenset({"current_logprobs", "entropy", "token_entropy"})
 

@@ -1,0 +1,571 @@
+"""Where a rollout starts, and when it stops.
+
+By default (`Method.course` is None) a rollout starts at its problem and stops at its own end. A
+course starts it from a part of an old response, or stops it while it grows; see
+`workbench.slots.Course`. A prefix is either masked, and then counts as a part of the prompt, or it
+belongs to the response and is trained on. What is sampled, what is only read and what was stopped
+is recorded, see `records.round_stats`.
+
+In the table of rollouts a course adds three columns: `prefix`, the tokens of the masked prefix;
+`kept`, the tokens of a prefix that belongs to the response; and `read`, the tokens that the model
+has read for the rollout beyond its prompt. What several rollouts of a request share is counted for
+the first of them. A stopped rollout has the status "stopped".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.policies import GO_ON, STOP, Growing, Plan
+from workbench.replay import Stored, load_answers, without_marks
+from workbench.rollouts import Ragged, Rollouts
+from workbench.slots import Slot, state_field
+from workbench.success_rates import outcomes
+from workbench.utils.bounds import Count, Flag, Interval, PositiveOrZero, ShareAboveZero
+from workbench.utils.names import STOPPED
+
+if TYPE_CHECKING:
+    from workbench.pools import Problem
+    from workbench.rollouts import Context
+
+
+# What a plan makes of the rollouts of a request
+
+
+def followed(rollouts: Rollouts, plan: Plan) -> Rollouts:
+    """The sampled rollouts of a request (R rows) with the columns `prefix`, `kept` and `read`.
+
+    A prefix that comes with its log-probabilities moves from the prompt to the response.
+    """
+    size = len(rollouts)
+    lengths = np.zeros(size, np.int64) if plan.prefixes is None else plan.prefixes.lengths
+    # Each different text is read once for all rollouts that go on from it.
+    texts = [rollouts.prompt[row].tobytes() for row in range(size)]
+    _, first = np.unique(texts, return_index=True)
+    read = np.zeros(size, np.int64)
+    read[first] = lengths[first]
+    if plan.read is not None:
+        read += plan.read
+    nothing = np.zeros(size, np.int64)
+    if plan.prefixes is None or plan.logprobs is None:
+        return rollouts.assign(prefix=lengths, kept=nothing, read=read, **plan.columns)
+    entropies = plan.entropies
+    if entropies is None:
+        entropies = Ragged(np.full_like(plan.logprobs.values, np.nan), plan.logprobs.offsets)
+    return rollouts.assign(
+        prompt=first_of_each(rollouts.prompt, rollouts.prompt.lengths - lengths),
+        response=_end_to_end(plan.prefixes, rollouts.response),
+        old_logprobs=_end_to_end(plan.logprobs, rollouts.old_logprobs),
+        token_entropy=_end_to_end(entropies, rollouts.token_entropy),
+        prefix=nothing,
+        kept=lengths,
+        read=read,
+        **plan.columns,
+    )
+
+
+def judged(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
+    """Verified rollouts with the status and the reward of those that were stopped.
+
+    ValueError where the course has stopped all of them.
+    """
+    stopped = rollouts["stopped"]
+    if stopped.all() and len(stopped):
+        raise ValueError(
+            f"course: {type(course).__name__} stopped all {len(stopped)} rollouts of a request, so "
+            "there is nothing to learn from; let some of them end"
+        )
+    return rollouts.drop(["stopped"]).assign(
+        status=np.where(stopped, STOPPED, rollouts.status),
+        correct=rollouts.correct & ~stopped,
+        reward=np.where(stopped, plan.stopped_reward, rollouts.reward),
+    )
+
+
+def first_of_each(rows: Ragged, lengths: np.ndarray) -> Ragged:
+    """The first lengths (R,) values of each row.
+
+    >>> first_of_each(Ragged.of([[1, 2, 3], [4]], np.int32), np.array([2, 0])).values
+    array([1, 2], dtype=int32)
+    """
+    place = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+    return Ragged.of_lengths(rows.values[place < np.repeat(lengths, rows.lengths)], lengths)
+
+
+def _end_to_end(before: Ragged, after: Ragged) -> Ragged:
+    """Each row of one behind the same row of the other."""
+    rows = [np.concatenate([before[i], after[i]]) for i in range(len(before))]
+    return Ragged.of(rows, after.values.dtype)
+
+
+# Prefix Sampling
+
+
+def prefix_length(total: int, share: float, hard: bool, cap: int | None = None) -> int:
+    """How many tokens of a response of so many tokens are replayed.
+
+    Of a hard problem's right response all but a share is replayed, so that the rest is left to do;
+    of an easy problem's wrong response that share itself. At least one token is left to sample.
+
+    >>> [prefix_length(20, share, hard=True) for share in (0.25, 0.75)]
+    [15, 5]
+    >>> prefix_length(80, 0.45, hard=True), prefix_length(80, 0.55, hard=False, cap=30)
+    (44, 30)
+    """
+    # The small number makes up for the rounding of the product.
+    part = math.floor(share * total + 1e-9)
+    if cap is not None:
+        part = min(part, cap)
+    return total - max(part, 1) if hard else min(part, total - 1)
+
+
+@dataclass
+class PassRateControl:
+    """Keeps the pass rate of one side's prefix groups near one half by how much is replayed.
+
+    Attributes
+    ----------
+    share : float
+        See `prefix_length`. A larger share makes either side harder.
+    average : float
+        Running average of the pass rate.
+    rest : int
+        Steps to wait before the share may change again.
+    """
+
+    share: float
+    average: float = 0.5
+    rest: int = 0
+
+    def observe(self, rate: float) -> None:
+        """Take in the mean pass rate of the prefix groups of one step.
+
+        >>> control = PassRateControl(0.25)
+        >>> for _ in range(3):
+        ...     control.observe(0.8)
+        >>> round(control.average, 4), control.share, control.rest
+        (0.5428, 0.3, 5)
+        """
+        self.average = 0.95 * self.average + 0.05 * rate
+        if self.rest:
+            self.rest -= 1
+            return
+        change = 0.05 * ((self.average > 0.53) - (self.average < 0.47))
+        if change:
+            # The bounds are ours: something is replayed, and something is left to do.
+            self.share = round(min(max(self.share + change, 0.05), 0.95), 10)
+            self.rest = 5
+
+
+@dataclass
+class PrefixSampling(Slot):
+    """A skewed problem is tried again from a part of one of its own responses.
+
+    A problem of which few rollouts were right starts in the next round from the first part of a
+    right response, one of which most were right from the first part of a wrong response. All its
+    rollouts start there, so they are an ordinary group. `curricula.Recycled` serves these problems
+    first; without it only those that happen to come again start from a prefix.
+
+    Attributes
+    ----------
+    hard, easy : float
+        Share of the response that is left to do, and share that is replayed, at first.
+    low, high : float
+        Success rates below and above which a problem is tried again; 0 and 1 are not.
+    cap : int, optional
+        Most tokens that are left to do on the hard side, and replayed on the easy side.
+    adapts : bool
+        Whether the two shares follow the pass rates, see `PassRateControl`.
+
+    Notes
+    -----
+    What the authors' post leaves open is ours: the response is drawn at random among those that
+    serve, and a group that started from a prefix is not tried once more.
+
+    References
+    ----------
+    Zhu et al. (arXiv 2605.05112) and the authors' post; .25 on both sides is their setting for
+    text.
+    """
+
+    hard: ShareAboveZero = 0.25
+    easy: ShareAboveZero = 0.25
+    low: ShareAboveZero = 0.3
+    high: ShareAboveZero = 0.7
+    cap: Count | None = None
+    adapts: Flag = True
+    prefixes: dict[str, tuple[bool, np.ndarray]] = state_field(dict)
+    controls: dict[bool, PassRateControl] = state_field(dict)  # by whether a problem is hard
+
+    needs = frozenset({"prefixes"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.controls = {True: PassRateControl(self.hard), False: PassRateControl(self.easy)}
+
+    def plan(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+    ) -> Plan:
+        """All rollouts of a problem that is tried again start from its prefix."""
+        bare = (False, np.empty(0, np.int32))
+        rows = [
+            self.prefixes.get(problem.id, bare)[1]
+            for problem, count in zip(problems, counts)
+            for _ in range(count)
+        ]
+        return Plan(prefixes=Ragged.of(rows, np.int32))
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The pass rates of the prefix groups, and the prefixes for the next round."""
+        fresh = rollouts.take(rollouts.round == context.round)
+        ids, right, sizes = outcomes(fresh)
+        rates = dict(zip(ids, (right / sizes).tolist()))
+        for hard, control in self.controls.items():
+            of_side = [
+                rates[name]
+                for name, (is_hard, _) in self.prefixes.items()
+                if is_hard == hard and name in rates
+            ]
+            if of_side and self.adapts:
+                control.observe(float(np.mean(of_side)))
+        tried_again = self.prefixes
+        self.prefixes = {}
+        for name, rate in rates.items():
+            hard = 0 < rate < self.low
+            if name in tried_again or not (hard or self.high < rate < 1):
+                continue
+            rows = np.flatnonzero((fresh.problem == name) & (fresh.correct == hard))
+            response = fresh.response[context.rng("course", name).choice(rows)]
+            share = self.controls[hard].share
+            length = prefix_length(len(response), share, hard, self.cap)
+            if length:
+                self.prefixes[name] = (hard, response[:length])
+
+    def metrics(self) -> dict[str, float]:
+        """Problems that are to be tried again, and the shares that the next ones will have."""
+        return {
+            "course_waiting": len(self.prefixes),
+            "course_share_hard": self.controls[True].share,
+            "course_share_easy": self.controls[False].share,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The prefixes and the two controllers."""
+        tokens = Ragged.of([tokens for _, tokens in self.prefixes.values()], np.int32)
+        return {
+            "ids": list(self.prefixes),
+            "hard": [hard for hard, _ in self.prefixes.values()],
+            "tokens": tokens.values,
+            "offsets": tokens.offsets,
+            "controls": [vars(self.controls[hard]).copy() for hard in (True, False)],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the prefixes and the two controllers."""
+        tokens = Ragged(np.asarray(state["tokens"], np.int32), np.asarray(state["offsets"]))
+        self.prefixes = {
+            name: (bool(hard), tokens[i])
+            for i, (name, hard) in enumerate(zip(state["ids"], state["hard"]))
+        }
+        hard, easy = state["controls"]
+        self.controls = {True: PassRateControl(**hard), False: PassRateControl(**easy)}
+
+
+# PrefixRL
+
+
+@dataclass
+class OwnPrefixes(Stored):
+    """Unsolved problems also start from parts of an old right response of theirs.
+
+    A problem is unsolved when none of its bare rollouts was right at its last visit. Its rollouts
+    are then dealt out among `each` prefixes of one right response and the bare problem, as many to
+    each as to the others, and each start is a group of its own.
+
+    Attributes
+    ----------
+    each : int
+        Prefixes of a problem. The bare problem has one part in `each` + 1.
+    lengths : (low, high)
+        Shares of the response, between which the lengths of the prefixes are drawn.
+    path : str, optional
+        A file written by `replay.save_answers`: right answers of an earlier run. A problem that was
+        not visited yet then counts as unsolved. None takes those that this run finds.
+    capacity : int
+        Answers kept for a problem, the oldest go first.
+
+    References
+    ----------
+    PrefixRL (arXiv 2601.18795): 3 prefixes of 40 to 80 % beside one bare problem. No code was
+    released. The paper makes the prefixes before the training; that they change from round to
+    round, and that answers may come from the run itself, is ours.
+    """
+
+    each: Count = 3
+    lengths: Interval = (0.4, 0.8)
+    path: str | None = None
+    capacity: Count = 1
+    solved: dict[str, bool] = state_field(dict)
+
+    needs = frozenset({"prefixes"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.path is not None:
+            # Read by the constructor, so that a missing file is found before a model is loaded.
+            self.stored = load_answers(self.path)
+
+    def plan(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+    ) -> Plan:
+        """Prefixes for the unsolved problems that have a right answer, and a group for each."""
+        answers: dict[str, list[np.ndarray]] = {}
+        if self.stored is not None:
+            for row, name in enumerate(self.stored.problem.tolist()):
+                answers.setdefault(name, []).append(self.stored.response[row])
+        rows: list[np.ndarray] = []
+        groups: list[str] = []
+        for problem, count, start in zip(problems, counts.tolist(), before.tolist()):
+            starts = [np.empty(0, np.int32)]
+            if problem.id in answers and not self.solved.get(problem.id, self.path is None):
+                rng = context.rng("course", problem.id)
+                answer = answers[problem.id][rng.integers(len(answers[problem.id]))]
+                for share in rng.uniform(*self.lengths, self.each):
+                    starts.append(answer[: min(math.ceil(share * len(answer)), len(answer) - 1)])
+            for draw in range(start, start + count):
+                number = draw % len(starts)
+                rows.append(starts[number])
+                groups.append(f"{problem.id}@{number}" if number else problem.id)
+        return Plan(prefixes=Ragged.of(rows, np.int32), columns={"group": np.array(groups, str)})
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Which problems are solved, and right answers to bare problems."""
+        bare = rollouts.take((rollouts.round == context.round) & (rollouts["prefix"] == 0))
+        if not len(bare):
+            return
+        ids, right, _ = outcomes(bare)
+        self.solved.update(zip(ids, (right > 0).tolist()))
+        if self.path is None:
+            self._keep_right(bare, context)
+
+    def metrics(self) -> dict[str, float]:
+        """Right answers stored."""
+        return {"course_stored": 0 if self.stored is None else len(self.stored)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The right answers, unless they come from a file, and which problems are solved."""
+        table = {} if self.path is not None else super().state_dict()
+        return {"table": table, "ids": list(self.solved), "solved": list(self.solved.values())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the right answers and which problems are solved."""
+        if self.path is None:
+            super().load_state_dict(state["table"])
+        self.solved = dict(zip(state["ids"], map(bool, state["solved"])))
+
+
+# Old responses that are gone on with
+
+
+class _Drafts(Stored):
+    """Base of courses whose rollouts go on from old ones of the same problem and number."""
+
+    def _drafts(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray
+    ) -> np.ndarray:
+        """The stored row that each rollout of a request goes on from, (R,) int64, -1 for none."""
+        rows: dict[tuple[str, int], int] = {}
+        if self.stored is not None:
+            keys = zip(self.stored.problem.tolist(), self.stored.draw.tolist())
+            rows = {key: row for row, key in enumerate(keys)}
+        found = [
+            rows.get((problem.id, int(start) + number), -1)
+            for problem, count, start in zip(problems, counts, before)
+            for number in range(count)
+        ]
+        return np.array(found, dtype=np.int64)
+
+    def _remember(self, rollouts: Rollouts, rows: np.ndarray, context: Context) -> None:
+        """Keep the rows (a mask) in place of what is stored of this round's problems."""
+        present = rollouts.round == context.round
+        parts = [without_marks(rollouts.take(rows & present))]
+        if self.stored is not None:
+            others = ~np.isin(self.stored.problem, rollouts.problem[present])
+            parts.insert(0, self.stored.take(others))
+        parts = [part for part in parts if len(part)]
+        self.stored = Rollouts.concat(parts) if parts else None
+
+    def metrics(self) -> dict[str, float]:
+        """Responses stored."""
+        return {"course_stored": 0 if self.stored is None else len(self.stored)}
+
+
+def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -> dict[str, Ragged]:
+    """The first lengths (R,) tokens of the drafts `rows` (R,) as arguments of `Plan`; a row of -1
+    begins with nothing.
+    """
+    names = {"prefixes": "response", "logprobs": "old_logprobs", "entropies": "token_entropy"}
+    columns = {}
+    for argument, name in names.items():
+        dtype = np.int32 if argument == "prefixes" else np.float32
+        # The last row, which -1 stands for, is empty.
+        parts = [Ragged.of([[]], dtype)]
+        if drafts is not None:
+            parts.insert(0, drafts[name])
+        columns[argument] = first_of_each(Ragged.concat(parts).take(rows), lengths)
+    return columns
+
+
+def accepted(
+    new: np.ndarray, old: np.ndarray, uniforms: np.ndarray, bias: float = 0.0
+) -> np.ndarray:
+    """How many tokens of each draft are kept, (R,) int64: those before the first refusal.
+
+    Parameters
+    ----------
+    new, old : (R, T)
+        Log-probabilities of the drafts' tokens under the current policy and under the old one.
+    uniforms : (R, T)
+        Draws from [0, 1). A token is refused where its draw exceeds e^bias new / old, and where
+        that is not a number, as beyond the end of a draft.
+    bias : float
+
+    Examples
+    --------
+    >>> new, old = np.log([[0.5, 0.2, 0.5]]), np.log([[0.5, 0.5, 0.5]])
+    >>> draws = np.array([[0.9, 0.6, 0.1]])
+    >>> accepted(new, old, draws), accepted(new, old, draws, bias=0.5)
+    (array([1]), array([3]))
+    """
+    refused = ~(np.log(np.maximum(uniforms, np.finfo(float).tiny)) <= bias + new - old)
+    return np.where(refused.any(1), refused.argmax(1), refused.shape[1])
+
+
+@dataclass
+class Speculative(_Drafts):
+    """The last response to a problem is a draft of the next one, kept up to the first refusal.
+
+    Every rollout takes the response of the same number at the problem's last visit as its draft.
+    The current policy reads it. Its tokens are accepted one after the other, each with the
+    probability min(1, e^b π_new / π_old); from the first refusal on the rollout is sampled. The
+    kept tokens belong to the response and are trained on, with the probabilities that the current
+    policy has just given them.
+
+    Attributes
+    ----------
+    bias : float
+        The b above. 0 leaves the distribution of the current policy as it is, but for the refused
+        token, which is drawn from the whole distribution again.
+
+    Notes
+    -----
+    The last token of a draft is always sampled anew, so a draft that is accepted as a whole costs
+    one token. The paper takes such a draft as it is.
+
+    References
+    ----------
+    SPEC-RL (arXiv 2509.23232): b = .5.
+    """
+
+    bias: PositiveOrZero = 0.5
+
+    needs = frozenset({"prefixes", "current_logprobs"})
+    reads_verdict = False
+
+    def plan(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+    ) -> Plan:
+        """What is accepted of each draft."""
+        rows = self._drafts(problems, counts, before)
+        has_draft = np.flatnonzero(rows >= 0)
+        if not len(has_draft):
+            return Plan()
+        assert self.stored is not None
+        old = self.stored.take(rows[has_draft])
+        drafts = context.policy.rescored(old, context.temperature)
+        draws = [
+            context.rng("course", name, draw).random(length)
+            for name, draw, length in zip(old.problem.tolist(), old.draw.tolist(), old.lengths)
+        ]
+        kept = accepted(
+            drafts.old_logprobs.padded(np.nan),
+            old.old_logprobs.padded(np.nan),
+            Ragged.of(draws, np.float64).padded(),
+            self.bias,
+        )
+        lengths = np.zeros(len(rows), dtype=np.int64)
+        lengths[has_draft] = np.minimum(kept, old.lengths - 1)
+        read = np.zeros(len(rows), dtype=np.int64)
+        read[has_draft] = old.lengths + old.prompt.lengths
+        places = np.full(len(rows), -1)
+        places[has_draft] = np.arange(len(has_draft))
+        return Plan(**beginnings(drafts, places, lengths), read=read)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The round's responses are the drafts of the problems' next visit."""
+        self._remember(rollouts, rollouts.status != STOPPED, context)
+
+
+# Partial rollouts
+
+
+@dataclass
+class Partial(_Drafts):
+    """Once enough groups are complete, all rollouts that still grow are stopped, and wait.
+
+    The whole group of a stopped rollout waits. When its problem comes again, every rollout of the
+    group goes on where it was, and the tokens of the earlier round are trained on against the
+    policy that sampled them. `curricula.Recycled("stopped")` serves these problems first, and
+    `selectors.Finished(whole_groups=True)` leaves them out of the update until then.
+
+    Attributes
+    ----------
+    complete : float
+        Share of a request's groups that must be complete before the others are stopped.
+
+    Notes
+    -----
+    A rollout of a waiting group that had ended already samples its last token anew. Rollouts that
+    are gone on with reach the limit of a response at last, so none waits for ever.
+
+    References
+    ----------
+    APRIL (arXiv 2509.18521) and the code of slime, which asks for more groups than it needs; ours
+    asks for problems_per_round groups and takes the first share of them.
+    """
+
+    complete: ShareAboveZero = 0.5
+
+    needs = frozenset({"prefixes", "stopping", "old_logprobs"})
+    reads_verdict = False
+
+    def plan(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+    ) -> Plan:
+        """Rollouts that waited go on, and all stop when enough groups are complete."""
+        rows = self._drafts(problems, counts, before)
+        lengths = np.zeros(len(rows), dtype=np.int64)
+        waited = np.flatnonzero(rows >= 0)
+        if len(waited):
+            assert self.stored is not None
+            old = self.stored.take(rows[waited])
+            lengths[waited] = old.lengths - (old.status != STOPPED)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        groups = np.count_nonzero(counts)
+        wanted = math.ceil(self.complete * groups - 1e-9)
+
+        def stop(growing: Growing) -> np.ndarray:
+            incomplete = len(np.unique(owner[growing.rows]))
+            return np.full(len(growing.rows), STOP if groups - incomplete >= wanted else GO_ON)
+
+        return Plan(**beginnings(self.stored, rows, lengths), stop=stop)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The groups with a stopped rollout wait."""
+        stopped = rollouts.problem[(rollouts.status == STOPPED)]
+        self._remember(rollouts, np.isin(rollouts.problem, stopped), context)
