@@ -40,7 +40,12 @@ PROBLEMS = [replace(problem, level=level) for problem, level in zip(as_problems(
 ROUNDS = 4  # the fourth begins the second epoch
 A_ROUND = 4  # problems
 LIMIT = 8  # tokens of a response
-EVERY = (*methods.PAPERS, *methods.MORE_PAPERS)
+# Methods with a course are refused, since these trainers sample by themselves.
+EVERY = [
+    name
+    for name in (*methods.PAPERS, *methods.MORE_PAPERS)
+    if getattr(methods, name)().course is None
+]
 
 
 class Script:

@@ -544,6 +544,7 @@ SIZES = {
     "lilo": {"n": 4, "factor": 2},
     "rlep": {"n": 4, "each": 1},
     "exgrpo": {"n": 4, "start": 0.0},
+    "prefix_rl": {"n": 8},
     "clip_cov": {"n": 4, "covariance_range": (0.0, 5.0)},
 }
 

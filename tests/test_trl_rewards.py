@@ -34,7 +34,12 @@ from workbench.rounds import choose
 from workbench.trl.table import weighted_sum
 from workbench.trl.verdict import Verdict
 
-EVERY = (*methods.PAPERS, *methods.MORE_PAPERS)
+# Methods with a course are refused, since TRL samples by itself.
+EVERY = [
+    name
+    for name in (*methods.PAPERS, *methods.MORE_PAPERS)
+    if getattr(methods, name)().course is None
+]
 READING_VERDICTS = [name for name in EVERY if small(name).reads_verdict]
 
 

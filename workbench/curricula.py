@@ -132,7 +132,13 @@ class Recycled(_OverEpochs):
     high: ShareAboveZero = 0.7
     share: ShareAboveZero = 1.0
     waiting: list[str] = state_field(list)
+    # Those of them that are in this round.
     served: list[str] = state_field(list)
+
+    @property
+    def reads_verdict(self) -> bool:  # type: ignore[override]
+        """Where success rates decide."""
+        return self.rule == "skewed"
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The waiting problems, and fresh ones for the rest of the round."""
