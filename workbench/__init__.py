@@ -15,6 +15,7 @@ _MODULES = (
     "allocators",
     "analysis",
     "config",
+    "courses",
     "curricula",
     "datasets",
     "evaluation",

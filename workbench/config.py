@@ -28,6 +28,7 @@ from typing import Any
 from workbench import (
     advantages,
     allocators,
+    courses,
     curricula,
     labs,
     methods,
@@ -62,6 +63,7 @@ SLOTS = tuple(each.name for each in fields(Method) if each.name != "name")
 BUILDABLE = (
     advantages,
     allocators,
+    courses,
     curricula,
     methods,
     objectives,

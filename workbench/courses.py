@@ -443,7 +443,8 @@ def accepted(
     (array([1]), array([3]))
     """
     refused = ~(np.log(np.maximum(uniforms, np.finfo(float).tiny)) <= bias + new - old)
-    return np.where(refused.any(1), refused.argmax(1), refused.shape[1])
+    # Behind its last token every draft ends.
+    return np.pad(refused, ((0, 0), (0, 1)), constant_values=True).argmax(1)
 
 
 @dataclass
