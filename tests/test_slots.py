@@ -11,7 +11,7 @@ import pytest
 from conftest import go, small_lab
 
 import workbench as wb
-from workbench import advantages, allocators, curricula, methods, replay, selectors
+from workbench import advantages, allocators, courses, curricula, methods, replay, selectors
 from workbench.advantages import leave_one_out
 from workbench.allocators import (
     DynamicSampling,
@@ -42,6 +42,7 @@ VALUES = {
         curricula.Dps(0.5),
         curricula.WithoutSolved(0.9),
         curricula.AdaRft(start=10.0, ties="random"),
+        curricula.Recycled("stopped", share=0.5),
     ],
     "allocator": [
         allocators.Uniform(3),
@@ -57,6 +58,12 @@ VALUES = {
         allocators.MostLearnable(4, factor=2),
         allocators.HitUtility(6, probe=2),
         allocators.LeastVariance(6, rates=GaussianProcess({"a": (0.0, 1.0), "b": (1.0, 0.0)})),
+    ],
+    "course": [
+        courses.PrefixSampling(0.5, cap=3, adapts=False),
+        courses.OwnPrefixes(2, (0.2, 0.6), capacity=2),
+        courses.Speculative(0.0),
+        courses.Partial(0.75),
     ],
     "replay": [
         replay.CorrectResponses("direct", capacity=3),
@@ -78,6 +85,7 @@ VALUES = {
         selectors.Pruned(0.25),
         selectors.HalfRight(6),
         selectors.UniformDraws(0.5),
+        selectors.Finished(whole_groups=True),
     ],
     "advantage": [
         advantages.GroupNormalized(ddof=1, eps=1e-4),
@@ -99,7 +107,7 @@ VALUES = {
 # Estimates of success rates learn like slot values, and stand inside allocators.
 ESTIMATES = (SuccessRates, GaussianProcess, Posteriors)
 EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
-MODULES = ("curricula", "allocators", "replay", "selectors", "scheduler", "advantages")
+MODULES = ("curricula", "allocators", "courses", "replay", "selectors", "scheduler", "advantages")
 
 
 def slot_classes():
@@ -108,7 +116,7 @@ def slot_classes():
     for name in MODULES:
         module = importlib.import_module(f"workbench.{name}")
         for name, kind in inspect.getmembers(module, inspect.isclass):
-            is_base = kind in (Slot, RemembersPosteriors) or name.startswith("_")
+            is_base = kind in (Slot, RemembersPosteriors, replay.Stored) or name.startswith("_")
             if issubclass(kind, Slot) and kind not in ESTIMATES and not is_base:
                 classes.add(kind)
     return classes
