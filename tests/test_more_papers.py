@@ -282,7 +282,7 @@ def test_speed_surplus_waits_in_order_and_is_bounded(policy):
 @pytest.mark.parametrize("pilots, least, most", [(32, 4, 24), (16, 2, 12)])
 def test_pilots_fit_from_one_bound_to_the_other(pilots, least, most):
     """The published chances to fit, and what a trained group of 32 + 96 costs."""
-    allocator = allocators.PilotCommit(pilots, 1, groups=1, max_draws=1)
+    allocator = allocators.PilotCommit(pilots, 1, groups=pilots, max_draws=1)
     problems = list(pool_of(pilots + 1))
     outcomes = {f"p{c}": "1" * c + "0" * (pilots + 1 - c) for c in range(pilots + 1)}
     requests, rollouts, rows = drive(allocator, problems, outcomes)
@@ -314,6 +314,8 @@ def test_pilot_commit_draws_until_there_are_enough_with_those_that_wait():
     assert allocator.waiting == 2
     requests, _, _ = drive(allocator, problems[:2], outcomes, problems[2:])
     assert requests == [[2, 2]], "two wait, so no further problems are drawn"
+    requests, _, _ = drive(allocator, problems[2:], outcomes)
+    assert requests == [[2] * 4, [2, 2, 0, 0]], "two of four are enough for the next round"
     resumed = allocator.clone()
     resumed.load_state_dict(allocator.state_dict())
     assert resumed.waiting == 2

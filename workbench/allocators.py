@@ -699,7 +699,8 @@ class PilotCommit(Slot):
         Rollouts of the two phases; a group is both together.
     groups : int
         Groups wanted. Problems are drawn until there are so many together with those that wait in
-        `replay.Surplus`, in at most `max_draws` draws of the round's size.
+        `replay.Surplus`, in at most `max_draws` draws of the round's size. Of the problems that
+        fit, no more get a whole group than this round and the next can train on.
     between : (low, high)
         The success rates of the pilot that fit, the bounds included.
     max_draws : int
@@ -710,7 +711,8 @@ class PilotCommit(Slot):
     -----
     In the released code a problem waits with its pilot alone, and the rest of its group is sampled
     once it is taken, at random or by the largest deviation. Here both phases belong to one round,
-    so whole groups wait, and the oldest go first: that is our reading. Too few groups are an error
+    so whole groups wait, the oldest go first, and what fits beyond two rounds is thrown away after
+    its pilot: that is our reading. Too few groups are an error
     there after 10 draws; here the round goes on with those that it has.
 
     References
@@ -735,8 +737,10 @@ class PilotCommit(Slot):
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """Requests of pilots and one of the rest; returns the rows of problems that fit."""
         draws = _Within(self.pilots, max_draws=self.max_draws, between=self.between)
-        screened = yield from draws.draws(problems, context, self.groups - self.waiting)
-        return (yield from _sample_further(*screened, self.commit))
+        wanted = self.groups - self.waiting
+        rollouts, ids, fits = yield from draws.draws(problems, context, wanted)
+        fits &= np.cumsum(fits) <= wanted + self.groups
+        return (yield from _sample_further(rollouts, ids, fits, self.commit))
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Count the groups that wait."""

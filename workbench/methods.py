@@ -738,7 +738,7 @@ def pilot_commit(
         if solved is None
         else curricula.WithoutSolved(solved),
         allocator=allocators.PilotCommit(pilots, commit, groups, **allocator),
-        replay=replay.Surplus(groups, age=age),
+        replay=replay.Surplus(groups, capacity=groups, age=age),
         objective=Objective(clip=clip),
     )
 
