@@ -673,8 +673,8 @@ class Screening(Slot):
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
         # The first phase: few rollouts for each problem, of further draws until enough are mixed.
         screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)
-        screened = yield from screen.draws(problems, context, self.groups or 0)
-        return (yield from _sample_further(*screened, self.further))
+        rollouts, ids, is_mixed = yield from screen.draws(problems, context, self.groups or 0)
+        return (yield from _sample_further(rollouts, ids, is_mixed, self.further))
 
 
 @dataclass

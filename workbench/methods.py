@@ -736,7 +736,7 @@ def pilot_commit(
         "pilot_commit",
         curriculum=curricula.ShuffledEpochs()
         if solved is None
-        else curricula.WithoutSolved(solved),
+        else curricula.WithoutSolved(solved=solved),
         allocator=allocators.PilotCommit(pilots, commit, groups, **allocator),
         replay=replay.Surplus(groups, capacity=groups, age=age),
         objective=Objective(clip=clip),
@@ -772,7 +772,7 @@ def dps(n: int = 8, decay: float = 0.7) -> Method:
     ----------
     DPS (arXiv 2603.10887) and its released code: decay .7 on MATH. n is our choice.
     """
-    return Method("dps", curriculum=curricula.Dps(decay), allocator=Uniform(n))
+    return Method("dps", curriculum=curricula.Dps(decay=decay), allocator=Uniform(n))
 
 
 def cures(n: int = 8, temperature: float = 0.1, form: str = "paper") -> Method:
