@@ -524,7 +524,6 @@ JSON = st.recursive(
     max_leaves=12,
 )
 FUZZ = settings(
-    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -581,8 +580,7 @@ def test_any_json_is_a_manifest_or_named(value, place, records):
     assert set(try_all(place, records / "ar3po", json.dumps(value))) <= OUTCOMES
 
 
-@FUZZ
-@given(
+MUTATIONS = given(
     which=st.one_of(
         st.integers(0, FIRST_FURTHER - 1),
         st.integers(FIRST_FURTHER, FIRST_FURTHER + len(MORE_PAPERS) - 1),
@@ -590,7 +588,21 @@ def test_any_json_is_a_manifest_or_named(value, place, records):
     seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=4),
     values=st.lists(JSON, min_size=4, max_size=4),
 )
+
+
+@settings(FUZZ, max_examples=50)
+@MUTATIONS
 def test_any_mutation_of_a_manifest_is_one_or_named(
+    which, seeds, values, place, records, manifests
+):
+    manifest = mutated_often(manifests[which], seeds, values)
+    assert set(try_all(place, records / "ar3po", json.dumps(manifest))) <= OUTCOMES
+
+
+@pytest.mark.long
+@settings(FUZZ, max_examples=400)
+@MUTATIONS
+def test_many_mutations_of_a_manifest_are_one_or_named(
     which, seeds, values, place, records, manifests
 ):
     manifest = mutated_often(manifests[which], seeds, values)
