@@ -63,6 +63,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk():
+    """What a test writes need not outlive a loss of power, and fsync waits milliseconds each time.
+
+    That the library calls it where it must is what test_power_loss.py records.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     import torch
