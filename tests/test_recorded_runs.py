@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import workbench as wb
@@ -14,8 +15,7 @@ from workbench.trials.cases import PARAMETERS, lacks_rollouts, prepare
 from workbench.utils.descriptions import differences
 
 ROOT = Path(__file__).parent.parent
-# The leaderboard's own grid leaves learning rates to tuning, so no run is decided by it alone.
-GRIDS = sorted({*(ROOT / "data" / "grids").glob("*.yaml")} - {ROOT / "data/grids/leaderboard.yaml"})
+GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
 RUNS = shipped("runs")
 # Runs that were recorded before the schedule or the defaults of their method were corrected. They
 # leave this list when they are made again.
@@ -30,6 +30,14 @@ SETTINGS = ("problems_per_round", "mini_batches", "learning_rate", "evaluate_eve
 def recorded():
     """Case of the grid and record of every run of a grid that is in the repository."""
     planned = {path.stem: grids.read(path, ROOT / "runs" / path.stem) for path in GRIDS}
+    # The leaderboard's grid leaves learning rates to tuning, which has found one for each arm.
+    arms = pd.read_csv(RUNS / "leaderboard" / "arms.csv").set_index("arm")
+    rates = arms["learning_rate"].to_dict() | {"grpo": arms["baseline_learning_rate"].max()}
+    planned["leaderboard"] = [
+        replace(case, values={**case.values, "learning_rate": rates[case.values["label"]]})
+        for case in planned["leaderboard"]
+        if case.values["label"] in rates
+    ]
     runs = {}
     for name, cases in planned.items():
         for case in cases:
@@ -47,8 +55,9 @@ def runs():
 def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
     there = set(wb.records.record_paths(RUNS))
     # The first runs of the lab had no grid yet. Which combinations are in the final of a search
-    # follows from records that are not kept.
+    # follows from records that are not kept, and which rates are tried from those before.
     there = {path for path in there if not re.search("tiny-grpo|-search$", path.parts[-3])}
+    there = {path for path in there if "leaderboard-tuning" not in path.parts}
     there = {path for path in there if path.parts[-2] != "tiny-grpo"}
     assert len(runs) >= 900
     assert {record.path for _, record in runs.values()} == there

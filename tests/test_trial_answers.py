@@ -11,7 +11,7 @@ from workbench.trials import answer
 from workbench.utils.shipped import shipped
 
 LOOKS = (5, 8, 12)
-RUNS = shipped("runs/leaderboard")
+RUNS = shipped("runs/leaderboard-one-rate")
 
 
 def look(arm_records, baseline_records, *, arm="arm", **options):

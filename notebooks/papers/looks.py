@@ -89,7 +89,7 @@ def plans() -> pd.DataFrame:
 
 def log_costs() -> dict[str, np.ndarray]:
     """Logarithms of the rollouts to the target, an array over seeds for each recorded method."""
-    courses = read(load_all(RUNS / "leaderboard"))
+    courses = read(load_all(RUNS / "leaderboard-one-rate"))
     target = target_of(courses)
     found = {}
     for label, by_seed in courses.items():
