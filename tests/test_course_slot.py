@@ -108,7 +108,7 @@ def test_the_first_tokens_of_each_row(rows, data):
 
 def test_drafts_begin_where_there_are_any():
     drafts = hand_made([0.0, 1.0], ["a", "b"], lengths=[3, 4])
-    found = beginnings(drafts, np.array([1, -1, 0]), np.array([2, 0, 3]))["prefixes"]
+    found = beginnings(drafts, np.array([1, -1, 0]), np.array([2, 0, 3])).prefixes
     assert found.lengths.tolist() == [2, 0, 3]
     assert found[0].tolist() == drafts.response[1][:2].tolist()
 
@@ -209,7 +209,7 @@ def test_a_prefix_is_masked_or_belongs_to_the_response():
     policy = tiny_policy()
     whole = policy.generate(PROBLEMS, [2, 2], SAMPLING, seed=0)
     lengths = np.minimum(whole.lengths - 1, 4)
-    plan = Plan(**beginnings(whole, np.arange(4), lengths))
+    plan = beginnings(whole, np.arange(4), lengths)
     sampled = policy.generate(PROBLEMS, [2, 2], SAMPLING, 1, plan)
     masked = followed(sampled, replace(plan, logprobs=None))
     joined = followed(sampled, plan)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -405,20 +405,23 @@ class _Drafts(Stored):
         return {"course_stored": 0 if self.stored is None else len(self.stored)}
 
 
-def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -> dict[str, Ragged]:
-    """The first lengths (R,) tokens of the drafts `rows` (R,) as arguments of `Plan`; a row of -1
-    begins with nothing.
+def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -> Plan:
+    """A plan by which rollouts start with the first lengths (R,) tokens of the drafts `rows` (R,);
+    a row of -1 starts with nothing.
     """
-    names = {"prefixes": "response", "logprobs": "old_logprobs", "entropies": "token_entropy"}
-    columns = {}
-    for argument, name in names.items():
-        dtype = np.int32 if argument == "prefixes" else np.float32
+
+    def first(name: str, dtype: type) -> Ragged:
         # The last row, which -1 stands for, is empty.
         parts = [Ragged.of([[]], dtype)]
         if drafts is not None:
             parts.insert(0, drafts[name])
-        columns[argument] = first_of_each(Ragged.concat(parts).take(rows), lengths)
-    return columns
+        return first_of_each(Ragged.concat(parts).take(rows), lengths)
+
+    return Plan(
+        prefixes=first("response", np.int32),
+        logprobs=first("old_logprobs", np.float32),
+        entropies=first("token_entropy", np.float32),
+    )
 
 
 def accepted(
@@ -505,7 +508,7 @@ class Speculative(_Drafts):
         read[has_draft] = old.lengths + old.prompt.lengths
         places = np.full(len(rows), -1)
         places[has_draft] = np.arange(len(has_draft))
-        return Plan(**beginnings(drafts, places, lengths), read=read)
+        return replace(beginnings(drafts, places, lengths), read=read)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The round's responses are the drafts of the problems' next visit."""
@@ -564,7 +567,7 @@ class Partial(_Drafts):
             incomplete = len(np.unique(owner[growing.rows]))
             return np.full(len(growing.rows), STOP if groups - incomplete >= wanted else GO_ON)
 
-        return Plan(**beginnings(self.stored, rows, lengths), stop=stop)
+        return replace(beginnings(self.stored, rows, lengths), stop=stop)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The groups with a stopped rollout wait."""

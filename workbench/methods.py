@@ -1028,7 +1028,7 @@ def prefix_sampling(n: int = 8, **course: Any) -> Method:
     value = courses.PrefixSampling(**course)
     return Method(
         "prefix_sampling",
-        curriculum=curricula.Recycled("skewed", value.low, value.high),
+        curriculum=curricula.Recycled(rule="skewed", low=value.low, high=value.high),
         allocator=Uniform(n),
         course=value,
         # Groups that are all alike are dropped; all others are kept.
@@ -1079,7 +1079,7 @@ def partial_rollouts(n: int = 8, complete: float = 0.5) -> Method:
     """
     return Method(
         "partial_rollouts",
-        curriculum=curricula.Recycled("stopped"),
+        curriculum=curricula.Recycled(rule="stopped"),
         allocator=Uniform(n),
         course=courses.Partial(complete),
         selector=selectors.Finished(whole_groups=True),
