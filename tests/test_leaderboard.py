@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 from written_records import curve
 
 import workbench as wb
+from papers import leaderboards
 from workbench.__main__ import main
 from workbench.analysis import leaderboard as analysis
+from workbench.analysis.courses import read
 from workbench.analysis.runs import load_all
 from workbench.analysis.targets import to_target
 from workbench.cli.leaderboard import own_methods
@@ -181,6 +183,22 @@ def test_what_a_method_changes_follows_from_its_record():
     assert changed["ar3po"] == "allocator, replay"
     with pytest.raises(ValueError, match="baseline='mine'"):
         analysis.changed_slots(records, baseline="mine")
+
+
+def test_pairs_of_methods_and_which_of_them_turned(groups):
+    """ "fast" costs about as much as GRPO, and "slow" more than either, which never arrives."""
+    pairs = leaderboards.all_pairs(read(groups), 0.5)
+    assert list(pairs.index) == [("fast", "grpo"), ("fast", "slow"), ("grpo", "slow")]
+    assert pairs.loc[("fast", "grpo"), "ratio"] == pytest.approx(1.02, abs=0.01)
+    assert pairs.loc[("grpo", "slow"), "low"] == 0
+    before = pairs.assign(ratio=[0.5, 0.8, 2.0], lower=["fast", "", "slow"])
+    now = pairs.assign(ratio=[1.25, 1.5, 0.5], p=0.01, p_holm=0.2)
+    found = leaderboards.turned(before, now)
+    assert found[["cheaper", "dearer"]].to_numpy().tolist() == [["slow", "grpo"], ["fast", "grpo"]]
+    assert found["before"].tolist() == [0.5, 0.5]
+    assert found["now"].tolist() == [2.0, 1.25]
+    tau = leaderboards.rank_correlation(pd.Series({"a": 1, "b": 2}), pd.Series({"b": 1, "a": 3}))
+    assert tau == pytest.approx(-1)
 
 
 def test_a_missing_baseline_is_named(groups):

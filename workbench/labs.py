@@ -152,6 +152,8 @@ class Lab:
         not_parts = ("name", "config", "described")
         parts = {name: part for name, part in vars(self).items() if name not in not_parts}
         before = self.described
+        if not isinstance(before, _Described | None):
+            raise ValueError(f"described={shown(before)}: the lab fills this in itself")
         if before is not None and before.config is self.config and before.parts != parts:
             # `dataclasses.replace` has changed a part and handed on the config of the first lab.
             object.__setattr__(self, "config", None)

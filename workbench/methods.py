@@ -112,12 +112,20 @@ class Method:
         _check_part_weights(self.reward, self.advantage)
 
     def __repr__(self) -> str:
-        slots = ", ".join(f"{name}={compose(value)}" for name, value in self.slots().items())
+        slots = ", ".join(f"{name}={text}" for name, text in self._shown())
         return f"Method({self.name!r}, {slots})"
 
     def _repr_html_(self) -> str:
-        rows = [(name, compose(value)) for name, value in self.slots().items()]
-        return card(f"Method {self.name}", rows)
+        return card(f"Method {self.name}", self._shown())
+
+    def _shown(self) -> list[tuple[str, str]]:
+        """Name and text of every slot, without those of later versions that are empty."""
+        slots = self.slots().items()
+        return [
+            (name, compose(value))
+            for name, value in slots
+            if value is not None or name not in self.later
+        ]
 
     def slots(self) -> dict[str, Any]:
         """Name and value of every slot."""

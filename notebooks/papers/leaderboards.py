@@ -71,7 +71,7 @@ def all_pairs(
 
 
 def turned(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
-    """The pairs whose order was decided before as well as after, once this and once that way.
+    """The pairs whose order was decided before, and whose ratio lies on the other side of 1 now.
 
     Parameters
     ----------
@@ -80,23 +80,30 @@ def turned(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
 
     Returns
     -------
-    DataFrame, a row a pair
-        cheaper before and cheaper after, with both ratios: the cost of the one that was cheaper
-        before, over that of the other one.
+    DataFrame, a row a pair, those first whose ratio now is the farthest from 1
+        cheaper and dearer, as it was decided before; before and now, the ratios of their costs; and
+        the p-values of the ratio now, p alone and p_holm after the correction over all pairs.
     """
-    both = before.join(after, lsuffix="_before", rsuffix="_after", how="inner")
-    both = both[(both["lower_before"] != "") & (both["lower_after"] != "")]
-    both = both[both["lower_before"] != both["lower_after"]]
+    both = before.join(after, suffixes=("_before", "_now"), how="inner")
+    both = both[both["lower_before"] != ""]
+    # Turned so that the one that was cheaper stands above the line.
     sign = np.where(both["ratio_before"] < 1, 1, -1)
+    other = [
+        second if lower == first else first
+        for (first, second), lower in both["lower_before"].items()
+    ]
     found = pd.DataFrame(
         {
-            "cheaper before": both["lower_before"],
-            "cheaper tuned": both["lower_after"],
-            "ratio before": both["ratio_before"] ** sign,
-            "ratio tuned": both["ratio_after"] ** sign,
+            "cheaper": both["lower_before"].to_numpy(),
+            "dearer": other,
+            "before": (both["ratio_before"] ** sign).to_numpy(),
+            "now": (both["ratio_now"] ** sign).to_numpy(),
+            "p": both["p_now"].to_numpy(),
+            "p_holm": both["p_holm_now"].to_numpy(),
         }
     )
-    return found.sort_values("ratio tuned", ascending=False).reset_index(drop=True)
+    found = found[found["now"] > 1]
+    return found.sort_values("now", ascending=False).reset_index(drop=True)
 
 
 def rank_correlation(before: pd.Series, after: pd.Series) -> float:
@@ -118,7 +125,9 @@ def before_and_after(
     names : int
         How many methods are named: those whose ratio changed most.
     """
-    both = before[["rollouts"]].join(after[["rollouts", "verdict"]], lsuffix="_before", how="inner")
+    both = before[["rollouts"]].join(
+        after[["rollouts", "verdict"]], suffixes=("_before", ""), how="inner"
+    )
     both = both.dropna(subset=["rollouts_before", "rollouts"])
     change = np.log(both["rollouts"] / both["rollouts_before"]).abs()
     named = change.sort_values(ascending=False).index[:names]
