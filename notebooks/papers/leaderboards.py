@@ -113,7 +113,7 @@ def rank_correlation(before: pd.Series, after: pd.Series) -> float:
 
 
 def before_and_after(
-    before: pd.DataFrame, after: pd.DataFrame, *, title: str, names: int = 12
+    before: pd.DataFrame, after: pd.DataFrame, *, title: str, names: int = 10
 ) -> Axes:
     """Every method's ratio at one learning rate against its ratio with all methods tuned.
 
@@ -144,17 +144,26 @@ def before_and_after(
         ax.plot(ends, ends, color=SOFT, lw=1, ls=":")
         ax.axhline(1, color=INK, lw=0.8)
         ax.axvline(1, color=INK, lw=0.8)
-        for label, row in both.iterrows():
+        for row in both.to_dict("records"):
             colour = NAMED.get(row["verdict"], SOFT)
             ax.plot(row["rollouts_before"], row["rollouts"], "o", ms=5, color=colour)
-            if label in named:
-                ax.annotate(
-                    plain(str(label)),
-                    (row["rollouts_before"], row["rollouts"]),
-                    xytext=(6, -3),
-                    textcoords="offset points",
-                    size="small",
-                )
+        # From above to below. A name that would run into one above it stands on the left.
+        on_the_right: list[tuple[float, float]] = []
+        for label, row in both.loc[named].sort_values("rollouts", ascending=False).iterrows():
+            place = row["rollouts_before"], row["rollouts"]
+            runs_into = any(
+                y / place[1] < 1.06 and 0.7 < x / place[0] < 1.4 for x, y in on_the_right
+            )
+            ax.annotate(
+                plain(str(label)),
+                place,
+                xytext=(-6 if runs_into else 6, -3),
+                ha="right" if runs_into else "left",
+                textcoords="offset points",
+                size="small",
+            )
+            if not runs_into:
+                on_the_right.append(place)
         ax.set(xscale="log", yscale="log", xlim=ends, ylim=(ends[0], both["rollouts"].max() * 1.15))
         ratio_ticks(ax.xaxis, *ax.get_xlim(), most=8)
         ratio_ticks(ax.yaxis, *ax.get_ylim(), most=8)
