@@ -337,6 +337,8 @@ METHODS = {
     "prefix_rl": methods.prefix_rl(8),
     "spec_rl": methods.spec_rl(4),
     "partial_rollouts": methods.partial_rollouts(4),
+    "duet": methods.duet(8, limit=40, low=2, refit=2, quantiles=(0.2, 0.5)),
+    "arrol": methods.arrol(8, at=8, warm_up=1, learning_rate=0.01, units=16),
 }
 
 
@@ -353,7 +355,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(late, name, tmp_path):
     rollouts = whole.record.rollouts()
     later = rollouts[rollouts["round"] > 4]
     # What the run had in memory when it was interrupted is gone on with.
-    if name != "prefix_rl":
+    if name in ("duet", "arrol"):
+        assert (later["status"] == "stopped").any()
+    elif name != "prefix_rl":
         assert (later["prefix"] + later["kept"]).max() > 0
     whole_length = rollouts["prefix"] + rollouts["length"]
     assert whole_length.max() <= late.sampling.max_new_tokens

@@ -27,7 +27,7 @@ from workbench.rollouts import Context, Rollouts
 from workbench.scheduler import Scheduler
 from workbench.selectors import All, MaxVariance
 from workbench.slots import NEEDS, More, PerProblem, Selection, Slot
-from workbench.success_rates import Posteriors, RemembersPosteriors
+from workbench.success_rates import Posteriors, RemembersPosteriors, Signals
 from workbench.utils.bounds import Count, Share
 from workbench.utils.descriptions import compose, describe
 
@@ -58,12 +58,15 @@ VALUES = {
         allocators.MostLearnable(4, factor=2),
         allocators.HitUtility(6, probe=2),
         allocators.LeastVariance(6, rates=GaussianProcess({"a": (0.0, 1.0), "b": (1.0, 0.0)})),
+        allocators.BySignal(6, 0.75, low=2, signals=Signals(history=20)),
     ],
     "course": [
         courses.PrefixSampling(0.5, cap=3, adapts=False),
         courses.OwnPrefixes(2, (0.2, 0.6), capacity=2),
         courses.Speculative(0.0),
         courses.Partial(0.75),
+        courses.Deadline(1, start=0, grace=0, shares=(0.2, 0.5), refit=2, run=1, answer="text"),
+        courses.Survival(3, warm_up=1, learning_rate=0.1, units=4),
     ],
     "replay": [
         replay.CorrectResponses("direct", capacity=3),
@@ -86,6 +89,7 @@ VALUES = {
         selectors.HalfRight(6),
         selectors.UniformDraws(0.5),
         selectors.Finished(whole_groups=True),
+        selectors.InverseCounts(0.1, allocator=allocators.BySignal(6)),
     ],
     "advantage": [
         advantages.GroupNormalized(ddof=1, eps=1e-4),
@@ -105,7 +109,7 @@ VALUES = {
     ],
 }
 # Estimates of success rates learn like slot values, and stand inside allocators.
-ESTIMATES = (SuccessRates, GaussianProcess, Posteriors)
+ESTIMATES = (SuccessRates, GaussianProcess, Posteriors, Signals)
 EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
 MODULES = ("curricula", "allocators", "courses", "replay", "selectors", "scheduler", "advantages")
 

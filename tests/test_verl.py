@@ -311,7 +311,7 @@ NOT_CARRIED = {
         ["greso", "mopps", "cures", "mapp", "adarft", "dps", "pilot_commit"], r"^curriculum="
     ),
     **dict.fromkeys(["prefix_sampling", "partial_rollouts"], r"^curriculum="),
-    **dict.fromkeys(["prefix_rl", "spec_rl"], r"^course="),
+    **dict.fromkeys(["prefix_rl", "spec_rl", "duet", "arrol"], r"^course="),
     **{name: f"^surrogate='{name}'" for name in ("cispo", "sapo", "gmpo", "clip_cov", "kl_cov")},
 }
 

@@ -502,6 +502,60 @@ def by_variance(
     return _greedily(gain, np.full(p.size, low, dtype=np.int64), up, total)
 
 
+def by_signal(
+    signal: Any, length: Any, target: float, low: int = 1, up: int = 32
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts in proportion to signal / sqrt(length), whose tokens together stay within `target`.
+
+    Parameters
+    ----------
+    signal : (P,) numbers above 0
+        How far the gradients of a problem's rollouts lie apart.
+    length : (P,) numbers above 0
+        Tokens of a rollout of each problem.
+    target : float
+        Tokens of all rollouts.
+    low, up : int
+        Bounds for one problem.
+
+    Returns
+    -------
+    rounded, counts : (P,) int64 each
+        The rounded proportions, which ten halvings bring near the target, and the same with the
+        longest rollouts taken away until they are within it. With `low` rollouts of every problem
+        they may still be above it.
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and its released code.
+
+    Examples
+    --------
+    >>> by_signal([0.8, 1.2, 0.5, 1.5], [300, 400, 250, 600], target=6200)
+    (array([3, 5, 2, 5]), array([3, 5, 2, 4]))
+    >>> by_signal([1, 1], [100, 400], target=2000)[1]
+    array([7, 3])
+    """
+    length = np.maximum(np.asarray(length, dtype=np.float64), 1.0)
+    rates = np.asarray(signal, dtype=np.float64) / np.sqrt(length)
+
+    def rounded_at(log_price: float) -> np.ndarray:
+        return np.clip(np.rint(rates / np.exp(log_price / 2)), low, up).astype(np.int64)
+
+    lowest, highest = -20.0, 20.0
+    for _ in range(10):
+        middle = (lowest + highest) / 2
+        if rounded_at(middle) @ length > target:
+            lowest = middle
+        else:
+            highest = middle
+    rounded = rounded_at((lowest + highest) / 2)
+    counts = rounded.copy()
+    while counts @ length > target and (counts > low).any():
+        counts[np.where(counts > low, length, 0.0).argmax()] -= 1
+    return rounded, counts
+
+
 def _greedily(
     gain: Callable[[int, int], float], counts: np.ndarray, up: int, total: int
 ) -> np.ndarray:

@@ -15,23 +15,41 @@ the first of them. A stopped rollout has the status "stopped".
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from workbench.policies import GO_ON, STOP, Growing, Plan
+from workbench.policies import END, GO_ON, STOP, Growing, Plan
 from workbench.replay import Stored, load_answers, without_marks
 from workbench.rollouts import Ragged, Rollouts
+from workbench.scheduler import Learner
 from workbench.slots import Slot, state_field
-from workbench.success_rates import outcomes
-from workbench.utils.bounds import Count, Flag, Interval, PositiveOrZero, ShareAboveZero
+from workbench.success_rates import Signals, outcomes
+from workbench.utils.bounds import (
+    Count,
+    CountOrZero,
+    Flag,
+    Interval,
+    Positive,
+    PositiveOrZero,
+    Share,
+    ShareAboveZero,
+    at_least,
+)
 from workbench.utils.names import STOPPED
+from workbench.utils.seeding import derive
+from workbench.utils.validation import instance_of
+from workbench.verifiers.boxes import last_box
 
 if TYPE_CHECKING:
     from workbench.pools import Problem
     from workbench.rollouts import Context
+
+# What says that a response has given its answer, besides a complete box.
+ANSWER = re.compile(r"final answer *[:=]|</(?:final_)?answer>", re.IGNORECASE)
 
 
 # What a plan makes of the rollouts of a request
@@ -573,3 +591,406 @@ class Partial(_Drafts):
         """The groups with a stopped rollout wait."""
         stopped = rollouts.problem[(rollouts.status == STOPPED)]
         self._remember(rollouts, np.isin(rollouts.problem, stopped), context)
+
+
+# Stopping for good
+
+
+def _draws(
+    problems: Sequence[Problem],
+    counts: np.ndarray,
+    before: np.ndarray,
+    context: Context,
+    width: int = 1,
+) -> np.ndarray:
+    """Numbers from [0, 1) for each rollout of a request, (R, width), whatever else is in it."""
+    rows = [
+        context.rng("course", problem.id, int(start) + number).random(width)
+        for problem, count, start in zip(problems, counts, before)
+        for number in range(count)
+    ]
+    return np.array(rows).reshape(-1, width)
+
+
+def _leave_one(said: np.ndarray, chances: np.ndarray, size: int) -> None:
+    """Let the rollout with the greatest chance go on where all `size` of a request would stop."""
+    if (said == STOP).sum() == size:
+        said[chances.argmax()] = GO_ON
+
+
+def margins_to_end(
+    signal: Any, length: Any, thresholds: tuple[float, float] = (0.5, 0.99)
+) -> np.ndarray:
+    """The margin from which a response to each problem may end, (P,) float64.
+
+    Problems are ranked by signal^2 / length, and the thresholds spread evenly over the ranks. One
+    problem alone has the middle.
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and its released code.
+
+    Examples
+    --------
+    >>> margins_to_end([0.8, 1.2, 0.5, 1.5], [300, 400, 250, 600]).round(4).tolist()
+    [0.6633, 0.8267, 0.5, 0.99]
+    """
+    low, high = thresholds
+    worth = np.square(signal) / np.maximum(length, 1.0)
+    rank = np.empty(len(worth))
+    rank[np.argsort(worth, kind="stable")] = np.arange(len(worth))
+    share = rank / (len(worth) - 1) if len(worth) > 1 else np.full(len(worth), 0.5)
+    return low + (high - low) * share
+
+
+@dataclass
+class Deadline(Slot):
+    """Ends responses that have their answer, and stops those that have none in time.
+
+    The text of a growing response is searched for an answer. Once there is one, the response ends
+    where the policy has been sure of its tokens for a while, how sure depends on the problem. A
+    response without an answer at the deadline is stopped, or spared with a small chance. Sampled
+    tokens are counted; the first and the second mark below are shares of the limit at first, and
+    then quantiles of the lengths of late.
+
+    Attributes
+    ----------
+    every, start, window : int
+        Every so many tokens, from `start` or the first mark on, whichever is later, the newest
+        `window` tokens are searched.
+    grace : int
+        The deadline is so many tokens after the second mark.
+    gap : int
+        The second mark is at least so many tokens after the first.
+    shares, quantiles : (first, second)
+        The marks before and after there are lengths.
+    refit : int
+        Rounds from one fit of the marks to the next.
+    least : int
+        Lengths that a fit needs.
+    thresholds : (low, high)
+        See `margins_to_end`.
+    run : int
+        Tokens in a row whose margin must be above the threshold.
+    skip : float
+        The chance that a response goes on all the same, at every token at which it would end.
+    spare : float
+        The chance that a response without an answer goes on, in the column `spared`;
+        `selectors.InverseCounts` makes up for it.
+    answer : str, optional
+        The text that says that there is an answer. None: a complete box, "final answer:" or the end
+        of an answer in tags.
+    signals : success_rates.Signals
+
+    Notes
+    -----
+    Where every rollout of a request would be stopped, one is spared. A response that is ended has
+    no end token. Both are our reading.
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and the scripts of its released code, for responses of 3072 tokens.
+    """
+
+    every: Count = 8
+    start: CountOrZero = 200
+    window: Count = 256
+    grace: CountOrZero = 150
+    gap: CountOrZero = 50
+    shares: Interval = (0.3, 0.7)
+    quantiles: Interval = (0.3, 0.8)
+    refit: Count = 10
+    least: Count = 32
+    thresholds: Interval = (0.5, 0.99)
+    run: Count = 5
+    skip: Share = 0.05
+    spare: ShareAboveZero = 0.05
+    answer: str | None = None
+    signals: Signals = field(default_factory=Signals)
+    fitted: list[int] | None = state_field()
+    fitted_in: int = state_field(int)
+
+    needs = frozenset({"stopping"})
+    reads_verdict = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        instance_of("signals", self.signals, Signals, "Signals(history=256)")
+        if self.answer is not None and not (isinstance(self.answer, str) and self.answer):
+            raise ValueError(f"answer={self.answer!r}: a text is needed, or None")
+
+    @property
+    def delegate(self) -> Slot:
+        """Its signals, which learn and are stored."""
+        return self.signals
+
+    def marks(self, limit: int) -> tuple[int, int]:
+        """The first and the second mark, for responses of at most `limit` tokens.
+
+        >>> Deadline().marks(3072)
+        (921, 2150)
+        """
+        first, second = self.fitted or [int(share * limit) for share in self.shares]
+        return first, second
+
+    def plan(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+    ) -> Plan:
+        """All rollouts start at their problems, and may be ended or stopped."""
+        limit = context.max_new_tokens or 0
+        first, second = self.marks(limit)
+        deadline = second + self.grace
+        of_problems = self.signals.of([problem.id for problem in problems], limit)
+        threshold = np.repeat(margins_to_end(*of_problems, self.thresholds), counts)
+        # The first number of a rollout says whether it is spared, the others are for its tokens.
+        draws = _draws(problems, counts, before, context, limit + 1)
+        size = len(threshold)
+        answered = np.zeros(size, dtype=bool)
+        sure = np.zeros(size, dtype=np.int64)
+        spared = np.zeros(size, dtype=bool)
+
+        def stop(growing: Growing) -> np.ndarray:
+            rows, step = growing.rows, growing.step
+            said = np.full(len(rows), GO_ON)
+            is_turn = step >= max(self.start, first) and step % self.every == 0
+            if step == deadline or (is_turn and step < deadline):
+                texts = growing.texts(self.window)
+                answered[rows] |= [self._has_answer(text) for text in texts]
+            if answered[rows].any():
+                is_sure = answered[rows] & (growing.margin() > threshold[rows])
+                sure[rows] = np.where(is_sure, sure[rows] + 1, 0)
+                said[(sure[rows] >= self.run) & (draws[rows, step] >= self.skip)] = END
+            if step == deadline:
+                late = ~answered[rows]
+                said[late & (draws[rows, 0] >= self.spare)] = STOP
+                _leave_one(said, -draws[rows, 0], size)
+                spared[rows] = late & (said == GO_ON)
+            return said
+
+        return Plan(stop=stop, columns={"spared": spared})
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The signals learn, and now and then the marks follow the lengths."""
+        self.signals.feedback(rollouts, context)
+        lengths = self.signals.lengths
+        if context.round - self.fitted_in >= self.refit and len(lengths) >= self.least:
+            first, second = (int(np.quantile(lengths, share)) for share in self.quantiles)
+            self.fitted = [first, max(second, first + self.gap)]
+            self.fitted_in = context.round
+
+    def metrics(self) -> dict[str, float]:
+        """The marks of the next round, once they are fitted."""
+        first, second = self.fitted or (np.nan, np.nan)
+        return {"course_first": first, "course_second": second}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The signals and the marks."""
+        marks = {"fitted": self.fitted, "fitted_in": self.fitted_in}
+        return {"signals": self.signals.state_dict(), **marks}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the signals and the marks."""
+        self.signals.load_state_dict(state["signals"])
+        self.fitted = state["fitted"]
+        self.fitted_in = state["fitted_in"]
+
+    def _has_answer(self, text: str) -> bool:
+        if self.answer is not None:
+            return self.answer in text
+        return last_box(text) is not None or ANSWER.search(text) is not None
+
+
+def survival(chances: Any, keep: float = 0.5, right: float = 0.5) -> np.ndarray:
+    """The probability that each rollout of a group goes on, (R,) float64.
+
+    Parameters
+    ----------
+    chances : (R,) numbers in [0, 1]
+        How likely each rollout is to end right.
+    keep : float
+        Share of the group that is to go on.
+    right : float
+        Share of these that is to be right.
+
+    Notes
+    -----
+    The formula of the paper is not known here, and this is our reading. The probability is linear
+    in the chance, a + b p with b = keep (right - mean p) / var p and a = keep - b mean p, which
+    meets both shares in expectation; it is then cut to [0, 1], which does not. Where all chances
+    are the same it is `keep`.
+
+    References
+    ----------
+    ARRoL (arXiv 2603.24840).
+
+    Examples
+    --------
+    >>> survival([0.9, 0.9, 0.9, 0.1]).round(4).tolist()
+    [0.3333, 0.3333, 0.3333, 1.0]
+    """
+    chances = np.asarray(chances, dtype=np.float64)
+    mean, variance = chances.mean(), chances.var()
+    slope = keep * (right - mean) / variance if variance > 1e-12 else 0.0
+    return np.clip(keep + slope * (chances - mean), 0.0, 1.0)
+
+
+def binned_chances(scores: Any, past: Any, right: Any, bins: int = 20) -> np.ndarray:
+    """The share of right responses among earlier ones of about the same score, (R,) float64.
+
+    Parameters
+    ----------
+    scores : (R,) numbers in [0, 1]
+    past, right : (N,)
+        Earlier scores, and which of these responses were right.
+    bins : int
+        Parts of equal width that [0, 1] is cut into. Each begins with one right and one wrong
+        response, so that an empty one says 1/2.
+
+    Examples
+    --------
+    >>> binned_chances([0.1, 0.6, 0.9], [0.55, 0.7, 0.8, 0.2], [True, True, False, False], bins=2)
+    array([0.33333333, 0.6       , 0.6       ])
+    """
+    places, of_past = (
+        np.minimum((np.asarray(each) * bins).astype(np.int64), bins - 1) for each in (scores, past)
+    )
+    ones = np.bincount(of_past, np.asarray(right, dtype=np.float64), bins) + 1
+    return (ones / (np.bincount(of_past, minlength=bins) + 2))[places]
+
+
+@dataclass
+class Survival(Slot):
+    """Once, at a certain length, a share of each group's rollouts goes on, half of them right.
+
+    A small network reads the hidden state of every rollout that gets to `at` tokens and predicts
+    whether it will end right. From that and the outcomes of earlier rollouts with a like prediction
+    follows a chance of success, and from the chances in a group the probability that each rollout
+    goes on (see `survival`). `selectors.Finished` makes the group of those that did. The network
+    learns after every round from the rollouts that it has judged and that have a verdict.
+
+    Attributes
+    ----------
+    at : int
+        Tokens at which rollouts are judged; shorter ones are not.
+    keep, right : float
+        See `survival`.
+    explore : float
+        Share of what would be stopped that goes on, so that the network sees what became of it.
+    bins : int
+        See `binned_chances`.
+    history : int
+        Earlier predictions that it counts.
+    warm_up : int
+        Rounds in which nothing is stopped.
+    learning_rate : float
+        Of the network, by Adam, with one step a round.
+    units : int
+        Of its hidden layer.
+
+    Notes
+    -----
+    The paper's rule for survival, whether it applies to a group or a batch, and whether rollouts
+    are weighed again, are not known here: `survival` within the rollouts of a problem and a
+    request, and no weights, are our reading. Where every rollout of a request would be stopped, one
+    goes on. The column `survival` has the probabilities, NaN for what was not judged.
+
+    References
+    ----------
+    ARRoL (arXiv 2603.24840): at 512 tokens, keep and right .5, 20 bins, 20 rounds, 1e-6. Exploring
+    5 %, 128 units and a history of 2048 are those of DUET's authors (arXiv 2605.08441), who compare
+    with it.
+    """
+
+    at: Annotated[int, at_least(2)] = 512
+    keep: ShareAboveZero = 0.5
+    right: Share = 0.5
+    explore: Share = 0.05
+    bins: Count = 20
+    history: Count = 2048
+    warm_up: CountOrZero = 20
+    learning_rate: Positive = 1e-6
+    units: Count = 128
+    head: Learner | None = state_field()
+    past: list[float] = state_field(list)
+    past_right: list[bool] = state_field(list)
+    # Of the round at work: the states of what was judged, by problem and number of the rollout.
+    judged: dict[tuple[str, int], np.ndarray] = state_field(dict)
+    measured: dict[str, float] = state_field(dict)
+
+    needs = frozenset({"stopping", "growing_states"})
+
+    def plan(
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+    ) -> Plan:
+        """All rollouts start at their problems, and are judged once."""
+        owner = np.repeat(np.arange(len(counts)), counts)
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - before, counts)
+        draws = _draws(problems, counts, before, context)[:, 0]
+        chances = np.full(len(owner), np.nan)
+
+        def stop(growing: Growing) -> np.ndarray:
+            rows = growing.rows
+            said = np.full(len(rows), GO_ON)
+            if growing.step != self.at:
+                return said
+            states = growing.states()
+            for row, state in zip(rows.tolist(), states):
+                self.judged[problems[owner[row]].id, int(number[row])] = state
+            if context.round <= self.warm_up or self.head is None:
+                return said
+            success = binned_chances(self._scores(states), self.past, self.past_right, self.bins)
+            for group in np.unique(owner[rows]):
+                members = owner[rows] == group
+                goes_on = survival(success[members], self.keep, self.right)
+                chances[rows[members]] = goes_on + self.explore * (1 - goes_on)
+            said[draws[rows] >= chances[rows]] = STOP
+            _leave_one(said, chances[rows] - draws[rows], len(owner))
+            return said
+
+        return Plan(stop=stop, states=True, columns={"survival": chances})
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The network learns from the judged rollouts that have ended."""
+        ended = (rollouts.round == context.round) & (rollouts.status != STOPPED)
+        keys = list(zip(rollouts.problem.tolist(), rollouts.draw.tolist()))
+        rows = [row for row in np.flatnonzero(ended) if keys[row] in self.judged]
+        if rows:
+            states = np.stack([self.judged[keys[row]] for row in rows])
+            if self.head is None:
+                self.head = self._network(states.shape[1], derive(context.seed, "course"))
+            right = rollouts.correct[rows]
+            scores = self._scores(states)
+            self.past = [*self.past, *scores.tolist()][-self.history :]
+            self.past_right = [*self.past_right, *right.tolist()][-self.history :]
+            # The step is one on a squared error. With these targets its gradient is that of the
+            # cross-entropy of a logit.
+            self.head.update(states, self.head.scores(states) - (scores - right) / 2)
+        self.measured = {"course_judged": len(self.judged), "course_learnt_from": len(rows)}
+        self.judged = {}
+
+    def metrics(self) -> dict[str, float]:
+        """Rollouts that were judged, and those of them that the network has learnt from."""
+        return self.measured
+
+    def state_dict(self) -> dict[str, Any]:
+        """The network with its optimizer, and the earlier predictions with their outcomes."""
+        head = {} if self.head is None else self.head.state_dict()
+        past = np.array(self.past, dtype=np.float64)
+        return {"head": head, "past": past, "past_right": np.array(self.past_right, dtype=bool)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the network and the earlier predictions."""
+        self.head = None
+        if state["head"]:
+            self.head = self._network(len(state["head"]["parameters.0"]), 0)
+            self.head.load_state_dict(state["head"])
+        self.past = np.asarray(state["past"]).tolist()
+        self.past_right = np.asarray(state["past_right"]).tolist()
+
+    def _network(self, inputs: int, seed: int) -> Learner:
+        return Learner(seed, self.units, 2, self.learning_rate, inputs=inputs)
+
+    def _scores(self, states: np.ndarray) -> np.ndarray:
+        """What the network predicts, (R,) in (0, 1)."""
+        assert self.head is not None
+        return 1 / (1 + np.exp(-self.head.scores(states)))

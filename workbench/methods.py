@@ -7,6 +7,7 @@ and Dr. GRPO. Further papers, by what they decide:
     which problems         greso, mopps, mapp, dps, cures, adarft
     how many rollouts      reinforce_ada, reinforce_ada_est, speed, pilot_commit, hora, vip, lilo
     where a rollout starts prefix_sampling, prefix_rl, spec_rl, partial_rollouts
+    when it stops          duet, arrol
     which old responses    rlep, experience_replay, exgrpo
     which rollouts         cppo, ragen, pruned
     how good               asymmetric, gdpo, maxrl, pass_at_k, pkpo, rl_zvp, discounted_beta
@@ -1091,6 +1092,69 @@ def partial_rollouts(n: int = 8, complete: float = 0.5) -> Method:
         allocator=Uniform(n),
         course=courses.Partial(complete),
         selector=selectors.Finished(whole_groups=True),
+    )
+
+
+def duet(n: int = 8, budget: float = 0.5, limit: int = 3072, low: int = 1, **course: Any) -> Method:
+    """DUET: rollouts by signal and length within a budget of tokens, and a deadline for answers.
+
+    Parameters
+    ----------
+    n : int
+        Rollouts of a problem at the full budget, 8 in the released code.
+    budget : float
+        Share of the tokens that n rollouts of every problem take.
+    limit : int
+        The longest response of the lab, in tokens. The published numbers of tokens are for 3072,
+        and for another limit those of `courses.Deadline` are scaled: every, start, grace and gap.
+    low : int
+        Fewest rollouts of a problem, see `allocators.BySignal`.
+    course
+        Further arguments of `courses.Deadline`, which replace what follows from the limit.
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and its released code. The penalty of its scripts, a KL term of .001, is
+    off by default, as in the other methods.
+    """
+    whole_number("limit", limit, 1)
+    usual = courses.Deadline()
+    scaled = {
+        name: round(getattr(usual, name) * limit / 3072)
+        for name in ("every", "start", "grace", "gap")
+    }
+    scaled["every"] = max(scaled["every"], 1)
+    deadline = courses.Deadline(**{**scaled, **course})
+    return Method(
+        "duet",
+        allocator=allocators.BySignal(n, budget, low),
+        course=deadline,
+        selector=selectors.InverseCounts(
+            spare=deadline.spare, allocator=allocators.BySignal(n, budget, low)
+        ),
+    )
+
+
+def arrol(n: int = 16, **course: Any) -> Method:
+    """ARRoL: once, while rollouts grow, about half of each group goes on, chosen to be half right.
+
+    Parameters
+    ----------
+    n : int
+        Rollouts of a problem, our choice.
+    course
+        Arguments of `courses.Survival`, such as at, the tokens at which rollouts are judged.
+
+    References
+    ----------
+    ARRoL (arXiv 2603.24840). No code was released, and the rule by which rollouts survive is our
+    reading, see `courses.Survival`.
+    """
+    return Method(
+        "arrol",
+        allocator=Uniform(n),
+        course=courses.Survival(**course),
+        selector=selectors.Finished(),
     )
 
 

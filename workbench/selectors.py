@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from workbench.allocators import BySignal
 from workbench.rollouts import group_numbers, place_within, sample_variances
 from workbench.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, PerProblem, Selection, Slot
@@ -30,7 +31,13 @@ from workbench.utils.bounds import (
 )
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import derive
-from workbench.utils.validation import booleans, number, numpy_generator, whole_number
+from workbench.utils.validation import (
+    booleans,
+    instance_of,
+    number,
+    numpy_generator,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
@@ -558,6 +565,78 @@ class UniformDraws(Slot):
         # Times drawn add up to `size`; the factor brings their average over the kept rows to 1.
         places, times = np.unique(drawn, return_counts=True)
         return Selection(able[places], weights=times * len(places) / size)
+
+
+@dataclass(frozen=True)
+class InverseCounts(Slot):
+    """Keeps what no course has stopped, and weighs rollouts up where a problem has few of them.
+
+    The weight is 1 / (n / mean n), with the ratio cut to [floor, 1], where n is the number of the
+    problem's rollouts. A rollout that went on by chance, where others were stopped, stands for
+    those: its weight is divided by that chance. Advantages are those of the whole group, stopped
+    rollouts included.
+
+    Attributes
+    ----------
+    floor : float
+    spare : float
+        The chance, see `courses.Deadline`.
+    most : float
+        The greatest weight.
+    allocator : allocators.BySignal, optional
+        Says the numbers of rollouts before the last ones were taken away, which the paper's weights
+        are made of. None: those that were sampled.
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and its released code.
+    """
+
+    floor: ShareAboveZero = 0.05
+    spare: ShareAboveZero = 0.05
+    most: Positive = 1000.0
+    allocator: BySignal | None = None
+
+    needs = frozenset({"row_weights"})
+    reads_verdict = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.allocator is not None:
+            instance_of("allocator", self.allocator, BySignal, "allocators.BySignal(8)")
+
+    @property
+    def delegate(self) -> Slot | None:
+        """The allocator, which learns and is stored."""
+        return self.allocator
+
+    def select(self, rollouts: Rollouts, context: Context) -> Selection:
+        """The rows that have ended, with their weights."""
+        ids, number = rollouts.problems()
+        counts = np.bincount(number, minlength=len(ids))
+        if self.allocator is not None:
+            counts, _ = self.allocator.counts(ids.tolist(), context.max_new_tokens)
+        weights = inverse_counts(counts, self.floor)[number]
+        if "spared" in rollouts:
+            weights = np.where(rollouts["spared"], weights / self.spare, weights)
+        rows = np.flatnonzero(rollouts.status != STOPPED)
+        return Selection(rows, np.minimum(weights, self.most)[rows])
+
+
+def inverse_counts(counts: Any, floor: float = 0.05) -> np.ndarray:
+    """1 / (n / mean n), with the ratio cut to [floor, 1], by counts n (P,): (P,) float64.
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and its released code.
+
+    Examples
+    --------
+    >>> inverse_counts([3, 5, 2, 5])
+    array([1.25 , 1.   , 1.875, 1.   ])
+    """
+    counts = np.asarray(counts, dtype=np.float64)
+    return 1 / np.clip(counts / max(counts.mean(), 1.0), floor, 1.0)
 
 
 # How the rules are worked out for all groups at once

@@ -17,6 +17,7 @@ import numpy as np
 from workbench.rollouts import place_within, sample_variances
 from workbench.slots import Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
+from workbench.utils.names import STOPPED
 from workbench.utils.seeding import generator
 from workbench.utils.validation import instance_of
 
@@ -602,6 +603,100 @@ class RemembersPosteriors(Slot):
     def delegate(self) -> Slot:
         """The posteriors: they learn from the round and are stored."""
         return self.posteriors
+
+
+@dataclass
+class Signals(Slot):
+    """How far the gradients of each problem's rollouts lie apart, and how long its rollouts are.
+
+    The signal of a visit is the deviation, over the rollouts that were trained on, of (advantage x
+    weight x summed log-probability). A problem has the mean of its visits. A visit of fewer than
+    two such rollouts says nothing.
+
+    Attributes
+    ----------
+    history : int
+        The newest lengths that are kept, for problems without rollouts of their own.
+    floor : float
+        The least signal. A problem whose groups were all alike has it.
+    capacity : int
+        Problems that are remembered; those that were not visited for longest are forgotten.
+    seen : dict
+        Problem -> visits, sum of their signals, rollouts, sum of their lengths.
+    lengths : list of int
+
+    Notes
+    -----
+    The published fit that predicts the signal of a new problem from its prompt was not released.
+    Its signal is 1 here, as in the released code without that fit.
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and its released code: 1024 lengths, 50,000 problems.
+    """
+
+    history: Count = 1024
+    floor: Positive = 1e-6
+    capacity: Count = 50_000
+    seen: dict[str, list[float]] = state_field(dict)
+    lengths: list[int] = state_field(list)
+
+    needs = frozenset({"old_logprobs"})
+    reads_verdict = False
+
+    def of(self, ids: Sequence[str], limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """The signal and the length of each problem, (P,) float64 each.
+
+        Before anything has been sampled the length is the `limit` of a response.
+        """
+        usual = float(np.mean(self.lengths)) if self.lengths else float(limit or 1)
+        signals = np.ones(len(ids))
+        lengths = np.full(len(ids), usual)
+        for place, name in enumerate(ids):
+            if name in self.seen:
+                visits, signal, rollouts, length = self.seen[name]
+                signals[place] = max(signal / visits, self.floor)
+                lengths[place] = length / rollouts
+        return signals, lengths
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Take in the new rollouts that were trained on."""
+        is_new = (rollouts.round == context.round) & (rollouts.status != STOPPED)
+        kept = rollouts.take(is_new & rollouts["selected"])
+        self.lengths = [*self.lengths, *kept.lengths.tolist()][-self.history :]
+        ids, number = kept.problems()
+        sizes = np.bincount(number, minlength=len(ids))
+        weight = kept["weight"] if "weight" in kept else 1.0
+        logprobs = np.nan_to_num(kept.old_logprobs.means()) * kept.old_logprobs.lengths
+        variances = sample_variances(kept["advantage"] * weight * logprobs, number, sizes)
+        # That of the population, as in the released code.
+        signals = np.sqrt(variances * (sizes - 1) / np.maximum(sizes, 1))
+        lengths = np.bincount(number, kept.lengths, len(ids))
+        for name, size, signal, length in zip(ids.tolist(), sizes, signals, lengths):
+            if size >= 2:
+                # Put back at the end, so that the first one is the one to forget.
+                before = self.seen.pop(name, [0.0, 0.0, 0.0, 0.0])
+                visit = (1, signal, size, length)
+                self.seen[name] = [float(old + new) for old, new in zip(before, visit)]
+        while len(self.seen) > self.capacity:
+            del self.seen[next(iter(self.seen))]
+
+    def metrics(self) -> dict[str, float]:
+        """Problems with a signal of their own."""
+        return {"signals_known": len(self.seen)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The problems with their sums, and the newest lengths."""
+        return {
+            "ids": list(self.seen),
+            "sums": np.array(list(self.seen.values()), dtype=np.float64).reshape(-1, 4),
+            "lengths": np.array(self.lengths, dtype=np.int64),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        self.seen = dict(zip(state["ids"], np.asarray(state["sums"]).tolist()))
+        self.lengths = np.asarray(state["lengths"]).tolist()
 
 
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
