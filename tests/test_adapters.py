@@ -164,7 +164,7 @@ def one(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*EVERY, "by_signal"])
 def test_trl_trains_on_the_same_rows_with_the_same_advantages(name, one):
     method = small(name)
     one.driver = Driver(method.clone(), seed=0)

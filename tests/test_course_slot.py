@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import courses, curricula, methods, selectors
+from workbench import allocators, courses, curricula, labs, methods, selectors
+from workbench.budgets import by_signal
 from workbench.courses import accepted, beginnings, first_of_each, followed, prefix_length
 from workbench.policies import END, GO_ON, STOP, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.scheduler import Learner
 from workbench.slots import Slot
+from workbench.success_rates import Signals
 from workbench.utils.descriptions import describe
 
 HERE = Context(seed=0, round=1, max_new_tokens=48)
@@ -179,6 +182,266 @@ def test_partial_rollouts_stop_once_enough_groups_are_complete():
     kept = selectors.Finished(whole_groups=True).select(rollouts, HERE)
     assert kept.rows.tolist() == [2]
     assert selectors.Finished().select(rollouts, HERE).rows.tolist() == [0, 2]
+
+
+# DUET
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-6, 100), st.floats(1, 3000)), min_size=1, max_size=20),
+    st.floats(0.1, 2),
+)
+def test_a_budget_of_tokens_is_kept_where_that_is_possible(problems, budget):
+    signal, length = np.array(problems).T
+    target = budget * 8 * length.sum()
+    rounded, counts = by_signal(signal, length, target)
+    assert ((counts >= 1) & (counts <= rounded) & (rounded <= 32)).all()
+    assert counts @ length <= target or (counts == 1).all()
+
+
+def test_the_numbers_of_duet():
+    signal, length = [0.8, 1.2, 0.5, 1.5], [300, 400, 250, 600]
+    assert 0.5 * 8 * np.sum(length) == 6200
+    rounded, counts = by_signal(signal, length, 6200)
+    assert (rounded.tolist(), rounded @ length) == ([3, 5, 2, 5], 6400)
+    assert (counts.tolist(), counts @ length) == ([3, 5, 2, 4], 5800)
+    assert by_signal([1, 1], [100, 400], 2000)[1].tolist() == [7, 3]
+    assert selectors.inverse_counts(rounded).tolist() == pytest.approx([1.25, 1, 1.875, 1])
+    margins = courses.margins_to_end(signal, length)
+    assert margins.tolist() == pytest.approx([0.6633, 0.8267, 0.5, 0.99], abs=5e-5)
+    assert courses.margins_to_end([2.0], [50.0]).tolist() == pytest.approx([0.745])
+    deadline = courses.Deadline()
+    assert deadline.marks(3072) == (921, 2150)
+    assert deadline.marks(3072)[1] + deadline.grace == 2300
+    # Nothing is known in the first round, and every problem gets half of 8.
+    first = allocators.BySignal(8, 0.5)
+    assert first.counts(["a", "b", "c"], 3072)[1].tolist() == [4, 4, 4]
+    scaled = methods.duet(limit=64).course
+    assert (scaled.every, scaled.start, scaled.grace, scaled.gap) == (1, 4, 3, 1)
+    assert methods.duet().course == courses.Deadline()
+
+
+def visit(problem, advantage, lengths, number=1, stopped=(), **columns):
+    """A finished round in which each token has a log-probability of -2."""
+    size = len(advantage)
+    table = finished(problem, [False] * size, lengths, number, **columns)
+    logprobs = np.full(len(table.response.values), -2.0, np.float32)
+    return table.assign(
+        old_logprobs=Ragged(logprobs, table.response.offsets),
+        advantage=np.array(advantage, float),
+        selected=np.isfinite(advantage),
+        status=np.where(np.isin(np.arange(size), stopped), "stopped", "ok"),
+    )
+
+
+def test_a_signal_is_the_deviation_of_what_pulls_at_the_weights():
+    signals = Signals(history=5, capacity=2)
+    weight = np.array([1.0, 0.5, 2.0, 1.0, 1.0])
+    signals.feedback(
+        visit(list("aaabc"), [1, -1, 9, 1, 1], [3, 2, 9, 4, 4], stopped=[2], weight=weight), HERE
+    )
+    # Of "a" the third was stopped. The others pull by 1 x -6 and -1/2 x -4: the deviation is 4.
+    # The others have a single rollout, which says nothing but its length.
+    signal, length = signals.of(["a", "b"], 99)
+    assert signal.tolist() == pytest.approx([4, 1])
+    assert length.tolist() == pytest.approx([2.5, np.mean([3, 2, 4, 4])])
+    later = replace(HERE, round=2)
+    alike = visit(list("aabb"), [0, 0, 1, np.nan], [5, 5, 1, 1], number=2)
+    signals.feedback(alike, later)
+    assert signals.of(["a"], 99)[0].tolist() == pytest.approx([2])
+    assert signals.of(["a"], 99)[1].tolist() == pytest.approx([15 / 4])
+    assert signals.lengths == [4, 4, 5, 5, 1]
+    for number, name in ((3, "b"), (4, "c")):
+        context = replace(HERE, round=number)
+        signals.feedback(visit([name] * 2, [1, -1], [2, 2], number=number), context)
+    # "a" was not visited for longest.
+    assert list(signals.seen) == ["b", "c"]
+    assert signals.of(["c"], 99)[0].tolist() == pytest.approx([4])
+    dead = Signals()
+    dead.feedback(visit(["a"] * 2, [0, 0], [2, 2]), HERE)
+    assert dead.of(["a"], None)[0].tolist() == [1e-6]
+    assert Signals().of(["a"], None)[1].tolist() == [1]
+
+
+def test_weights_make_up_for_few_rollouts_and_for_those_that_were_spared():
+    table = visit(["a"] * 3 + ["b"], [0.0] * 4, [2] * 4, stopped=[1])
+    table = table.assign(spared=np.array([False, False, True, False]))
+    chosen = selectors.InverseCounts().select(table, HERE)
+    assert chosen.rows.tolist() == [0, 2, 3]
+    assert chosen.weights.tolist() == pytest.approx([1, 20, 2])
+    assert chosen.baseline == "group"
+    least = selectors.InverseCounts(most=3.0).select(table, HERE)
+    assert least.weights.tolist() == pytest.approx([1, 3, 2])
+    # The counts before trimming, here those of problems of which nothing is known.
+    of_allocator = selectors.InverseCounts(allocator=allocators.BySignal(8))
+    assert of_allocator.select(table, HERE).weights.tolist() == pytest.approx([1, 20, 1])
+
+
+class Growth:
+    """Rollouts that grow as a test says: texts and margins by step."""
+
+    def __init__(self, plan, size):
+        self.plan, self.rows, self.size = plan, np.arange(size), size
+        self.searched = []
+
+    def step(self, step, texts=None, margin=0.0):
+        def looked_at(last):
+            self.searched.append((step, last))
+            return [(texts or {}).get(row, "7+5=") for row in self.rows.tolist()]
+
+        growing = SimpleNamespace(
+            rows=self.rows,
+            step=step,
+            texts=looked_at,
+            margin=lambda: np.full(len(self.rows), margin),
+        )
+        said = self.plan.stop(growing)
+        found = dict(zip(self.rows.tolist(), said.tolist()))
+        self.rows = self.rows[said == GO_ON]
+        return found
+
+
+def deadline_of(size=4, **options):
+    course = courses.Deadline(
+        **{"every": 2, "start": 4, "grace": 1, "run": 2, "skip": 0.0, "spare": 1e-9, **options}
+    )
+    context = replace(HERE, max_new_tokens=20)
+    plan = course.plan(PROBLEMS, np.array([size - 1, 1]), np.zeros(2, int), context)
+    return Growth(plan, size)
+
+
+def test_responses_with_an_answer_end_and_those_without_one_are_stopped():
+    growth = deadline_of()  # the marks are 6 and 14, and the deadline is 15
+    box = {0: "12 \\boxed{12}"}
+    for step in range(1, 6):
+        assert set(growth.step(step, box, 1.0).values()) == {GO_ON}
+    assert growth.searched == []
+    assert growth.step(6, box, 1.0)[0] == GO_ON  # sure of one token
+    assert growth.step(7, box, 0.0)[0] == GO_ON  # not any more
+    assert growth.step(8, box, 1.0)[0] == GO_ON
+    assert growth.step(9, box, 1.0) == {0: END, 1: GO_ON, 2: GO_ON, 3: GO_ON}
+    for step in range(10, 15):
+        assert set(growth.step(step).values()) == {GO_ON}
+    assert growth.step(15, {3: "Final answer: 12"}) == {1: STOP, 2: STOP, 3: GO_ON}
+    assert [step for step, _ in growth.searched] == [6, 8, 10, 12, 14, 15]
+    assert not growth.plan.columns["spared"].any()
+
+
+def test_a_response_is_spared_at_the_deadline_and_skipped_at_its_end_by_chance():
+    growth = deadline_of(spare=1.0, skip=1.0, answer="=")
+    assert growth.step(8, {0: "", 1: ""}, 1.0) == {0: GO_ON, 1: GO_ON, 2: GO_ON, 3: GO_ON}
+    assert set(growth.step(9, {}, 1.0).values()) == {GO_ON}
+    growth.step(15, {0: "", 1: ""})
+    assert growth.plan.columns["spared"].tolist() == [True, True, False, False]
+    # Where all would be stopped, one is spared.
+    growth = deadline_of()
+    assert sorted(growth.step(15).values()) == [GO_ON, STOP, STOP, STOP]
+    assert growth.plan.columns["spared"].sum() == 1
+
+
+def test_the_marks_follow_the_lengths():
+    course = courses.Deadline(refit=2, least=4, gap=5)
+    course.feedback(visit(["a"] * 4, [1.0] * 4, [4, 6, 8, 10]), HERE)
+    assert course.marks(100) == (30, 70)
+    assert np.isnan(course.metrics()["course_first"])
+    course.feedback(visit([], [], [], number=2), replace(HERE, round=2))
+    # The quantiles are 5.8 and 8.8, and the second mark is at least five tokens later.
+    assert course.marks(100) == (5, 10)
+    assert course.metrics()["course_second"] == 10
+    with pytest.raises(ValueError, match=r"^answer=''"):
+        courses.Deadline(answer="")
+
+
+# ARRoL
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(0.05, 1), st.floats(0, 1))
+def test_survival_meets_its_shares_where_it_need_not_be_cut(chances, keep, right):
+    found = courses.survival(chances, keep, right)
+    assert ((found >= 0) & (found <= 1)).all()
+    if ((found > 0) & (found < 1)).all() and np.var(chances) > 1e-6:
+        assert found.sum() == pytest.approx(keep * len(chances))
+        assert found @ np.array(chances) == pytest.approx(right * keep * len(chances), abs=1e-6)
+
+
+def test_the_numbers_of_arrol():
+    found = courses.survival([0.9, 0.9, 0.9, 0.1])
+    assert found.tolist() == pytest.approx([1 / 3] * 3 + [1])
+    assert (found.sum(), found @ [0.9, 0.9, 0.9, 0.1]) == (pytest.approx(2), pytest.approx(1))
+    assert courses.survival([0.3, 0.3], keep=0.25).tolist() == [0.25, 0.25]
+    chances = courses.binned_chances([0.0, 1.0, 0.3], [0.99, 1.0, 0.1], [True, True, False], bins=4)
+    assert chances.tolist() == pytest.approx([1 / 3, 3 / 4, 1 / 2])
+
+
+def grown(course, states, number, before=0):
+    """What is said of rollouts of one problem with these states, and the plan."""
+    context = replace(HERE, round=number)
+    plan = course.plan(PROBLEMS[:1], np.array([len(states)]), np.array([before]), context)
+    assert plan.states
+    growing = SimpleNamespace(
+        rows=np.arange(len(states)), step=course.at, states=lambda: np.array(states, np.float32)
+    )
+    early = SimpleNamespace(rows=growing.rows, step=course.at - 1)
+    assert plan.stop(early).tolist() == [GO_ON] * len(states)
+    return plan.stop(growing), plan.columns["survival"]
+
+
+def test_the_network_learns_from_verdicts_and_then_some_rollouts_are_stopped():
+    course = courses.Survival(
+        4, warm_up=30, learning_rate=0.1, units=8, explore=0.1, bins=5, history=40
+    )
+    states = np.array([[1.0, 0.2], [0.9, -0.1], [-1.0, 0.0], [-0.8, 0.3]] * 2)
+    right = states[:, 0] > 0
+    for number in range(1, 31):
+        said, chances = grown(course, states, number)
+        assert (said == GO_ON).all() and np.isnan(chances).all()
+        table = finished(["a"] * 8, right, [6] * 8, number).assign(draw=np.arange(8))
+        course.feedback(table, replace(HERE, round=number))
+    assert course.metrics() == {"course_judged": 8, "course_learnt_from": 8}
+    assert len(course.past) == len(course.past_right) == 40
+    assert course._scores(states)[:4] == pytest.approx([1, 1, 0, 0], abs=0.2)
+    said, chances = grown(course, states[[0, 1, 2, 2, 2, 2]], 31)
+    # Two of six are thought to be right, so they go on rather than the others. Three of six go on,
+    # and a tenth of the rest.
+    assert chances[:2].min() > 0.7 > 0.5 > chances[2:].max()
+    assert chances.sum() == pytest.approx(3 + 0.1 * 3)
+    again, _ = grown(course, states[[0, 1, 2, 2, 2, 2]], 31)
+    assert said.tolist() == again.tolist()
+    # What was stopped has no verdict to learn from.
+    table = finished(["a"] * 6, [True] * 6, [6] * 6, 31).assign(
+        draw=np.arange(6), status=np.where(said == STOP, "stopped", "ok")
+    )
+    course.feedback(table, replace(HERE, round=31))
+    assert course.metrics()["course_learnt_from"] == (said == GO_ON).sum() < 6
+
+
+def test_a_step_of_the_network_is_one_on_the_cross_entropy():
+    states = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    right = np.array([True, False, True, True, False])
+    course = courses.Survival(2, learning_rate=0.1, units=4)
+    course.head = Learner(1, 4, 2, 0.1, "sgd", inputs=3)
+    weights = [torch.tensor(each, requires_grad=True) for each in course.head.parameters]
+    hidden = (torch.tensor(states) @ weights[0] + weights[1]).relu()
+    logits = (hidden @ weights[2] + weights[3])[:, 0]
+    target = torch.tensor(right, dtype=torch.float32)
+    torch.nn.functional.binary_cross_entropy_with_logits(logits, target).backward()
+    course.judged = {("a", i): state for i, state in enumerate(states)}
+    table = finished(["a"] * 5, right, [3] * 5).assign(draw=np.arange(5))
+    course.feedback(table, HERE)
+    for after, before in zip(course.head.parameters, weights):
+        expected = (before - 0.1 * before.grad).detach().numpy()
+        assert after == pytest.approx(expected, abs=1e-6)
+
+
+def test_not_every_rollout_of_a_request_is_stopped():
+    course = courses.Survival(4, warm_up=0, keep=1e-9, explore=0.0, units=2)
+    course.head = Learner(0, 2, 2, inputs=2)
+    said, _ = grown(course, np.ones((4, 2)), 1)
+    assert sorted(said.tolist()) == [GO_ON, STOP, STOP, STOP]
+    course.keep = 0.5
+    first, _ = grown(course, np.ones((16, 2)), 1)
+    other, _ = grown(course, np.ones((16, 2)), 1, before=16)
+    assert first.tolist() != other.tolist()
 
 
 # Policies
@@ -489,6 +752,54 @@ def test_what_a_policy_cannot_give_is_refused_before_a_model_is_loaded(late):
         methods.grpo().but(course=selectors.All())
 
 
+ENGINES = {
+    "vllm": (labs.transformers, {"engine": "vllm"}),
+    "unsloth": (labs.unsloth, {}),
+    "unsloth without vllm": (labs.unsloth, {"fast_inference": False}),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_start_from_prefixes_and_stop_nothing(engine, monkeypatch):
+    """Neither a GPU nor a model is there: all of this is said before one is loaded."""
+    monkeypatch.setattr(labs, "check_gpu", lambda device, who: "cuda")
+    for check in ("check_vllm", "check_packages", "check_model"):
+        monkeypatch.setattr(labs, check, lambda *given: None)
+    make, options = ENGINES[engine]
+    problems = [replace(problem, answer="8") for problem in PROBLEMS]
+    lab = make("nobody/none", Pool(problems), **options)
+    refused = {
+        "partial_rollouts": "stopping rollouts while they grow",
+        "duet": "stopping rollouts while they grow",
+        "arrol": "hidden states of growing rollouts",
+    }
+    for name, need in refused.items():
+        reason = rf"^course=.* needs {need} .*, which the lab \w+:nobody/none does not provide"
+        with pytest.raises(ValueError, match=reason):
+            wb.Run(lab, METHODS[name], problems_per_round=2)
+    for name in ("prefix_sampling", "prefix_rl", "spec_rl"):
+        wb.Run(lab, METHODS[name], problems_per_round=2)
+
+
+def test_a_policy_that_does_not_draw_itself_stops_nothing():
+    """As Unsloth's, whose `generate` would pass the course by."""
+    policy = tiny_policy()
+    policy.draws_itself = False
+    watch = Plan(stop=lambda growing: np.zeros(len(growing.rows)))
+    with pytest.raises(ValueError, match="an engine returns them whole"):
+        policy.generate(PROBLEMS, [1, 1], SAMPLING, 0, watch)
+
+
+def test_a_course_that_never_ends_a_rollout_leaves_it_to_the_limit():
+    policy = tiny_policy()
+    policy.end_ids = []
+    steps = []
+    watch = Plan(stop=lambda growing: steps.append(growing.step) or np.zeros(len(growing.rows)))
+    found = policy.generate(PROBLEMS, [1, 1], Sampling(max_new_tokens=7), 0, watch)
+    assert found.lengths.tolist() == [7, 7] and found.truncated.all()
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
 def test_what_no_engine_and_no_batch_can_do():
     policy = tiny_policy()
     ended = Plan(prefixes=Ragged.of([[policy.end_ids[0]], [5]], np.int32))
@@ -512,6 +823,9 @@ def test_trl_and_verl_refuse_a_course(name):
 
     with pytest.raises(ValueError, match="needs"):
         METHODS[name].check_provided(PROVIDES, "this loop")
+    provided = pytest.importorskip("workbench.trl.setup").PROVIDES
+    with pytest.raises(ValueError, match=r"^course=.* needs .*, which TRL does not provide"):
+        METHODS[name].but(curriculum=curricula.ShuffledEpochs()).check_provided(provided, "TRL")
 
 
 @pytest.mark.parametrize("value", [method.course for method in METHODS.values()])

@@ -9,7 +9,7 @@ import transformers
 import trl
 from datasets import Dataset
 
-from workbench import methods
+from workbench import allocators, methods, selectors
 from workbench import trl as workbench_trl
 from workbench.labs import shipped
 from workbench.objectives import policy_loss
@@ -64,6 +64,11 @@ SMALL = {
     "gmpo": methods.gmpo(4),
     "clip_cov": methods.clip_cov(4),
     "kl_cov": methods.kl_cov(4),
+    # What a trainer that samples by itself carries of DUET.
+    "by_signal": methods.grpo().but(
+        allocator=allocators.BySignal(8, low=2),
+        selector=selectors.InverseCounts(allocator=allocators.BySignal(8, low=2)),
+    ),
 }
 
 

@@ -54,7 +54,8 @@ OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
 # leaves them out where they have their defaults.
 LATER_OPTIONS = {"transformers": ("hand_over", "float32_head", "rows"), "unsloth": ("rows",)}
 
-
+# Tokens that a response in the tiny lab may have, and in its regime "tight".
+LONGEST, TIGHT = 64, 42
 # What only this package's own sampling loop can give: engines return whole responses.
 OF_OWN_LOOP = frozenset({"stopping", "growing_states"})
 
@@ -345,8 +346,10 @@ def tiny(
         0.10 or 0.34 million parameters; "clean" is always the large one. The large one of "late"
         does not come with the package: `python -m examples.base_model late-large` makes it in
         `data/models`, where it is found.
-    regime : {"spread", "knapsack", "ar3po", "mixed"}
-        How hard the training problems are for the base model, see `problems.chains`.
+    regime : {"spread", "knapsack", "ar3po", "mixed", "tight"}
+        How hard the training problems are for the base model, see `problems.chains`. With "tight"
+        they are those of "spread", and a response has 42 tokens at most in place of 64, also in
+        evaluations: about a tenth of the base models' responses are cut off.
     levels : numbers from 1 to 8
         Levels of the problems: the number of operations, for "early" and "late".
     held_out : int
@@ -376,7 +379,7 @@ def tiny(
     config: dict[str, Any] = {"lab": "tiny", **locals()}
     one_of("base", base, (*ERROR_RATES, "clean"))
     one_of("size", size, SIZES)
-    one_of("regime", regime, REGIMES)
+    one_of("regime", regime, (*REGIMES, "tight"))
     if base == "clean" and regime != "spread":
         raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
     if model is not None:
@@ -388,7 +391,9 @@ def tiny(
     if learning_rate is None:
         learning_rate = 3e-4 if base == "clean" else 9e-4
     make = arithmetic if base == "clean" else chains
-    options = {} if base == "clean" else {"regime": regime, "base": base}
+    # It differs in the length of responses, and has the problems of the default.
+    of_problems = "spread" if regime == "tight" else regime
+    options = {} if base == "clean" else {"regime": of_problems, "base": base}
     problems = make(pool, levels=levels, seed=seed, **options)
     evaluation: Any = None
     if held_out:
@@ -421,7 +426,7 @@ def tiny(
         evaluation,
         verifier=Math(boxed=True),
         make_policy=make_policy,
-        sampling=Sampling(max_new_tokens=64),
+        sampling=Sampling(max_new_tokens=TIGHT if regime == "tight" else LONGEST),
         learning_rate=learning_rate,
         optimizer={"betas": (0.9, 0.95), "weight_decay": 0.0},
         samples=samples,

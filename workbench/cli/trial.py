@@ -35,7 +35,7 @@ def trial(
     against: Annotated[str, Option(help="The baseline, named as an arm is.")] = "grpo",
     lab: Lab = [],  # noqa: B006  typer makes a new list
     measure: Annotated[
-        str, Option(help="What is counted to the target: rollouts, flops, round.")
+        str, Option(help="What is counted to the target: rollouts, tokens_sampled, flops, round.")
     ] = "rollouts",
     target: Target = None,
     rounds: Annotated[int, Option(help="Rounds of a run.")] = 60,

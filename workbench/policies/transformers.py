@@ -99,6 +99,9 @@ class TransformersPolicy:
     samples_apart = False
     """Whether another program than the trainer samples; an engine does."""
 
+    draws_itself = True
+    """Whether our own loop draws where there is no engine. In that loop alone rollouts stop."""
+
     share_prefixes = False
     """Whether what several responses to a prompt begin with is computed once for all of them.
 
@@ -319,10 +322,10 @@ class TransformersPolicy:
 
     def _guide(self, plan: Plan, size: int, sampling: Sampling) -> Guide:
         """What ends the responses of a request of so many rows besides their own end."""
-        if plan.stop is not None and self.engine is not None:
+        if plan.stop is not None and (self.engine is not None or not self.draws_itself):
             raise ValueError(
                 "course: it stops rollouts while they grow, and an engine returns them whole; take "
-                "engine='transformers'"
+                "labs.transformers with engine='transformers'"
             )
         if plan.stop is not None and size > self.rows:
             raise ValueError(

@@ -83,6 +83,7 @@ class UnslothPolicy(TransformersPolicy):
     """
 
     samples_apart = True
+    draws_itself = False
 
     def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)

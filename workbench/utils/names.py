@@ -50,10 +50,10 @@ LABS = ("tiny", "transformers", "unsloth")
 OPTIMIZER_BITS = (32, 8)
 
 # The bases that learnt from a corpus with mistakes, and what the tiny lab has for them to choose.
-# `workbench.datasets.chains` says what the regimes are.
+# `workbench.datasets.chains` says what the regimes are, and `labs.tiny` what "tight" is.
 BASES_WITH_MISTAKES = ("early", "late")
 SIZES = ("small", "large")
-REGIMES = ("spread", "knapsack", "ar3po", "mixed")
+REGIMES = ("spread", "knapsack", "ar3po", "mixed", "tight")
 
 # The slots of a method, in the order of a round, and what each one decides.
 SLOTS = {
