@@ -350,6 +350,10 @@ def test_the_marks_follow_the_lengths():
     assert course.metrics()["course_second"] == 10
     with pytest.raises(ValueError, match=r"^answer=''"):
         courses.Deadline(answer="")
+    with pytest.raises(ValueError, match=r"^signals=3: a Signals is needed"):
+        courses.Deadline(signals=3)
+    with pytest.raises(ValueError, match=r"^allocator=.*: a BySignal is needed"):
+        selectors.InverseCounts(allocator=allocators.Uniform(8))
 
 
 # ARRoL
@@ -398,7 +402,7 @@ def test_the_network_learns_from_verdicts_and_then_some_rollouts_are_stopped():
         table = finished(["a"] * 8, right, [6] * 8, number).assign(draw=np.arange(8))
         course.feedback(table, replace(HERE, round=number))
     assert course.metrics() == {"course_judged": 8, "course_learnt_from": 8}
-    assert len(course.past) == len(course.past_right) == 40
+    assert course.past.shape == (40, 2)
     assert course._scores(states)[:4] == pytest.approx([1, 1, 0, 0], abs=0.2)
     said, chances = grown(course, states[[0, 1, 2, 2, 2, 2]], 31)
     # Two of six are thought to be right, so they go on rather than the others. Three of six go on,

@@ -135,6 +135,15 @@ def test_an_arm_that_needs_less_is_found(grpo):
     assert "grpo's rollouts to reach 33.8 %" in str(found)
 
 
+def test_sampled_tokens_are_a_measure_beside_rollouts(grpo):
+    options = {"arm": "ar3po", "baseline": "grpo", "target": 0.338}
+    by_rollouts = look(runs("ar3po"), grpo, **options)
+    by_tokens = look(runs("ar3po"), grpo, measure="tokens_sampled", **options)
+    assert "of grpo's sampled tokens to reach 33.8 %" in str(by_tokens)
+    # It samples again where a problem is hard, and there responses are longer.
+    assert by_rollouts.ratio < by_tokens.ratio < 1
+
+
 def test_arms_are_corrected_together_and_make_one_table(grpo):
     arms = {label: runs(label) for label in ("ar3po", "pkpo", "vip")}
     found = answer.answers(arms, grpo, baseline="grpo", target=0.338)

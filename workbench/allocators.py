@@ -37,6 +37,7 @@ from workbench.rollouts import group_numbers
 from workbench.slots import More, PerProblem, Slot, state_field
 from workbench.success_rates import (
     GaussianProcess,
+    OfSignals,
     Posteriors,
     RemembersPosteriors,
     Signals,
@@ -923,14 +924,13 @@ class BySignal(Slot):
     budget: Annotated[float, partial(number, above=0)] = 0.5
     low: Count = 1
     up: int = 32
-    signals: Signals = field(default_factory=Signals)
+    signals: OfSignals = field(default_factory=Signals)
 
     reads_verdict = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number("up", self.up, self.low)
-        instance_of("signals", self.signals, Signals, "Signals(history=256)")
 
     @property
     def delegate(self) -> Slot:

@@ -27,7 +27,7 @@ from workbench.replay import Stored, load_answers, without_marks
 from workbench.rollouts import Ragged, Rollouts
 from workbench.scheduler import Learner
 from workbench.slots import Slot, state_field
-from workbench.success_rates import Signals, outcomes
+from workbench.success_rates import OfSignals, Signals, outcomes
 from workbench.utils.bounds import (
     Count,
     CountOrZero,
@@ -41,7 +41,6 @@ from workbench.utils.bounds import (
 )
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import derive
-from workbench.utils.validation import instance_of
 from workbench.verifiers.boxes import last_box
 
 if TYPE_CHECKING:
@@ -597,19 +596,15 @@ class Partial(_Drafts):
 
 
 def _draws(
-    problems: Sequence[Problem],
-    counts: np.ndarray,
-    before: np.ndarray,
-    context: Context,
-    width: int = 1,
+    problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context, size: int
 ) -> np.ndarray:
-    """Numbers from [0, 1) for each rollout of a request, (R, width), whatever else is in it."""
+    """Numbers from [0, 1) for each rollout of a request, (R, size), whatever else is in it."""
     rows = [
-        context.rng("course", problem.id, int(start) + number).random(width)
+        context.rng("course", problem.id, int(start) + number).random(size)
         for problem, count, start in zip(problems, counts, before)
         for number in range(count)
     ]
-    return np.array(rows).reshape(-1, width)
+    return np.array(rows).reshape(-1, size)
 
 
 def _leave_one(said: np.ndarray, chances: np.ndarray, size: int) -> None:
@@ -637,10 +632,16 @@ def margins_to_end(
     """
     low, high = thresholds
     worth = np.square(signal) / np.maximum(length, 1.0)
-    rank = np.empty(len(worth))
-    rank[np.argsort(worth, kind="stable")] = np.arange(len(worth))
+    # The order of an order is the rank of each entry.
+    rank = np.argsort(np.argsort(worth, kind="stable"))
     share = rank / (len(worth) - 1) if len(worth) > 1 else np.full(len(worth), 0.5)
     return low + (high - low) * share
+
+
+def _some_text(name: str, value: Any) -> None:
+    """The bound of a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}={value!r}: a text is needed, or None")
 
 
 @dataclass
@@ -705,24 +706,13 @@ class Deadline(Slot):
     run: Count = 5
     skip: Share = 0.05
     spare: ShareAboveZero = 0.05
-    answer: str | None = None
-    signals: Signals = field(default_factory=Signals)
+    answer: Annotated[str, _some_text] | None = None
+    signals: OfSignals = field(default_factory=Signals)
     fitted: list[int] | None = state_field()
     fitted_in: int = state_field(int)
 
-    needs = frozenset({"stopping"})
+    needs = frozenset({"stopping", "old_logprobs"})
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        instance_of("signals", self.signals, Signals, "Signals(history=256)")
-        if self.answer is not None and not (isinstance(self.answer, str) and self.answer):
-            raise ValueError(f"answer={self.answer!r}: a text is needed, or None")
-
-    @property
-    def delegate(self) -> Slot:
-        """Its signals, which learn and are stored."""
-        return self.signals
 
     def marks(self, limit: int) -> tuple[int, int]:
         """The first and the second mark, for responses of at most `limit` tokens.
@@ -911,8 +901,8 @@ class Survival(Slot):
     learning_rate: Positive = 1e-6
     units: Count = 128
     head: Learner | None = state_field()
-    past: list[float] = state_field(list)
-    past_right: list[bool] = state_field(list)
+    # Earlier predictions and whether they came true, (N, 2).
+    past: np.ndarray = state_field(lambda: np.zeros((0, 2)))
     # Of the round at work: the states of what was judged, by problem and number of the rollout.
     judged: dict[tuple[str, int], np.ndarray] = state_field(dict)
     measured: dict[str, float] = state_field(dict)
@@ -925,7 +915,7 @@ class Survival(Slot):
         """All rollouts start at their problems, and are judged once."""
         owner = np.repeat(np.arange(len(counts)), counts)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - before, counts)
-        draws = _draws(problems, counts, before, context)[:, 0]
+        draws = _draws(problems, counts, before, context, 1)[:, 0]
         chances = np.full(len(owner), np.nan)
 
         def stop(growing: Growing) -> np.ndarray:
@@ -938,7 +928,8 @@ class Survival(Slot):
                 self.judged[problems[owner[row]].id, int(number[row])] = state
             if context.round <= self.warm_up or self.head is None:
                 return said
-            success = binned_chances(self._scores(states), self.past, self.past_right, self.bins)
+            past, right = self.past.T
+            success = binned_chances(self._scores(states), past, right, self.bins)
             for group in np.unique(owner[rows]):
                 members = owner[rows] == group
                 goes_on = survival(success[members], self.keep, self.right)
@@ -960,8 +951,8 @@ class Survival(Slot):
                 self.head = self._network(states.shape[1], derive(context.seed, "course"))
             right = rollouts.correct[rows]
             scores = self._scores(states)
-            self.past = [*self.past, *scores.tolist()][-self.history :]
-            self.past_right = [*self.past_right, *right.tolist()][-self.history :]
+            seen = np.column_stack([scores, right])
+            self.past = np.concatenate([self.past, seen])[-self.history :]
             # The step is one on a squared error. With these targets its gradient is that of the
             # cross-entropy of a logit.
             self.head.update(states, self.head.scores(states) - (scores - right) / 2)
@@ -974,9 +965,7 @@ class Survival(Slot):
 
     def state_dict(self) -> dict[str, Any]:
         """The network with its optimizer, and the earlier predictions with their outcomes."""
-        head = {} if self.head is None else self.head.state_dict()
-        past = np.array(self.past, dtype=np.float64)
-        return {"head": head, "past": past, "past_right": np.array(self.past_right, dtype=bool)}
+        return {"head": {} if self.head is None else self.head.state_dict(), "past": self.past}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the network and the earlier predictions."""
@@ -984,8 +973,7 @@ class Survival(Slot):
         if state["head"]:
             self.head = self._network(len(state["head"]["parameters.0"]), 0)
             self.head.load_state_dict(state["head"])
-        self.past = np.asarray(state["past"]).tolist()
-        self.past_right = np.asarray(state["past_right"]).tolist()
+        self.past = np.array(state["past"], dtype=np.float64)
 
     def _network(self, inputs: int, seed: int) -> Learner:
         return Learner(seed, self.units, 2, self.learning_rate, inputs=inputs)

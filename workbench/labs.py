@@ -54,8 +54,7 @@ OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
 # leaves them out where they have their defaults.
 LATER_OPTIONS = {"transformers": ("hand_over", "float32_head", "rows"), "unsloth": ("rows",)}
 
-# Tokens that a response in the tiny lab may have, and in its regime "tight".
-LONGEST, TIGHT = 64, 42
+
 # What only this package's own sampling loop can give: engines return whole responses.
 OF_OWN_LOOP = frozenset({"stopping", "growing_states"})
 
@@ -426,7 +425,7 @@ def tiny(
         evaluation,
         verifier=Math(boxed=True),
         make_policy=make_policy,
-        sampling=Sampling(max_new_tokens=TIGHT if regime == "tight" else LONGEST),
+        sampling=Sampling(max_new_tokens=42 if regime == "tight" else 64),
         learning_rate=learning_rate,
         optimizer={"betas": (0.9, 0.95), "weight_decay": 0.0},
         samples=samples,

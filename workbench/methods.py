@@ -1125,14 +1125,9 @@ def duet(n: int = 8, budget: float = 0.5, limit: int = 3072, low: int = 1, **cou
     }
     scaled["every"] = max(scaled["every"], 1)
     deadline = courses.Deadline(**{**scaled, **course})
-    return Method(
-        "duet",
-        allocator=allocators.BySignal(n, budget, low),
-        course=deadline,
-        selector=selectors.InverseCounts(
-            spare=deadline.spare, allocator=allocators.BySignal(n, budget, low)
-        ),
-    )
+    allocator = allocators.BySignal(n, budget, low)
+    weights = selectors.InverseCounts(spare=deadline.spare, allocator=allocator.clone())
+    return Method("duet", allocator=allocator, course=deadline, selector=weights)
 
 
 def arrol(n: int = 16, **course: Any) -> Method:

@@ -42,6 +42,9 @@ from workbench.utils.validation import (
 if TYPE_CHECKING:
     from workbench.rollouts import Context, Rollouts
 
+OfAllocator = Annotated[
+    BySignal, partial(instance_of, kinds=BySignal, example="allocators.BySignal(8)")
+]
 LARGEST_REWARD = 1e150  # in absolute size, so that sums and squares of rewards stay finite
 
 
@@ -595,15 +598,10 @@ class InverseCounts(Slot):
     floor: ShareAboveZero = 0.05
     spare: ShareAboveZero = 0.05
     most: Positive = 1000.0
-    allocator: BySignal | None = None
+    allocator: OfAllocator | None = None
 
     needs = frozenset({"row_weights"})
     reads_verdict = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.allocator is not None:
-            instance_of("allocator", self.allocator, BySignal, "allocators.BySignal(8)")
 
     @property
     def delegate(self) -> Slot | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -681,10 +682,6 @@ class Signals(Slot):
         while len(self.seen) > self.capacity:
             del self.seen[next(iter(self.seen))]
 
-    def metrics(self) -> dict[str, float]:
-        """Problems with a signal of their own."""
-        return {"signals_known": len(self.seen)}
-
     def state_dict(self) -> dict[str, Any]:
         """The problems with their sums, and the newest lengths."""
         return {
@@ -697,6 +694,9 @@ class Signals(Slot):
         """Set what `state_dict` returned."""
         self.seen = dict(zip(state["ids"], np.asarray(state["sums"]).tolist()))
         self.lengths = np.asarray(state["lengths"]).tolist()
+
+
+OfSignals = Annotated[Signals, partial(instance_of, kinds=Signals, example="Signals(history=256)")]
 
 
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
