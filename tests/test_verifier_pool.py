@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -112,12 +111,15 @@ def only_child(pid: int) -> int:
 
 
 @LINUX
-@pytest.mark.parametrize("victim", ["worker", "fork"])
-def test_a_paused_worker_s_timeout_is_not_kept(victim):
+@pytest.mark.parametrize("victim", ["worker", "both"])
+def test_a_paused_worker_s_timeout_is_not_kept(victim, monkeypatch):
+    monkeypatch.setattr("workbench.verifiers.pool.REPLY_SECONDS", 0.5)
     with Math(workers=1, deadline=1.0) as math:
         assert math.score([r"\boxed{0.5}"], ["1/2"]).correct.all()
-        pid = math.pool.processes[0].pid
-        os.kill(pid if victim == "worker" else only_child(pid), signal.SIGSTOP)
+        server = math.pool.server.process.pid
+        os.kill(only_child(server), signal.SIGSTOP)
+        if victim == "both":
+            os.kill(server, signal.SIGSTOP)
         paused = math.score([r"\boxed{0.25}"], ["1/4"])
         assert paused.status.tolist() == ["timeout"]
         math.pool.deadline = 20.0
@@ -170,33 +172,30 @@ def test_a_start_that_fails_names_the_cause(judge):
             Pool(name).run([{}])
 
 
-def test_killed_from_outside_while_idle_and_while_starting(judge):
+def test_killed_from_outside_while_idle(judge):
     with Pool(judge, workers=2) as pool:
         pids = {reply["pid"] for reply in pool.run([{}] * 8)}
-        for process in pool.processes:
-            os.kill(process.pid, signal.SIGKILL)
-        replies = pool.run([{}] * 8)
-        assert {reply["status"] for reply in replies} == {"ok"}
-        assert not pids & {reply["pid"] for reply in replies}
+        for victims in (pids, [pool.server.process.pid]):
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            replies = pool.run([{}] * 8)
+            assert {reply["status"] for reply in replies} == {"ok"}
+            assert not pids & {reply["pid"] for reply in replies}
 
 
-def test_killed_from_outside_in_the_middle(judge):
+@LINUX
+@pytest.mark.parametrize("victim", ["worker", "server"])
+def test_killed_from_outside_in_the_middle(judge, victim):
     items = [{"text": str(i), "do": "time.sleep(0.002)"} for i in range(600)]
     with Pool(judge) as pool:
         pool.run([{}] * 2)
+        server = pool.server.process.pid
+        children = Path(f"/proc/{server}/task/{server}/children")
         result = []
         thread = threading.Thread(target=lambda: result.append(pool.run(items)))
         thread.start()
-
-        def replaced(victim):
-            is_new = pool.processes[0].pid != victim
-            return not thread.is_alive() or (is_new and pool._workers[0].ready)
-
-        for _ in range(2):
-            time.sleep(0.05)
-            victim = pool.processes[0].pid
-            os.kill(victim, signal.SIGKILL)
-            wait_for(partial(replaced, victim))
+        time.sleep(0.05)
+        os.kill(server if victim == "server" else int(children.read_text().split()[0]), 9)
         thread.join()
     assert [reply["text"] for reply in result[0]] == [item["text"] for item in items]
     assert {reply["status"] for reply in result[0]} == {"ok"}
@@ -205,15 +204,15 @@ def test_killed_from_outside_in_the_middle(judge):
 def test_an_item_whose_worker_is_killed_twice_is_a_crash(judge, tmp_path):
     note = tmp_path / "tries"
     note.touch()
-    deed = f"open({str(note)!r}, 'a').write('x'); time.sleep(60)"
+    deed = f"open({str(note)!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(60)"
     with Pool(judge, workers=1, deadline=30) as pool:
         pool.run([{}])
         result = []
         thread = threading.Thread(target=lambda: result.append(pool.run([{"do": deed}, {}])))
         thread.start()
         for tries in (1, 2):
-            wait_for(lambda tries=tries: note.stat().st_size == tries)
-            os.kill(pool.processes[0].pid, signal.SIGKILL)
+            wait_for(lambda tries=tries: note.read_text().count(" ") == tries)
+            os.kill(int(note.read_text().split()[-1]), signal.SIGKILL)
         thread.join()
     assert [reply["status"] for reply in result[0]] == ["crash", "ok"]
 
@@ -250,15 +249,27 @@ def test_two_threads_at_once():
 def test_close_leaves_nothing_and_a_later_run_starts_again(judge):
     pool = Pool(judge, deadline=0.5)
     pool.run([{"do": "time.sleep(60)"}, {}])
-    processes = pool.processes
-    assert len(processes) == 2
+    pids = [pool.server.process.pid, *(reply["pid"] for reply in pool.run([{}] * 2))]
     pool.close()
     pool.close()
-    assert all(process.returncode is not None and not alive(process.pid) for process in processes)
+    assert not any(map(alive, pids))
     assert pool.run([{}])[0]["status"] == "ok"
-    processes = pool.processes
+    process = pool.server.process
     del pool
-    assert all(process.returncode is not None for process in processes)
+    assert process.returncode is not None
+
+
+def test_an_interrupt_ends_the_workers(judge, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with Pool(judge, workers=1, deadline=600) as pool:
+        pid = pool.run([{}])[0]["pid"]
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr("workbench.verifiers.pool.wait", interrupted)
+            pool.run([{"do": "time.sleep(600)"}])
+        assert not alive(pid)
+        assert pool.run([{}])[0]["status"] == "ok"
 
 
 PARENT = """
@@ -268,7 +279,9 @@ pool = Pool("house:make", deadline=600)
 pool.run([{}] * 2)
 threading.Thread(target=pool.run, args=([{"do": "while True: pass"}],), daemon=True).start()
 time.sleep(0.3)
-print(*[process.pid for process in pool.processes], flush=True)
+server = pool.server.process.pid
+workers = open(f"/proc/{server}/task/{server}/children").read().split()
+print(server, *workers, flush=True)
 """
 
 
@@ -277,7 +290,7 @@ print(*[process.pid for process in pool.processes], flush=True)
 def test_workers_die_with_their_parent(judge, end):
     parent = python(PARENT + end)
     pids = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(pids) == 2
+    assert len(pids) == 3
     if end.startswith("time"):
         assert all(map(alive, pids))
         parent.kill()
@@ -291,12 +304,12 @@ from workbench.verifiers.pool import Pool
 pool = Pool("house:make", workers=1)
 ask = lambda text: pool.run([{"text": text}])[0]["text"] == text
 assert ask("1")
-before = pool.processes[0].pid
+before = pool.server.process.pid
 if (child := os.fork()) == 0:
-    assert ask("2") and pool.processes[0].pid != before
+    assert ask("2") and pool.server.process.pid != before
     raise SystemExit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert ask("3") and pool.processes[0].pid == before
+assert ask("3") and pool.server.process.pid == before
 print("both")
 """
 

@@ -1,71 +1,137 @@
 """Killable worker processes that answer items one by one.
 
-Why not `multiprocessing`, or a timeout in a thread: a computation inside C code, such as a huge
-power or a factorial, cannot be interrupted from within its process, and spawned pools import
-`__main__` again. Here every worker is `python -m workbench.verifiers.worker` in a process group of
-its own, spoken to by JSON lines, and killed from outside.
+Why not `multiprocessing.Pool`, or a timeout in a thread: a computation inside C code, such as a
+huge power or a factorial, cannot be interrupted from within its process, and the processes of
+`multiprocessing` import `__main__` again. Here workers are forked from a server of their own (see
+`worker`), spoken to by JSON, and killed from outside.
 
-- A worker has one item at a time, whose clock starts when the worker is given it. The worker keeps
-  the deadline itself (see `worker`). A worker that has not answered `GRACE` seconds later is killed
-  with its group and replaced, and its item is a `timeout` that is not certain, since a worker that
-  runs would have answered.
+- A worker has one item at a time, whose clock starts when the worker is given it. At the deadline
+  it is killed with all that it started, and its item is a `timeout`. The timeout is not certain if
+  the worker computed for less than a tenth of that time: then something had paused or starved it.
 - A worker that dies costs its current item a `crash`. A death by a signal that the outside world
   sends, such as SIGKILL or SIGTERM, is not held against the item the first time: it is tried once
-  more. A worker that died while it had nothing to do is replaced.
-- Writes never block, so a long item cannot deadlock with the replies that come the other way.
-- Starting happens in one thread that lives as long as the pool, because Linux ties "die with your
-  parent" to the *thread* that starts a process.
+  more. A server or a worker that died while it had nothing to do is replaced.
+- A worker that no longer has three quarters of its memory for the next item is replaced.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
 from pathlib import Path
-from threading import Thread
-from typing import Self
+from typing import Any, Self
 
 from workbench.verifiers.base import ForkSafeLock
-from workbench.verifiers.child import Child
-from workbench.verifiers.worker import OWN_FAULTS, as_line
+from workbench.verifiers.worker import FORK
 
 START_SECONDS = 120.0  # a start that takes longer has failed
-STARTS = 3  # starts in a row that may be killed from outside before the pool gives up
-GRACE = 0.3  # seconds past the deadline after which a worker no longer keeps it
+REPLY_SECONDS = 10.0  # a server that takes longer to fork or to end a worker is paused
+# Signals by which a process ends through its own fault.
+OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+COMPUTED = 0.1  # share of the deadline that a worker must have computed for a certain timeout
 
 
-class Worker(Child):
-    """One process around the judge. `ready` once it has loaded it."""
+@dataclass(eq=False)
+class Worker:
+    """A process that judges, and its item.
 
-    def __init__(self, command: Sequence[str]) -> None:
-        super().__init__(command, env=environment())
-        self.ready = False
+    Attributes
+    ----------
+    computed : float
+        Seconds of processor time as of its last reply.
+    item : int
+        Number of the item.
+    until : float
+        When the item has to be judged, by the monotonic clock.
+    """
 
-    def ask(self, line: bytes, seconds: float) -> dict | None:
-        """The reply to a line, None when it takes longer; EOFError when the process has ended."""
-        self.unsent = memoryview(line)
-        how = self.converse(seconds, lambda output: output.endswith(b"\n"))
-        if how == "ended":
-            raise EOFError
-        if how == "late":
-            return None
-        reply = json.loads(self.output)
-        self.output.clear()
-        return reply
+    pid: int
+    link: Connection
+    computed: float = 0.0
+    item: int = 0
+    until: float = 0.0
 
-    def abandon(self) -> None:
-        """Let go of a process that belongs to the parent of this fork."""
-        # Marked as ended, so that `subprocess` does not wait for a
-        # process that is no child of this one.
-        self.process.returncode = 0
-        self.let_go()
+
+class Server:
+    """The process that the workers of a pool are forked from.
+
+    Raises
+    ------
+    ChildProcessError
+        When it does not start, with the cause.
+    """
+
+    def __init__(self, judge: str, memory_mb: int) -> None:
+        self._owner = os.getpid()
+        self._control, theirs = Pipe()
+        # -P keeps the working directory off the path: a file there
+        # called json.py would be imported.
+        command = [sys.executable, "-P", "-m", "workbench.verifiers.worker", judge]
+        with theirs:
+            self.process = subprocess.Popen(
+                [*command, str(memory_mb), str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment(),
+                pass_fds=[theirs.fileno()],
+                # An interrupt from the terminal reaches the caller alone.
+                start_new_session=True,
+            )
+        try:
+            error = self._reply(START_SECONDS)
+        except (EOFError, OSError):
+            error = "it was killed, or takes too long"
+        if error:
+            self.close()
+            raise ChildProcessError(f"verifier worker did not start: {error}")
+
+    def fork(self) -> Worker:
+        """A new worker; OSError or EOFError where the server is gone or paused."""
+        link, theirs = Pipe()
+        with theirs:
+            self._control.send(FORK)
+            send_handle(self._control, theirs.fileno(), self.process.pid)
+        return Worker(self._reply(), link)
+
+    def end(self, worker: Worker) -> tuple[int, float]:
+        """Kill a worker; its exit code, and its processor time in seconds."""
+        worker.link.close()
+        try:
+            self._control.send(worker.pid)
+            return self._reply()
+        except (EOFError, OSError):
+            # All workers of a server are gone with it, and this one has done nothing wrong.
+            self.close()
+            return -signal.SIGKILL, 0.0
+
+    def _reply(self, seconds: float = REPLY_SECONDS) -> Any:
+        if not self._control.poll(seconds):
+            raise TimeoutError
+        return self._control.recv()
+
+    def close(self) -> None:
+        """End it with its workers."""
+        # A forked child inherits the finalizer that calls this, and the server is not its own.
+        if os.getpid() != self._owner:
+            return
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._control.send(None)
+            self.process.wait(REPLY_SECONDS)
+        self._control.close()
+        self.process.kill()
+        self.process.wait()
 
 
 class Pool:
@@ -75,7 +141,7 @@ class Pool:
     Parameters
     ----------
     judge : str
-        "module:function". The function, called in the worker, returns the judge (see `worker`).
+        "module:function". The function, called in the server, returns the judge (see `worker`).
     workers : int
     deadline : float
         Seconds that an item may take.
@@ -84,9 +150,8 @@ class Pool:
 
     Attributes
     ----------
-    slowest : float
-        Seconds that the slowest item so far has kept its worker, measured here; set it to 0 to
-        measure anew.
+    server : Server, optional
+        None before the first item.
     """
 
     def __init__(
@@ -96,18 +161,14 @@ class Pool:
         self.size = workers
         self.deadline = deadline
         self.memory_mb = memory_mb
-        self.slowest = 0.0
         self._lock = ForkSafeLock()
         self._settle()
 
     def _settle(self) -> None:
         """Begin with no processes, owned by the calling process."""
         self._pid = os.getpid()
-        self._workers: list[Worker] = []
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="verifier-starter")
-        # Given the list and not the pool, since a reference to the pool would keep it alive for
-        # ever. Workers are therefore put into this list and taken out of it in place.
-        self._finalizer = weakref.finalize(self, _stop_all, self._workers, self._starter, self._pid)
+        self.server: Server | None = None
+        self._resting: list[Worker] = []
 
     def run(self, items: Sequence[dict]) -> list[dict]:
         """The reply to every item, in order.
@@ -121,48 +182,87 @@ class Pool:
             When workers cannot be started, with the cause.
         """
         with self._lock:
-            self._leave_parent()
-            return _Batch(self, items).finish()
+            # A forked child leaves its parent's workers alone.
+            if self._pid != os.getpid():
+                self._settle()
+            try:
+                return self._replies([json.dumps(item).encode() for item in items])
+            except BaseException:
+                # Whatever interrupted, no half-read replies may stay for the next call.
+                self._stop()
+                raise
 
-    def _leave_parent(self) -> None:
-        """In a forked child: let go of the parent's workers."""
-        if self._pid != os.getpid():
-            # Otherwise the end of the child would run the finalizer of
-            # workers that the parent still uses.
-            self._finalizer.detach()
-            for worker in self._workers:
-                worker.abandon()
-            self._settle()
+    def _replies(self, items: list[bytes]) -> list[dict]:
+        replies: list[dict] = [{}] * len(items)
+        waiting = list(reversed(range(len(items))))
+        tried: set[int] = set()  # items whose worker was killed from outside
+        busy: dict[Connection, Worker] = {}
+        while waiting or busy:
+            while waiting and len(busy) < self.size:
+                worker = self._resting.pop() if self._resting else self._start()
+                worker.item = waiting.pop()
+                worker.until = time.monotonic() + self.deadline
+                busy[worker.link] = worker
+                # That nobody reads any more shows when the reply is read.
+                with suppress(OSError):
+                    worker.link.send_bytes(items[worker.item])
+            first = min(worker.until for worker in busy.values())
+            ready = wait(list(busy), max(0.0, first - time.monotonic()))
+            for link, worker in list(busy.items()):
+                is_late = link not in ready
+                if is_late and time.monotonic() < worker.until:
+                    continue
+                del busy[link]
+                reply = self._reply(worker, is_late, worker.item in tried)
+                if reply is None:
+                    tried.add(worker.item)
+                    waiting.append(worker.item)
+                else:
+                    replies[worker.item] = reply
+        return replies
 
-    def crew(self, count: int) -> list[Worker]:
-        """The workers, at least `count` of them as far as the pool's size allows."""
-        while len(self._workers) < min(count, self.size):
-            self._workers.append(self._start())
-        return self._workers
+    def _reply(self, worker: Worker, is_late: bool, is_second_time: bool) -> dict | None:
+        """What a worker that is late, has written or has ended says of its item.
 
-    def replace(self, place: int) -> None:
-        """Stop a worker, and start another in its place."""
-        self._workers[place].close()
-        self._workers[place] = self._start()
+        None where it was killed from outside, and another one is to be asked.
+        """
+        message = None
+        if not is_late:
+            with suppress(EOFError, OSError):
+                message = json.loads(worker.link.recv_bytes())
+        if message and not message["worn"]:
+            worker.computed = message["computed"]
+            self._resting.append(worker)
+            return message["reply"]
+        assert self.server is not None
+        code, computed = self.server.end(worker)
+        if message:
+            return message["reply"]
+        if is_late:
+            certain = computed - worker.computed >= COMPUTED * self.deadline
+            return {"status": "timeout", "certain": certain}
+        is_own_fault = code >= 0 or -code in OWN_FAULTS
+        return {"status": "crash"} if is_own_fault or is_second_time else None
 
     def _start(self) -> Worker:
-        # -P keeps the working directory off the path: a file there
-        # called json.py would be imported.
-        command = [sys.executable, "-P", "-m", "workbench.verifiers.worker"]
-        command += [self.judge, str(self.memory_mb), str(self.deadline), str(os.getpid())]
-        return self._starter.submit(Worker, command).result()
+        """A new worker, of a new server where there is none any more."""
+        if self.server is not None:
+            with suppress(EOFError, OSError):
+                return self.server.fork()
+            self._stop()
+        self.server = Server(self.judge, self.memory_mb)
+        weakref.finalize(self, self.server.close)
+        return self.server.fork()
 
-    @property
-    def processes(self) -> list[subprocess.Popen]:
-        """The processes as they are now, for a look from outside."""
-        return [worker.process for worker in self._workers]
+    def _stop(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        self._settle()
 
     def close(self) -> None:
         """Kill the workers and wait for them. A later `run` starts new ones."""
         with self._lock:
-            self._leave_parent()
-            self._finalizer()
-            self._settle()
+            self._stop()
 
     def __enter__(self) -> Self:
         return self
@@ -171,123 +271,12 @@ class Pool:
         self.close()
 
 
-class _Batch:
-    """One call of `Pool.run`. One thread for each worker takes items until none are left."""
-
-    def __init__(self, pool: Pool, items: Sequence[dict]) -> None:
-        self.pool = pool
-        self.lines = [as_line({"id": index, **item}) for index, item in enumerate(items)]
-        self.waiting = iter(range(len(items)))
-        self.replies: list[dict] = [{}] * len(items)
-        self.error: BaseException | None = None
-
-    def finish(self) -> list[dict]:
-        """The replies, once every item has one."""
-        workers = self.pool.crew(len(self.lines)) if self.lines else []
-        threads = [
-            Thread(target=self._work, args=(place,), daemon=True)
-            for place in range(min(len(workers), len(self.lines)))
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            if self.error is not None:
-                raise self.error
-        except BaseException as error:
-            # Whatever interrupted, no half-read replies may stay for the next call. The first of
-            # the two stops ends what the threads wait for, the second what they have started since.
-            self.error = error
-            for worker in list(workers):
-                worker.kill()
-            for thread in threads:
-                thread.join()
-            _stop_all(workers, None, self.pool._pid)
-            raise
-        return self.replies
-
-    def _work(self, place: int) -> None:
-        try:
-            # One iterator for all threads, so that each item is taken once.
-            while self.error is None and (index := next(self.waiting, None)) is not None:
-                self.replies[index] = self._reply(place, self.lines[index])
-        except BaseException as error:
-            self.error = self.error or error
-
-    def _reply(self, place: int, line: bytes) -> dict:
-        """What the worker in that place replies, or what is said in its stead."""
-        for is_second_time in (False, True):
-            worker = self._ready_worker(place)
-            began = time.monotonic()
-            try:
-                reply = worker.ask(line, self.pool.deadline + GRACE)
-            except EOFError:
-                # A death that came from outside is held against the item only the second time.
-                if _killed_from_outside(worker) and not is_second_time:
-                    continue
-                reply = {"status": "crash"}
-            break
-        if reply is None:
-            worker.kill()
-            reply = {"status": "timeout", "certain": False}
-        self.pool.slowest = max(self.pool.slowest, time.monotonic() - began)
-        return reply
-
-    def _ready_worker(self, place: int) -> Worker:
-        """The worker in that place, or another once that one has died, with its judge loaded."""
-        for _ in range(STARTS):
-            if self.error is not None:
-                raise self.error
-            if self.pool.processes[place].poll() is not None:
-                self.pool.replace(place)
-            worker = self.pool.crew(0)[place]
-            if worker.ready:
-                return worker
-            try:
-                # The first line says that the judge is loaded.
-                worker.ready = worker.ask(b"", START_SECONDS) is not None
-            except EOFError:
-                if _killed_from_outside(worker):
-                    continue
-            if worker.ready:
-                return worker
-            break
-        raise ChildProcessError(
-            f"verifier worker did not start (exit code {worker.kill()}): {worker.last_words()}"
-        )
-
-
-def _killed_from_outside(worker: Worker) -> bool:
-    """Whether an operator or the system has ended it. Faults such as SIGSEGV are its item's."""
-    # The output of one that ends by itself ends a moment before it does.
-    with suppress(subprocess.TimeoutExpired):
-        worker.process.wait(1.0)
-    code = worker.kill()
-    return code < 0 and -code not in OWN_FAULTS
-
-
 def environment() -> dict[str, str]:
-    """The worker's environment: this package importable from anywhere, one thread, the same hash
-    order every time.
+    """The environment of the workers: this package importable from anywhere, one thread, the same
+    hash order every time.
     """
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        # Where a library walks over a set of texts, the order is the same in every worker.
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-
-
-def _stop_all(workers: list[Worker], starter: ThreadPoolExecutor | None, pid: int) -> None:
-    # A forked child inherits the finalizer, and the workers are not its own.
-    if os.getpid() != pid:
-        return
-    while workers:
-        workers.pop().close()
-    if starter is not None:
-        starter.shutdown(wait=False)
+    # Where a library walks over a set of texts, the order is the same in every worker.
+    alike = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **alike, "PYTHONPATH": path}
