@@ -61,7 +61,6 @@ INTERNAL = (
     "trials.",
     "trl.",
     "utils.",
-    "verifiers.child",
     "verifiers.inside",
     "verifiers.pool",
     "verifiers.seccomp",

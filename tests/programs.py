@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from workbench.verifiers import Code, Scores, seccomp
-from workbench.verifiers.sandbox import Limits, Sandbox
+from workbench.verifiers.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE = 20.0  # of programs that end by themselves, so that a busy machine changes no verdict
@@ -29,7 +29,7 @@ USER = 12345  # an id without an account, for the tests that root runs as a user
 def refusal(kind: str) -> str | None:
     """Why that kind of sandbox cannot be had here."""
     try:
-        Sandbox(kind, Limits(DEADLINE, 256))
+        Sandbox(kind, DEADLINE, 256)
     except OSError as error:
         return str(error)
     return None

@@ -62,14 +62,13 @@ import numpy as np
 from workbench.utils.bounds import Count, Flag, Positive, at_least, check_arguments, choice
 from workbench.utils.validation import shown
 from workbench.verifiers.base import Scores, Verifier
-from workbench.verifiers.inside import CANDIDATE_GONE, OUT_OF_MEMORY, is_test
-from workbench.verifiers.sandbox import Limits, Process, Sandbox, left_open
+from workbench.verifiers.inside import CANDIDATE_GONE, is_test
+from workbench.verifiers.sandbox import MOST_OUTPUT, Process, Sandbox, left_open
 
 # Possessive, so that it takes linear time, whatever a response holds.
 FENCE = re.compile(r"^[ \t]*+```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
 LANGUAGES = ("python", "python3", "py", "")
 LEAST_MEMORY = 64  # MiB: the interpreter takes about 30
-SIGNALLED = 128  # exit codes from here on are signals
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class Code(Verifier):
         check_arguments(self)
         if self.sandbox == "weak":
             warnings.warn(left_open(), stacklevel=3)
-        self._sandbox = Sandbox(self.sandbox, Limits(self.deadline, self.memory_mb))
+        self._sandbox = Sandbox(self.sandbox, self.deadline, self.memory_mb)
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
         # All answers are read before any program runs, so that a
@@ -184,13 +183,14 @@ class Code(Verifier):
         for given, expected in cases:
             stdin = given.encode("utf-8", "surrogatepass")
             process = self._sandbox.start({"role": "script", "source": source}, stdin)
-            output, code = process.finish(seconds_left)
-            seconds_left -= process.seconds
-            status = _failure(process, code)
+            ended = process.finish(seconds_left)
+            seconds_left -= ended.seconds
+            status = ended.failure
             if status is None:
                 # A program that raises or reports an error is wrong,
                 # whatever it has printed before.
-                right = code == 0 and same_output(output.decode(errors="replace"), expected)
+                output = ended.output.decode(errors="replace")
+                right = ended.code == 0 and same_output(output, expected)
                 status = "ok" if right else "wrong"
             passed += status == "ok"
             if first_status == "ok":
@@ -206,16 +206,16 @@ class Code(Verifier):
         assert tests.material is not None
         candidate, checker = self._pair(source, tests.material)
         try:
-            output, code = checker.finish()
+            ended = checker.finish(self.deadline)
             # The checker knows only that nobody answers any more. How the candidate ended tells a
             # crash from an answer that is merely wrong.
-            if code == CANDIDATE_GONE:
-                code = candidate.ending(seconds=1.0)
+            if ended.code == CANDIDATE_GONE:
+                ended = ended._replace(code=candidate.stop(seconds=1.0))
         finally:
-            candidate.close()
+            candidate.stop()
         # Tests that the checker did not reach have written nothing, and count as not passed.
-        passed = output.count(b"1")
-        status = _failure(checker, code) or ("ok" if passed == tests.count else "wrong")
+        passed = ended.output.count(b"1")
+        status = ended.failure or ("ok" if passed == tests.count else "wrong")
         return status, passed
 
     def _pair(self, source: str, material: dict) -> tuple[Process, Process]:
@@ -232,16 +232,16 @@ class Code(Verifier):
         header = {
             "role": "checker",
             "first": opening.decode(),
-            "link": [requests_in, replies_out, self._sandbox.limits.output_kb * 1024],
+            "link": [requests_in, replies_out, MOST_OUTPUT],
             "stop": not self.partial,
             **material,
         }
         try:
-            candidate = self._sandbox.begin(stdin=requests_out, stdout=replies_in)
+            candidate = Process(self._sandbox.command, requests_out, replies_in)
             try:
                 checker = self._sandbox.start(header, fds=(requests_in, replies_out))
             except BaseException:
-                candidate.close()
+                candidate.stop()
                 raise
             return candidate, checker
         finally:
@@ -300,15 +300,6 @@ def _same_word(word: str, expected: str) -> bool:
         return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-6)
     except ValueError:
         return False
-
-
-def _failure(process: Process, code: int) -> str | None:
-    """The status of a program that did not get to its end by itself; None if it did."""
-    if process.how == "timeout":
-        return "timeout"
-    if process.how == "output" or code >= SIGNALLED or code == OUT_OF_MEMORY:
-        return "crash"
-    return None
 
 
 def read_tests(answer: str, name: str) -> Tests:

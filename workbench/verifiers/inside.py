@@ -4,8 +4,8 @@ every program.
     python -s -S -P -B inside.py < SIZE HEADER REST
 
 Standard input opens with eight digits and as many bytes of JSON: the role, its material, and what
-to give up. First the process gives that up (`confine`), then it writes `READY`, and only then does
-it touch a program:
+to give up. First the process gives that up (`confine`), then it says `READY`, and only then does it
+touch a program:
 
 - `script` executes a program as `__main__`. REST is the program's standard input, and what it
   prints is read outside.
@@ -172,7 +172,7 @@ def checked(result, name):
 
 def script(header, nowhere):
     """The program as `__main__`. Its output is its own business, and its errors are nobody's."""
-    os.write(1, READY)
+    tell_ready(header)
     # What it writes to stderr would only fill the file that is read when a start has failed.
     silence(nowhere, 2)
     execute(header["source"], "__main__")
@@ -197,7 +197,7 @@ def checker(header, nowhere):
     out = os.dup(1)
     to_candidate, from_candidate, longest = header["link"]
     link = Link(to_candidate, from_candidate, longest, header["first"])
-    os.write(out, READY)
+    tell_ready(header)
     silence(nowhere, 0, 1, 2)
     results = called(header, link) if "calls" in header else asserted(header, link)
     for passed in results:
@@ -210,6 +210,12 @@ def checker(header, nowhere):
             os._exit(CANDIDATE_GONE)
         if not passed and header["stop"]:
             break
+
+
+def tell_ready(header):
+    """Say that the deadline begins."""
+    os.write(header["ready"], READY)
+    os.close(header["ready"])
 
 
 def send(descriptor, data):

@@ -28,16 +28,19 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from math import ceil
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from signal import SIGKILL
+from typing import IO, Any, NamedTuple
 
 from workbench.verifiers import seccomp
-from workbench.verifiers.child import Child
-from workbench.verifiers.inside import LANDLOCK_CREATE_RULESET, READY
+from workbench.verifiers.inside import LANDLOCK_CREATE_RULESET, OUT_OF_MEMORY, READY
 
 INSIDE = Path(__file__).with_name("inside.py")
 NO_NESTING = (0, 8)  # the first bubblewrap with --disable-userns
@@ -48,6 +51,11 @@ INSTALL = (
 # Users that systemd leaves to services made on the fly, so no account has files there.
 FREE_USERS = (61184, 65519)
 START_SECONDS = 60.0  # a start that takes longer has failed
+MOST_OUTPUT = 2**20  # bytes
+# The kernel counts by user, so they are limited with bubblewrap only: in the weak sandbox the user
+# is whoever started the training.
+MOST_THREADS = 64
+SIGNALLED = 128  # exit codes from here on are signals
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/",
@@ -70,52 +78,16 @@ LIBRARIES = (
 LANDLOCK_CREATE_RULESET_VERSION = 1
 
 
-@dataclass
-class Limits:
-    """What a program may use.
-
-    Attributes
-    ----------
-    deadline : float
-        Seconds.
-    memory_mb : int
-        MiB of address space, the interpreter's own included.
-    threads : int
-        Counted with bubblewrap only, since otherwise all threads of the user would count.
-    output_kb : int
-        KiB.
-    """
-
-    deadline: float
-    memory_mb: int
-    threads: int = 64
-    output_kb: int = 1024
-
-    def resources(self, kind: str) -> dict[str, int]:
-        """As resource limits of a sandbox of that kind."""
-        limits = {
-            # A second line of defence behind the deadline. The kernel counts whole seconds.
-            "CPU": ceil(self.deadline) + 1,
-            "AS": self.memory_mb * 2**20,
-            "FSIZE": 2**20,
-            "NOFILE": 64,
-            "CORE": 0,
-            "MEMLOCK": 0,
-            "MSGQUEUE": 0,
-        }
-        # The kernel counts by user, and in the weak sandbox that is whoever started the training.
-        if kind == "bwrap":
-            limits["NPROC"] = self.threads
-        return limits
-
-
 class Sandbox:
     """Starts confined processes.
 
     Parameters
     ----------
     kind : {"bwrap", "weak"}
-    limits : Limits
+    deadline : float
+        Seconds of a program.
+    memory_mb : int
+        MiB of address space, the interpreter's own included.
 
     Raises
     ------
@@ -125,31 +97,30 @@ class Sandbox:
         In one line, when bubblewrap is not allowed to make namespaces.
     """
 
-    def __init__(self, kind: str, limits: Limits) -> None:
-        self.kind = kind
-        self.limits = limits
+    def __init__(self, kind: str, deadline: float, memory_mb: int) -> None:
+        self.is_weak = kind == "weak"
+        self.deadline = deadline
+        self.memory_mb = memory_mb
         self.filtered = seccomp.available()
-        if kind == "bwrap":
-            self.command = [*bubblewrap(), str(Path(sys.executable).resolve())]
-            script = "/inside.py"
-        else:
+        if self.is_weak:
             self.command = [sys.executable]
             script = str(INSIDE)
+        else:
+            self.command = [*bubblewrap(), str(Path(sys.executable).resolve())]
+            script = "/inside.py"
         # No installed packages, nothing from the working directory, and no bytecode written.
         self.command += ["-s", "-S", "-P", "-B", script]
         # A sandbox that cannot start says so now.
-        self.start({"role": "script", "source": ""}).finish()
+        self.start({"role": "script", "source": ""}).finish(deadline)
 
     def start(self, header: dict[str, Any], rest: bytes = b"", fds: Sequence[int] = ()) -> Process:
         """A process in the role that the header says; `rest` is what its program reads from
         standard input.
         """
-        data = self.opening(header) + rest
-        return Process(self.command, self.limits, data, pass_fds=fds)
-
-    def begin(self, stdin: int, stdout: int) -> Process:
-        """A process that is told by somebody else, over `stdin`, what to be."""
-        return Process(self.command, self.limits, b"", stdin=stdin, stdout=stdout)
+        ready, signal = Pipe(duplex=False)
+        with signal:
+            data = self.opening(header | {"ready": signal.fileno()}) + rest
+            return Process(self.command, _file(data), _file(), [*fds, signal.fileno()], ready)
 
     def opening(self, header: dict[str, Any]) -> bytes:
         """What the process's standard input begins with: the header, and what to give up."""
@@ -160,106 +131,151 @@ class Sandbox:
 
     def _confinement(self) -> dict[str, Any]:
         root = os.geteuid() == 0
-        weak = self.kind == "weak"
         linux = sys.platform == "linux"
+        limits = {
+            # A second line of defence behind the deadline. The kernel counts whole seconds.
+            "CPU": ceil(self.deadline) + 1,
+            "AS": self.memory_mb * 2**20,
+            "FSIZE": MOST_OUTPUT,  # of its output, since it can open no other file for writing
+            "NOFILE": 64,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+        }
+        if not self.is_weak:
+            limits["NPROC"] = MOST_THREADS
         system_calls = None
         if self.filtered:
-            system_calls = seccomp.program(platform.machine(), writing=not weak).hex()
+            system_calls = seccomp.program(platform.machine(), writing=not self.is_weak).hex()
         return {
-            "user": _free_user() if root and not weak else None,
+            "user": _free_user() if root and not self.is_weak else None,
             "capabilities": root and linux,
             # Bubblewrap has --die-with-parent for this.
-            "parent": os.getpid() if weak and linux else None,
-            "limits": self.limits.resources(self.kind),
-            "files": [*interpreter_files(), str(INSIDE)] if weak and has_landlock() else None,
+            "parent": os.getpid() if self.is_weak and linux else None,
+            "limits": limits,
+            "files": [*interpreter_files(), str(INSIDE)]
+            if self.is_weak and has_landlock()
+            else None,
             "filter": system_calls,
         }
 
 
-class Process(Child):
+class Ended(NamedTuple):
+    """How a process ended.
+
+    Attributes
+    ----------
+    output : bytes
+        What it wrote.
+    code : int
+        Its exit code, 128 + n where signal n ended it.
+    is_late : bool
+        Whether it was killed at its deadline.
+    seconds : float
+        How long its program ran.
+    """
+
+    output: bytes
+    code: int
+    is_late: bool
+    seconds: float
+
+    @property
+    def failure(self) -> str | None:
+        """The status of a program that did not get to its end by itself; None if it did."""
+        if self.is_late:
+            return "timeout"
+        # The kernel lets it write no more than that.
+        is_full = len(self.output) >= MOST_OUTPUT
+        return "crash" if is_full or self.code >= SIGNALLED or self.code == OUT_OF_MEMORY else None
+
+
+class Process:
     """A confined process.
 
     Parameters
     ----------
     command : list of str
-    limits : Limits
-    data : bytes
-        What it reads from standard input.
-    options
-        Descriptors that it inherits, as `subprocess.Popen` takes them.
-
-    Attributes
-    ----------
-    how : {"ended", "timeout", "output"}
-        How it ended: by itself, at the deadline, or because it wrote too much.
-    seconds : float
-        How long its program ran.
+    stdin, stdout : file, or descriptor
+    fds : sequence of int
+        Further descriptors that it inherits.
+    ready : Connection, optional
+        Where it writes `READY` when its program starts.
     """
 
-    def __init__(self, command: list[str], limits: Limits, data: bytes, **options: Any) -> None:
-        self.limits = limits
-        self.how = "timeout"
-        self.seconds = 0.0
-        super().__init__(command, data, whole=True, env=ENVIRONMENT, cwd="/", **options)
+    def __init__(
+        self,
+        command: list[str],
+        stdin: Any,
+        stdout: Any,
+        fds: Sequence[int] = (),
+        ready: Connection | None = None,
+    ) -> None:
+        self.stdout = stdout
+        self.ready = ready
+        self.complaints = _file()
+        self.process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=self.complaints,
+            pass_fds=fds,
+            env=ENVIRONMENT,
+            cwd="/",
+            # A process group of its own, so that `stop` reaches what it has started as well.
+            start_new_session=True,
+        )
 
-    def finish(self, seconds: float | None = None) -> tuple[bytes, int]:
-        """Feed and read it to its end, the deadline or too much output.
-
-        Parameters
-        ----------
-        seconds : float, optional
-            From `READY` on, when its program starts. Default: the deadline.
-
-        Returns
-        -------
-        output, code
-            What it wrote, and its exit code (see `stop`).
+    def finish(self, seconds: float) -> Ended:
+        """Wait for its end, at most so many seconds from `READY` on, when its program starts.
 
         Raises
         ------
         ChildProcessError
             When its program does not start.
         """
-        seconds = self.limits.deadline if seconds is None else seconds
-        try:
-            # The start does not count. The deadline runs from the first byte, which is `READY`.
-            if self.converse(START_SECONDS, enough=bool) == "enough":
-                began = time.monotonic()
-                self.converse(seconds, self._too_much)
-                # A program that closes its output and computes on is still held to the deadline.
-                self.how = self._ending(began + seconds)
-                self.seconds = time.monotonic() - began
-            code = self.stop()
-            if not self.output.startswith(READY):
-                raise ChildProcessError(
-                    f"a sandbox did not start (exit code {code}): {self.last_words()}"
-                )
-        finally:
-            self.close()
-        return bytes(self.output[len(READY) :]), code
+        assert self.ready is not None
+        with self.ready:
+            # The start does not count. Without a start nothing but the end of the pipe comes.
+            is_ready = self.ready.poll(START_SECONDS) and os.read(self.ready.fileno(), 1) == READY
+        began = time.monotonic()
+        is_late = is_ready and not self._ends_within(seconds)
+        took = time.monotonic() - began
+        code = self.stop()
+        if not is_ready:
+            self.complaints.seek(0)
+            words = self.complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise ChildProcessError(
+                f"a sandbox did not start (exit code {code}): {words or 'no message'}"
+            )
+        self.stdout.seek(0)
+        return Ended(self.stdout.read(), code, is_late, took)
 
-    def _too_much(self, output: bytearray) -> bool:
-        return len(output) > self.limits.output_kb * 1024
+    def _ends_within(self, seconds: float) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, seconds))
+        return self.process.returncode is not None
 
-    def _ending(self, until: float) -> str:
-        if self._too_much(self.output):
-            return "output"
-        try:
-            self.process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return "timeout"
-        return "ended"
-
-    def ending(self, seconds: float) -> int:
-        """The exit code once it has ended by itself, or has been given so many seconds to."""
-        self._ending(time.monotonic() + seconds)
-        return self.stop()
-
-    def stop(self) -> int:
-        """Kill what still runs. Returns the exit code, 128 + n where signal n ended it."""
-        code = self.kill()
+    def stop(self, seconds: float = 0.0) -> int:
+        """Kill what still runs after so many seconds; its exit code."""
+        if not self._ends_within(seconds):
+            # It may have ended by itself just now. macOS calls that a matter of permission.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, SIGKILL)
+        code = self.process.wait()
         # As shells count, and as bubblewrap does when a signal has ended the program inside.
-        return 128 - code if code < 0 else code
+        return SIGNALLED - code if code < 0 else code
+
+
+def _file(content: bytes = b"") -> IO[bytes]:
+    """A file without a name; in memory on Linux, so that a full disk changes no verdict."""
+    if sys.platform == "linux":
+        file: IO[bytes] = os.fdopen(os.memfd_create("sandbox"), "w+b")
+    else:
+        file = tempfile.TemporaryFile()
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 def left_open() -> str:
