@@ -23,8 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
@@ -33,9 +31,9 @@ from workbench.verifiers.boxes import BOX, after_thinking, last_box
 from workbench.verifiers.pool import Pool
 
 INTEGER = re.compile(r"-?[0-9]{1,12}")
-LONG = 256  # characters of a text above which the cache keeps its digest instead
+UNUSABLE = "unusable gold"  # what a worker says of a gold answer that it cannot read
 
-Key = tuple[str | bytes, str]
+Pair = tuple[str | None, str]  # what is asked about, and the gold answer
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -82,11 +80,15 @@ class Math(Verifier):
             deadline=self.deadline,
             memory_mb=self.memory_mb,
         )
-        self._kept: OrderedDict[Key, str] = OrderedDict()
+        self._kept: dict[bytes, str] = {}
         self._keeping = ForkSafeLock()
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
-        return Scores.of(self._verdicts([self._asked(response) for response in responses], answers))
+        pairs = list(zip(map(self._asked, responses), answers))
+        easy = {pair: _easy(*pair) for pair in pairs}
+        # Each different pair that needs a worker is asked about once.
+        verdicts = self._ask([pair for pair, status in easy.items() if status is None])
+        return Scores.of([easy[pair] or verdicts[pair] for pair in pairs])
 
     def _asked(self, response: str) -> str | None:
         """What the workers are asked about: a box where there is one."""
@@ -96,55 +98,33 @@ class Math(Verifier):
         box = last_box(text)
         return text if box is None and not self.boxed else box
 
-    def _verdicts(self, texts: Sequence[str | None], answers: list[str]) -> list[str]:
-        """A status for every pair; each different one that needs a worker is asked about once."""
-        verdicts: list[str | None] = []
-        items: dict[Key, dict] = {}
-        pending: list[tuple[int, Key]] = []
-        for i, (text, gold) in enumerate(zip(texts, answers)):
-            verdict = _easy(text, gold)
-            verdicts.append(verdict)
-            if verdict is None:
-                assert text is not None
-                key = _key(text, gold)
-                pending.append((i, key))
-                items.setdefault(key, {"response": text, "answer": gold})
-
+    def _ask(self, pairs: list[Pair]) -> dict[Pair, str]:
+        """Verdicts by the cache or the workers; ValueError for an unusable gold answer."""
+        keys = {pair: _key(pair) for pair in pairs}
+        with self._keeping:
+            known = {pair: self._kept[key] for pair, key in keys.items() if key in self._kept}
         # No lock is held in between, so two threads may ask about the
         # same pair. That costs time alone.
-        known = self._recall(items)
-        known |= self._ask({key: item for key, item in items.items() if key not in known})
-        for i, key in pending:
-            verdicts[i] = known[key]
-        return verdicts  # type: ignore[return-value]
-
-    def _ask(self, items: dict[Key, dict]) -> dict[Key, str]:
-        """The workers' verdicts, kept for the next time; ValueError for an unusable gold answer."""
-        replies = dict(zip(items, self.pool.run(list(items.values()))))
-        unusable = [key for key, reply in replies.items() if reply["status"] == "unusable gold"]
-        verdicts = {key: reply["status"] for key, reply in replies.items() if key not in unusable}
-        # Before the error below, so that the other verdicts of this batch are not lost. An
-        # uncertain timeout is left out, since another try may give a verdict.
-        self._keep({key: verdicts[key] for key in verdicts if replies[key].get("certain", True)})
-        if unusable:
-            raise ValueError(
-                f"answers holds {items[unusable[0]]['answer']!r}, which Math-Verify cannot read: "
-                "mathematics is needed"
-            )
-        return verdicts
-
-    def _recall(self, keys: dict[Key, dict]) -> dict[Key, str]:
+        unknown = [pair for pair in pairs if pair not in known]
+        replies = self.pool.run([{"response": text, "answer": gold} for text, gold in unknown])
+        found = {pair: reply["status"] for pair, reply in zip(unknown, replies)}
         with self._keeping:
-            known = {key: self._kept[key] for key in keys if key in self._kept}
-            for key in known:
-                self._kept.move_to_end(key)
-        return known
-
-    def _keep(self, verdicts: dict[Key, str]) -> None:
-        with self._keeping:
-            self._kept.update(verdicts)
+            # Before the error below, so that the other verdicts of this batch are not lost. An
+            # uncertain timeout is left out, since another try may give a verdict.
+            for pair, reply in zip(unknown, replies):
+                if reply["status"] != UNUSABLE and reply.get("certain", True):
+                    self._kept[keys[pair]] = reply["status"]
+            for pair in known:
+                # The least recently used come first.
+                self._kept[keys[pair]] = self._kept.pop(keys[pair], known[pair])
             while len(self._kept) > self.cache:
-                self._kept.popitem(last=False)
+                del self._kept[next(iter(self._kept))]
+        for (_, gold), status in found.items():
+            if status == UNUSABLE:
+                raise ValueError(
+                    f"answers holds {gold!r}, which Math-Verify cannot read: mathematics is needed"
+                )
+        return known | found
 
     def close(self) -> None:
         """End the workers. Verdicts and counts stay; a later `score` starts workers again."""
@@ -163,8 +143,6 @@ def _easy(text: str | None, gold: str) -> str | None:
     return "ok" if int(text[len(BOX) : -1]) == int(gold) else "wrong"
 
 
-def _key(text: str, gold: str) -> Key:
-    if len(text) <= LONG:
-        return text, gold
-    # Plain UTF-8 refuses halves of surrogate pairs, which a response may hold.
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), gold
+def _key(pair: Pair) -> bytes:
+    """What the cache keeps of a pair: texts may be long."""
+    return hashlib.blake2b(repr(pair).encode(), digest_size=16).digest()
