@@ -23,8 +23,7 @@ datasets = pytest.importorskip(
 
 from workbench import problems as wb_problems  # noqa: E402
 from workbench.datasets import hub  # noqa: E402
-from workbench.datasets.entries import boxed_answer  # noqa: E402
-from workbench.datasets.programs import MOST_TESTS  # noqa: E402
+from workbench.datasets.readers import MOST_TESTS, boxed_answer  # noqa: E402
 from workbench.verifiers import Choice, Code, Math  # noqa: E402
 
 SAMPLES = Path(__file__).parent / "data" / "hub"
@@ -525,7 +524,7 @@ def test_offline_the_error_is_the_command(name):
     [
         ("gpqa", errors.GatedRepoError, PermissionError, "gpqa: Idavidrein/gpqa is gated"),
         ("gsm8k", errors.RevisionNotFoundError, ValueError, "revision='nine'"),
-        ("gsm8k", errors.RepositoryNotFoundError, FileNotFoundError, "gsm8k: openai/gsm8k"),
+        ("gsm8k", errors.RepositoryNotFoundError, ConnectionError, "gsm8k: openai/gsm8k"),
     ],
 )
 def test_what_the_hub_refuses(monkeypatch, name, answer, kind, message):

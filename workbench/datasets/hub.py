@@ -15,6 +15,7 @@ tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 import shlex
@@ -28,21 +29,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workbench.datasets import programs
-from workbench.datasets.entries import (
-    Entry,
-    boxed_answer,
-    check_place,
-    level_of,
-    text_of,
-    without_dollars,
-)
+from workbench.datasets import readers
+from workbench.datasets.readers import Entry, check_place
 from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import cause_of, one_of, shown, whole_number
-
-Row = Mapping[str, Any]
+from workbench.utils.validation import one_of, shown, whole_number
 
 BOXED = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}."
 """The instruction of the Qwen maths models (model card of Qwen2.5-Math-7B-Instruct), which CBS uses
@@ -67,35 +59,9 @@ CODE = (
 )
 """Programs, worded like `BOXED`, for `verifiers.Code`."""
 
-LETTERS = "ABCD"
-GPQA = (
-    "Question",
-    "Correct Answer",
-    "Incorrect Answer 1",
-    "Incorrect Answer 2",
-    "Incorrect Answer 3",
-)
+INSTRUCTIONS = {"Math": BOXED, "Choice": CHOICE, "Code": CODE}
 TABLE = Path(__file__).with_suffix(".toml")
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
-
-
-@dataclass(frozen=True)
-class Reader:
-    """How rows of a form become questions and answers.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        Those that `read` needs.
-    read : function
-        Of a row; returns an `Entry`, whose question or answer is empty where the row has none.
-    optional : tuple of str
-        Columns that `read` uses if they are there.
-    """
-
-    columns: tuple[str, ...]
-    read: Callable[[Row], Entry]
-    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +74,11 @@ class DataSet:
         Of the hub.
     revision : str
         A commit.
-    reader : Reader
+    reader : str
+        The function of `workbench.datasets.readers` that makes an `Entry` of a row. Its arguments
+        are columns; those that have a default need not be there.
+    columns : dict
+        Argument of the reader -> column, where the column has another name.
     splits : dict
         Our name of a split -> the repository's.
     config : str, optional
@@ -127,7 +97,8 @@ class DataSet:
 
     repository: str
     revision: str
-    reader: Reader
+    reader: str
+    columns: Mapping[str, str] = field(default_factory=dict)
     splits: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
     config: str | None = None
     levels: bool = False
@@ -136,96 +107,7 @@ class DataSet:
     verifier: str = "Math"
 
 
-# How rows are read
-
-
-def _columns(question: str, *others: str) -> Reader:
-    """Reads rows whose answer, and perhaps a level, stands in a column of its own."""
-
-    def read(row: Row) -> Entry:
-        answer, *levels = (row[name] for name in others)
-        level = level_of(levels[0]) if levels else 0
-        return Entry(text_of(row[question]), without_dollars(answer), level)
-
-    return Reader((question, *others), read)
-
-
-def _gsm8k(row: Row) -> Entry:
-    # The answer stands behind the last #### of a worked solution, with commas between thousands.
-    _, mark, answer = text_of(row["answer"]).rpartition("####")
-    return Entry(text_of(row["question"]), without_dollars(answer.replace(",", "")) if mark else "")
-
-
-def _solved(row: Row) -> Entry:
-    """MATH and AIME24: the answer is the last box of the solution."""
-    answer = boxed_answer(text_of(row["solution"]))
-    return Entry(text_of(row["problem"]), without_dollars(answer), level_of(row.get("level", 0)))
-
-
-def _olympiad(row: Row) -> Entry:
-    """Several entries of `final_answer` are one answer; a context stands before the question."""
-    question = "\n".join(filter(None, [text_of(row.get("context")), text_of(row["question"])]))
-    answer = row["final_answer"]
-    if not isinstance(answer, str):
-        answer = ", ".join(answer or ())
-    return Entry(question, without_dollars(answer))
-
-
-def _dapo(row: Row) -> Entry:
-    """The question without the prompt around it: one paragraph before it, and one behind it that
-    asks for the answer as "Answer:".
-    """
-    prompt = row["prompt"]
-    text = text_of(prompt[-1]["content"] if isinstance(prompt, list) and prompt else prompt)
-    text = re.sub(r"\ASolve the following math problem step by step\.[^\n]*\n\n", "", text)
-    text = re.sub(r"\n\nRemember to put your answer on its own line[^\n]*\Z", "", text)
-    reward = row["reward_model"] or {}
-    return Entry(text, without_dollars(reward.get("ground_truth")))
-
-
-def _gpqa(row: Row) -> Entry:
-    """Four choices in an order drawn from the content alone, so that it is the same in every run;
-    the answer is a letter.
-    """
-    question, *choices = [text_of(row[name]) for name in GPQA]
-    if not all((question, *choices)):
-        return Entry(question, "")
-    # Choice 0 is the correct one, see `GPQA`.
-    order = generator("gpqa", question, *choices).permutation(len(choices))
-    lines = [f"({letter}) {choices[i]}" for letter, i in zip(LETTERS, order)]
-    return Entry("\n".join([question, *lines]), LETTERS[list(order).index(0)])
-
-
-READERS = {
-    "gsm8k": Reader(("question", "answer"), _gsm8k),
-    "solved": Reader(("problem", "solution"), _solved, ("level",)),
-    "problem": _columns("problem", "answer"),
-    "problem_and_level": _columns("problem", "answer", "level"),
-    "question": _columns("question", "answer"),
-    "dapo": Reader(("prompt", "reward_model"), _dapo),
-    "olympiad": Reader(("question", "final_answer"), _olympiad, ("context",)),
-    "gpqa": Reader(GPQA, _gpqa),
-    "mbpp": Reader(("text", "test_list"), programs.mbpp, ("test_setup_code", "code")),
-    "mbpp_plus": Reader(
-        ("prompt", "test_list", "test"), programs.mbpp_plus, ("test_imports", "code")
-    ),
-    "human_eval": Reader(
-        ("prompt", "test", "entry_point"), programs.human_eval, ("canonical_solution",)
-    ),
-    "apps": Reader(
-        ("question", "input_output"), programs.apps, ("starter_code", "solutions", "difficulty")
-    ),
-    "code_contests": Reader(
-        ("description", "public_tests", "private_tests"),
-        programs.code_contests,
-        ("generated_tests", "solutions"),
-    ),
-}
-INSTRUCTIONS = {"Math": BOXED, "Choice": CHOICE, "Code": CODE}
-DATA_SETS = {
-    name: DataSet(**{**entry, "reader": READERS[entry["reader"]]})
-    for name, entry in tomllib.loads(TABLE.read_text(encoding="utf-8")).items()
-}
+DATA_SETS = {name: DataSet(**entry) for name, entry in tomllib.loads(TABLE.read_text()).items()}
 
 
 def hub(
@@ -279,15 +161,23 @@ def hub(
     Needs the package `datasets`.
     """
     key = str(name).lower().replace("_", "-")
-    _check(key, name, split, n, template, levels, revision)
-    check_packages("datasets")
+    one_of("name", key if isinstance(name, str) else name, DATA_SETS)
     entry = DATA_SETS[key]
+    one_of("split", split, entry.splits)
+    if n is not None:
+        whole_number("n", n, 1)
+    if template is None:
+        template = INSTRUCTIONS[entry.verifier]
+    check_place(template)
+    if levels is not None:
+        _check_levels(key, levels)
+    if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
+        raise ValueError(f"revision={shown(revision)}: a commit, tag or branch is needed")
+    check_packages("datasets")
     revision = revision or entry.revision
-    template = template or INSTRUCTIONS[entry.verifier]
     table = _from_hub(key, split, revision) if path is None else _local(key, Path(path), split)
 
-    used = _used_columns(key, table.column_names, path or entry.repository)
-    found, left_out = _distinct(key, table.select_columns(used))
+    found, left_out = _distinct(key, table, path or entry.repository)
     # Before the verification, which is slow, and before the subset, so that n counts what fits.
     if levels is not None:
         found = {id: each for id, each in found.items() if each.level in levels}
@@ -299,8 +189,14 @@ def hub(
     if reasons:
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         warnings.warn(f"{key}: rows left out: {told}", stacklevel=2)
-
-    found = _subset(key, split, found, n, seed)
+    if (n is not None and n > len(found)) or not found:
+        raise ValueError(f"n={n}: {key} {split} has {len(found)} problems that fit")
+    if n is not None:
+        # The same problems are chosen when the rows of a revision come in another order.
+        ids = sorted(found)
+        order = generator(seed, "hub", key, split).permutation(len(ids))
+        chosen = {ids[i] for i in order[:n]}
+        found = {id: each for id, each in found.items() if id in chosen}
     config = {
         "family": "hub",
         "name": key,
@@ -322,18 +218,6 @@ def hub(
     return Pool(problems, config, None if verifier is None else type(verifier).__name__)
 
 
-def _used_columns(key: str, there: Sequence[str], place: Any) -> list[str]:
-    """The columns that are read; ValueError when one is missing.
-
-    Nothing else is read, since reasoning and metadata may be most of the bytes.
-    """
-    reader = DATA_SETS[key].reader
-    missing = [column for column in reader.columns if column not in there]
-    if missing:
-        raise ValueError(f"{key}: column {missing[0]!r} is missing; {place} has {', '.join(there)}")
-    return [column for column in reader.columns + reader.optional if column in there]
-
-
 def command(name: str, revision: str | None = None) -> str:
     """The command that fetches a data set, to be run where there is a network."""
     entry = DATA_SETS[name]
@@ -344,54 +228,56 @@ def command(name: str, revision: str | None = None) -> str:
     return f"hf download {entry.repository} --repo-type dataset --revision {revision}{files}"
 
 
-def _check(
-    key: str, name: Any, split: Any, n: Any, template: Any, levels: Any, revision: Any
-) -> None:
-    one_of("name", key if isinstance(name, str) else name, DATA_SETS)
-    one_of("split", split, DATA_SETS[key].splits)
-    if n is not None:
-        whole_number("n", n, 1)
-    if template is not None:
-        check_place(template)
-    if levels is not None and not DATA_SETS[key].levels:
+def _check_levels(key: str, levels: Any) -> None:
+    if not DATA_SETS[key].levels:
         others = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)
         raise ValueError(
             f"levels={shown(levels)}: problems of {key} have no levels; those of {others} have"
         )
     is_several = isinstance(levels, list | tuple | set | range)
-    if levels is not None and not (is_several and all(each in range(6) for each in levels)):
+    if not is_several or not all(each in range(6) for each in levels):
         raise ValueError(
             f"levels={shown(levels)}: several of 1 to 5, and 0 for unknown, are needed: (3, 4, 5)"
         )
-    if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
-        raise ValueError(f"revision={shown(revision)}: a commit, tag or branch is needed")
 
 
 # From rows to problems
 
 
-def _distinct(key: str, table: Any) -> tuple[dict[str, Entry], Counter]:
+def _distinct(key: str, table: Any, place: Any) -> tuple[dict[str, Entry], Counter]:
     """Different problems by id, in the order of the table, and how many rows were left out for
-    which reason.
+    which reason. ValueError when a column is missing; `place` names the table.
     """
-    read = DATA_SETS[key].reader.read
+    entry = DATA_SETS[key]
+    read: Callable[..., Entry] = getattr(readers, entry.reader)
+    # Nothing else is read, since reasoning and metadata may be most of the bytes.
+    columns = {}
+    for name, parameter in inspect.signature(read).parameters.items():
+        column = entry.columns.get(name, name)
+        if column in table.column_names and (name != "level" or entry.levels):
+            columns[name] = column
+        elif parameter.default is parameter.empty:
+            raise ValueError(
+                f"{key}: column {column!r} is missing; {place} has {', '.join(table.column_names)}"
+            )
+    table = table.select_columns(list(columns.values()))
     found: dict[str, Entry] = {}
     answers: dict[str, set[str]] = {}
     left_out: Counter = Counter()
     # In batches, since DAPO-Math-17k has 1.8 million rows.
-    batches = (zip(*batch.values()) for batch in table.iter(1000))
+    batches = (zip(*(batch[column] for column in columns.values())) for batch in table.iter(1000))
     for values in itertools.chain.from_iterable(batches):
-        entry = read(dict(zip(table.column_names, values)))
-        if not entry.question or not entry.answer:
+        each = read(**dict(zip(columns, values)))
+        if not each.question or not each.answer:
             left_out["without question or answer"] += 1
             continue
         # The question alone makes the id, so that rows which disagree on its answer come together.
-        id = f"{key}/{digest_of(entry.question)}"
-        found.setdefault(id, entry)
-        answers.setdefault(id, set()).add(entry.answer)
-    if DATA_SETS[key].verifier != "Code":
+        id = f"{key}/{digest_of(each.question)}"
+        found.setdefault(id, each)
+        answers.setdefault(id, set()).add(each.answer)
+    if entry.verifier != "Code":
         # Two collections of tests need not contradict each other; two answers do.
-        agreed = {id: entry for id, entry in found.items() if len(answers[id]) == 1}
+        agreed = {id: each for id, each in found.items() if len(answers[id]) == 1}
         left_out["with several answers"] = len(found) - len(agreed)
         found = agreed
     return found, left_out
@@ -409,21 +295,6 @@ def _holds(key: str, entry: Entry, verifier: Any) -> bool:
         return bool(verifier.score([response], [entry.answer]).reward[0] == 1.0)
     except ValueError:
         return False
-
-
-def _subset(
-    key: str, split: str, found: dict[str, Entry], n: int | None, seed: int
-) -> dict[str, Entry]:
-    """n of them, in their order. Which ones depends on the seed and the ids, not on the order."""
-    if (n is not None and n > len(found)) or not found:
-        raise ValueError(f"n={n}: {key} {split} has {len(found)} problems that fit")
-    if n is None:
-        return found
-    # The same problems are chosen when the rows of a revision come in another order.
-    ids = sorted(found)
-    order = generator(seed, "hub", key, split).permutation(len(ids))
-    chosen = {ids[i] for i in order[:n]}
-    return {id: entry for id, entry in found.items() if id in chosen}
 
 
 # Where the data comes from
@@ -459,8 +330,6 @@ def _from_hub(key: str, split: str, revision: str) -> Any:
             f"revision={revision!r}: {repository} has no such revision; the pinned one is "
             f"{entry.revision}"
         ) from None
-    except errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(f"{key}: {repository}: {cause_of(error)}") from None
     except (HTTPError, OSError):
         gate = ""
         if entry.gated:
@@ -476,18 +345,12 @@ def _local(key: str, path: Path, split: str) -> Any:
     """The split from a file, or from a directory such as a copy of the repository."""
     if path.is_dir():
         return _directory(key, path, split)
-    if path.suffix not in FORMATS:
-        raise ValueError(
-            f"path={str(path)!r}: a directory or a file ending in {', '.join(FORMATS)} is needed"
-        )
-    if not path.is_file():
+    if path.suffix in FORMATS and not path.is_file():
         copy = f"{command(key)} --local-dir {path.stem}"
         raise FileNotFoundError(
             f"path={str(path)!r}: there is no such file; `{copy}` makes a copy to give as path"
         )
-    import datasets
-
-    return datasets.load_dataset(FORMATS[path.suffix], data_files=str(path), split="train")
+    return _files([path])
 
 
 def _directory(key: str, folder: Path, split: str) -> Any:
@@ -498,12 +361,9 @@ def _directory(key: str, folder: Path, split: str) -> Any:
 
     entry = DATA_SETS[key]
     if entry.files:
-        pattern = entry.files.format(split=entry.splits[split])
-        files = sorted(map(str, folder.glob(pattern)))
+        files = sorted(folder.glob(entry.files.format(split=entry.splits[split])))
         if files:
-            kind = FORMATS[Path(files[0]).suffix]
-            # Files that are given by name are all one split to `datasets`, which it calls train.
-            return datasets.load_dataset(kind, data_files=files, split="train")
+            return _files(files)
     # Without the card of the repository only the names of files tell configurations and splits, so
     # those that are wanted may be missing.
     configs = datasets.get_dataset_config_names(str(folder))
@@ -513,3 +373,16 @@ def _directory(key: str, folder: Path, split: str) -> Any:
     if not chosen:
         raise ValueError(f"split={split!r}: {folder} has {', '.join(there)}")
     return datasets.load_dataset(str(folder), config, split=chosen[0])
+
+
+def _files(paths: Sequence[Path]) -> Any:
+    import datasets
+
+    kind = FORMATS.get(paths[0].suffix)
+    if kind is None:
+        raise ValueError(
+            f"path={str(paths[0])!r}: a directory or a file ending in {', '.join(FORMATS)} is "
+            "needed"
+        )
+    # Files that are given by name are all one split to `datasets`, which it calls train.
+    return datasets.load_dataset(kind, data_files=list(map(str, paths)), split="train")

@@ -11,12 +11,12 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from workbench.datasets.entries import check_place
+from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import did_you_mean, is_number, one_of, shown
 from workbench.verifiers import Choice, Code, Math
@@ -26,6 +26,7 @@ from workbench.verifiers.code import read_tests
 Row = Mapping[str, Any]
 
 REPEATED = ("refuse", "drop")
+LEAVE_OUT = "leave their problems out"
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
@@ -121,19 +122,16 @@ def from_file(
 
 
 def check_answers(pool: Pool, verifier: Any) -> None:
-    """Raise ValueError for a gold answer that a verifier of the package cannot use, with its
-    problem's id. Other verifiers are not asked: what they do with an answer may take long.
+    """Raise ValueError for a gold answer that a verifier of the package cannot use. Other verifiers
+    are not asked: what they do with an answer may take long.
     """
-    if not isinstance(verifier, Math | Choice | Code):
-        return
-    remedy = "leave their problems out"
-    if pool.config.get("family") == "hub":
-        remedy += ", as problems.hub(..., verifier=...) does"
-    # Public data sets have answers that can be read and that no response meets. They end no run.
-    unusable = _unusable(pool.problems, verifier, own=not pool.config)
-    if unusable:
-        place = f"of problem {unusable[0].id!r}"
-        raise _refusal("problems", unusable, place, pool.problems, verifier, remedy)
+    if isinstance(verifier, Math | Choice | Code):
+        remedy = LEAVE_OUT
+        if pool.config.get("family") == "hub":
+            remedy += ", as problems.hub(..., verifier=...) does"
+        # Public data sets have answers that can be read and that no response meets. They end no
+        # run.
+        _check_usable(pool.problems, verifier, lambda _: "problems", remedy, own=not pool.config)
 
 
 def _pool(
@@ -159,8 +157,8 @@ def _pool(
         raise ValueError(f"{source}: there are no rows; at least one is needed")
     made = _distinct(all_rows, repeated, source)
     with verifier if default else nullcontext():
-        _check_usable(made, verifier, source)
-    return Pool(made.values(), checked_for=type(verifier).__name__)
+        _check_usable(made, verifier, lambda each: f"{source}: row {all_rows.index(each)}")
+    return Pool(made, checked_for=type(verifier).__name__)
 
 
 def _read(path: Any) -> list[Any]:
@@ -252,9 +250,9 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))
 
 
-def _distinct(made: Sequence[Problem], repeated: str, source: str) -> dict[int, Problem]:
-    """The problems without repeats, by row; ValueError for repeats that are refused or that
-    contradict each other.
+def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Problem]:
+    """The problems without repeats; ValueError for repeats that are refused or that contradict each
+    other.
     """
     rows_of: dict[str, list[int]] = {}
     for number, problem in enumerate(made):
@@ -272,7 +270,7 @@ def _distinct(made: Sequence[Problem], repeated: str, source: str) -> dict[int, 
             f"{source}: {len(several)} problems occur more than once, the first in rows "
             f"{_listed(several[0])}; leave them out, or pass repeated='drop'"
         )
-    return {rows[0]: made[rows[0]] for rows in rows_of.values()}
+    return [made[rows[0]] for rows in rows_of.values()]
 
 
 def _listed(items: Iterable[Any], most: int = 5) -> str:
@@ -283,15 +281,41 @@ def _listed(items: Iterable[Any], most: int = 5) -> str:
 # What a verifier can use
 
 
-def _check_usable(made: Mapping[int, Problem], verifier: Any, source: str) -> None:
-    """Raise ValueError unless the verifier can use every gold answer of the rows."""
-    problems = list(made.values())
-    unusable = _unusable(problems, verifier)
+def _check_usable(
+    problems: Sequence[Problem],
+    verifier: Any,
+    where: Callable[[Problem], str],
+    remedy: str = LEAVE_OUT,
+    own: bool = True,
+) -> None:
+    """Raise ValueError unless the verifier can use the gold answer of every problem.
+
+    Answers of one's `own` must also be right for `Math` and `Choice` when a response gives them,
+    and words are no mathematics. `where` names the place of a problem in the message.
+    """
+    forms = [_form(problem.answer) for problem in problems]
+    name = type(verifier).__name__
+    refused: set[str] = set()
+    if isinstance(verifier, Math):
+        # A letter may be mathematics, but not where most answers are one.
+        is_mostly_letters = 2 * forms.count("Choice") >= len(forms)
+        refused = {"Code", *(["words"] if own else []), *(["Choice"] if is_mostly_letters else [])}
+    elif isinstance(verifier, Code):
+        refused = {"Choice", "Math", "words"}
+    unusable = [problem for problem, form in zip(problems, forms) if form in refused]
+    if not unusable and not isinstance(verifier, Code):
+        unusable = _unread(problems, verifier, own and isinstance(verifier, Math | Choice))
     if unusable:
-        row = next(row for row, problem in made.items() if problem is unusable[0])
-        place = f"to {shown(unusable[0].prompt)}"
-        remedy = "leave their rows out"
-        raise _refusal(f"{source}: row {row}", unusable, place, problems, verifier, remedy)
+        # The verifier that most answers fit.
+        ((form, _),) = Counter(forms).most_common(1)
+        other = f"verifier=verifiers.{form}(), which fits them"
+        if form in ("words", name):
+            other = "another verifier, which may be your own (docs/guides/own-verifier.md)"
+        raise ValueError(
+            f"{where(unusable[0])}: {name} cannot use {len(unusable)} of the {len(problems)} "
+            f"answers, the first is {shown(unusable[0].answer)} to {shown(unusable[0].prompt)}, of "
+            f"problem {unusable[0].id!r}; change these answers, {remedy}, or pass {other}"
+        )
 
 
 def _form(answer: str) -> str:
@@ -307,59 +331,14 @@ def _form(answer: str) -> str:
     return "Code"
 
 
-def _refusal(
-    source: str,
-    unusable: Sequence[Problem],
-    place: str,
-    problems: Sequence[Problem],
-    verifier: Any,
-    remedy: str,
-) -> ValueError:
-    """The error for answers that a verifier cannot use, with the verifier that most answers fit."""
-    name = type(verifier).__name__
-    ((form, _),) = Counter(_form(problem.answer) for problem in problems).most_common(1)
-    other = f"verifier=verifiers.{form}(), which fits them"
-    if form in ("words", name):
-        other = "another verifier, which may be your own (docs/guides/own-verifier.md)"
-    return ValueError(
-        f"{source}: {name} cannot use {len(unusable)} of the {len(problems)} answers, the first is "
-        f"{shown(unusable[0].answer)} {place}; change these answers, {remedy}, or pass {other}"
-    )
-
-
-def _unusable(problems: Sequence[Problem], verifier: Any, own: bool = True) -> list[Problem]:
-    """The problems whose gold answer the verifier cannot use.
-
-    Answers of one's `own` must also be right for `Math` and `Choice` when a response gives them,
-    and words are no mathematics.
-    """
-    misfits = []
-    if isinstance(verifier, Math):
-        forms = [_form(problem.answer) for problem in problems]
-        # A letter may be mathematics, but not where most answers are one.
-        refused = {"Code", *(["words"] if own else [])}
-        if 2 * forms.count("Choice") >= len(forms):
-            refused.add("Choice")
-        misfits = [problem for problem, form in zip(problems, forms) if form in refused]
-    if isinstance(verifier, Code):
-        return [problem for problem in problems if _form(problem.answer) != "Code"]
-    return misfits or _unread(problems, verifier, own and isinstance(verifier, Math | Choice))
-
-
 def _unread(problems: Sequence[Problem], verifier: Any, to_be_met: bool) -> list[Problem]:
     """The problems whose gold answer raises, or is not right although a response gives it."""
     responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
     try:
         scores = verifier.score(responses, [problem.answer for problem in problems])
-        if not to_be_met or scores.correct.all():
-            return []
     except ValueError:
-        pass
-    if len(problems) == 1:
-        return list(problems)
-    # In halves: asking for each of thousands alone would be slow.
-    half = len(problems) // 2
-    return [
-        *_unread(problems[:half], verifier, to_be_met),
-        *_unread(problems[half:], verifier, to_be_met),
-    ]
+        if len(problems) == 1:
+            return list(problems)
+        return [problem for problem in problems if _unread([problem], verifier, to_be_met)]
+    is_met = zip(problems, scores.correct)
+    return [problem for problem, right in is_met if to_be_met and not right]
