@@ -21,7 +21,6 @@ import pytest
 from conftest import go
 
 import workbench as wb
-from workbench.datasets import environments
 from workbench.labs import shipped
 
 # An environment as somebody would write it, with a dotted name for what each test changes.
@@ -250,7 +249,6 @@ def write(request, tmp_path, monkeypatch):
     else:
         for name, module in stand_in().items():
             monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr(environments, "version", lambda name: "0.4.0")
     monkeypatch.syspath_prepend(tmp_path)
 
     def to_module(name="own_sums", **changes):
@@ -382,7 +380,7 @@ def test_environments_of_more_than_one_reply_are_refused(write, changes, words):
     [
         ({"sise": 3}, "sise: no argument of environment 'own_sums'; .*did you mean 'size'"),
         ({"n": 0}, "n=0: a whole number"),
-        ({"n": 9}, "n=9: environment 'own_sums' has 8 different tasks, 0 of them held out"),
+        ({"n": 9}, "n=9, .*environment 'own_sums' has 8 different tasks"),
         ({"held_out": 8}, "held_out=8: .* at least one has to be left"),
         ({"right_from": 0}, "right_from=0"),
     ],
@@ -414,13 +412,6 @@ def test_a_missing_package_is_named():
     if find_spec("verifiers"):
         pytest.skip("verifiers is installed")
     with pytest.raises(ImportError, match="missing: verifiers; install with: pip install"):
-        wb.problems.environment("any")
-
-
-def test_an_old_package_is_named(monkeypatch):
-    monkeypatch.setattr(environments, "check_packages", lambda *names: None)
-    monkeypatch.setattr(environments, "version", lambda name: "0.1.14")
-    with pytest.raises(ImportError, match=r"verifiers 0\.1\.14 is too old"):
         wb.problems.environment("any")
 
 

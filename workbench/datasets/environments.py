@@ -4,24 +4,27 @@ An environment of this package is a taskset: tasks, each with a prompt and rewar
 taken here are those of a single turn, whose rewards need nothing but the model's reply. All others
 are refused by name: with tools, a container, a judge or another agent a rollout is more than one
 response.
+
+The reward functions are code of the environment. They run in this process, without a sandbox and
+without a deadline, so an environment has to be one that you trust.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import shown, unknown_argument, whole_number
-from workbench.verifiers.environment import TaskRewards
-
-OLDEST = (0, 4)  # the first release whose `verifiers.v1` is all there is
-Pairs = list[tuple[Problem, Any]]
+from workbench.utils.validation import positive_number, shown, unknown_argument, whole_number
+from workbench.verifiers.base import Scores, Verifier
 
 
 class Environment(NamedTuple):
@@ -88,24 +91,11 @@ def environment(
     an environment runs its code, and so does scoring, in this process. So no manifest can name one,
     and `Run.resume` asks for the lab.
     """
-    training, evaluation = _divided(name, n, held_out, seed, options)
-    # A verifier sees answers alone, so it finds the task of a response by the answer.
-    tasks = {problem.answer: task for problem, task in [*training, *evaluation]}
-    return Environment(
-        Pool(problem for problem, _ in training),
-        Pool(problem for problem, _ in evaluation) if evaluation else None,
-        TaskRewards(tasks, right_from),
-    )
-
-
-def _divided(
-    name: str, n: int | None, held_out: int, seed: int, options: Mapping[str, Any]
-) -> tuple[Pairs, Pairs]:
-    """Problems with their tasks, to train on and to evaluate on."""
+    positive_number("right_from", right_from)
     if n is not None:
         whole_number("n", n, 1)
     whole_number("held_out", held_out, 0)
-    _check_package()
+    check_packages("verifiers")
     taskset = _taskset(name, options)
     if taskset.bounded:
         found = list(taskset)
@@ -117,32 +107,24 @@ def _divided(
         raise ValueError(f"environment {name!r}: it has no tasks")
     _check_single_turn(name, taskset, found[0])
 
-    pairs = _distinct((_problem(name, task), task) for task in found)
-    order = generator(seed, "environment").permutation(len(pairs))
-    shuffled = [pairs[place] for place in order]
-    if held_out >= len(shuffled):
+    # Tasks that are the same in everything are one problem.
+    tasks: dict[Problem, Any] = {}
+    for task in found:
+        tasks.setdefault(_problem(name, task), task)
+    problems = list(tasks)
+    order = generator(seed, "environment").permutation(len(problems))
+    shuffled = [problems[place] for place in order]
+    if held_out + (n or 1) > len(shuffled):
         raise ValueError(
-            f"held_out={held_out}: environment {name!r} has {len(shuffled)} different tasks, and "
-            "at least one has to be left to train on"
+            f"n={n}, held_out={held_out}: environment {name!r} has {len(shuffled)} different "
+            "tasks, and at least one has to be left to train on"
         )
-    rest = shuffled[held_out:]
-    if n is not None and n > len(rest):
-        raise ValueError(
-            f"n={n}: environment {name!r} has {len(shuffled)} different tasks, {held_out} of them "
-            "held out"
-        )
-    return rest[:n], shuffled[:held_out]
-
-
-def _check_package() -> None:
-    """Raise ImportError unless the package is there, in a release that this module knows."""
-    check_packages("verifiers")
-    installed = version("verifiers")
-    if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST:
-        raise ImportError(
-            f"verifiers {installed} is too old for this; install with: "
-            "pip install 'workbench-rlvr[environments]'"
-        )
+    return Environment(
+        Pool(shuffled[held_out:][:n]),
+        Pool(shuffled[:held_out]) if held_out else None,
+        # A verifier sees answers alone, so it finds the task of a response by the answer.
+        TaskRewards({problem.answer: task for problem, task in tasks.items()}, right_from),
+    )
 
 
 def _taskset(name: str, options: Mapping[str, Any]) -> Any:
@@ -212,15 +194,7 @@ def _problem(name: str, task: Any) -> Problem:
     The rewards may read any field of a task, so a changed field is another problem and makes
     another digest of the pool.
     """
-    prompt = _prompt(name, task.data)
-    # The index is the task's place in the set, and no property of the question.
-    content = task.data.model_dump(mode="json", exclude={"idx"}, exclude_defaults=True)
-    answer = json.dumps(content, sort_keys=True)
-    return Problem(f"{name}/{digest_of(answer)}", prompt, answer)
-
-
-def _prompt(name: str, data: Any) -> str:
-    """The text that the model is asked; ValueError for a conversation and for pictures."""
+    data = task.data
     messages: Sequence[Any] = () if isinstance(data.prompt, str | None) else data.prompt
     for message in messages:
         if message.role != "user" or not isinstance(message.content, str):
@@ -228,15 +202,97 @@ def _prompt(name: str, data: Any) -> str:
                 f"environment {name!r} begins with more than one text of the user "
                 f"({shown(message)}); here a prompt is one text"
             )
-    text = data.prompt_text
-    if not text.strip():
+    prompt = data.prompt_text
+    if not prompt.strip():
         raise ValueError(f"environment {name!r} has a task without a prompt: {shown(data)}")
-    return text if data.system_prompt is None else f"{data.system_prompt}\n\n{text}"
+    if data.system_prompt is not None:
+        prompt = f"{data.system_prompt}\n\n{prompt}"
+    # The index is the task's place in the set, and no property of the question.
+    content = data.model_dump(mode="json", exclude={"idx"}, exclude_defaults=True)
+    answer = json.dumps(content, sort_keys=True)
+    return Problem(f"{name}/{digest_of(answer)}", prompt, answer)
 
 
-def _distinct(pairs: Iterable[tuple[Problem, Any]]) -> Pairs:
-    """The pairs without tasks that are the same in everything."""
-    by_id: dict[str, tuple[Problem, Any]] = {}
-    for problem, task in pairs:
-        by_id.setdefault(problem.id, (problem, task))
-    return list(by_id.values())
+# What a response earns
+
+
+class TaskRewards(Verifier):
+    """Asks each task of an environment of the package verifiers what a response earns.
+
+    A response is `ok` when its reward reaches `right_from`, and `wrong` below. A reward function
+    that raises makes it `crash`, with reward 0.
+
+    Parameters
+    ----------
+    tasks : dict from str to Task
+        The tasks by the answers of their problems.
+    right_from : float
+        The reward, summed over all functions with their weights, from which on a response is right.
+    """
+
+    def __init__(self, tasks: Mapping[str, Any], right_from: float = 1.0) -> None:
+        super().__init__()
+        self.tasks = tasks
+        self.right_from = right_from
+
+    def judge(self, responses: list[str], answers: list[str]) -> Scores:
+        """See `Verifier`."""
+        for answer in answers:
+            if answer not in self.tasks:
+                raise ValueError(
+                    f"answers holds {shown(answer)}, which is no task of this environment; pass a "
+                    "lab the problems and the verifier of one call of problems.environment"
+                )
+        # In a thread, since a notebook has an event loop of its own running in this one.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            rewards = pool.submit(asyncio.run, self._rewards(responses, answers)).result()
+        # A weighted sum such as .1 + .9 may miss 1 by rounding.
+        status = np.where(rewards >= self.right_from - 1e-9, "ok", "wrong")
+        return Scores(np.nan_to_num(rewards), np.where(np.isnan(rewards), "crash", status))
+
+    async def _rewards(self, responses: list[str], answers: list[str]) -> np.ndarray:
+        tasks = [self.tasks[answer] for answer in answers]
+        return np.array(await asyncio.gather(*map(_reward, tasks, responses)), dtype=np.float64)
+
+
+async def _reward(task: Any, response: str) -> float:
+    """The weighted sum of a task's rewards; NaN where one of its functions raised."""
+    trace = _trace(task, response)
+    try:
+        await task.score(trace)
+    except Exception:
+        # Whatever a function of the environment makes of a response must not end a run. The record
+        # counts these, so a function that always raises is seen.
+        return float("nan")
+    return float(trace.reward)
+
+
+def _trace(task: Any, response: str) -> Any:
+    """The conversation of one turn, as the package would have recorded it."""
+    import verifiers
+    import verifiers.v1 as vf
+    from verifiers.v1.state import state_cls
+
+    messages = [vf.UserMessage(content=task.data.prompt_text)]
+    if task.data.system_prompt is not None:
+        messages.insert(0, vf.SystemMessage(content=task.data.system_prompt))
+    messages.append(vf.AssistantMessage(content=response))
+    nodes = [
+        vf.MessageNode(
+            parent=number - 1 if number else None,
+            message=message,
+            sampled=number == len(messages) - 1,
+        )
+        for number, message in enumerate(messages)
+    ]
+    return vf.Trace(
+        task=vf.TraceTask(type=type(task).__name__, data=task.data),
+        agent=vf.AgentInfo(config=vf.AgentConfig()),
+        # Given, since the package would otherwise ask git for its commit.
+        verifiers=vf.VersionInfo(version=verifiers.__version__),
+        nodes=nodes,
+        state=state_cls(type(task))(),
+        is_completed=True,
+        ok=True,
+        stop_condition="agent_completed",
+    )
