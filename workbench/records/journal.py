@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,21 +94,15 @@ class Directory:
         """The rows of the table of rounds."""
         return [line.entry["row"] for line in self.lines if "row" in line.entry]
 
-    @cached_property
-    def rounds(self) -> pa.Table:
-        """The table of rounds, RecordError where it is none; what a round lacks is empty."""
-        rows = self.rows
+    def table(self, kind: str) -> pa.Table:
+        """The table "rounds" or "evals", in which gaps are empty; RecordError where it is none."""
         with reading(self.path / JOURNAL):
-            names = list(dict.fromkeys(name for row in rows for name in row))
-            table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
-            return checked(table, "rounds") if rows else table
-
-    @cached_property
-    def evals(self) -> pa.Table:
-        """The table of evaluations; RecordError where it is none."""
-        entries = [line.entry for line in self.lines if "evaluation" in line.entry]
-        with reading(self.path / JOURNAL):
-            return joined([checked(pa.table(entry["columns"]), "evals") for entry in entries])
+            if kind == "evals":
+                entries = [line.entry for line in self.lines if "evaluation" in line.entry]
+                return joined([checked(pa.table(entry["columns"]), kind) for entry in entries])
+            names = dict.fromkeys(name for row in self.rows for name in row)
+            table = pa.table({name: [row.get(name) for row in self.rows] for name in names})
+            return checked(table, kind) if names else table
 
     @property
     def parts(self) -> list[int]:

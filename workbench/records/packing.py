@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.records import parts
@@ -34,14 +31,10 @@ from workbench.records.tables import joined
 from workbench.utils.validation import cause_of
 
 KEPT = {"thinned": None}  # what a packing changes in a manifest
-NOTHING_LEFT_OUT = {"columns": None, "rounds": None}
-FURTHER_FILES = 50  # that packing opens besides the locks: tables, and those of libraries
 ROWS_OF_A_GROUP = 2**16  # at least; one run is read without the others, and small ones share
 
 
-def pack(
-    folder: Any, columns: Sequence[str] | None = None, rounds: Iterable[int] | None = None
-) -> list[str]:
+def pack(folder: Any, columns: Sequence[str] | None = None) -> list[str]:
     """Put all finished runs at or under a folder onto one shelf.
 
     They can be read as before, under the same paths, but they cannot go on: their checkpoints are
@@ -55,8 +48,6 @@ def pack(
         one run becomes a shelf with this run alone.
     columns : names, optional
         Columns of the rollouts to keep: () for none, None for all.
-    rounds : numbers, optional
-        Rounds whose rollouts are kept; None for all.
 
     Returns
     -------
@@ -66,29 +57,26 @@ def pack(
     Raises
     ------
     ValueError
-        For a folder without any record, and for one with more runs than files can be open at once.
+        For a folder without any record.
     RecordError
-        When a run is being written, is damaged, or does not read back as it was. Nothing has been
-        removed then.
+        When a run is being written, is damaged, or does not read back as it was, and when more runs
+        have to be locked than files can be open at once. Nothing has been removed then.
     """
     root = Path(folder)
-    top = root.resolve()
     _folders(root)  # so that a folder that cannot be packed is refused before anything is written
     kept = None if columns is None else list(columns)
-    numbers = None if rounds is None else sorted({int(number) for number in rounds})
     with contextlib.ExitStack() as locks:
         # Another process may have ended its packing just before, and removed the locked file.
         locks.enter_context(RecordLock(root)).check()
         folders = _folders(root)
-        for other in sorted(set(folders.values()) - {top}):
+        for other in sorted(set(folders.values()) - {root.resolve()}):
             locks.enter_context(RecordLock(other))
         sources = {
-            path.relative_to(root).as_posix(): _Kept(_source(path), kept, numbers)
-            for path in folders
+            path.relative_to(root).as_posix(): _Kept(_source(path), kept) for path in folders
         }
         try:
             _write(root, sources)
-            _remove_what_is_packed(root, list(sources), {top, *folders.values()})
+            _remove_what_is_packed(root, list(sources))
         except OSError as error:
             raise RecordError(f"{root}: cannot be packed: {cause_of(error)}") from error
         (root / parts.LOCK).unlink(missing_ok=True)
@@ -97,40 +85,33 @@ def pack(
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is kept of a record when it is packed; None stands for all columns, and all rounds."""
+    """What is kept of a record when it is packed: some columns of its rollouts, or None for all."""
 
     source: Directory | Packed
     columns: list[str] | None
-    rounds: list[int] | None
 
-    @cached_property
+    @property
     def manifest(self) -> dict[str, Any]:
         """The manifest, which says what is kept of the rollouts."""
         manifest = self.source.manifest
-        mark: dict[str, Any] = {"columns": self.columns, "rounds": self.rounds}
-        if mark == NOTHING_LEFT_OUT:
+        if self.columns is None:
             return manifest
         # What an earlier packing left out stays out.
-        for name, before in (manifest.get("thinned") or {}).items():
-            if before is not None:
-                now = mark[name]
-                mark[name] = before if now is None else [item for item in now if item in before]
-        return {**manifest, "thinned": mark}
+        before = manifest.get("thinned") or {"columns": None, "rounds": None}
+        there = before["columns"]
+        kept = [name for name in self.columns if there is None or name in there]
+        return {**manifest, "thinned": {**before, "columns": kept}}
 
     def table(self, kind: str) -> pa.Table:
         """One of the tables, without what is left out."""
         if kind != "rollouts":
-            return getattr(self.source, kind).replace_schema_metadata()
+            return self.source.table(kind).replace_schema_metadata()
         if self.columns == []:
             return pa.table({})
         table, problems = self.source.rollouts()
         if problems:
             raise RecordError(problems[0])
-        if not len(table):
-            return pa.table({})
-        if self.rounds is not None:
-            table = table.filter(pc.is_in(table["part"], pa.array(self.rounds, pa.int64())))
-        if self.columns is not None:
+        if self.columns is not None and len(table):
             there = [name for name in self.columns if name in table.column_names]
             table = table.select([*there, "part"])
         return table.replace_schema_metadata()
@@ -139,8 +120,7 @@ class _Kept:
 def _folders(root: Path) -> dict[Path, Path]:
     """Path of each record at or under a folder -> the folder that holds its files.
 
-    That is its own, or that of a shelf. ValueError where there is no record, and where there are so
-    many folders that they cannot all be locked: each lock is an open file.
+    That is its own, or that of a shelf. ValueError where there is no record.
     """
     folders = {}
     for path in record_paths(root):
@@ -151,14 +131,6 @@ def _folders(root: Path) -> dict[Path, Path]:
             folders[path] = folder
     if not folders:
         raise ValueError(f"folder={str(root)!r}: there is no record to pack in it")
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = len(set(folders.values())) + len(os.listdir("/dev/fd")) + FURTHER_FILES
-    if most != resource.RLIM_INFINITY and needed > most:
-        raise ValueError(
-            f"folder={str(root)!r}: its {len(folders)} records need {needed} open files at once, "
-            f"and {most} are allowed; allow more (ulimit -n {needed}), or pack the folders in it "
-            "one after the other and then the folder"
-        )
     return folders
 
 
@@ -281,43 +253,36 @@ def _bits(column: pa.ChunkedArray) -> pa.Array:
 # Removing what is on the shelf
 
 
-def _remove_what_is_packed(root: Path, names: list[str], folders: set[Path]) -> None:
+def _remove_what_is_packed(root: Path, names: list[str]) -> None:
     """Remove what the new shelf of a folder holds in other places, or a killed packing left there.
 
-    Parameters
-    ----------
-    root : Path
-    names : list of str
-        The runs on its shelf.
-    folders : set of Path
-        The folders that they come from: directories of runs, and shelves.
+    These are the directories of its runs, and shelves between them and the folder.
     """
-    places = [root / name for name in names]
-    for place in places:
-        _remove_directory(place)
     top = root.resolve()
-    between = {folder for place in places for folder in (place.resolve(), *place.resolve().parents)}
-    below = {folder for folder in folders | between if folder.is_relative_to(top)}
+    runs = {(root / name).resolve() for name in names}
+    folders = {folder for run in runs for folder in (run, *run.parents)}
     # The deepest first, since folders that have become empty go as well.
-    for folder in sorted(below, key=lambda folder: len(folder.parts), reverse=True):
-        if folder != top and folder.is_dir():
-            if folder in folders:
-                (folder / parts.SHELF).unlink(missing_ok=True)
-                sync(folder)
-            (folder / parts.LOCK).unlink(missing_ok=True)
-        _remove_unused_tables(folder)
+    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
+        if not (folder.is_relative_to(top) and folder.is_dir()):
+            continue
+        if folder in runs:
+            _remove_directory(folder)
         if folder != top:
-            with contextlib.suppress(OSError):
+            _remove_first(folder / parts.SHELF)
+            (folder / parts.LOCK).unlink(missing_ok=True)
+        shelf = shelf_at(folder)
+        named = {table["file"] for table in shelf.tables.values()} if shelf else set()
+        for path in folder.iterdir():
+            if TABLE_NAME.fullmatch(path.name) and path.name not in named:
+                path.unlink()
+        if folder != top:
+            with contextlib.suppress(OSError):  # it holds somebody else's files
                 folder.rmdir()
 
 
 def _remove_directory(place: Path) -> None:
     """Remove the files that a run wrote into its directory, except rollouts that stopped it."""
-    # Without its manifest a directory is no record any more, and its run is read from the shelf. So
-    # this goes first, and a later packing removes whatever is left.
-    if (place / parts.MANIFEST).exists():
-        (place / parts.MANIFEST).unlink()
-        sync(place)
+    _remove_first(place / parts.MANIFEST)
     for folder in (parts.ROLLOUTS, parts.CHECKPOINTS, "."):
         for path in parts.own_files(place, folder):
             if path.is_file() and path.name != parts.LOCK and not path.name.startswith("failed-"):
@@ -327,10 +292,11 @@ def _remove_directory(place: Path) -> None:
                 (place / folder).rmdir()
 
 
-def _remove_unused_tables(folder: Path) -> None:
-    """Remove the tables that the shelf in a folder does not name."""
-    shelf = shelf_at(folder)
-    named = {table["file"] for table in shelf.tables.values()} if shelf else set()
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if TABLE_NAME.fullmatch(path.name) and path.name not in named:
-            path.unlink()
+def _remove_first(path: Path) -> None:
+    """Remove the file that makes a folder a record or a shelf.
+
+    Without it the runs are read from the new shelf, and a later packing removes whatever is left.
+    """
+    if path.exists():
+        path.unlink()
+        sync(path.parent)

@@ -1,4 +1,4 @@
-"""The names of everything that a run writes, and what the columns of its tables must hold.
+"""The names of everything that a run writes.
 
 This is the one place that names files and folders. A file with any other name is never read,
 counted, overwritten or deleted.
@@ -36,20 +36,6 @@ _NAMES = {
     CHECKPOINTS: rf"{CHECKPOINT}({WRITING})?|\.tmp\w{{6}}",
 }
 UNFINISHED = rf".*{WRITING}|\.tmp\w{{6}}"
-
-# What the columns hold that reading a record relies on, in whichever table they are. A table in
-# which one of them holds anything else counts as damaged, and so does one that lacks a column of
-# `NEEDED_COLUMNS`.
-COLUMNS = {
-    "whole numbers": ("round",),
-    "numbers": ("rollouts", "seconds", "flops", "samples", "correct", "greedy", "reward"),
-    "texts": ("problem", "text", "status", "warnings"),
-}
-NEEDED_COLUMNS = {
-    "rounds": ("round",),
-    "evals": ("round", "problem", "samples", "correct", "greedy"),
-    "rollouts": (),  # whoever packs a record chooses what is kept of its rollouts
-}
 
 
 def rollout_part(directory: Path, number: int) -> Path:

@@ -28,7 +28,6 @@ from workbench.utils.html import card
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 SPENT = ("seconds", "rollouts", "flops")
 
@@ -59,11 +58,10 @@ class Record:
     def __init__(self, path: Any, strict: bool = False) -> None:
         self.path = Path(path)
         self.strict = strict
-        # What was read, from which files, and what they looked like before. Tables of rollouts are
-        # not kept, since they are large.
+        # What was read, and what the files looked like before. Tables of rollouts are not kept,
+        # since they are large.
         self._known: Directory | Packed | None = None
-        self._files: list[Path] = []
-        self._stamps: list[tuple[int, int, int] | None] = []
+        self._stamps: dict[Path, tuple[int, int, int] | None] = {}
         self._frames: dict[str, pd.DataFrame] = {}
         self._report(self._source().problems)
 
@@ -107,18 +105,14 @@ class Record:
         """One row a round: rewards, ratios, counts, seconds by phase, tokens, FLOPs, gradient
         norm.
         """
-        frame, problems = self._look_twice(lambda: self._frame("rounds"))
-        self._report(problems)
-        return frame
+        return self._seen(lambda: self._frame("rounds"))
 
     @property
     def evals(self) -> pd.DataFrame:
         """One row a held-out problem and evaluation: round, problem, level, samples, correct,
         greedy.
         """
-        frame, problems = self._look_twice(lambda: self._frame("evals"))
-        self._report(problems)
-        return frame
+        return self._seen(lambda: self._frame("evals"))
 
     def rollouts(
         self, rounds: Iterable[int] | None = None, columns: Sequence[str] | None = None
@@ -146,8 +140,7 @@ class Record:
 
         wanted = None if rounds is None else {int(number) for number in rounds}
         names = None if columns is None else list(columns)
-        table, problems = self._look_twice(lambda: self._source().rollouts(wanted, names))
-        self._report(problems)
+        table = self._seen(lambda: self._source().rollouts(wanted, names))
         if not len(table):
             return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
@@ -223,12 +216,12 @@ class Record:
 
     def _source(self) -> Directory | Packed:
         """The directory of the run or its place on a shelf, read anew where a file has changed."""
-        if self._known is not None and self._stamps == [stamp_of(file) for file in self._files]:
-            return self._known
         place = self.path.resolve()
-        shelves = [folder / SHELF for folder in (place, *place.parents)]
-        files = [self.path / MANIFEST, self.path / JOURNAL, *shelves]
-        stamps = [stamp_of(file) for file in files]
+        files = [self.path / MANIFEST, self.path / JOURNAL]
+        files += [folder / SHELF for folder in (place, *place.parents)]
+        stamps = {file: stamp_of(file) for file in files}
+        if self._known is not None and stamps == self._stamps:
+            return self._known
         try:
             found: Directory | Packed | None = Directory(self.path)
         except FileNotFoundError:
@@ -237,11 +230,9 @@ class Record:
             raise RecordError(
                 f"{self.path}: no record here ({MANIFEST} is missing){_hint(self.path)}"
             )
-        if found != self._known:
-            self._frames = {}
-            self._known = found
-        self._files = files
+        self._known = found
         self._stamps = stamps
+        self._frames = {}
         return found
 
     def _frame(self, kind: str) -> tuple[pd.DataFrame, list[str]]:
@@ -251,7 +242,7 @@ class Record:
         source = self._source()
         if kind not in self._frames:
             try:
-                table: pa.Table = getattr(source, kind)
+                table = source.table(kind)
             except RecordError as error:
                 return pd.DataFrame({"round": []}), [*source.problems, str(error)]
             frame = table.to_pandas(ignore_metadata=True)
@@ -259,13 +250,20 @@ class Record:
         # pandas copies what is shared as soon as one of its owners writes.
         return self._frames[kind].copy(deep=False), list(source.problems)
 
-    def _report(self, problems: Sequence[str]) -> None:
+    def _report(self, problems: Sequence[str], stacklevel: int = 3) -> None:
         """Say what is damaged or missing; RecordError with strict=True."""
         if self.strict and problems:
             raise RecordError(problems[0])
         for problem in problems:
-            # The warning points at the line that asked for the table.
-            warnings.warn(f"{problem}; the rest is read without it", RecordWarning, stacklevel=3)
+            text = f"{problem}; the rest is read without it"
+            warnings.warn(text, RecordWarning, stacklevel=stacklevel)
+
+    def _seen(self, find: Callable[[], tuple[Any, list[str]]]) -> Any:
+        """What `find` returns, once what is damaged or missing has been reported."""
+        value, problems = self._look_twice(find)
+        # The warning points at the line that asked for the table.
+        self._report(problems, stacklevel=4)
+        return value
 
     def _look_twice(self, find: Callable[[], tuple[Any, list[str]]]) -> tuple[Any, list[str]]:
         """What `find` returns: a value, and what is damaged or missing.

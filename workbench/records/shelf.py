@@ -125,15 +125,9 @@ class Packed:
         """The manifest of the run."""
         return self.shelf.runs[self.name]["manifest"]
 
-    @property
-    def rounds(self) -> pa.Table:
-        """The table of rounds; RecordError where it is damaged."""
-        return self.shelf.table("rounds", self.name)
-
-    @property
-    def evals(self) -> pa.Table:
-        """The table of evaluations; RecordError where it is damaged."""
-        return self.shelf.table("evals", self.name)
+    def table(self, kind: str) -> pa.Table:
+        """The table "rounds" or "evals"; RecordError where it is damaged."""
+        return self.shelf.table(kind, self.name)
 
     @property
     def parts(self) -> list[int]:
@@ -209,8 +203,8 @@ def exists(path: Any) -> bool:
 
 def record_paths(path: Any) -> list[Path]:
     """The places of all records at or under a path, packed ones included, in order."""
-    found = set()
     path = Path(path)
+    found = set(packed_below(path))
     for place, folders, files in os.walk(path):
         here = Path(place)
         if MANIFEST in files:
@@ -219,7 +213,7 @@ def record_paths(path: Any) -> list[Path]:
         shelf = shelf_at(here.resolve())
         found |= {here / name for name in shelf.runs} if shelf else set()
         folders[:] = [name for name in folders if not name.startswith(".")]
-    return sorted(found | set(packed_below(path)))
+    return sorted(found)
 
 
 def packed_below(path: Path) -> list[Path]:
@@ -228,12 +222,9 @@ def packed_below(path: Path) -> list[Path]:
     The path may be a part of a shelf, such as one method's runs.
     """
     real = path.resolve()
-    found = []
-    for folder in (real, *real.parents):
-        shelf = shelf_at(folder)
-        runs = [folder / name for name in shelf.runs] if shelf else []
-        found += [path / run.relative_to(real) for run in runs if run.is_relative_to(real)]
-    return found
+    shelves = filter(None, map(shelf_at, (real, *real.parents)))
+    runs = [shelf.folder / name for shelf in shelves for name in shelf.runs]
+    return [path / run.relative_to(real) for run in runs if run.is_relative_to(real)]
 
 
 def shelf_at(folder: Path) -> Shelf | None:

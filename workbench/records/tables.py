@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from workbench.records.errors import MissingPart, RecordError
 from workbench.records.files import file_digest, replacing
-from workbench.records.parts import COLUMNS, NEEDED_COLUMNS
 from workbench.utils.validation import cause_of
 
 # A table of a few megabytes on the disk can have hundreds of millions of rows, so its size is
@@ -21,11 +21,26 @@ from workbench.utils.validation import cause_of
 MOST_CELLS = 10**8  # values of all columns
 MOST_BYTES = 2**32  # uncompressed, and of all texts when each stands in its own row
 
-# What a column holds -> the types of Arrow that do, for `parts.COLUMNS`.
-HOLDS = {
-    "whole numbers": (pa.types.is_integer,),
-    "numbers": (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean),
-    "texts": (pa.types.is_string, pa.types.is_large_string),
+# What the columns hold that reading a record relies on, in whichever table they are, and the types
+# of Arrow that do. A table in which one of them holds anything else counts as damaged, and so does
+# one that lacks a column of `NEEDED_COLUMNS`.
+COLUMNS = (
+    ("whole numbers", ("round",), (types.is_integer,)),
+    (
+        "numbers",
+        ("rollouts", "seconds", "flops", "samples", "correct", "greedy", "reward"),
+        (types.is_integer, types.is_floating, types.is_boolean),
+    ),
+    (
+        "texts",
+        ("problem", "text", "status", "warnings"),
+        (types.is_string, types.is_large_string),
+    ),
+)
+NEEDED_COLUMNS = {
+    "rounds": ("round",),
+    "evals": ("round", "problem", "samples", "correct", "greedy"),
+    "rollouts": (),  # whoever packs a record chooses what is kept of its rollouts
 }
 
 
@@ -75,7 +90,7 @@ def read_rows(
             f"it has {cells} values in {len(names)} columns, which is too large to read"
         )
     table = file.read_row_groups(list(groups), columns=names)
-    texts = [name for name in names if pa.types.is_dictionary(table[name].type)]
+    texts = [name for name in names if types.is_dictionary(table[name].type)]
     length = sum(_length_of_texts(table[name]) for name in texts)
     if length > MOST_BYTES:
         raise ValueError(f"its texts take {length} bytes, which is too large to read")
@@ -136,10 +151,10 @@ def checked(table: pa.Table, kind: str, columns: Sequence[str] | None = None) ->
         # A gap would turn whole numbers into floats in pandas.
         if is_wanted and table[name].null_count:
             raise ValueError(f"column {name!r} has gaps")
-    for needed, names in COLUMNS.items():
+    for needed, names, allowed in COLUMNS:
         for name in set(names) & set(table.column_names):
             kind_of_column = table[name].type
-            if not any(is_right(kind_of_column) for is_right in (pa.types.is_null, *HOLDS[needed])):
+            if not any(is_right(kind_of_column) for is_right in (types.is_null, *allowed)):
                 raise ValueError(f"column {name!r} is of type {kind_of_column}, not {needed}")
     if kind == "rounds" and columns is None:
         # A row that is missing or comes twice would shift everything that is summed over rounds.
