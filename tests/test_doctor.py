@@ -16,7 +16,7 @@ from workbench.cli import doctor
 from workbench.labs import shipped
 from workbench.policies import memory
 from workbench.utils import machine
-from workbench.utils.requirements import install_command, parse_requirements
+from workbench.utils.requirements import install_command, requirements
 
 NVIDIA_SMI = """#!/bin/sh
 echo "0, GPU-aaaa, NVIDIA L40S, 46068, 45000, 580.95.05"
@@ -139,8 +139,10 @@ def test_only_visible_gpus_count(two_gpus, monkeypatch, visible, names):
     assert [gpu["name"].removeprefix("NVIDIA ") for gpu in machine.gpus()] == names
 
 
-def test_unified_memory_is_no_crash():
-    [gpu] = machine.parse_gpus("0, GPU-a, NVIDIA GB10, [N/A], [N/A], 580.1")
+def test_unified_memory_is_no_crash(two_gpus, no_gpu):
+    line = "0, GPU-a, NVIDIA GB10, [N/A], [N/A], 580.1"
+    (no_gpu / "nvidia-smi").write_text(f"#!/bin/sh\necho '{line}'\n")
+    [gpu] = machine.gpus()
     assert gpu["bytes"] == 0
 
 
@@ -161,7 +163,7 @@ def test_packages_of_pyproject():
     entries = {entry["name"]: entry for entry in doctor.packages()}
     assert entries["torch"]["state"] == "ok"
     assert entries["torch"]["extras"] == [""]
-    assert entries["peft"]["extras"] == ["lora", "gpu"]
+    assert sorted(entries["peft"]["extras"]) == ["gpu", "lora"]
     assert entries["numpy"]["version"] == metadata.version("numpy")
 
 
@@ -179,7 +181,7 @@ def test_metadata_of_an_installed_package_says_the_same():
         "vllm>=0.27; (sys_platform == 'linux') and extra == 'gpu'",
         "never>=1; (sys_platform == 'plan9') and extra == 'gpu'",
     ]
-    groups = parse_requirements(lines)
+    groups = requirements(lines)
     names = {extra: [each.name for each in group] for extra, group in groups.items()}
     expected = {"": ["click"], "lora": ["peft"]}
     if sys.platform == "linux":

@@ -36,6 +36,7 @@ class Line(NamedTuple):
     """One line of a journal."""
 
     entry: dict[str, Any]
+    kind: str  # "manifest", "row" or "evaluation"
     round: int  # the round that it belongs to; 0 for the manifest
     sum: str  # its checksum, which the next line's depends on
     end: int  # bytes from the beginning of the file to the end of the line
@@ -92,13 +93,13 @@ class Directory:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the table of rounds."""
-        return [line.entry["row"] for line in self.lines if "row" in line.entry]
+        return [line.entry["row"] for line in self.lines if line.kind == "row"]
 
     def table(self, kind: str) -> pa.Table:
         """The table "rounds" or "evals", in which gaps are empty; RecordError where it is none."""
         with reading(self.path / JOURNAL):
             if kind == "evals":
-                entries = [line.entry for line in self.lines if "evaluation" in line.entry]
+                entries = [line.entry for line in self.lines if line.kind == "evaluation"]
                 return joined([checked(pa.table(entry["columns"]), kind) for entry in entries])
             names = dict.fromkeys(name for row in self.rows for name in row)
             table = pa.table({name: [row.get(name) for row in self.rows] for name in names})
@@ -107,7 +108,7 @@ class Directory:
     @property
     def parts(self) -> list[int]:
         """The rounds that have rollouts."""
-        return [line.round for line in self.lines if "row" in line.entry]
+        return [line.round for line in self.lines if line.kind == "row"]
 
     def rollouts(
         self, wanted: set[int] | None = None, columns: Sequence[str] | None = None
@@ -120,7 +121,7 @@ class Directory:
         missing = []
         problems = list(self.problems)
         for line in self.lines:
-            if "row" not in line.entry or not (wanted is None or line.round in wanted):
+            if line.kind != "row" or not (wanted is None or line.round in wanted):
                 continue
             path = rollout_part(self.path, line.round)
             try:
@@ -213,11 +214,11 @@ def _parsed(text: bytes, before: Line | None) -> Line | None:
         return None
     match entry:
         case {"row": {"round": int(number)}, "rollouts": str()} if len(entry) == 2:
-            return Line(entry, number, total, end)
+            return Line(entry, "row", number, total, end)
         case {"evaluation": int(number), "columns": dict()} if len(entry) == 2:
-            return Line(entry, number, total, end)
+            return Line(entry, "evaluation", number, total, end)
         case {"manifest": str()} if len(entry) == 1:
-            return Line(entry, 0, total, end)
+            return Line(entry, "manifest", 0, total, end)
     return None
 
 

@@ -69,21 +69,12 @@ class Writer:
         What the run is; written where there is no record yet. Its format is set here.
     lock : RecordLock, optional
         The lock that the caller holds. Before every write it is asked whether it still holds.
-
-    Attributes
-    ----------
-    rounds : int
-        How many there are so far.
-    evaluated : set of int
-        The rounds that have an evaluation.
     """
 
     def __init__(
         self, path: Any, manifest: Mapping[str, Any], lock: RecordLock | None = None
     ) -> None:
         self.path = Path(path)
-        self.rounds = 0
-        self.evaluated: set[int] = set()
         self._journal = self.path / parts.JOURNAL
         self._lines: list[journal.Line] = []  # without their entries, which are large
         self._lock = lock
@@ -92,6 +83,16 @@ class Writer:
         self._open()
 
     # Rounds and evaluations
+
+    @property
+    def rounds(self) -> int:
+        """How many there are so far."""
+        return next((line.round for line in reversed(self._lines) if line.kind == "row"), 0)
+
+    @property
+    def evaluated(self) -> set[int]:
+        """The rounds that have an evaluation."""
+        return {line.round for line in self._lines if line.kind == "evaluation"}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -127,7 +128,6 @@ class Writer:
         assert number == self.rounds and number in self.evaluated
         with self._writing("the journal"):
             self._cut(len(self._lines) - 1)
-        self.evaluated.remove(number)
 
     def truncate(self, last: int) -> None:
         """Forget rounds and evaluations after round `last`; they are made again.
@@ -138,8 +138,6 @@ class Writer:
         with self._writing(f"the record as of round {last}"):
             # The journal first: a round that it lists has its rollouts at every moment.
             self._cut(kept)
-            self.rounds = min(self.rounds, max(0, last))
-            self.evaluated = {number for number in self.evaluated if number <= last}
             surplus = [file for n, file in parts.rollout_parts(self.path).items() if n > last]
             for file in surplus:
                 file.unlink()
@@ -234,8 +232,7 @@ class Writer:
                 make_directory(self.path / folder)
             for unfinished in parts.unfinished_files(self.path):
                 unfinished.unlink()
-        for line in source.lines:
-            self._count(line)
+        self._lines = [line._replace(entry={}) for line in source.lines]
         # The journal is needed to go on. Parts of the rollouts are not, so their damage is only
         # reported; so are lines after the checkpoint, which are made again.
         for problem in Record(self.path).problems():
@@ -245,14 +242,7 @@ class Writer:
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         # A line counts only once it is written, so that memory and disk agree after a failure too.
-        self._count(journal.append(self._journal, entry, self._lines[-1]))
-
-    def _count(self, line: journal.Line) -> None:
-        """Take note of a line that is on the disk."""
-        if "row" in line.entry:
-            self.rounds += 1
-        elif "evaluation" in line.entry:
-            self.evaluated.add(line.round)
+        line = journal.append(self._journal, entry, self._lines[-1])
         self._lines.append(line._replace(entry={}))
 
     def _cut(self, kept: int) -> None:
@@ -274,9 +264,8 @@ class Writer:
         try:
             yield
         except OSError as error:
-            kept = "no round was lost"
-            if self.rounds:
-                kept = f"rounds 1 to {self.rounds} are kept"
+            rounds = self.rounds
+            kept = f"rounds 1 to {rounds} are kept" if rounds else "no round was lost"
             raise RecordError(
                 f"{self.path}: cannot write {what}: {cause_of(error)}; {kept}, mend the cause and "
                 "run again"

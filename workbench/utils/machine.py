@@ -66,38 +66,16 @@ def gpus() -> list[dict[str, Any]]:
     # nvidia-smi may be there and reach no driver or no device.
     if done.returncode != 0:
         return []
-    return parse_gpus(done.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def parse_gpus(text: str, visible: str | None = None) -> list[dict[str, Any]]:
-    """The GPUs in what nvidia-smi printed.
-
-    Parameters
-    ----------
-    text : str
-        One line a GPU.
-    visible : str, optional
-        The value of CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs; None for all.
-
-    Examples
-    --------
-    >>> parse_gpus("0, GPU-a, NVIDIA L40S, 46068, 45000, 580.1")[0]["name"]
-    'NVIDIA L40S'
-    >>> parse_gpus("0, GPU-a, NVIDIA L40S, 46068, 45000, 580.1", visible="1")
-    []
-    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # It may hold indices and beginnings of UUIDs, and may be empty to hide all.
     wanted = None if visible is None else [part.strip() for part in visible.split(",")]
     seen = []
-    for line in text.strip().splitlines():
+    for line in done.stdout.strip().splitlines():
         index, uuid, name, total, free, driver = (part.strip() for part in line.split(","))
-        if wanted is None or _is_wanted(index, uuid, wanted):
-            gpu = {
-                "name": name,
-                "bytes": _bytes_of_mebibytes(total),
-                "free": _bytes_of_mebibytes(free),
-                "driver": driver,
-            }
-            seen.append(gpu)
+        is_named = wanted is not None and any(part and uuid.startswith(part) for part in wanted)
+        if wanted is None or index in wanted or is_named:
+            memory = {"bytes": _bytes_of_mebibytes(total), "free": _bytes_of_mebibytes(free)}
+            seen.append({"name": name, **memory, "driver": driver})
     return seen
 
 
@@ -119,11 +97,6 @@ def no_gpu() -> str | None:
             f"torch=={release}"
         )
     return None
-
-
-def _is_wanted(index: str, uuid: str, wanted: list[str]) -> bool:
-    # CUDA_VISIBLE_DEVICES may hold indices and beginnings of UUIDs, and may be empty to hide all.
-    return index in wanted or any(part and uuid.startswith(part) for part in wanted)
 
 
 def _bytes_of_mebibytes(number: str) -> int:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 DISTRIBUTION = "workbench-rlvr"
-CHECKOUT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def installed_version(name: str) -> str | None:
@@ -22,35 +19,24 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def requirements() -> dict[str, list[Any]]:
+def requirements(lines: Iterable[str] | None = None) -> dict[str, list[Any]]:
     """What this package asks for on this platform.
+
+    Parameters
+    ----------
+    lines : texts, optional
+        Such as ``peft>=0.19; extra == "lora"``; by default those of the installed package.
 
     Returns
     -------
     dict
         Extra to list of `packaging.requirements.Requirement`; "" holds what is always needed.
     """
-    # In a checkout the file counts: the metadata is as old as the last installation.
-    if not CHECKOUT.is_file():
-        return parse_requirements(metadata.requires(DISTRIBUTION) or ())
-    project = tomllib.loads(CHECKOUT.read_text())["project"]
-    groups = {"": project["dependencies"], **project["optional-dependencies"]}
-    return {extra: parse_requirements(lines).get("", []) for extra, lines in groups.items()}
-
-
-def parse_requirements(lines: Iterable[str]) -> dict[str, list[Any]]:
-    """Requirements by extra, those of other platforms left out.
-
-    Parameters
-    ----------
-    lines : texts
-        Such as ``peft>=0.19; extra == "lora"``.
-    """
     # Loaded here, so that the command line's help does not wait for it.
     from packaging.requirements import Requirement
 
     groups: dict[str, list[Any]] = {}
-    for line in lines:
+    for line in metadata.requires(DISTRIBUTION) or () if lines is None else lines:
         requirement = Requirement(line)
         # A marker says both which extra a requirement belongs to and for which platform it is.
         named = re.search(r'extra == "([^"]*)"', str(requirement.marker or ""))
