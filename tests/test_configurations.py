@@ -18,7 +18,7 @@ from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.problems import arithmetic
 from workbench.records import FORMAT, RecordWarning
-from workbench.records.environment import versions
+from workbench.records.manifest import versions
 from workbench.slots import BASELINES, Slot
 
 
@@ -462,7 +462,7 @@ def test_other_software_or_hardware_than_the_run_began_with_is_told(tmp_path, mo
     run = wb.Run(lab, wb.methods.grpo(2), out=tmp_path, problems_per_round=2, evaluate_every=0)
     with monkeypatch.context() as earlier:
         then = {**versions(), "workbench": "0.0.9", "forgotten": "1"}
-        earlier.setattr("workbench.run.versions", lambda: then)
+        earlier.setattr("workbench.records.manifest.versions", lambda: then)
         go(run, 1)
     with pytest.warns(
         RecordWarning,

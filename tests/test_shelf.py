@@ -16,7 +16,7 @@ from test_records import EVALUATION, MANIFEST, SMALL, go, round_of, snapshot, wr
 import workbench as wb
 from workbench.records import RecordError, Writer, pack
 from workbench.records.locks import RecordLock
-from workbench.records.packing import same_tables
+from workbench.records.shelf import same_tables
 
 
 def frames(path):

@@ -8,8 +8,7 @@ import pandas as pd
 import workbench as wb
 from workbench.analysis.comparisons import PHASES
 from workbench.records import Writer, exists, journal
-from workbench.records.files import file_digest
-from workbench.records.parts import JOURNAL, MANIFEST, rollout_part
+from workbench.records.files import JOURNAL, MANIFEST, file_digest, rollout_part
 
 SAMPLES = 4
 

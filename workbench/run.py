@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +34,9 @@ from workbench.policies.rescoring import Rescoring
 from workbench.pools import MOST_PROBLEMS, Pool, Problem
 from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
-from workbench.records.environment import changes, commit, hardware, versions
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import made_again, manifest_text
+from workbench.records.manifest import changes, made_again, made_on, manifest_text
 from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.records.trackers import Trackers
 from workbench.rollouts import Context, NonFinite, Ragged, Rollouts
@@ -381,10 +379,7 @@ class Run:
             "format": FORMAT,
             **self.configuration(),
             "held_out": len(self.lab.held_out or ()),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": versions(),
-            "hardware": hardware(policy.device),
-            "commit": commit(),
+            **made_on(policy.device),
         }
         # Where the directory holds a record already, that one is opened, and the manifest above is
         # not written. The two tell what has changed on this machine, such as versions of packages.

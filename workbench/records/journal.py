@@ -23,10 +23,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from workbench.records.errors import MissingPart, RecordError
-from workbench.records.files import check_ordinary, file_digest, replacing
+from workbench.records.files import (
+    JOURNAL,
+    MANIFEST,
+    ROLLOUTS,
+    MissingPart,
+    RecordError,
+    check_ordinary,
+    file_digest,
+    replacing,
+    rollout_part,
+)
 from workbench.records.manifest import read_manifest
-from workbench.records.parts import JOURNAL, MANIFEST, ROLLOUTS, rollout_part
 from workbench.records.tables import checked, joined, read_part, reading
 
 LAST_ENTRY = b', "sha256": "'

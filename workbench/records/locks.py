@@ -27,9 +27,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.files import check_ordinary, make_directory
-from workbench.records.parts import LOCK, refuse_links
+from workbench.records.files import (
+    LOCK,
+    RecordError,
+    RecordWarning,
+    check_ordinary,
+    make_directory,
+    refuse_links,
+)
 from workbench.utils.validation import cause_of
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}

@@ -1,4 +1,4 @@
-"""A record's manifest: how it is read, and what it may say.
+"""A record's manifest: how it is read, what it may say, and the machine that it names.
 
 A manifest may come from a stranger. So everything in it is checked when it is read: its size and
 depth, the type of every entry, and every text. What passes can be shown on a terminal and in a
@@ -10,16 +10,27 @@ turn that nothing but a part of this package is made (`config.recorded_lab`,
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.records.errors import RecordError
-from workbench.records.files import check_ordinary
-from workbench.records.parts import FORMAT, MANIFEST
+from workbench.records.files import FORMAT, MANIFEST, RecordError, check_ordinary
 from workbench.records.tables import reading
+from workbench.utils.descriptions import differences
+from workbench.utils.requirements import installed_version
 from workbench.utils.validation import LARGEST_INTEGER, cause_of, plain_data, shown
+
+if TYPE_CHECKING:
+    import torch
+
+# The packages that results depend on.
+PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "unsloth", "vllm")
 
 MOST_BYTES = 4 * 2**20  # of a manifest; those of real runs have a few thousand
 LONGEST_NAME = 1000  # characters of the name of a method or a lab
@@ -121,6 +132,59 @@ def made_again(
             f"{directory}: the manifest cannot make this {what} again ({cause}); pass it: "
             f"Run.resume(path, {what}=...)"
         ) from error
+
+
+# The machine and the software
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, of Python, and of the packages that results depend on."""
+    found = {"workbench": __version__, "python": platform.python_version()}
+    installed = {name: installed_version(name) for name in PACKAGES}
+    return found | {name: version for name, version in installed.items() if version is not None}
+
+
+def made_on(device: torch.device) -> dict[str, Any]:
+    """When, with which software, on what machine and from which commit a run is made."""
+    import torch
+
+    hardware = {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+    }
+    if device.type == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name(device)
+        hardware["gpu_bytes"] = torch.cuda.get_device_properties(device).total_memory
+    commit = None
+    git = ["git", "-C", Path(__file__).parent, "rev-parse", "HEAD"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        # Outside of a checkout git fails and prints nothing to stdout.
+        done = subprocess.run(git, capture_output=True, text=True, timeout=10)
+        commit = done.stdout.strip() or None
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "hardware": hardware,
+        "commit": commit,
+    }
+
+
+def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Where versions and hardware differ between two manifests, one line each.
+
+    What the second manifest does not name is left out.
+    """
+    known = {name: theirs[name] for name in ("versions", "hardware")}
+    same_names = {
+        name: {key: ours[name].get(key) for key in entries} for name, entries in known.items()
+    }
+    return differences(same_names, known)
+
+
+# Checks
 
 
 def _check_format(manifest: Mapping[str, Any], path: Path) -> None:

@@ -7,7 +7,7 @@
     lock.json                the process that writes, or wrote last
 
 A record can be read while its run goes on and after a crash. `workbench.records.writer` writes it,
-`workbench.records.packing` puts finished ones on a shelf, and `docs/record.md` explains every file
+`workbench.records.shelf` puts finished ones on a shelf, and `docs/record.md` explains every file
 and column.
 """
 
@@ -19,10 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.files import stamp_of
+from workbench.records.files import JOURNAL, MANIFEST, SHELF, RecordError, RecordWarning, stamp_of
 from workbench.records.journal import Directory
-from workbench.records.parts import JOURNAL, MANIFEST, SHELF
 from workbench.records.shelf import Packed, find_packed, packed_below
 from workbench.utils.html import card
 

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from workbench.records.errors import MissingPart, RecordError
-from workbench.records.files import file_digest, replacing
+from workbench.records.files import MissingPart, RecordError, file_digest, replacing
 from workbench.utils.validation import cause_of
 
 # A table of a few megabytes on the disk can have hundreds of millions of rows, so its size is

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records.parts import TENSORBOARD
+from workbench.records.files import TENSORBOARD
 from workbench.utils.validation import shown
 
 NAMES = ("tensorboard", "wandb", "trackio")

@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workbench.records import journal, parts
-from workbench.records.errors import RecordError, RecordWarning
-from workbench.records.files import WRITING, file_digest, make_directory, replacing, sync
+from workbench.records import files, journal
+from workbench.records.files import (
+    WRITING,
+    RecordError,
+    RecordWarning,
+    file_digest,
+    make_directory,
+    replacing,
+    sync,
+)
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
@@ -40,7 +47,7 @@ def refuse_other_files(path: Path) -> None:
 
     What a start that was killed at once leaves there is no obstacle.
     """
-    if (path / parts.MANIFEST).exists():
+    if (path / files.MANIFEST).exists():
         return
     if find_packed(path) is not None:
         raise ValueError(
@@ -50,7 +57,7 @@ def refuse_other_files(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ValueError(f"out={str(path)!r}: this is a file; name an empty or new directory")
     # These come before the manifest, so they may be alone in the directory.
-    left_by_a_start = {parts.LOCK, parts.JOURNAL, parts.JOURNAL + WRITING, parts.MANIFEST + WRITING}
+    left_by_a_start = {files.LOCK, files.JOURNAL, files.JOURNAL + WRITING, files.MANIFEST + WRITING}
     if path.exists() and {file.name for file in path.iterdir()} - left_by_a_start:
         raise ValueError(
             f"out={str(path)!r}: the directory holds files that are no record; name an empty or "
@@ -75,11 +82,11 @@ class Writer:
         self, path: Any, manifest: Mapping[str, Any], lock: RecordLock | None = None
     ) -> None:
         self.path = Path(path)
-        self._journal = self.path / parts.JOURNAL
+        self._journal = self.path / files.JOURNAL
         self._lines: list[journal.Line] = []  # without their entries, which are large
         self._lock = lock
-        if not (self.path / parts.MANIFEST).exists():
-            self._create({**manifest, "format": parts.FORMAT})
+        if not (self.path / files.MANIFEST).exists():
+            self._create({**manifest, "format": files.FORMAT})
         self._open()
 
     # Rounds and evaluations
@@ -113,7 +120,7 @@ class Writer:
         with self._writing(f"round {number}"):
             part = pa.table({name: column(values) for name, values in rollouts.items()})
             # The rollouts first: a round counts as complete once the journal lists it.
-            digest = write_table(parts.rollout_part(self.path, number), part)
+            digest = write_table(files.rollout_part(self.path, number), part)
             self._append({"row": dict(row), "rollouts": digest})
 
     def evaluation(self, frame: pd.DataFrame) -> None:
@@ -138,15 +145,15 @@ class Writer:
         with self._writing(f"the record as of round {last}"):
             # The journal first: a round that it lists has its rollouts at every moment.
             self._cut(kept)
-            surplus = [file for n, file in parts.rollout_parts(self.path).items() if n > last]
+            surplus = [file for n, file in files.rollout_parts(self.path).items() if n > last]
             for file in surplus:
                 file.unlink()
             if surplus:
-                sync(self.path / parts.ROLLOUTS)
+                sync(self.path / files.ROLLOUTS)
 
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
-        target = parts.failure_part(self.path, number)
+        target = files.failure_part(self.path, number)
         columns = {}
         for name, values in rollouts.items():
             if isinstance(values, Ragged):
@@ -176,7 +183,7 @@ class Writer:
         signed = {**state, "record": self._sum_of_round(state["round"])}
         with (
             self._writing("the checkpoint"),
-            replacing(parts.checkpoint_part(self.path)) as temporary,
+            replacing(files.checkpoint_part(self.path)) as temporary,
         ):
             checkpoints.save(temporary, tensors, signed)
 
@@ -190,7 +197,7 @@ class Writer:
         """
         from workbench.records import checkpoints  # torch is needed here only
 
-        path = parts.checkpoint_part(self.path)
+        path = files.checkpoint_part(self.path)
         if not path.exists():
             return None
         try:
@@ -201,7 +208,7 @@ class Writer:
         signature = found.pop("record", None)
         if signature is None or signature != self._sum_of_round(found.get("round")):
             raise RecordError(
-                f"{path}: this checkpoint is of another run, or {parts.JOURNAL} was changed since, "
+                f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed since, "
                 f"or has lost rounds (it has {self.rounds}, the checkpoint is of round "
                 f"{shown(found.get('round'))}): put both back from one copy, or start again in "
                 "another directory"
@@ -215,7 +222,7 @@ class Writer:
         text = manifest_text(manifest)
         with self._writing("the manifest"):
             make_directory(self.path)
-            with replacing(self.path / parts.MANIFEST) as temporary:
+            with replacing(self.path / files.MANIFEST) as temporary:
                 temporary.write_text(text, encoding="utf-8")
                 # The manifest comes last: where there is one, there is a journal.
                 journal.begin(self._journal, file_digest(temporary))
@@ -223,14 +230,14 @@ class Writer:
     def _open(self) -> None:
         # Nothing is written or deleted before the links are refused and the record is known to be
         # one that can go on.
-        parts.refuse_links(self.path)
+        files.refuse_links(self.path)
         source = journal.Directory(self.path)
         if not source.is_begun:
             raise RecordError(f"{source.problems[0]}; {LOST}")
         with self._writing("the record"):
-            for folder in (parts.ROLLOUTS, parts.CHECKPOINTS):
+            for folder in (files.ROLLOUTS, files.CHECKPOINTS):
                 make_directory(self.path / folder)
-            for unfinished in parts.unfinished_files(self.path):
+            for unfinished in files.unfinished_files(self.path):
                 unfinished.unlink()
         self._lines = [line._replace(entry={}) for line in source.lines]
         # The journal is needed to go on. Parts of the rollouts are not, so their damage is only

@@ -1,17 +1,20 @@
-"""Progress of a run: a bar on a terminal and in a notebook; in a file, its state now and then."""
+"""Progress of a run: a bar on a terminal and in a notebook, and else a plain line now and then."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-SECONDS = 30.0  # between two states of the bar in a file or a pipe, which would keep every one
+SECONDS = 30.0  # between two lines
 
 
 class Progress:
     """Rounds done, of those asked for.
+
+    A file or a pipe would keep every state of a bar that is drawn anew, so it gets lines.
 
     Parameters
     ----------
@@ -26,11 +29,15 @@ class Progress:
         from tqdm.notebook import tqdm_notebook
 
         has_bar = issubclass(tqdm, tqdm_notebook) or sys.stderr.isatty()
-        pace = {} if has_bar else {"mininterval": SECONDS, "maxinterval": 2 * SECONDS}
+        hidden = not (is_shown and has_bar)
         first = min(done, total)
-        self.bar = tqdm(
-            total=total, initial=first, desc=name, unit="round", disable=not is_shown, **pace
-        )
+        self.bar = tqdm(total=total, initial=first, desc=name, unit="round", disable=hidden)
+        self.name = name
+        self.done = done
+        self.total = total
+        self.has_lines = is_shown and not has_bar
+        self.started = time.monotonic()
+        self.last_line = float("-inf")
 
     def __enter__(self) -> Progress:
         return self
@@ -41,8 +48,15 @@ class Progress:
     def update(self, row: Mapping[str, Any]) -> None:
         """Show a round that is done, by its row of the record."""
         words = f"reward {row['reward']:.3f}, effective {row['effective_gradient_ratio']:.2f}"
-        self.bar.set_postfix_str(words, refresh=False)
         self.bar.update()
+        self.bar.set_postfix_str(words)
+        now = time.monotonic()
+        number = row["round"]
+        if self.has_lines and (number == self.total or now - self.last_line > SECONDS):
+            self.last_line = now
+            seconds = (now - self.started) / (number - self.done)
+            line = f"{self.name}: round {number} of {self.total}, {words}, {seconds:.2f} s a round"
+            print(line, file=sys.stderr, flush=True)
 
     def interrupted(self) -> AbstractContextManager[Any]:
         """A block in which something else is written, without being mixed with a bar."""
