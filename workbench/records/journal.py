@@ -23,17 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from workbench.records.files import (
-    JOURNAL,
-    MANIFEST,
-    ROLLOUTS,
-    MissingPart,
-    RecordError,
-    check_ordinary,
-    file_digest,
-    replacing,
-    rollout_part,
-)
+from workbench.records import files
+from workbench.records.files import MissingPart, RecordError, check_ordinary, replacing
 from workbench.records.manifest import read_manifest
 from workbench.records.tables import checked, joined, read_part, reading
 
@@ -81,7 +72,7 @@ class Directory:
         self.problems: list[str] = []
         self.lines: list[Line] = []
         self.is_begun = False
-        file = path / JOURNAL
+        file = path / files.JOURNAL
         try:
             with reading(file):
                 self.lines, damage = _read(file)
@@ -89,11 +80,11 @@ class Directory:
             self.problems.append(str(error))
             return
         first = self.lines[0].entry if self.lines else {}
-        self.is_begun = first.get("manifest") == file_digest(path / MANIFEST)
+        self.is_begun = first.get("manifest") == files.file_digest(path / files.MANIFEST)
         if not self.is_begun:
             self.problems.append(
-                f"{path / MANIFEST}: it is not the one that {JOURNAL} began with: it was edited, "
-                "or one of them is of another run"
+                f"{path / files.MANIFEST}: it is not the one that {files.JOURNAL} began with: it "
+                "was edited, or one of them is of another run"
             )
         if damage:
             self.problems.append(f"{file}: {damage}")
@@ -105,7 +96,7 @@ class Directory:
 
     def table(self, kind: str) -> pa.Table:
         """The table "rounds" or "evals", in which gaps are empty; RecordError where it is none."""
-        with reading(self.path / JOURNAL):
+        with reading(self.path / files.JOURNAL):
             if kind == "evals":
                 entries = [line.entry for line in self.lines if line.kind == "evaluation"]
                 return joined([checked(pa.table(entry["columns"]), kind) for entry in entries])
@@ -125,13 +116,14 @@ class Directory:
 
         The number of the round that recorded a row stands in the column `part`.
         """
+        folder = self.path / files.ROLLOUTS
         tables = []
         missing = []
         problems = list(self.problems)
         for line in self.lines:
             if line.kind != "row" or not (wanted is None or line.round in wanted):
                 continue
-            path = rollout_part(self.path, line.round)
+            path = files.rollout_part(self.path, line.round)
             try:
                 tables.append(read_part(path, line.round, line.entry["rollouts"], columns))
             except MissingPart:
@@ -140,8 +132,8 @@ class Directory:
                 problems.append(str(error))
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            problems.append(f"{self.path / ROLLOUTS}: {', '.join(missing[:3])}{more}: missing")
-        with reading(self.path / ROLLOUTS):
+            problems.append(f"{folder}: {', '.join(missing[:3])}{more}: missing")
+        with reading(folder):
             return joined(tables), problems
 
 

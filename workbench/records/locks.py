@@ -27,14 +27,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from workbench.records.files import (
-    LOCK,
-    RecordError,
-    RecordWarning,
-    check_ordinary,
-    make_directory,
-    refuse_links,
-)
+from workbench.records import files
+from workbench.records.files import RecordError, RecordWarning, check_ordinary
 from workbench.utils.validation import cause_of
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
@@ -61,7 +55,7 @@ class RecordLock:
     """
 
     def __init__(self, directory: Any) -> None:
-        self.path = Path(directory) / LOCK
+        self.path = Path(directory) / files.LOCK
         self.taken_over = True
         self.rounds: int | None = None
         # It tells this object from another one of the same process, which has the same process id.
@@ -84,9 +78,9 @@ class RecordLock:
             on_acquired=self._sign,
         )
         # Before the file is opened, since a link would be followed.
-        refuse_links(self.path.parent)
+        files.refuse_links(self.path.parent)
         try:
-            make_directory(self.path.parent)
+            files.make_directory(self.path.parent)
             lock.acquire()
         except Timeout:
             raise RecordError(
@@ -171,7 +165,7 @@ class RecordLock:
 
 def rounds_wanted(directory: Path) -> int | None:
     """How many rounds the last holder of the lock was asked for; None where nobody knows."""
-    rounds = _content(directory / LOCK).get("rounds")
+    rounds = _content(directory / files.LOCK).get("rounds")
     return rounds if isinstance(rounds, int) and rounds > 0 else None
 
 

@@ -8,6 +8,7 @@ and made again.
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,15 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from workbench.records import files, journal
-from workbench.records.files import (
-    WRITING,
-    RecordError,
-    RecordWarning,
-    file_digest,
-    make_directory,
-    replacing,
-    sync,
-)
+from workbench.records.files import RecordError, RecordWarning, replacing, sync
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
@@ -49,20 +42,17 @@ def refuse_other_files(path: Path) -> None:
     """
     if (path / files.MANIFEST).exists():
         return
+    reason = None
+    # A lock and a journal come before the manifest, so they may be alone in the directory.
+    left_by_a_start = re.compile(rf"{files.LOCK}|({files.JOURNAL}|{files.MANIFEST})(\.writing)?")
     if find_packed(path) is not None:
-        raise ValueError(
-            f"out={str(path)!r}: the run of this name is packed and finished; it can be read, but "
-            "not go on: name another directory"
-        )
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"out={str(path)!r}: this is a file; name an empty or new directory")
-    # These come before the manifest, so they may be alone in the directory.
-    left_by_a_start = {files.LOCK, files.JOURNAL, files.JOURNAL + WRITING, files.MANIFEST + WRITING}
-    if path.exists() and {file.name for file in path.iterdir()} - left_by_a_start:
-        raise ValueError(
-            f"out={str(path)!r}: the directory holds files that are no record; name an empty or "
-            "new one"
-        )
+        reason = "the run of this name is packed and finished; it can be read, but not go on"
+    elif path.exists() and not path.is_dir():
+        reason = "this is a file"
+    elif path.exists() and not all(left_by_a_start.fullmatch(file.name) for file in path.iterdir()):
+        reason = "the directory holds files that are no record"
+    if reason:
+        raise ValueError(f"out={str(path)!r}: {reason}; name an empty or new directory")
 
 
 class Writer:
@@ -154,12 +144,12 @@ class Writer:
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
         target = files.failure_part(self.path, number)
-        columns = {}
-        for name, values in rollouts.items():
-            if isinstance(values, Ragged):
-                columns[name] = pa.array([values[i].tolist() for i in range(len(values))])
-            else:
-                columns[name] = column(values)
+        columns = {
+            name: [values[i].tolist() for i in range(len(values))]
+            if isinstance(values, Ragged)
+            else column(values)
+            for name, values in rollouts.items()
+        }
         with self._writing("the failed rollouts"):
             write_table(target, pa.table(columns))
         return target
@@ -181,10 +171,8 @@ class Writer:
         # Signed with the manifest and the journal, so that `restore` notices a checkpoint that was
         # copied from another run, or a record that was edited.
         signed = {**state, "record": self._sum_of_round(state["round"])}
-        with (
-            self._writing("the checkpoint"),
-            replacing(files.checkpoint_part(self.path)) as temporary,
-        ):
+        path = files.checkpoint_part(self.path)
+        with self._writing("the checkpoint"), replacing(path) as temporary:
             checkpoints.save(temporary, tensors, signed)
 
     def restore(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
@@ -210,8 +198,7 @@ class Writer:
             raise RecordError(
                 f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed since, "
                 f"or has lost rounds (it has {self.rounds}, the checkpoint is of round "
-                f"{shown(found.get('round'))}): put both back from one copy, or start again in "
-                "another directory"
+                f"{shown(found.get('round'))}): {LOST}"
             )
         return tensors, state
 
@@ -221,11 +208,11 @@ class Writer:
         refuse_other_files(self.path)
         text = manifest_text(manifest)
         with self._writing("the manifest"):
-            make_directory(self.path)
+            files.make_directory(self.path)
             with replacing(self.path / files.MANIFEST) as temporary:
                 temporary.write_text(text, encoding="utf-8")
                 # The manifest comes last: where there is one, there is a journal.
-                journal.begin(self._journal, file_digest(temporary))
+                journal.begin(self._journal, files.file_digest(temporary))
 
     def _open(self) -> None:
         # Nothing is written or deleted before the links are refused and the record is known to be
@@ -236,7 +223,7 @@ class Writer:
             raise RecordError(f"{source.problems[0]}; {LOST}")
         with self._writing("the record"):
             for folder in (files.ROLLOUTS, files.CHECKPOINTS):
-                make_directory(self.path / folder)
+                files.make_directory(self.path / folder)
             for unfinished in files.unfinished_files(self.path):
                 unfinished.unlink()
         self._lines = [line._replace(entry={}) for line in source.lines]
