@@ -187,13 +187,6 @@ def test_verdicts(kind):
     assert scores.reward.tolist() == [float(status == "ok") for status in expected]
 
 
-def test_counts_are_of_all_that_was_scored():
-    with verifier("weak") as code:
-        first = code.score(["print(3)", "print(4)"], [io(["", "3"])] * 2)
-        code.score(["print(3)"], [io(["", "3"])])
-    assert code.counts == {**first.counts(), "ok": 2}
-
-
 @both
 def test_shares(kind):
     with verifier(kind, partial=True) as code:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from math_cases import CASES, LIMITS
 
-from workbench.verifiers import STATUSES, Math, Scores
+from workbench.verifiers import Math, Scores
 from workbench.verifiers.boxes import BOX, last_box
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,7 +70,6 @@ def test_scores():
     assert scores.reward.dtype == np.float64
     assert scores.status.dtype.kind == "U"
     assert scores.correct.tolist() == [True, False, True, False]
-    assert scores.counts() == {"ok": 2, "wrong": 1, "unparsed": 0, "timeout": 0, "crash": 1}
     assert Scores.of([]).reward.shape == (0,)
 
 
@@ -211,12 +210,11 @@ def test_equal_pairs_are_asked_once():
         )
         responses = [rf"thought {i}: \boxed{{0.{i % 2 + 1}}}" for i in range(10)]
         for _ in range(2):
-            assert verifier.score(responses, ["0.1"] * 10).counts()["ok"] == 5
+            assert verifier.score(responses, ["0.1"] * 10).correct.sum() == 5
         assert [n for n in asked if n] == [2]
         verifier.score([r"\boxed{0.5}", r"\boxed{0.6}", r"\boxed{0.7}"], ["1"] * 3)
         verifier.score([r"\boxed{0.1}"], ["0.1"])  # was dropped
         assert [n for n in asked if n] == [2, 3, 1]
-        assert verifier.counts == dict(zip(STATUSES, [11, 13, 0, 0, 0]))
 
 
 def test_no_cache():

@@ -231,7 +231,6 @@ class TaskRewards(Verifier):
     """
 
     def __init__(self, tasks: Mapping[str, Any], right_from: float = 1.0) -> None:
-        super().__init__()
         self.tasks = tasks
         self.right_from = right_from
 

@@ -1,10 +1,9 @@
-"""What every verifier has: statuses, scores, counts, and the checks of what is handed to it."""
+"""What every verifier has: statuses, scores, and the checks of what is handed to it."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -75,17 +74,6 @@ class Scores:
         """Which responses are right, (R,) bool; none where there is no verdict."""
         return self.status == "ok"
 
-    def counts(self) -> dict[str, int]:
-        """How many responses have each status.
-
-        Examples
-        --------
-        >>> Scores.of(["ok", "wrong", "ok"]).counts()
-        {'ok': 2, 'wrong': 1, 'unparsed': 0, 'timeout': 0, 'crash': 0}
-        """
-        seen = Counter(self.status.tolist())
-        return {status: seen[status] for status in STATUSES}
-
 
 def check_verifier(verifier: Any) -> None:
     """Raise ValueError unless a value is a verifier that can judge."""
@@ -137,14 +125,13 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
         raise ValueError(
             f"verifier: {name} returned {shown(scores)}; Scores(reward, status) is needed"
         )
-    # The table of rollouts would convert texts such as "1", and could not say whose they are.
-    if np.asarray(scores.reward).dtype.kind not in "biuf":
-        raise ValueError(
-            f"verifier: {name} returned the rewards {shown(list(scores.reward))}; numbers are "
-            "needed"
-        )
-    reward = np.asarray(scores.reward, dtype=np.float64)
+    reward = np.asarray(scores.reward)
     status = np.asarray(scores.status)
+    # The table of rollouts would convert texts such as "1", and could not say whose they are.
+    if reward.dtype.kind not in "biuf":
+        raise ValueError(
+            f"verifier: {name} returned the rewards {shown(reward.tolist())}; numbers are needed"
+        )
     for column, values in (("reward", reward), ("status", status)):
         if values.shape != (size,):
             raise ValueError(
@@ -156,25 +143,15 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
             f"verifier: {name} returned the status {min(unknown)!r}; there are "
             f"{', '.join(STATUSES)}"
         )
-    return Scores(reward, status)
+    return Scores(reward.astype(np.float64), status)
 
 
 class Verifier:
-    """Base class of the verifiers: checks what it is given, keeps counts, and ends in a `with`
-    block.
+    """Base class of the verifiers: checks what it is given, and ends in a `with` block.
 
     A verifier of your own derives from it and writes `judge`. Its constructor keeps the arguments
     as attributes of the same names, so that `config` can report them.
-
-    Attributes
-    ----------
-    counts : dict of str to int
-        How many responses had each status, over everything scored so far.
     """
-
-    def __init__(self) -> None:
-        self.counts = dict.fromkeys(STATUSES, 0)
-        self._counting = ForkSafeLock()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -213,14 +190,8 @@ class Verifier:
         for i, answer in enumerate(answers):
             if not answer.strip():
                 raise ValueError(f"answers[{i}]={answer!r}: an answer that is not blank is needed")
-        scores = _recordable(
-            self.judge(responses, answers), f"{type(self).__name__}.judge", len(responses)
-        )
-        # Several threads may call `score`, and adding to a count is more than one step.
-        with self._counting:
-            for status, count in scores.counts().items():
-                self.counts[status] += count
-        return scores
+        scores = self.judge(responses, answers)
+        return _recordable(scores, f"{type(self).__name__}.judge", len(responses))
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
         """Scores of responses and answers that `score` has checked."""

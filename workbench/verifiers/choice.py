@@ -129,7 +129,6 @@ class Choice(Verifier):
     max_chars: Count = field(default=20_000, kw_only=True)
 
     def __post_init__(self) -> None:
-        super().__init__()
         check_arguments(self)
         # A letter that goes on as a word, as in "Can", "A's" or "C-terminal", is none.
         any_letter = f"[{self.letters}{self.letters.lower()}]"

@@ -134,7 +134,6 @@ class Code(Verifier):
     max_chars: Count = 100_000
 
     def __post_init__(self) -> None:
-        super().__init__()
         check_arguments(self)
         if self.sandbox == "weak":
             warnings.warn(left_open(), stacklevel=3)

@@ -72,7 +72,6 @@ class Math(Verifier):
     cache: CountOrZero = 65_536
 
     def __post_init__(self) -> None:
-        super().__init__()
         check_arguments(self)
         self.pool = Pool(
             "workbench.verifiers.equivalence:equivalence",
@@ -127,7 +126,7 @@ class Math(Verifier):
         return known | found
 
     def close(self) -> None:
-        """End the workers. Verdicts and counts stay; a later `score` starts workers again."""
+        """End the workers. Verdicts stay; a later `score` starts workers again."""
         self.pool.close()
 
 

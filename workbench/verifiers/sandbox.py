@@ -49,7 +49,7 @@ INSTALL = (
     "reading what that leaves open"
 )
 # Users that systemd leaves to services made on the fly, so no account has files there.
-FREE_USERS = (61184, 65519)
+FREE_USERS = range(61184, 65520)
 START_SECONDS = 60.0  # a start that takes longer has failed
 MOST_OUTPUT = 2**20  # bytes
 # The kernel counts by user, so they are limited with bubblewrap only: in the weak sandbox the user
@@ -65,16 +65,8 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",  # otherwise each thread reserves a quarter of the memory allowed
 }
 # Where systems keep shared libraries.
-LIBRARIES = (
-    "/lib",
-    "/lib64",
-    "/lib32",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib32",
-    "/nix/store",
-    "/gnu/store",
-)
+LIBRARIES = [f"{place}/lib{bits}" for place in ("", "/usr") for bits in ("", "64", "32")]
+LIBRARIES += ["/nix/store", "/gnu/store"]
 LANDLOCK_CREATE_RULESET_VERSION = 1
 
 
@@ -132,31 +124,28 @@ class Sandbox:
     def _confinement(self) -> dict[str, Any]:
         root = os.geteuid() == 0
         linux = sys.platform == "linux"
+        weak = self.is_weak
         limits = {
             # A second line of defence behind the deadline. The kernel counts whole seconds.
             "CPU": ceil(self.deadline) + 1,
             "AS": self.memory_mb * 2**20,
             "FSIZE": MOST_OUTPUT,  # of its output, since it can open no other file for writing
             "NOFILE": 64,
-            "CORE": 0,
-            "MEMLOCK": 0,
-            "MSGQUEUE": 0,
+            **dict.fromkeys(("CORE", "MEMLOCK", "MSGQUEUE"), 0),
         }
-        if not self.is_weak:
+        if not weak:
             limits["NPROC"] = MOST_THREADS
-        system_calls = None
-        if self.filtered:
-            system_calls = seccomp.program(platform.machine(), writing=not self.is_weak).hex()
+        calls = seccomp.program(platform.machine(), writing=not weak) if self.filtered else None
         return {
-            "user": _free_user() if root and not self.is_weak else None,
+            # At random, so that programs side by side seldom share a user: the kernel counts
+            # threads and permits signals by user.
+            "user": secrets.choice(FREE_USERS) if root and not weak else None,
             "capabilities": root and linux,
             # Bubblewrap has --die-with-parent for this.
-            "parent": os.getpid() if self.is_weak and linux else None,
+            "parent": os.getpid() if weak and linux else None,
             "limits": limits,
-            "files": [*interpreter_files(), str(INSIDE)]
-            if self.is_weak and has_landlock()
-            else None,
-            "filter": system_calls,
+            "files": [*interpreter_files(), str(INSIDE)] if weak and has_landlock() else None,
+            "filter": calls.hex() if calls else None,
         }
 
 
@@ -302,10 +291,8 @@ def has_landlock() -> bool:
     """Whether the kernel can restrict which files a process reads (Linux 5.13)."""
     if sys.platform != "linux":
         return False
-    version = ctypes.CDLL(None).syscall(
-        LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION
-    )
-    return version > 0
+    syscall = ctypes.CDLL(None).syscall
+    return syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION) > 0
 
 
 def bubblewrap() -> list[str]:
@@ -317,15 +304,8 @@ def bubblewrap() -> list[str]:
         )
     # Not --unshare-all, which would include users: as root there is no
     # namespace of users (see `_user`).
-    namespaces = [
-        "--unshare-pid",
-        "--unshare-net",
-        "--unshare-ipc",
-        "--unshare-uts",
-        "--unshare-cgroup-try",
-        "--hostname",
-        "sandbox",
-    ]
+    kinds = ("pid", "net", "ipc", "uts", "cgroup-try")
+    namespaces = [*(f"--unshare-{kind}" for kind in kinds), "--hostname", "sandbox"]
     life = ["--die-with-parent", "--new-session"]
     files = [*_mounts(), "--ro-bind", str(INSIDE), "/inside.py", "--remount-ro", "/"]
     return [program, *life, *namespaces, "--cap-drop", "ALL", *_user(program), *files, "--"]
@@ -344,21 +324,10 @@ def _user(program: str) -> list[str]:
     if os.geteuid() == 0:
         return ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     arguments = ["--unshare-user", "--uid", "65534", "--gid", "65534", "--as-pid-1"]
-    if _version(program) >= NO_NESTING:
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    if tuple(map(int, re.findall(r"\d+", version.stdout)[:2])) >= NO_NESTING:
         arguments.append("--disable-userns")
     return arguments
-
-
-def _version(program: str) -> tuple[int, ...]:
-    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    return tuple(map(int, re.findall(r"\d+", shown.stdout)[:2]))
-
-
-def _free_user() -> int:
-    first, last = FREE_USERS
-    # At random, so that programs side by side seldom share a user: the kernel counts
-    # threads and permits signals by user.
-    return first + secrets.randbelow(last - first + 1)
 
 
 def interpreter_files() -> list[str]:
