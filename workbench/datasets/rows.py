@@ -218,14 +218,9 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         raise ValueError(f"{where} is {shown(row)}; a dict is needed")
     for column in columns.values():
         if column is not None and column not in row:
-            there = [str(name) for name in row]
-            separators = [mark for mark in (";", "\t", "|") if len(there) == 1 and mark in there[0]]
-            hint = did_you_mean(column, there)
-            if separators:
-                hint = f"; they are separated by {separators[0]!r}, and a comma is needed"
-            raise ValueError(
-                f"{where} has no column {column!r}; there are {', '.join(there)}{hint}"
-            )
+            there = ", ".join(map(repr, row))
+            hint = did_you_mean(column, row)
+            raise ValueError(f"{where} has no column {column!r}; there are {there}{hint}")
 
     def refused(column: str, needed: str) -> ValueError:
         name = columns[column]

@@ -165,14 +165,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tenso
     tensors: dict[str, torch.Tensor] = {}
     for number, entries in optimizer.state_dict()["state"].items():
         for name, value in entries.items():
-            if isinstance(value, Mapping):
+            is_shared = isinstance(value, Mapping)
+            for key, item in value.items() if is_shared else [(name, value)]:
+                tensor = torch.as_tensor(item).detach().cpu()
                 # Copies, since safetensors refuses tensors that share their memory.
-                for inner, tensor in value.items():
-                    tensors[f"optimizer.{number}.{inner}"] = tensor.detach().cpu().clone()
-            elif isinstance(value, int):
-                tensors[f"optimizer.{number}.{name}"] = torch.tensor(value)
-            else:
-                tensors[f"optimizer.{number}.{name}"] = value.detach().cpu()
+                tensors[f"optimizer.{number}.{key}"] = tensor.clone() if is_shared else tensor
     return tensors
 
 

@@ -148,14 +148,12 @@ class RecordLock:
     def _holder(self) -> str:
         """Who holds the lock, as far as the file says it."""
         holder = _content(self.path)
-        if not {"pid", "host", "since"} <= holder.keys():
-            return "another process"
         # Anybody may have written the file, so its entries are shown without control characters.
         pid, host, since = (
-            ascii(holder[name])[:LONGEST_ENTRY].strip("'") for name in ("pid", "host", "since")
+            ascii(holder.get(name))[:LONGEST_ENTRY].strip("'") for name in ("pid", "host", "since")
         )
         hint = ""
-        if (holder["pid"], holder["host"]) == (os.getpid(), platform.node()):
+        if (pid, host) == (str(os.getpid()), platform.node()):
             hint = (
                 "; this very process: a loop over `rounds` that was left before its end holds the "
                 "record until its generator is closed or deleted"

@@ -69,19 +69,16 @@ class Record:
         return f"Record({str(self.path)!r}: {self.label}, seed {seed}, {rounds} rounds)"
 
     def _repr_html_(self) -> str:
+        curve = self.accuracy()["accuracy"]
+        ends = curve.iloc[[0, -1]] if len(curve) else ()
         rows = [
             ("lab", self.manifest["lab"]["lab"]),
             ("seed", self.manifest["seed"]),
             ("rounds", len(self.rounds)),
+            ("held-out accuracy", " to ".join(f"{accuracy:.3f}" for accuracy in ends)),
+            ("path", self.path),
         ]
-        curve = self.accuracy()
-        if len(curve):
-            ends = [
-                f"{row['accuracy']:.3f} (round {row['round']:.0f})"
-                for _, row in curve.iloc[[0, -1]].iterrows()
-            ]
-            rows.append(("held-out accuracy", ends[0] if len(curve) == 1 else " to ".join(ends)))
-        return card(f"Record of {self.label}", [*rows, ("path", self.path)])
+        return card(f"Record of {self.label}", rows)
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -136,7 +136,19 @@ class Trackers:
 
     def __init__(self, asked: Any, path: Any) -> None:
         several = asked if isinstance(asked, list | tuple) else (asked,)
-        self.members: list[Any] = [_tracker(each, Path(path)) for each in several]
+        self.members: list[Any] = []
+        for each in several:
+            if each == "tensorboard":
+                each = TensorBoard(Path(path) / TENSORBOARD)
+            elif isinstance(each, str) and each in NAMES:
+                each = Dashboard(each)
+            # A class has the methods too, but cannot be called as a tracker.
+            elif isinstance(each, str | type) or not all(hasattr(each, name) for name in METHODS):
+                raise ValueError(
+                    f"trackers: {shown(each)}; allowed are {', '.join(map(repr, NAMES))} and "
+                    "objects with start, log and finish"
+                )
+            self.members.append(each)
 
     def start(self, manifest: Mapping[str, Any]) -> None:
         """Start all."""
@@ -162,21 +174,6 @@ class Trackers:
                     RuntimeWarning,
                     stacklevel=3,
                 )
-
-
-def _tracker(asked: Any, path: Path) -> Any:
-    """The tracker of a name, or the object itself."""
-    if asked == "tensorboard":
-        return TensorBoard(path / TENSORBOARD)
-    if isinstance(asked, str) and asked in NAMES:
-        return Dashboard(asked)
-    # An object of the user's own. A class has the methods too, but cannot be called as a tracker.
-    if isinstance(asked, str | type) or not all(hasattr(asked, name) for name in METHODS):
-        raise ValueError(
-            f"trackers: {shown(asked)}; allowed are {', '.join(map(repr, NAMES))} and objects with "
-            "start, log and finish"
-        )
-    return asked
 
 
 def _load(package: str) -> ModuleType:
