@@ -31,18 +31,11 @@ from workbench.utils.validation import shown
 
 MOST_TESTS = 20
 PYTHON_3 = 3  # CodeContests' number of the language
-DIFFICULTIES = {
-    # APPS
-    "introductory": 1,
-    "interview": 2,
-    "competition": 3,
-    # TACO
-    "EASY": 1,
-    "MEDIUM": 2,
-    "MEDIUM_HARD": 3,
-    "HARD": 4,
-    "VERY_HARD": 5,
-}
+# Of APPS and of TACO, from 1 on.
+DIFFICULTIES = (
+    ("introductory", "interview", "competition"),
+    ("EASY", "MEDIUM", "MEDIUM_HARD", "HARD", "VERY_HARD"),
+)
 # The two helpers of EvalPlus, whose place `COMPARISON` takes.
 REPLACED = ("is_floats", "assertion")
 COMPARISON = """
@@ -197,7 +190,8 @@ def apps(
     """APPS and TACO: standard input and output, or calls of a function with a given beginning."""
     question = text_of(question)
     tests = _json(input_output) or {}
-    level = DIFFICULTIES.get(text_of(difficulty), 0)
+    levels = {name: level for names in DIFFICULTIES for level, name in enumerate(names, 1)}
+    level = levels.get(text_of(difficulty), 0)
     inputs = tests.get("inputs") or []
     outputs = tests.get("outputs") or []
     if not inputs or len(inputs) != len(outputs):

@@ -382,8 +382,7 @@ def _write(root: Path, sources: Mapping[str, _Kept]) -> None:
         for kind in files.KINDS:
             if not same_tables(source.table(kind), shelf.table(kind, name)):
                 raise RecordError(f"{root / name}: its {kind} do not read back as they were")
-    # The names of the tables are on the disk before the one that stands for all of them.
-    sync(root)
+    # Last: until then the old shelf stands, and the new tables are names that nobody reads.
     with replacing(root / files.SHELF) as temporary:
         temporary.write_bytes(content)
 
@@ -405,42 +404,39 @@ def _write_table(
     together = together.append(pa.field("run", pa.string()))
     # Numbers with many digits are smaller byte by byte; everything else repeats itself.
     digits = [f.name for f in together if kind == "rounds" and pa.types.is_floating(f.type)]
-    temporary = root / f"{kind}.parquet{files.WRITING}"
-    temporary.unlink(missing_ok=True)
-    try:
-        with pq.ParquetWriter(
-            temporary,
-            together,
-            compression="zstd",
-            compression_level=12,
-            write_statistics=False,
-            write_page_checksum=True,
-            use_dictionary=[name for name in together.names if name not in digits],
-            use_byte_stream_split=digits,
-        ) as writer:
-            waiting: list[pa.Table] = []
-            group, first = 0, 0
-            for name, schema in schemas.items():
-                table = sources[name].table(kind)
-                types = [
-                    None if field.type == together.field(field.name).type else str(field.type)
-                    for field in schema
-                ]
-                number = known.setdefault(tuple(zip(schema.names, types)), len(known))
-                index["runs"][name][kind] = [group, first, len(table), number]
-                run = pa.array([name] * len(table), pa.string())
-                waiting.append(table.append_column("run", run))
-                first += len(table)
-                if first >= ROWS_OF_A_GROUP or name == list(schemas)[-1]:
-                    rows = joined([together.empty_table(), *waiting]).cast(together)
-                    writer.write_table(rows, row_group_size=max(1, len(rows)))
-                    waiting, group, first = [], group + 1, 0
-        sync(temporary)
-        digest = files.file_digest(temporary)
-        file = f"{kind}-{digest[:16]}.parquet"
-        os.replace(temporary, root / file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        together,
+        compression="zstd",
+        compression_level=12,
+        write_statistics=False,
+        write_page_checksum=True,
+        use_dictionary=[name for name in together.names if name not in digits],
+        use_byte_stream_split=digits,
+    ) as writer:
+        waiting: list[pa.Table] = []
+        group, first = 0, 0
+        for name, schema in schemas.items():
+            table = sources[name].table(kind)
+            types = [
+                None if field.type == together.field(field.name).type else str(field.type)
+                for field in schema
+            ]
+            number = known.setdefault(tuple(zip(schema.names, types)), len(known))
+            index["runs"][name][kind] = [group, first, len(table), number]
+            run = pa.array([name] * len(table), pa.string())
+            waiting.append(table.append_column("run", run))
+            first += len(table)
+            if first >= ROWS_OF_A_GROUP or name == list(schemas)[-1]:
+                rows = joined([together.empty_table(), *waiting]).cast(together)
+                writer.write_table(rows, row_group_size=max(1, len(rows)))
+                waiting, group, first = [], group + 1, 0
+    content = sink.getvalue()
+    digest = hashlib.sha256(content).hexdigest()
+    file = f"{kind}-{digest[:16]}.parquet"
+    with replacing(root / file) as temporary:
+        temporary.write_bytes(content)
     index["tables"][kind] = {"file": file, "sha256": digest}
 
 
@@ -484,7 +480,8 @@ def _remove_what_is_packed(root: Path, names: list[str]) -> None:
         shelf = shelf_at(folder)
         named = {table["file"] for table in shelf.tables.values()} if shelf else set()
         for path in folder.iterdir():
-            if TABLE_NAME.fullmatch(path.name) and path.name not in named:
+            name = path.name.removesuffix(files.WRITING)
+            if TABLE_NAME.fullmatch(name) and path.name not in named:
                 path.unlink()
         if folder != top:
             with contextlib.suppress(OSError):  # it holds somebody else's files

@@ -30,18 +30,7 @@ except ImportError as error:
         f"{error}; install it with: pip install 'math-verify[antlr4_13_2]'"
     ) from error
 from latex2sympy2_extended.logic import And
-from sympy import (
-    Basic,
-    Equality,
-    Expr,
-    I,
-    MatrixBase,
-    Number,
-    Rel,
-    Set,
-    Symbol,
-    log,
-)
+from sympy import Basic, Equality, Expr, I, MatrixBase, Number, Rel, Set, Symbol, log
 from sympy.core.expr import UnevaluatedExpr
 
 from workbench.verifiers.boxes import BOX, readable, with_readable_powers
