@@ -64,7 +64,6 @@ INTERNAL = (
     "verifiers.inside",
     "verifiers.pool",
     "verifiers.seccomp",
-    "verifiers.worker",
     "verl.",
 )
 # Packages whose page would only repeat the pages of their modules.

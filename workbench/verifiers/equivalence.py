@@ -34,7 +34,7 @@ from sympy import Basic, Equality, Expr, I, MatrixBase, Number, Rel, Set, Symbol
 from sympy.core.expr import UnevaluatedExpr
 
 from workbench.verifiers.boxes import BOX, readable, with_readable_powers
-from workbench.verifiers.worker import Judge
+from workbench.verifiers.pool import Judge
 
 SMALL = 1e-3  # numbers nearer to zero than this are compared by relative closeness
 DIGITS = 6  # that must agree of such a number
