@@ -82,12 +82,10 @@ def describe(value: Any) -> Any:
         For values that cannot be part of a configuration, such as open files.
     """
     # First, since float64 of NumPy is a float as well and would pass below as it is.
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.ndarray):
-        return value.tolist()
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, list | tuple):

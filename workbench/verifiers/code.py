@@ -154,10 +154,8 @@ class Code(Verifier):
             of_pair = dict(zip(pairs, verdicts))
         in_order = [of_pair[pair] for pair in zip(responses, answers)]
         scores = Scores.of([status for status, _ in in_order])
-        if not self.partial:
-            return scores
         shares = np.array([share for _, share in in_order], dtype=np.float64)
-        return Scores(shares, scores.status)
+        return Scores(shares, scores.status) if self.partial else scores
 
     def _verdict(self, response: str, tests: Tests) -> tuple[str, float]:
         """Status, and share of the tests passed."""
@@ -174,8 +172,7 @@ class Code(Verifier):
         """Run a program on each input: the first status that is not `ok`, and how many outputs were
         right.
         """
-        first_status = "ok"
-        passed = 0
+        statuses = []
         # One deadline for all inputs together: otherwise a program that hangs
         # would cost it once for every test.
         seconds_left = self.deadline
@@ -184,21 +181,18 @@ class Code(Verifier):
             process = self._sandbox.start({"role": "script", "source": source}, stdin)
             ended = process.finish(seconds_left)
             seconds_left -= ended.seconds
-            status = ended.failure
-            if status is None:
-                # A program that raises or reports an error is wrong,
-                # whatever it has printed before.
-                output = ended.output.decode(errors="replace")
-                right = ended.code == 0 and same_output(output, expected)
-                status = "ok" if right else "wrong"
-            passed += status == "ok"
-            if first_status == "ok":
-                first_status = status
+            # A program that raises or reports an error is wrong,
+            # whatever it has printed before.
+            output = ended.output.decode(errors="replace")
+            right = ended.code == 0 and same_output(output, expected)
+            status = ended.failure or ("ok" if right else "wrong")
+            statuses.append(status)
             # After a timeout no time is left for the other inputs, and without partial
             # credit the first failure decides.
             if status == "timeout" or (status != "ok" and not self.partial):
                 break
-        return first_status, passed
+        passed = statuses.count("ok")
+        return next((status for status in statuses if status != "ok"), "ok"), passed
 
     def _run_checker(self, source: str, tests: Tests) -> tuple[str, int]:
         """Have a checker ask a candidate: the status, and how many tests passed."""
