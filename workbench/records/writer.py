@@ -144,12 +144,12 @@ class Writer:
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
         target = files.failure_part(self.path, number)
-        columns = {
-            name: [values[i].tolist() for i in range(len(values))]
-            if isinstance(values, Ragged)
-            else column(values)
-            for name, values in rollouts.items()
-        }
+        columns = {}
+        for name, values in rollouts.items():
+            if isinstance(values, Ragged):
+                columns[name] = pa.array([values[i].tolist() for i in range(len(values))])
+            else:
+                columns[name] = column(values)
         with self._writing("the failed rollouts"):
             write_table(target, pa.table(columns))
         return target
