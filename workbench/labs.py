@@ -57,6 +57,16 @@ LATER_OPTIONS = {"transformers": ("hand_over", "float32_head", "rows"), "unsloth
 
 # What only this package's own sampling loop can give: engines return whole responses.
 OF_OWN_LOOP = frozenset({"stopping", "growing_states"})
+# What only the weights of a model can give, which a server keeps to itself.
+OF_WEIGHTS = OF_OWN_LOOP | {
+    "prefixes",
+    "prompt_states",
+    "old_logprobs",
+    "current_logprobs",
+    "entropy",
+    "token_entropy",
+    "update_statistics",
+}
 
 
 @dataclass(frozen=True)
@@ -610,6 +620,7 @@ def transformers(
     held_out: Pool | None = None,
     *,
     verifier: Any = None,
+    server: Any = None,
     **options: Any,
 ) -> Lab:
     """A lab on any Hugging Face causal language model.
@@ -624,6 +635,10 @@ def transformers(
         To evaluate on.
     verifier : optional
         Default: `Math()`.
+    server : workbench.policies.served.Server, optional
+        What samples in place of this process: vLLM's server of the same model, as `trl vllm-serve`
+        starts it on another GPU. It is handed the weights before every request. A run goes on from
+        its manifest only where the lab is passed, since the server may have moved.
     options
         The fields of `TransformersConfig` and of `ModelConfig`.
     """
@@ -644,18 +659,24 @@ def transformers(
             "sleeps": config.engine_sleeps,
             "merges": config.hand_over == "merged",
         }
+    if server is not None:
+        _check_server(server, config)
 
     def make_policy() -> Policy:
         from workbench.policies.transformers import TransformersPolicy
 
         make = TransformersPolicy.from_pretrained
-        own = {
+        own: dict[str, Any] = {
             "device": device,
             "vllm": vllm,
             "template": config.template,
             "rows": config.rows,
             "float32_head": config.float32_head,
         }
+        if server is not None:
+            from workbench.policies.served import ServedEngine
+
+            own["engine"] = ServedEngine(server)
         return make(model, **config.options_of(make) | own)
 
     options = config.options_of(Lab)
@@ -670,8 +691,8 @@ def transformers(
         make_policy=make_policy,
         # With an adapter, learning rate and weight decay are those of PODS, section 4.1.
         optimizer={"weight_decay": 0.1 if config.lora else 0.0},
-        config=_recorded("transformers", config, problems, held_out, verifier),
-        lacks=OF_OWN_LOOP if vllm else frozenset(),
+        config=None if server else _recorded("transformers", config, problems, held_out, verifier),
+        lacks=OF_OWN_LOOP if vllm or server else frozenset(),
         **options,
     )
 
@@ -795,6 +816,79 @@ def pods_setting_a(
     }
     # What the caller sets stands last and replaces the setting of the paper.
     return unsloth(model, problems, held_out, verifier=verifier, **{**defaults, **options})
+
+
+def served(
+    model: str,
+    problems: Pool | Stream,
+    held_out: Pool | None = None,
+    *,
+    server: Any,
+    verifier: Any = None,
+    template: str = "chat",
+    sampling: Sampling = Sampling(max_new_tokens=512),
+    samples: int = 8,
+) -> Lab:
+    """A lab on a model that a server computes, for studies without training.
+
+    A run in it plays the rounds of a method but for the update, so that it shows how the method
+    spreads rollouts over problems, how well it knows their success rates, what it would train on,
+    and what the verifier says. `workbench.policies.served` says what is known of such rollouts.
+
+    Parameters
+    ----------
+    model : str
+        Its name, as the server has it.
+    problems, held_out, verifier
+        See `transformers`.
+    server : workbench.policies.served.Server
+        Any server of OpenAI's protocol.
+    template : str
+        A pattern around the question with {prompt} in it, or "chat" for the model's chat template,
+        which the server applies.
+    sampling : Sampling
+    samples : int
+        Responses to each held-out problem in an evaluation.
+
+    Raises
+    ------
+    ValueError
+        For arguments that cannot work. Nothing is sent before the first round.
+
+    Examples
+    --------
+    >>> from workbench.policies.served import Server
+    >>> gpu_box = Server("http://localhost:8000")
+    >>> served("Qwen/Qwen2.5-7B-Instruct", chains(64), server=gpu_box).name
+    'served:Qwen/Qwen2.5-7B-Instruct'
+    """
+    from workbench.policies.served import ServedPolicy, Server
+
+    instance_of("server", server, Server, "Server('http://localhost:8000')")
+    instance_of("model", model, str, "'Qwen/Qwen2.5-7B-Instruct'")
+    instance_of("template", template, str, "'{prompt}'")
+    check_template(template)
+    return Lab(
+        f"served:{model}",
+        problems,
+        held_out,
+        verifier=verifier or Math(),
+        make_policy=partial(ServedPolicy, server, model, template),
+        sampling=sampling,
+        samples=samples,
+        lacks=OF_WEIGHTS,
+    )
+
+
+def _check_server(server: Any, config: TransformersConfig) -> None:
+    """Raise unless a server can sample for a model that is trained here."""
+    from workbench.policies.served import Server
+
+    instance_of("server", server, Server, "Server('http://localhost:8000')")
+    if config.engine != "transformers":
+        raise ValueError(f"engine={config.engine!r}: the server samples; leave it out")
+    check_hand_over(config.lora or {}, merged=True)
+    check_packages("trl", "vllm")
 
 
 def _recorded(

@@ -562,6 +562,9 @@ class Run:
 
     def _update(self, work: _Work, outcome: Round) -> list[tuple[np.ndarray, StepStats]]:
         """The optimizer steps of the round: the rows and the statistics of each."""
+        # A model that a server keeps is not trained.
+        if not any(parameter.requires_grad for parameter in work.policy.parameters()):
+            return []
         selected = outcome.rollouts.take(outcome.rows)
         # Positions among the K selected rollouts, as are those of advantages and weights.
         parts = mini_batches(

@@ -1,0 +1,266 @@
+"""Rollouts from a server, of OpenAI's protocol and of vLLM's, that is killed and comes back.
+
+The server is real and in a process of its own; `completions_server.py` has it.
+"""
+
+import contextlib
+import json
+import threading
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from completions_server import Server as Local
+from completions_server import serve
+from conftest import go, same_record, small_lab, started, tiny_policy
+from contract import LORA, PROMPTS, SAMPLING, Contract, responses, shaken
+from safetensors.torch import save_file
+
+import workbench as wb
+from workbench.labs import shipped
+from workbench.policies.served import ServedEngine, ServedPolicy, Server, ServerError
+from workbench.problems import arithmetic
+
+QUICK = {"retries": 1, "deadline": 60.0}
+SMALL = {"problems_per_round": 4, "evaluate_every": 2, "checkpoint_every": 1}
+
+
+@pytest.fixture(scope="module")
+def local():
+    """A server in a thread of this process, which shows what it was asked."""
+    server = Local()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+def url_of(server):
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+def lab_at(url, **options):
+    return wb.labs.served(
+        "tiny",
+        arithmetic(32, levels=(1, 2)),
+        arithmetic(4, split="heldout"),
+        server=Server(url, **{**QUICK, **options}),
+        template="{prompt}",
+        sampling=wb.policies.Sampling(max_new_tokens=24),
+        samples=1,
+    )
+
+
+@contextlib.contextmanager
+def at(port=0, busy=0, last=None):
+    """The process of a server, and its address."""
+    with started(serve, port, busy, last) as (process, told):
+        yield process, f"http://127.0.0.1:{told.recv()}"
+        process.kill()
+
+
+# A model that only the server has
+
+
+def test_it_draws_what_the_model_draws(local):
+    served = ServedPolicy(Server(url_of(local)), "tiny", "{prompt}")
+    table = served.generate(PROMPTS, [2, 0, 1, 0, 0, 3], SAMPLING, 7)
+    assert table.problem.tolist() == ["0", "0", "2", "5", "5", "5"]
+    assert table.draw.tolist() == [0, 1, 0, 0, 1, 2]
+    own = local.policy.generate(PROMPTS, [2, 0, 1, 0, 0, 3], SAMPLING, 8)
+    assert (table.prompt.lengths == own.prompt.lengths).all()
+    assert ((table.lengths >= 1) & (table.lengths <= 32)).all()
+    assert len(set(table.text)) > 3
+    again = served.generate(PROMPTS[2:3], [1], SAMPLING, [wb.utils.seeding.derive(7, 2)])
+    assert again.text[0] == table.text[2]
+
+
+def test_a_chat_is_asked_in_messages_and_a_key_is_sent(local):
+    served = ServedPolicy(Server(url_of(local) + "/v1/", key="secret"), "tiny")
+    narrow = replace(SAMPLING, top_k=1, stop=("=",))
+    table = served.generate(PROMPTS[:1], [1], narrow, 0)
+    path, headers, body = local.asked[-1]
+    assert path == "/v1/chat/completions" and headers["Authorization"] == "Bearer secret"
+    assert body["messages"] == [{"role": "user", "content": PROMPTS[0]}]
+    assert body["top_k"] == 1 and body["stop"] == ["="] and table.text[0].endswith("=")
+    assert "secret" not in repr(served.server)
+
+
+def test_a_run_plays_every_round_without_an_update(local, tmp_path):
+    rows = go(wb.Run(lab_at(url_of(local)), wb.methods.knapsack(4), out=tmp_path, **SMALL), 3)
+    record = wb.load(tmp_path)
+    assert [row["rollouts"] for row in rows] == [16, 16, 16]
+    assert [row["steps"] for row in rows] == [0, 0, 0]
+    assert record.rollouts()["trained"].any() and record.rounds["tokens_trained"].sum() == 0
+    assert set(record.evals["round"]) == {0, 2, 3}
+    assert np.isnan(record.rounds["loss"]).all()
+    manifest = json.dumps(record.manifest)
+    assert "served:tiny" in manifest and "127.0.0.1" not in manifest
+
+
+def test_a_server_that_is_killed_in_a_round_stops_the_run_and_nothing_is_lost(tmp_path):
+    method = wb.methods.knapsack(4)
+    with at() as (_, url):
+        go(wb.Run(lab_at(url), method, out=tmp_path / "whole", **SMALL), 4)
+    # 8 requests of the evaluation before round 1, and 16 a round: in the third one.
+    with at(last=8 + 16 + 16 + 8 + 5) as (process, url):
+        run = wb.Run(lab_at(url), method, out=tmp_path / "killed", **SMALL)
+        seen = []
+        with pytest.raises(ServerError, match=rf"^{url}: no answer in .* tries"):
+            for row in run.rounds(4, progress=False):
+                seen.append(row["round"])
+        process.join(10)
+        assert process.exitcode == -9 and seen == [1, 2]
+    assert len(wb.load(tmp_path / "killed").rounds) == 2
+    # Another process, at another address.
+    with at() as (_, url):
+        resumed = wb.Run.resume(tmp_path / "killed", lab=lab_at(url))
+        assert [row["round"] for row in go(resumed, 4)] == [3, 4]
+    same_record(wb.load(tmp_path / "killed"), wb.load(tmp_path / "whole"))
+
+
+def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path):
+    method = wb.methods.grpo(4)
+    with at() as (_, url):
+        go(wb.Run(lab_at(url), method, out=tmp_path / "whole", **SMALL), 2)
+    with contextlib.ExitStack() as stack:
+        first, url = stack.enter_context(at(last=8 + 16 + 3))
+        port = int(url.rpartition(":")[2])
+
+        def start_again():
+            first.join()
+            stack.enter_context(at(port))
+
+        restart = threading.Thread(target=start_again)
+        restart.start()
+        go(wb.Run(lab_at(url, retries=8), method, out=tmp_path / "waited", **SMALL), 2)
+        restart.join()
+        assert first.exitcode == -9
+    same_record(wb.load(tmp_path / "waited"), wb.load(tmp_path / "whole"))
+
+
+def test_a_busy_server_is_asked_again():
+    with at(busy=2) as (_, url):
+        served = ServedPolicy(Server(url, **{**QUICK, "retries": 2}), "tiny", "{prompt}")
+        assert len(served.generate(PROMPTS[:1], [1], SAMPLING, 0)) == 1
+
+
+def test_what_is_refused_is_not_asked_again(local):
+    asked = len(local.asked)
+    with pytest.raises(ServerError, match=r"status 404: .*gpt.* does not exist"):
+        ServedPolicy(Server(url_of(local)), "gpt").generate(PROMPTS[:1], [1], SAMPLING, 0)
+    assert len(local.asked) == asked + 1
+
+
+def test_a_server_that_says_nothing_is_left_at_the_deadline(local):
+    served = ServedPolicy(Server(url_of(local), deadline=1.0), "tiny")
+    started_at = time.monotonic()
+    with local.lock, pytest.raises(ServerError, match="timed out"):
+        served.generate(PROMPTS[:2], [1, 1], SAMPLING, 0)
+    assert time.monotonic() - started_at < 10
+
+
+@pytest.mark.parametrize(
+    "make, named",
+    [
+        (lambda: Server("localhost:8000"), "url="),
+        (lambda: Server("file:///etc/passwd"), "url="),
+        (lambda: Server(8000), "url="),
+        (lambda: Server("http://here", retries=-1), "retries=-1"),
+        (lambda: Server("http://here", deadline=0), "deadline=0"),
+        (lambda: wb.labs.served("m", arithmetic(4), server="http://here"), "server="),
+        (lambda: wb.labs.transformers("m/m", arithmetic(4), server="http://here"), "server="),
+        (
+            lambda: wb.labs.served("m", arithmetic(4), server=Server("http://here"), template="x"),
+            "templ",
+        ),
+    ],
+)
+def test_what_cannot_work_is_named_before_anything_is_sent(make, named):
+    with pytest.raises(ValueError, match=f"^{named}"):
+        make()
+
+
+def test_a_method_that_reads_the_weights_is_refused():
+    method = wb.methods.cbs()
+    with pytest.raises(ValueError, match="the lab served:tiny"):
+        wb.Run(lab_at("http://127.0.0.1:9"), method)
+
+
+# vLLM's server for a model that is trained here
+
+
+class ByFile:
+    """What TRL's client does, by files in place of NCCL, which only an NVIDIA GPU has."""
+
+    def __init__(self, url, folder):
+        self.url = url
+        self.path = folder / "weights.safetensors"
+        self.named = {}
+        self.resets = 0
+
+    def init_communicator(self, device):
+        assert device.type == "cpu"
+
+    @contextlib.contextmanager
+    def weight_update(self):
+        self.named = {}
+        yield
+        self.send()
+
+    def update_named_param(self, name, weight):
+        self.named[name] = weight.clone().contiguous()
+
+    def update_model_params(self, model):
+        self.named = {name: weight.data for name, weight in model.named_parameters()}
+        self.send()
+
+    def send(self):
+        save_file(self.named, self.path)
+        body = json.dumps({"path": str(self.path)}).encode()
+        assert urlopen(Request(f"{self.url}/weights", body)).status == 200
+
+    def reset_prefix_cache(self):
+        self.resets += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, LORA], ids=["full", "adapter"], scope="class")
+class TestServedEngine(Contract):
+    apart = True
+    tells_entropy = False
+
+    @pytest.fixture(scope="class")
+    def made(self, local, lora, tmp_path_factory):
+        client = ByFile(url_of(local), tmp_path_factory.mktemp("client"))
+        engine = ServedEngine(Server(url_of(local)), client)
+        policy = tiny_policy(lora=lora, engine=engine)
+        return policy if lora is None else shaken(policy)
+
+    def test_the_cache_is_dropped_with_every_hand_over(self, policy):
+        before = policy.engine.client.resets
+        first = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+        second = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+        assert policy.engine.client.resets == before + 2
+        assert responses(first) == responses(second)
+
+
+def test_a_run_that_is_trained_here_and_sampled_there(local, tmp_path):
+    def make_policy():
+        engine = ServedEngine(Server(url_of(local)), ByFile(url_of(local), tmp_path))
+        return tiny_policy(engine=engine)
+
+    lab = replace(small_lab(held_out=0), make_policy=make_policy, learning_rate=1e-3)
+    run = wb.Run(lab, wb.methods.grpo(4), out=tmp_path / "run", problems_per_round=4)
+    rows = go(run, 2)
+    assert all(row["steps"] == 1 and row["sampler_gap"] < 1e-3 for row in rows)
+
+
+@pytest.mark.skipif(bool(find_spec("vllm")), reason="vLLM is installed")
+def test_the_packages_of_the_hand_over_are_named():
+    with pytest.raises(ImportError, match="vllm"):
+        wb.labs.transformers(
+            str(shipped("models/tiny")), arithmetic(4), server=Server("http://127.0.0.1:9")
+        )
