@@ -219,6 +219,9 @@ class ByFile:
 
     def send(self):
         save_file(self.named, self.path)
+        self.tell()
+
+    def tell(self):
         body = json.dumps({"path": str(self.path)}).encode()
         assert urlopen(Request(f"{self.url}/weights", body)).status == 200
 
