@@ -52,6 +52,7 @@ _NAMES = {
     "grpo_step": "grpo",
     "load": "records",
     "load_all": "analysis.runs",
+    "push_to_hub": "reports.hub",
     "trial": "trials.trial",
 }
 
