@@ -128,3 +128,11 @@ def test_seeds_depend_on_every_key_and_their_order():
     assert generator(1, "x").random() == generator(1, "x").random()
     with pytest.raises(ValueError, match=r"key=1\.5"):
         derive(1.5)
+
+
+def test_a_table_prints_what_it_holds():
+    table = Rollouts(["a", "a", "b"], text=["<i>", "x", "y"])
+    assert repr(table) == "Rollouts(3 of 2 problems, not verified)"
+    assert repr(table.assign(reward=[1, 0, 0.5])) == "Rollouts(3 of 2 problems, mean reward 0.5)"
+    assert repr(table.take([])) == "Rollouts(0 of 0 problems, not verified)"
+    assert "&lt;i&gt;" in table._repr_html_()

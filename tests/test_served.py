@@ -149,7 +149,7 @@ def test_a_busy_server_is_asked_again():
 
 def test_what_is_refused_is_not_asked_again(local):
     asked = len(local.asked)
-    with pytest.raises(ServerError, match=r"status 404: .*gpt.* does not exist"):
+    with pytest.raises(ServerError, match=r"refused .*status 404: .*gpt.* does not exist"):
         ServedPolicy(Server(url_of(local)), "gpt").generate(PROMPTS[:1], [1], SAMPLING, 0)
     assert len(local.asked) == asked + 1
 

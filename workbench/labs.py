@@ -26,6 +26,7 @@ from workbench.policies.checks import (
 )
 from workbench.pools import Pool, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
+from workbench.slots import OF_COURSES
 from workbench.stress import Stress
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments, choice
 from workbench.utils.descriptions import compose, defaults, describe, parameters
@@ -58,8 +59,7 @@ LATER_OPTIONS = {"transformers": ("hand_over", "float32_head", "rows"), "unsloth
 # What only this package's own sampling loop can give: engines return whole responses.
 OF_OWN_LOOP = frozenset({"stopping", "growing_states"})
 # What only the weights of a model can give, which a server keeps to itself.
-OF_WEIGHTS = OF_OWN_LOOP | {
-    "prefixes",
+OF_WEIGHTS = OF_COURSES | {
     "prompt_states",
     "old_logprobs",
     "current_logprobs",
@@ -300,9 +300,10 @@ class Lab:
 
     def __repr__(self) -> str:
         held_out = 0 if self.held_out is None else len(self.held_out)
+        stress = f", {self.stress}" if self.stress.settings else ""
         return (
-            f"Lab({self.name!r}, learning_rate={self.learning_rate}, {held_out} held-out problems, "
-            f"{self.sampling})"
+            f"Lab({self.name!r}, {self.problems!r}, {held_out} held-out problems, "
+            f"learning_rate={self.learning_rate}, {self.sampling}{stress})"
         )
 
     def _repr_html_(self) -> str:
@@ -319,6 +320,8 @@ class Lab:
             ("sampling", compose(self.sampling)),
             ("learning rate", f"{self.learning_rate:g}"),
         ]
+        if self.stress.settings:
+            rows.append(("stress", compose(self.stress)))
         return card(f"Lab {self.name}", rows)
 
 

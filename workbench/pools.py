@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.utils.html import card
 from workbench.utils.seeding import generator
 from workbench.utils.validation import shown, whole_number
 
@@ -109,6 +110,10 @@ class Pool(Sequence):
         family = f", family {self.config['family']!r}" if "family" in self.config else ""
         return f"Pool({len(self)} problems{family}, the first {shown(self.problems[0].prompt)})"
 
+    def _repr_html_(self) -> str:
+        first = [(shown(each.prompt), shown(each.answer)) for each in self.problems[:5]]
+        return card(f"{self!r}: prompts and answers", first)
+
     def __len__(self) -> int:
         return len(self.problems)
 
@@ -194,6 +199,9 @@ class Stream:
     ) -> None:
         self.make = make
         self.config = dict(config or {})
+
+    def __repr__(self) -> str:
+        return f"Stream(endless problems, family {self.config.get('family')!r})"
 
     @cached_property
     def digest(self) -> str:

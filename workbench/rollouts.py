@@ -251,6 +251,14 @@ class Rollouts:
             if len(value) != len(problem):
                 raise ValueError(f"column {name} has {len(value)} rows, problem has {len(problem)}")
 
+    def __repr__(self) -> str:
+        known = self.reward[np.isfinite(self.reward)]
+        earned = f"mean reward {known.mean():.3g}" if len(known) else "not verified"
+        return f"Rollouts({len(self)} of {len(np.unique(self.problem))} problems, {earned})"
+
+    def _repr_html_(self) -> str:
+        return self.frame().to_html(max_rows=10)
+
     def __len__(self) -> int:
         return len(self.problem)
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from workbench.policies import END, GO_ON, STOP, Growing, Sampling
+from workbench.rollouts import Ragged
 from workbench.utils.seeding import generator
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
@@ -57,6 +58,20 @@ class Drawn:
             # A row counts as truncated until `sample` has seen its end.
             np.ones(rows, dtype=bool),
             np.zeros(rows, dtype=bool),
+        )
+
+    @classmethod
+    def told(cls, tokens: list[Any], logprobs: list[Any], truncated: list[bool]) -> Drawn:
+        """What an engine tells of R responses: everything but entropies, which are NaN."""
+        table = Ragged.of(tokens, np.int32)
+        padded = Ragged.of(logprobs, np.float32).padded()
+        return cls(
+            tokens=table.padded(),
+            logprobs=padded,
+            entropies=np.full_like(padded, np.nan),
+            lengths=table.lengths,
+            truncated=np.array(truncated, dtype=bool),
+            stopped=np.zeros(len(tokens), dtype=bool),
         )
 
     @classmethod

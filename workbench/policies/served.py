@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from itertools import count
 from threading import Event
 from typing import Any
 from urllib.error import HTTPError
@@ -44,7 +45,7 @@ LONGEST_PAUSE = 30.0  # seconds between two tries
 LARGEST_SEED = 2**31  # the seeds that every server takes are below
 
 
-class ServerError(RuntimeError):
+class ServerError(OSError):
     """A server gave no answer, or refused what it was asked."""
 
 
@@ -115,10 +116,8 @@ class Server:
             request.add_unredirected_header("Authorization", f"Bearer {self.key}")
         given_up = given_up or Event()
         started = time.monotonic()
-        tries = 0
-        while True:
-            tries += 1
-            left = self.deadline - (time.monotonic() - started)
+        for tries in count(1):
+            left = started + self.deadline - time.monotonic()
             try:
                 with urlopen(request, timeout=left) as answer:
                     return json.load(answer)
@@ -126,17 +125,17 @@ class Server:
                 said = error.read(1000).decode(errors="replace")
                 reason = f"status {error.code}: {cause_of(ValueError(said))}"
                 if error.code not in WORTH_ANOTHER_TRY:
-                    break
+                    raise ServerError(f"{self.url}: it refused the request ({reason})") from None
             except (OSError, HTTPException, ValueError) as error:
                 # urllib wraps the error of a connection.
                 reason = cause_of(getattr(error, "reason", None) or error)
             pause = min(2.0 ** (tries - 1), LONGEST_PAUSE)
-            is_over = time.monotonic() + pause >= started + self.deadline
-            if tries > self.retries or is_over or given_up.wait(pause):
+            seconds = time.monotonic() - started
+            if tries > self.retries or seconds + pause >= self.deadline or given_up.wait(pause):
                 break
         raise ServerError(
-            f"{self.url}: no answer in {time.monotonic() - started:.0f} seconds and {tries} tries "
-            f"({reason}); a run goes on from its last checkpoint once the server is there again"
+            f"{self.url}: no answer in {seconds:.0f} seconds and {tries} tries ({reason}); a run "
+            "goes on from its last checkpoint once the server is there again"
         )
 
     def choices(self, path: str, bodies: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -267,7 +266,6 @@ class ServedPolicy:
             answer=np.array([problem.answer for problem in problems], dtype=object)[owner],
             prompt=Ragged.of([np.zeros(n) for n in of_prompts], np.int32),
             response=Ragged.of([np.zeros(n) for n in lengths], np.int32),
-            old_logprobs=Ragged.of([np.full(n, np.nan) for n in lengths], np.float32),
             text=np.array(texts, dtype=object),
             truncated=np.array([choice["finish_reason"] == "length" for choice, _ in answers]),
             draw=draw,
@@ -375,17 +373,10 @@ class ServedEngine:
             for i in range(len(prompts))
         ]
         choices = [choice for choice, _ in self.server.choices("/completions", bodies)]
-        tokens = Ragged.of([choice["token_ids"] for choice in choices], np.int32)
-        logprobs = Ragged.of(
-            [choice["logprobs"]["token_logprobs"] for choice in choices], np.float32
-        ).padded()
-        return Drawn(
-            tokens=tokens.padded(),
-            logprobs=logprobs,
-            entropies=np.full_like(logprobs, np.nan),
-            lengths=tokens.lengths,
-            truncated=np.array([choice["finish_reason"] == "length" for choice in choices]),
-            stopped=np.zeros(len(choices), dtype=bool),
+        return Drawn.told(
+            [choice["token_ids"] for choice in choices],
+            [choice["logprobs"]["token_logprobs"] for choice in choices],
+            [choice["finish_reason"] == "length" for choice in choices],
         )
 
     def comparable(self, sampling: Sampling) -> bool:

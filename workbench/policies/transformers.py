@@ -244,6 +244,10 @@ class TransformersPolicy:
             model = _with_lora(model, lora)
         return cls(model, tokenizer, name=str(path), **options)
 
+    def __repr__(self) -> str:
+        size = f"{self.parameter_count:,} parameters"
+        return f"{type(self).__name__}({self.name!r}, {size}, on {self.device})"
+
     @property
     def device(self) -> torch.device:
         """Where the model lies."""

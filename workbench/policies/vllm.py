@@ -353,19 +353,14 @@ def _drawn(answers: list[Any]) -> Drawn:
         # Anything else is no whole response of the model, and would be rewarded as a short one.
         if answer.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a response by {answer.finish_reason!r}")
-    tokens = Ragged.of([answer.token_ids for answer in answers], np.int32)
     # All numbers of an answer stand in one list, and those of a position begin with the token that
     # was drawn.
     chosen = [
         [answer.logprobs.logprobs[start] for start in answer.logprobs.start_indices]
         for answer in answers
     ]
-    logprobs = Ragged.of(chosen, np.float32).padded()
-    return Drawn(
-        tokens=tokens.padded(),
-        logprobs=logprobs,
-        entropies=np.full_like(logprobs, np.nan),
-        lengths=tokens.lengths,
-        truncated=np.array([answer.finish_reason == "length" for answer in answers], dtype=bool),
-        stopped=np.zeros(len(answers), dtype=bool),
+    return Drawn.told(
+        [answer.token_ids for answer in answers],
+        chosen,
+        [answer.finish_reason == "length" for answer in answers],
     )
