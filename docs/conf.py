@@ -9,6 +9,7 @@ from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from nbconvert import MarkdownExporter
 
 import workbench
 
@@ -42,7 +43,9 @@ PACKAGE = Path(workbench.__file__).parent
 # The study of the papers stands beside the notebooks that import it.
 STUDY = Path(__file__).parents[1] / "notebooks" / "papers"
 sys.path.insert(0, str(STUDY.parent))
-API = Path(__file__).parent / "api"  # written before every build, not kept in the repository
+# Written before every build, not kept in the repository.
+API = Path(__file__).parent / "api"
+NOTEBOOKS = Path(__file__).parent / "notebooks"
 
 # Modules that nobody calls directly: a name, or the start of names with a dot at its end.
 INTERNAL = (
@@ -102,6 +105,17 @@ def write_api(app):
     for page, module in pages.items():
         directive = f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n"
         (API / f"{page}.md").write_text(f"# {page}\n\n{directive}")
+
+
+def write_notebooks(app):
+    """One page for each notebook, with the outputs that are stored in it."""
+    NOTEBOOKS.mkdir(exist_ok=True)
+    for path in sorted(STUDY.parent.glob("*.ipynb")):
+        page, resources = MarkdownExporter().from_filename(path)
+        for name, picture in resources["outputs"].items():
+            (NOTEBOOKS / f"{path.stem}-{name}").write_bytes(picture)
+            page = page.replace(f"]({name})", f"]({path.stem}-{name})")
+        (NOTEBOOKS / f"{path.stem}.md").write_text(page.replace("](../docs/", "](../"))
 
 
 SECTIONS_WITH_ENTRIES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
@@ -174,4 +188,5 @@ def setup(app):
     """Sphinx calls this."""
     app.add_html_math_renderer("mathml", (_inline, None), (_displayed, None))
     app.connect("builder-inited", write_api)
+    app.connect("builder-inited", write_notebooks)
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon
