@@ -60,7 +60,12 @@ INTERNAL = (
     "policies.packing",
     "policies.unsloth",  # cannot be imported without Unsloth
     "pools",
-    "reports.",
+    "reports.configurations",
+    "reports.figures",
+    "reports.page",
+    "reports.responses",
+    "reports.tables",
+    "reports.trials",
     "trials.",
     "trl.",
     "utils.",
