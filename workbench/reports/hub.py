@@ -18,7 +18,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from workbench import plots
 from workbench.records import Record
-from workbench.records.parts import JOURNAL, MANIFEST
+from workbench.records.files import JOURNAL, MANIFEST
 from workbench.reports.configurations import configuration
 from workbench.reports.page import TEMPLATES
 from workbench.reports.tables import results
