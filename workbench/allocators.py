@@ -12,7 +12,7 @@ The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs a
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -750,15 +750,6 @@ class PilotCommit(Slot):
         _, group, sizes = group_numbers(rollouts.group)
         trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
         self.waiting = int(((sizes > self.pilots) & ~trained_on).sum())
-
-    def state_dict(self) -> dict[str, Any]:
-        """The number of groups that wait."""
-        return {"waiting": self.waiting}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the number of groups that wait."""
-        whole_number("waiting", state["waiting"], 0)
-        self.waiting = state["waiting"]
 
 
 @dataclass(frozen=True)

@@ -220,18 +220,14 @@ class Method:
         for slot, value in learning.items():
             try:
                 value.load_state_dict(state[slot])
-            except (KeyError, TypeError, AttributeError, IndexError) as error:
+                # What it would not save again it has not understood.
+                different = sorted(state[slot].keys() ^ value.state_dict().keys())
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+                different = [repr(error)]
+            if different:
                 raise ValueError(
-                    f"state: {slot}={compose(value)} cannot read what was saved ({error!r} is "
-                    "missing or of another type); it comes from another method or version"
-                ) from error
-            # A value reads the entries that it knows. What it would not save again, it has not
-            # understood.
-            unknown = sorted(state[slot].keys() ^ value.state_dict().keys())
-            if unknown:
-                raise ValueError(
-                    f"state: {slot}={compose(value)} does not have the same memory as what was "
-                    f"saved ({', '.join(unknown)}); it comes from another method or version"
+                    f"state: {slot}={compose(value)} cannot read what was saved "
+                    f"({', '.join(different)}); it comes from another method or version"
                 )
 
     def check_provided(self, provides: Iterable[str], trainer: str) -> None:
