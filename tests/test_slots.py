@@ -120,7 +120,8 @@ def slot_classes():
     for name in MODULES:
         module = importlib.import_module(f"workbench.{name}")
         for name, kind in inspect.getmembers(module, inspect.isclass):
-            is_base = kind in (Slot, RemembersPosteriors, replay.Stored) or name.startswith("_")
+            bases = (Slot, RemembersPosteriors, replay.Stored, replay.RightAnswers)
+            is_base = kind in bases or name.startswith("_")
             if issubclass(kind, Slot) and kind not in ESTIMATES and not is_base:
                 classes.add(kind)
     return classes

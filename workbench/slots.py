@@ -245,13 +245,12 @@ class Slot:
         if self.delegate is not None:
             self.delegate.load_state_dict(state)
             return
-        known = self.state_dict().keys()
-        if state.keys() != known:
+        names = self._saved()
+        if state and not names:
             raise ValueError(
-                f"state: {type(self).__name__} remembers {', '.join(known) or 'nothing'}, but "
-                f"{sorted(state)} was saved"
+                f"state: {type(self).__name__} remembers nothing, but {sorted(state)} was saved"
             )
-        for name in self._saved():
+        for name in names:
             value = getattr(self, name)
             if isinstance(value, Slot):
                 value.load_state_dict(state[name])
