@@ -68,7 +68,7 @@ def another_policy():
     ids=lambda part: next(iter(part)),
 )
 def test_a_lab_with_another_part_is_another_lab(part, lab, tmp_path):
-    """Without `config=None` too: neither a second start nor `Run.resume` takes it for the first."""
+    """Neither a second start nor `Run.resume` takes it for the first."""
     other = replace(lab, **part)
     method = wb.methods.grpo(n=2)
     assert from_config(lab.config).config == lab.config
@@ -92,7 +92,7 @@ def write_manifest(run):
 
 
 def test_two_labs_of_ones_own_are_told_apart_by_their_settings(lab, tmp_path):
-    first = replace(lab, verifier=Other(boxed=True), config=None)
+    first = replace(lab, verifier=Other(boxed=True))
     write_manifest(wb.Run(first, wb.methods.grpo(n=2), out=tmp_path / "run"))
     for part in (
         {"verifier": Math(boxed=True)},
@@ -120,23 +120,10 @@ def test_rounds_share_prefixes_unless_they_are_asked_not_to():
     assert drawn[0].text.tolist() == drawn[1].text.tolist()
 
 
-def test_the_tight_regime_is_the_default_with_shorter_responses():
-    lab = wb.labs.tiny(64, held_out=8, samples=2)
-    tight = wb.labs.tiny(64, held_out=8, samples=2, regime="tight")
-    assert tight.problems.problems == lab.problems.problems
-    assert tight.sampling == replace(lab.sampling, max_new_tokens=42)
-    again = from_config(tight.config)
-    assert again.config == tight.config
-    assert again.sampling == tight.sampling
-    drawn = tight.policy().generate(tight.problems, [8] * 64, tight.sampling, 0)
-    assert 0.05 < drawn.truncated.mean() < 0.15
-
-
-def test_a_config_that_is_passed_along_is_taken_as_it_is(lab):
-    wrapped = replace(lab, verifier=Other(boxed=True), config=dict(lab.config))
+def test_a_lab_that_is_made_like_another_may_say_so(lab):
+    wrapped = replace(lab, verifier=Other(boxed=True)).described(lab.config)
     assert wrapped.config == lab.config
-    assert replace(wrapped, name="mine").config == lab.config
-    assert replace(lab, sampling=Sampling(max_new_tokens=64)).config == lab.config
+    assert replace(wrapped, name="mine").config is None
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_other_problems_than_the_run_had_are_not_taken_by_resume(tmp_path):
     """As when a data file has changed: the manifest's lab is made, but with other problems."""
     sums = wb.problems.from_rows([{"prompt": f"{i}+1=", "answer": i + 1} for i in range(4)])
     lab = small_lab(held_out=0)
-    lab = replace(lab, problems=sums, config=dict(lab.config))
+    lab = replace(lab, problems=sums).described(lab.config)
     go(wb.Run(lab, wb.methods.grpo(2), problems_per_round=2, out=tmp_path), 1)
     with pytest.raises(ValueError, match=r"has other problems than the run had.*lab=\.\.\."):
         wb.Run.resume(tmp_path)

@@ -49,8 +49,8 @@ class Stress:
 
     Examples
     --------
-    >>> Stress(lag=2).settings
-    {'lag': 2}
+    >>> Stress(lag=2).described
+    {'stress': {'lag': 2}}
     """
 
     lag: CountOrZero = 0
@@ -61,9 +61,10 @@ class Stress:
         check_arguments(self)
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The conditions that hold, by name."""
-        return {name: value for name, value in asdict(self).items() if value}
+    def described(self) -> dict[str, Any]:
+        """What the config of a lab says of the conditions that hold; nothing where none does."""
+        settings = {name: value for name, value in asdict(self).items() if value}
+        return {"stress": settings} if settings else {}
 
     @property
     def errs(self) -> bool:
