@@ -22,13 +22,6 @@ from workbench.records.manifest import versions
 from workbench.slots import BASELINES, Slot
 
 
-class Timeless(Slot):
-    """A curriculum that does not count its epochs."""
-
-    def choose(self, pool, n, context):
-        return pool[:n]
-
-
 class Telepathic(Slot):
     """A selector that needs what nobody has."""
 
@@ -131,10 +124,6 @@ MISTAKES = {
     "a function for a selector": (
         lambda: method(selector=selectors.max_variance),
         r"selector=max_variance",
-    ),
-    "a curriculum without epochs": (
-        lambda: method(curriculum=Timeless()),
-        "curriculum=.*Timeless.*",
     ),
     "no curriculum": (
         lambda: method(curriculum=None),

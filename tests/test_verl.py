@@ -367,7 +367,8 @@ def test_update_statistics_are_missed_only_by_old_responses():
 
 
 def test_the_objective_in_verls_words():
-    keys = verl.configuration(methods.dr_grpo(clip=(0.1, 0.3)))
+    objective = Objective(clip=(0.1, 0.3), loss_aggregation="constant")
+    keys = verl.configuration(methods.dr_grpo().but(objective=objective))
     actor = {name.rpartition(".")[2]: value for name, value in keys.items() if ".actor." in name}
     assert actor == {
         "loss_mode": "workbench_token",

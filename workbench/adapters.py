@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from workbench import rewards
-from workbench.checks import check_verdict
 from workbench.grpo import StepStats, marked
 from workbench.methods import Method
 from workbench.policies import Sampling
@@ -221,7 +220,7 @@ def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:
         For a reward that is not finite, and where a slot must know which rollouts are correct and
         nothing says so.
     """
-    check_verdict(method, rollouts)
+    method.check_verdict(rollouts)
     size = len(rollouts)
     # Replay sets these two columns otherwise for old rows.
     rollouts = rollouts.assign(gradient=np.ones(size, bool), uses=np.zeros(size, np.int64))

@@ -332,7 +332,6 @@ class Dps(Slot):
     decay: Share = 0.7
 
     needs = frozenset({"problem_choice"})
-    epoch = 0  # the whole pool is compared in every round
 
     # Problem -> (4, 3): the chances, and the counts with a row for each state that is left.
     memory: dict[str, Any] = state_field(dict)
@@ -549,9 +548,6 @@ class AdaRft(Slot):
     sensitivity: Positive = 2.0
     wanted: Share = 0.5
     ties: Annotated[str, choice("index", "random")] = "index"
-
-    # It makes no passes: problems may come back as long as the target stays.
-    epoch = 0
 
     reads_verdict = False
 

@@ -124,7 +124,7 @@ class Lab:
             )
         check_arguments(self)
         if "lr" in self.optimizer:
-            raise ValueError(f"optimizer={self.optimizer!r}: the rate is given as learning_rate")
+            raise ValueError(f"optimizer={self.optimizer!r}: without lr, which is learning_rate")
 
     def described(self, config: Mapping[str, Any] | None) -> Lab:
         """The same lab with another `config`: the function and the arguments that make it again."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench import config, courses, rewards
-from workbench.checks import check_verdict, checked_plan, checked_problems
+from workbench.checks import checked_plan, checked_problems
 from workbench.evaluation import evaluate
 from workbench.grpo import StepStats, grpo_step, marked, mini_batches
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
@@ -549,7 +549,7 @@ class Run:
             rollouts = self.lab.stress.misjudged(rollouts, self.seed)
         if course is not None:
             rollouts = courses.judged(rollouts, plan, course)
-        check_verdict(work.method, rollouts)
+        work.method.check_verdict(rollouts)
         rollouts = rewards.total(rollouts, work.method.reward, self.lab.sampling)
         # Checked before any slot reads it, while the rows to blame can still be told.
         finite = np.isfinite(rollouts.reward)

@@ -137,6 +137,8 @@ class Slot:
     ----------
     needs : set of str
         Names from `NEEDS`: what a trainer must provide for this value to work.
+    epoch : int
+        Of a curriculum: passes over the pool so far; 0 where that has no meaning.
     reads_verdict : bool
         Whether it must know which rollouts are correct. A trainer that knows rewards alone must
         then be told. One that asks only whether the rollouts of a problem are all alike says False:
@@ -161,6 +163,7 @@ class Slot:
     """
 
     needs: frozenset[str] | set[str] = frozenset()
+    epoch: int = 0
     reads_verdict: bool = True
     later: tuple[str, ...] = ()
     in_order: bool = False
@@ -322,9 +325,6 @@ class Selection:
 # first. A part of the reward needs no base class, since it learns nothing.
 class Curriculum(Protocol):
     """Which problems come next."""
-
-    epoch: int
-    """Passes over the pool so far; 0 where that has no meaning."""
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems of the pool, none of them in `context.taken`.
