@@ -534,35 +534,6 @@ def test_hora_probes_and_then_splits():
 # VIP (arXiv 2602.01601)
 
 
-def test_the_width_of_a_gaussian_process_is_the_median_distance_of_all_embeddings():
-    process = allocators.GaussianProcess({"a": [0.0], "b": [1.0], "c": [4.0], "d": [4.0]})
-    # Distances that are not 0: 1, 4, 4, 3, 3. The median is 3, whichever problems are asked for.
-    for rows in ([0, 1], [0, 1, 2, 3]):
-        kernel = process._kernel(np.array(rows), np.array(rows))
-        assert kernel[0, 1] == pytest.approx(np.exp(-1 / (2 * 3**2)))
-
-
-@pytest.mark.parametrize(
-    "embeddings, message",
-    [
-        ({"a": [0.0, 1.0], "b": [0.0]}, "all of one length"),
-        ({"a": [[0.0]]}, "all of one length"),
-        ({}, "at least one is needed"),
-        ({"a": [math.nan]}, "finite numbers"),
-        ([[0.0]], "embeddings"),
-    ],
-)
-def test_embeddings_of_other_lengths_are_refused(embeddings, message):
-    with pytest.raises(ValueError, match=message):
-        allocators.GaussianProcess(embeddings)
-
-
-def test_a_problem_without_an_embedding_is_named():
-    process = allocators.GaussianProcess({"a": [0.0], "b": [1.0]})
-    with pytest.raises(ValueError, match="embeddings: problem 'c' has none"):
-        next(process.estimates([Problem("c", "?", "1")], HERE))
-
-
 @pytest.mark.parametrize("rate", [-0.1, 1.1, np.inf])
 def test_rates_outside_zero_and_one_are_refused(rate):
     with pytest.raises(ValueError, match=r"p=.*\[0, 1\]"):

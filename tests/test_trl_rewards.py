@@ -278,10 +278,11 @@ def test_what_correct_may_be(tmp_path):
 
 
 def test_a_posterior_knows_which_reward_is_a_success(tmp_path):
-    match = r"^reward_weights=\[1\.0, 1\.0\]"
     functions = [boxed, right]
     options = {"correct": "right"}
-    refused(tmp_path, small("aero"), match, reward=functions, options=options)
+    one = trainer(tmp_path, small("aero"), reward=functions, options=options, max_steps=1)
+    with pytest.raises(ValueError, match=r"lies outside bounds=\(0\.0, 1\.0\)"):
+        trained(one)
     wider = small("aero").but(advantage=Posterior(bounds=(0, 2)))
     trained(trainer(tmp_path, wider, reward=functions, options=options, max_steps=1))
 

@@ -800,7 +800,7 @@ def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
     n : int
     estimator : {"rloo", "dr_grpo"}
         The advantage, and the variance that is minimised.
-    rates : SuccessRates or GaussianProcess, optional
+    rates : SuccessRates, optional
         None: the posterior mean over earlier rollouts. The paper has a Gaussian process over
         embeddings of the prompts.
 

@@ -84,8 +84,6 @@ SAID_OF_ACTIONS = (
     "sampled",
     "trained",
     "compares_rollouts",
-    "divided_by",
-    "reward_range",
     "part_weights",
 )
 
@@ -152,11 +150,6 @@ class Slot:
     compares_rollouts : bool
         Of an advantage: whether it compares rollouts with those that it is given of the same group,
         so that a rollout alone has no advantage.
-    divided_by : str, optional
-        Of an advantage that is the difference to the group's mean: the deviation that it divides
-        by, "group" or "batch", or "none". None: it is another kind of advantage.
-    reward_range : (low, high), optional
-        Of an advantage: the least and the greatest reward that it takes. None: it takes any.
     part_weights : dict, optional
         Of an advantage that weighs the parts of the reward itself: part -> weight, which must be
         those of the method's reward. None: it takes their sum.
@@ -168,8 +161,6 @@ class Slot:
     later: tuple[str, ...] = ()
     in_order: bool = False
     compares_rollouts: bool = False
-    divided_by: str | None = None
-    reward_range: tuple[float, float] | None = None
     part_weights: Mapping[str, float] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -1,7 +1,7 @@
 """Beliefs about problems: what earlier rounds say of a problem's success rate.
 
-`SuccessRates` and `GaussianProcess` give an allocator one rate for each problem, and measure how
-far it was off (Knapsack RL, section 4.3 and appendix G.3). `Posteriors` holds two numbers for each
+`SuccessRates` gives an allocator one rate for each problem, and measures how far it was
+off (Knapsack RL, section 4.3 and appendix G.3). `Posteriors` holds two numbers for each
 problem, a Beta distribution; several methods keep it and differ in how it forgets. All of them read
 `rollouts.correct`, never the reward.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from workbench.slots import Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import generator
-from workbench.utils.validation import instance_of
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from workbench.policies import Policy
 
 KINDS = ("last", "epoch", "beta", "fresh", "predictor")
-MOST_COMPARED = 1000  # embeddings that the median distance is taken of
 
 
 def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -78,47 +75,8 @@ def deviations(ids: Sequence[str], rollouts: Rollouts) -> np.ndarray:
     return np.array([found.get(key, 0.0) for key in ids])
 
 
-class _Estimates(Slot):
-    """Base of what estimates success rates: it compares its estimates with the outcomes."""
-
-    asked: dict[str, Any]
-
-    def _ask(self, problems: Sequence[Problem], rates: np.ndarray) -> np.ndarray:
-        """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
-        self.asked = {
-            "ids": [problem.id for problem in problems],
-            "rates": rates,
-            "error": np.nan,
-            "known": float(np.mean(~np.isnan(rates))),
-        }
-        return rates
-
-    def _compare(self, rollouts: Rollouts, skip: int = 0) -> None:
-        """Measure the error against all rollouts but the first `skip` of each problem."""
-        if self.asked:
-            observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
-            # Over the problems that have both, the others are NaN.
-            error = np.abs(self.asked["rates"] - observed)
-            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
-
-    def metrics(self) -> dict[str, float]:
-        """How good the estimates of the latest round were.
-
-        Returns
-        -------
-        dict
-            success_rate_error: mean of |estimate - observed rate| over the problems that had an
-            estimate and rollouts after it (NaN where none had). It cannot fall below the sampling
-            noise of the observed rate. success_rate_known: share of problems with an estimate.
-        """
-        return {
-            "success_rate_error": self.asked.get("error", np.nan),
-            "success_rate_known": self.asked.get("known", np.nan),
-        }
-
-
 @dataclass
-class SuccessRates(_Estimates):
+class SuccessRates(Slot):
     """Estimates of success rates; NaN for a problem of which nothing is known.
 
     Attributes
@@ -185,6 +143,39 @@ class SuccessRates(_Estimates):
             correct, tries = tally([problem.id for problem in problems], rollouts)
             return self._ask(problems, _ratio(correct, tries))
         return self._ask(problems, self.learner.estimate(problems, context))
+
+    def _ask(self, problems: Sequence[Problem], rates: np.ndarray) -> np.ndarray:
+        """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
+        self.asked = {
+            "ids": [problem.id for problem in problems],
+            "rates": rates,
+            "error": np.nan,
+            "known": float(np.mean(~np.isnan(rates))),
+        }
+        return rates
+
+    def _compare(self, rollouts: Rollouts, skip: int = 0) -> None:
+        """Measure the error against all rollouts but the first `skip` of each problem."""
+        if self.asked:
+            observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
+            # Over the problems that have both, the others are NaN.
+            error = np.abs(self.asked["rates"] - observed)
+            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
+
+    def metrics(self) -> dict[str, float]:
+        """How good the estimates of the latest round were.
+
+        Returns
+        -------
+        dict
+            success_rate_error: mean of |estimate - observed rate| over the problems that had an
+            estimate and rollouts after it (NaN where none had). It cannot fall below the sampling
+            noise of the observed rate. success_rate_known: share of problems with an estimate.
+        """
+        return {
+            "success_rate_error": self.asked.get("error", np.nan),
+            "success_rate_known": self.asked.get("known", np.nan),
+        }
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
@@ -363,109 +354,6 @@ class Predictor:
         """Set what `state_dict` returned."""
         self.asked = {}
         self.known = {name: value for name, value in state.items() if name != "kind"}
-
-
-@dataclass
-class GaussianProcess(_Estimates):
-    """Success rates from a Gaussian process over given embeddings of the prompts.
-
-    The logit of a problem's success rate is the process. After every round it is conditioned on the
-    observed rates of the round's problems, which moves the estimates of all similar problems.
-
-    Attributes
-    ----------
-    embeddings : dict
-        Problem id -> vector; all of the same length.
-    width : float, optional
-        Width of the squared-exponential kernel; None takes the median distance between embeddings.
-    mean : float
-        Prior mean of the logit.
-    jitter : float
-        Added to the diagonal of the observed problems' kernel.
-
-    References
-    ----------
-    VIP (arXiv 2602.01601): a prior mean of 0 and the median width in the paper; in the released
-    code a width of 0.4, a mean of -1 and a jitter of 1e-4.
-    """
-
-    embeddings: Mapping[str, Any]
-    width: Positive | None = None
-    mean: float = 0.0
-    jitter: Positive = 1e-4
-    logits: np.ndarray = state_field()
-    asked: dict = state_field(dict, saved=False)
-
-    spent: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        instance_of("embeddings", self.embeddings, Mapping, "{'problem id': [0.1, -0.3]}")
-        lengths = {np.shape(vector) for vector in self.embeddings.values()}
-        if len(lengths) != 1 or len(next(iter(lengths))) != 1:
-            raise ValueError(
-                f"embeddings: vectors of shapes {sorted(lengths)}; at least one is needed, all of "
-                "one length"
-            )
-        self._vectors = np.array(list(self.embeddings.values()), dtype=np.float64)
-        if not np.isfinite(self._vectors).all():
-            raise ValueError("embeddings: finite numbers are needed")
-        self._place = {key: i for i, key in enumerate(self.embeddings)}
-        self.logits = np.full(len(self._vectors), float(self.mean))
-        self._width = self._median_distance() if self.width is None else self.width
-
-    def _median_distance(self) -> float:
-        """The median distance between embeddings that differ, 1 when all are alike."""
-        from scipy.spatial.distance import cdist
-
-        # Evenly spaced ones stand for all where the square of their number would not fit in memory.
-        step = max(1, len(self._vectors) // MOST_COMPARED)
-        some = self._vectors[::step]
-        squares = cdist(some, some, "sqeuclidean")
-        positive = squares[squares > 0]
-        return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
-
-    def _rows(self, ids: Sequence[str]) -> np.ndarray:
-        for key in ids:
-            if key not in self._place:
-                raise ValueError(f"embeddings: problem {key!r} has none")
-        return np.array([self._place[key] for key in ids], dtype=np.int64)
-
-    def estimates(
-        self, problems: Sequence[Problem], context: Context
-    ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
-        """For an allocator to `yield from`: asks for nothing, and returns rates (P,) float64."""
-        ids = [problem.id for problem in problems]
-        return self._ask(problems, 1 / (1 + np.exp(-self.logits[self._rows(ids)])))
-        yield  # what makes this a generator, as the estimates that ask for probes are
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Condition the process on the round's observed rates."""
-        self._compare(rollouts.take(rollouts.round == context.round))
-        ids, correct, tries = outcomes_of_round(rollouts, context.round)
-        rows = self._rows(ids)
-        # Rates of 0 and 1 have no logit; the released code cuts them off at 1e-6.
-        cut = np.clip(correct / tries, 1e-6, 1 - 1e-6)
-        surprise = np.log(cut / (1 - cut)) - self.logits[rows]
-        observed = self._kernel(rows, rows) + self.jitter * np.eye(len(rows))
-        # The posterior mean of all problems becomes the prior mean of the next round. The kernel
-        # stays as it is, so certainty about a problem does not grow with its visits.
-        weights = np.linalg.solve(observed, surprise)
-        self.logits = self.logits + self._kernel(np.arange(len(self._vectors)), rows) @ weights
-
-    def _kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        from scipy.spatial.distance import cdist
-
-        squares = cdist(self._vectors[a], self._vectors[b], "sqeuclidean")
-        return np.exp(-squares / (2 * self._width**2))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The logits of all problems."""
-        return {"kind": "gaussian process", "logits": self.logits}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the logits."""
-        self.logits = np.asarray(state["logits"], dtype=np.float64)
 
 
 @dataclass
