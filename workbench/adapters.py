@@ -217,22 +217,15 @@ def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:
     Raises
     ------
     ValueError
-        For a reward that is not finite, and where a slot must know which rollouts are correct and
-        nothing says so.
+        Where a slot must know which rollouts are correct and nothing says so.
+    NonFinite
+        For a reward that is not finite.
     """
     method.check_verdict(rollouts)
     size = len(rollouts)
     # Replay sets these two columns otherwise for old rows.
     rollouts = rollouts.assign(gradient=np.ones(size, bool), uses=np.zeros(size, np.int64))
-    rollouts = rewards.total(rollouts, method.reward, sampling)
-    finite = np.isfinite(rollouts.reward)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise ValueError(
-            f"reward: that of a rollout of problem {rollouts.problem[row]} is "
-            f"{rollouts.reward[row]}; finite numbers are needed"
-        )
-    return rollouts
+    return rewards.total(rollouts, method.reward, sampling)
 
 
 def verdict_columns(verdict: np.ndarray) -> dict[str, Any]:

@@ -146,12 +146,11 @@ def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selectio
     return Selection(rows[order], weights, columns, selection.mini_batch, selection.baseline)
 
 
-def checked_advantages(advantage: Any, values: Any, rollouts: Rollouts) -> np.ndarray | Ragged:
+def checked_advantages(who: str, values: Any, rollouts: Rollouts) -> np.ndarray | Ragged:
     """Advantages as float64, one for each rollout, or as a Ragged with one for each token.
 
     NonFinite, with whole groups of rollouts, where some of them are not finite.
     """
-    who = f"advantage: {shown(advantage)}"
     if isinstance(values, Ragged):
         if not np.array_equal(values.offsets, rollouts.response.offsets):
             raise ValueError(f"{who}: one number for each response token is needed in a Ragged")

@@ -16,7 +16,7 @@ import numpy as np
 
 from workbench.checks import checked_numbers
 from workbench.policies import Sampling
-from workbench.rollouts import Rollouts
+from workbench.rollouts import NonFinite, Rollouts
 from workbench.slots import Reward
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
 
@@ -126,7 +126,7 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
     """The rollouts with `reward` set to the weighted sum of the parts.
 
     With several parts there is a column `reward_<name>` for each. ValueError when a part returns
-    anything but a number for each rollout.
+    anything but a number for each rollout, NonFinite for a sum that is no finite number.
     """
     values = {}
     for part in parts:
@@ -136,4 +136,13 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
     # A single part is the whole reward up to its weight and gets no column of its own.
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
     reward = sum(part.weight * values[part.name] for part in parts)
-    return rollouts.assign(reward=reward, **columns)
+    rollouts = rollouts.assign(reward=reward, **columns)
+    # Checked before any slot reads it, while the rows to blame can still be told.
+    wrong = rollouts.take(~np.isfinite(rollouts.reward))
+    if len(wrong):
+        raise NonFinite(
+            f"the reward of {len(wrong)} rollouts is not finite, such as {wrong.reward[0]} of a "
+            f"rollout of problem {wrong.problem[0]}",
+            wrong,
+        )
+    return rollouts

@@ -174,7 +174,8 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     pool = rollouts.take(candidates)
     # The selector sees how good each candidate is against its whole group, whatever baseline it
     # then asks for.
-    full = checks.checked_advantages(method.advantage, method.advantage(pool, context), pool)
+    who = f"advantage: {shown(method.advantage)}"
+    full = checks.checked_advantages(who, method.advantage(pool, context), pool)
     pool = pool.assign(
         advantage=full.means() if isinstance(full, Ragged) else full,
         age=context.round - pool.round,
@@ -186,7 +187,7 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     advantages = selected_advantages(
         method.advantage, selection.baseline, pool, selection.rows, context, full
     )
-    advantages = checks.checked_advantages(method.advantage, advantages, pool.take(selection.rows))
+    advantages = checks.checked_advantages(who, advantages, pool.take(selection.rows))
 
     # The selector speaks of the C candidates; the record has a row for each of the R rollouts, so
     # the others get NaN.

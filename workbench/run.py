@@ -550,15 +550,7 @@ class Run:
         if course is not None:
             rollouts = courses.judged(rollouts, plan, course)
         work.method.check_verdict(rollouts)
-        rollouts = rewards.total(rollouts, work.method.reward, self.lab.sampling)
-        # Checked before any slot reads it, while the rows to blame can still be told.
-        finite = np.isfinite(rollouts.reward)
-        if not finite.all():
-            raise NonFinite(
-                f"the reward of {int((~finite).sum())} rollouts is not finite",
-                rollouts.take(~finite),
-            )
-        return rollouts
+        return rewards.total(rollouts, work.method.reward, self.lab.sampling)
 
     def _update(self, work: _Work, outcome: Round) -> list[tuple[np.ndarray, StepStats]]:
         """The optimizer steps of the round: the rows and the statistics of each."""
