@@ -153,7 +153,9 @@ def checked_advantages(who: str, values: Any, rollouts: Rollouts) -> np.ndarray 
     """
     if isinstance(values, Ragged):
         if not np.array_equal(values.offsets, rollouts.response.offsets):
-            raise ValueError(f"{who}: one number for each response token is needed in a Ragged")
+            raise ValueError(
+                f"{who}: advantages in a Ragged must be one number for each response token"
+            )
         of_rollouts = values.means()
     else:
         values = checked_numbers(who, "advantages", values, len(rollouts), finite=False)
