@@ -449,12 +449,6 @@ def test_a_mode_of_replay_sets_rows_and_ratio(mode, tmp_path):
         assert np.array_equal(old, sampled.old_logprobs[0])
 
 
-def test_a_round_of_more_rows_than_its_micro_batches_hold_says_so(tmp_path, caplog):
-    trained(trainer(tmp_path, small("aero"), num_generations=2, max_steps=1))
-    assert "micro-batches of" in caplog.text
-    assert "per_device_train_batch_size=8" in caplog.text
-
-
 # Curricula
 
 

@@ -218,8 +218,6 @@ def test_what_cannot_be_carried_is_named_before_a_model_is_loaded(tmp_path):
     )
     match = "^multi_objective_aggregation='normalize_then_sum': a method reads the weighted sum"
     refused(tmp_path, grpo, match, multi_objective_aggregation="normalize_then_sum")
-    with_images = dataset(8).add_column("image", [None] * 8)
-    refused(tmp_path, grpo, "^train_dataset: it has images, and a method's table", data=with_images)
     match = r"^top_entropy_quantile=0\.5: together with an entropy bonus"
     refused(tmp_path, small("aero"), match, top_entropy_quantile=0.5)
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from workbench.evaluation import evaluate
 from workbench.grpo import StepStats, grpo_step, marked, mini_batches
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
+from workbench.policies import Policy
 from workbench.policies.rescoring import Rescoring
 from workbench.pools import MOST_PROBLEMS, Pool, Problem
 from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
@@ -50,11 +51,6 @@ from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
 from workbench.utils.validation import instance_of, positive_number, whole_number
 from workbench.verifiers.base import checked_scores
-
-if TYPE_CHECKING:
-    import torch
-
-    from workbench.policies import Policy
 
 # The arguments of `Run` that the manifest holds, and that `resume` passes on.
 ARGUMENTS = (
@@ -80,7 +76,7 @@ class _Work:
     method: Method
     policy: Policy
     reference: Any
-    optimizer: torch.optim.Optimizer
+    optimizer: Any
     writer: Writer
     history: History
     old_weights: OldWeights | None = None  # where rollouts are sampled by weights of earlier rounds
@@ -307,46 +303,36 @@ class Run:
         process = os.getpid()
         self.lock.rounds = n
         with self.lock:
-            with self._all_or_nothing():
+            try:
                 work = self._open()
                 if self.round < n:
                     self._drop_last_evaluation(work)
                 elif self.round == n:
                     # An interrupt may have come between the last round and its evaluation.
                     self._evaluate_last(work)
-            shown = Progress(self.configured_method.name, self.round, n, progress)
-            with shown:
-                try:
+                shown = Progress(self.configured_method.name, self.round, n, progress)
+                with shown:
                     while self.round < n:
-                        with self._all_or_nothing():
-                            row = self._step(work)
-                            if self.round == n:
-                                self._evaluate_last(work)
-                        # From here on the round is complete. The `yield` stands outside the block
-                        # above, because leaving the loop raises GeneratorExit there, which must not
-                        # cost what was learnt.
+                        row = self._step(work)
+                        if self.round == n:
+                            self._evaluate_last(work)
                         shown.update(row)
                         _warn(row["warnings"], shown)
                         yield row
-                finally:
-                    # Also when the caller leaves the loop. A forked process has a copy of the loop,
-                    # and the record is not its own.
-                    if os.getpid() == process:
-                        # After an error the checkpoint on disk stays the one to go on from.
-                        if self._work is not None:
-                            self._checkpoint(work)
-                        self.trackers.finish()
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """After an error or an interrupt within, the next `rounds` starts from the checkpoint."""
-        try:
-            yield
-        except BaseException:
-            # An interrupt from the keyboard, which is no `Exception`, leaves a half-finished round
-            # as well.
-            self._work = None
-            raise
+            except GeneratorExit:
+                # The caller leaves the loop, at the `yield`, where the round is complete.
+                raise
+            except BaseException:
+                # After an error, or an interrupt from the keyboard, the next `rounds` starts from
+                # the checkpoint on disk.
+                self._work = None
+                raise
+            finally:
+                # A forked process has a copy of the loop, and the record is not its own.
+                if os.getpid() == process:
+                    if self._work is not None:
+                        self._checkpoint(self._work)
+                    self.trackers.finish()
 
     # What is in memory, and the checkpoint on disk
 
@@ -406,35 +392,31 @@ class Run:
 
     def _restore(self, work: _Work) -> None:
         """Go back to the checkpoint, and drop the rounds that were recorded after it."""
-        work.checkpointed = self._load_checkpoint(work)
+        checkpoint = work.writer.restore()
+        recorded = work.history.rounds
+        # A run that was killed before its first checkpoint starts from the beginning. It has at
+        # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
+        if checkpoint is None and recorded > self.checkpoint_every:
+            raise ValueError(
+                f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name "
+                "another directory"
+            )
+        if checkpoint is not None:
+            tensors, state = checkpoint
+            try:
+                unpack(tensors, state, work.policy, work.optimizer, work.method)
+                if work.old_weights is not None:
+                    work.old_weights.restore(tensors)
+            except ValueError as error:
+                advice = "pass those that the run began with"
+                raise ValueError(f"{self.path}: {error}; {advice}") from error
+            work.checkpointed = state["round"]
         work.writer.truncate(work.checkpointed)
         work.history = History(work.writer.rows)
         if work.checkpointed == 0:
             # The evaluation before round 1 may have been interrupted, so it is made again as well.
             work.writer.truncate(-1)
             self._evaluate(work, 0)
-
-    def _load_checkpoint(self, work: _Work) -> int:
-        """Load the checkpoint and return the number of its round; 0 where there is none."""
-        checkpoint = work.writer.restore()
-        recorded = work.history.rounds
-        if checkpoint is None:
-            # A run that was killed before its first checkpoint starts from the beginning. It has at
-            # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
-            if recorded > self.checkpoint_every:
-                raise ValueError(
-                    f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name "
-                    "another directory"
-                )
-            return 0
-        tensors, state = checkpoint
-        try:
-            unpack(tensors, state, work.policy, work.optimizer, work.method)
-            if work.old_weights is not None:
-                work.old_weights.restore(tensors)
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}; pass those that the run began with") from error
-        return state["round"]
 
     def _checkpoint(self, work: _Work) -> None:
         """Write a checkpoint, unless the one on disk is of this round."""
@@ -579,7 +561,12 @@ class Run:
             work.old_weights.keep()
         steps: list[tuple[np.ndarray, StepStats]] = []
         for rows in parts:
-            self._set_learning_rate(work, len(steps))
+            if self.lab.warm_up:
+                # Counted from the record, so that a run that resumes goes on where it was.
+                number = work.history.steps + len(steps)
+                rate = self.lab.learning_rate_of(number, self.learning_rate)
+                for group in work.optimizer.param_groups:
+                    group["lr"] = rate
             with work.timed("update"):
                 stats = grpo_step(
                     work.policy,
@@ -598,15 +585,6 @@ class Run:
                 )
             steps.append((rows, stats))
         return steps
-
-    def _set_learning_rate(self, work: _Work, step: int) -> None:
-        """Set the rate of an optimizer step, counted from 0 in this round."""
-        if not self.lab.warm_up:
-            return
-        # Counted from the record, so that a run that resumes goes on where it was.
-        rate = self.lab.learning_rate_of(work.history.steps + step, self.learning_rate)
-        for group in work.optimizer.param_groups:
-            group["lr"] = rate
 
     # The record
 

@@ -178,7 +178,7 @@ class SamplingTrainer(trl.GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **options: Any) -> Any:
         heard = self._overheard
         if heard is not None and heard.sampling and not self.corrects_sampler:
-            # Most of what is sampled may not be trained on; `MicroBatches` computes the rest.
+            # Most of what is sampled may not be trained on; `BatchingTrainer` computes the rest.
             return None, None, None
         results = super()._get_per_token_logps_and_entropies(model, *args, **options)
         if heard is not None:

@@ -140,7 +140,7 @@ def configured(
     _check_scale_rewards(config, method)
     _apply_group_size(config, method)
 
-    _check_carried(config, given)
+    _check_carried(config)
     _check_needs(config, method, given)
     names = reward_names(given.get("reward_funcs"))
     if given.get("environment_factory") is None:
@@ -244,31 +244,19 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
 # What cannot be carried
 
 
-def _check_carried(config: GRPOConfig, given: Mapping[str, Any]) -> None:
-    dataset = given.get("train_dataset")
-    columns = None if dataset is None else dataset.column_names  # a stream may not know them
-    has_bonus = config.entropy_coef or config.use_adaptive_entropy
-    refused = [
-        (
-            {"image", "images"} & set(columns or ()),
-            "train_dataset: it has images, and a method's table of rollouts holds tokens alone; "
-            "train with method=None",
-        ),
-        (
-            config.multi_objective_aggregation != "sum_then_normalize",
+def _check_carried(config: GRPOConfig) -> None:
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        raise ValueError(
             f"multi_objective_aggregation={config.multi_objective_aggregation!r}: a method reads "
             "the weighted sum of the rewards, and its advantage normalises it; use "
-            "'sum_then_normalize', or train with method=None",
-        ),
-        (
-            config.top_entropy_quantile < 1 and has_bonus,
+            "'sum_then_normalize', or train with method=None"
+        )
+    has_bonus = config.entropy_coef or config.use_adaptive_entropy
+    if config.top_entropy_quantile < 1 and has_bonus:
+        raise ValueError(
             f"top_entropy_quantile={config.top_entropy_quantile}: together with an entropy bonus, "
-            "which tokens get the bonus would depend on the micro-batches; use one of the two",
-        ),
-    ]
-    for applies, message in refused:
-        if applies:
-            raise ValueError(message)
+            "which tokens get the bonus would depend on the micro-batches; use one of the two"
+        )
 
 
 def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -> None:

@@ -39,9 +39,9 @@ from workbench.adapters import Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
 from workbench.trl import setup
-from workbench.trl.batches import MicroBatches
-from workbench.trl.losses import LossMetrics, row_statistics, with_bonus
-from workbench.trl.sampling import Policy, RoundSampler, SamplingTrainer
+from workbench.trl.batches import BatchingTrainer
+from workbench.trl.losses import row_statistics, with_bonus
+from workbench.trl.sampling import Policy, RoundSampler
 from workbench.trl.verdict import Verdict, check_correct
 from workbench.utils.descriptions import describe
 
@@ -77,7 +77,7 @@ class GoesOn(Sampler):
         return len(self.sampler)
 
 
-class GRPOTrainer(SamplingTrainer):
+class GRPOTrainer(BatchingTrainer):
     """TRL's trainer with a method of this package. Without a method it is TRL's trainer.
 
     Parameters
@@ -155,15 +155,13 @@ class GRPOTrainer(SamplingTrainer):
 
         # Once more, since the reward of an environment has its name only now.
         check_correct(correct, self.reward_func_names, method)
-        self.driver = driver = Driver(method.clone(), self.args.seed)
+        self.driver = Driver(method.clone(), self.args.seed)
         self.verdict = Verdict(correct, self.reward_func_names, method.reads_verdict)
         self.rows_at_once = rows_at_once
         # Clip ratio, entropy and difference of log-probabilities, (3, R), of the rows of the round
         # at work that this process has computed, NaN elsewhere.
         self._measured = np.empty((3, 0))
-        objective = method.objective if objective_from == "method" else None
-        self._micro_batches = MicroBatches(self, driver, objective)
-        self._loss_metrics = LossMetrics(self.importance_sampling_level == "sequence")
+        self.objective = method.objective if objective_from == "method" else None
         self.agree("method", json.dumps(describe(method)))
 
     @property
@@ -217,7 +215,7 @@ class GRPOTrainer(SamplingTrainer):
         # TRL shuffles its generation batch here. Drawing as it does keeps what is sampled next the
         # same as without a method, where a method samples as much.
         torch.randperm(self.args.per_device_train_batch_size * self.args.steps_per_generation)
-        return self._micro_batches.make(outcome, sampler.filler)
+        return self.micro_batches(outcome, sampler.filler)
 
     def _epoch(self, driver: Driver, problems: int) -> int:
         """Passes over the training set before a round of so many problems; 0 for a stream."""
@@ -235,12 +233,8 @@ class GRPOTrainer(SamplingTrainer):
         if self.driver is None or part is None:
             return super()._compute_loss(model, inputs)
         coefficient = self._entropy_coefficient()
-        metrics = self._metrics["train"]
-        # TRL appends its metrics to lists, so their lengths tell what this micro-batch added.
-        before = {name: len(values) for name, values in metrics.items()}
         with self.overhearing() as heard:
             loss = super()._compute_loss(model, inputs)
-        self._loss_metrics.take(metrics, before, part)
 
         logprobs, entropy = heard.tokens
         mask = inputs["completion_mask"]
@@ -299,15 +293,14 @@ class GRPOTrainer(SamplingTrainer):
     # What is logged
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log. Metrics of the loss are means over the tokens that were trained on."""
+        """TRL's log, without the metrics of micro-batches in which nothing was computed."""
         if self.driver is not None and self.model.training:
-            metrics = self._metrics["train"]
-            # One number each, which TRL averages over itself.
-            for name, mean in self._loss_metrics.means().items():
-                metrics[name].append(mean)
-            # TRL would log an empty list as None.
-            for name in [name for name, values in metrics.items() if not values]:
-                del metrics[name]
+            for name, values in list(self._metrics["train"].items()):
+                finite = [value for value in values if np.isfinite(value)]
+                self._metrics["train"][name] = finite
+                # TRL would log an empty list as None.
+                if not finite:
+                    del self._metrics["train"][name]
         super().log(logs, start_time)
 
     def _report(self, driver: Driver, sampler: RoundSampler) -> None:
