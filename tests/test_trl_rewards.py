@@ -366,8 +366,8 @@ def test_rollouts_without_a_reward_are_left_out(tmp_path):
 
     one = trainer(tmp_path, methods.grpo(4), reward=some, max_steps=1)
     seen = []
-    make = one._micro_batches.make
-    one._micro_batches.make = lambda outcome, *rest: seen.append(outcome) or make(outcome, *rest)
+    make = one.micro_batches
+    one.micro_batches = lambda outcome, *rest: seen.append(outcome) or make(outcome, *rest)
     trained(one)
     rollouts = seen[0].rollouts
     assert not any(len(text) % 3 == 0 for text in rollouts.text)

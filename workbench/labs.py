@@ -20,8 +20,7 @@ from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import OF_COURSES
 from workbench.stress import Stress
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments, choice
-from workbench.utils.descriptions import compose, describe
-from workbench.utils.html import card
+from workbench.utils.descriptions import describe
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import OPTIMIZER_BITS, SIZES
 from workbench.utils.shipped import shipped
@@ -263,24 +262,6 @@ class Lab:
             f"Lab({self.name!r}, {self.problems!r}, {held_out} held-out problems, "
             f"learning_rate={self.learning_rate}, {self.sampling}{stress})"
         )
-
-    def _repr_html_(self) -> str:
-        problems = "fresh ones every round"
-        if isinstance(self.problems, Pool):
-            problems = f"a pool of {len(self.problems)}"
-        held_out = "none"
-        if self.held_out is not None:
-            held_out = f"{len(self.held_out)} problems, {self.samples} responses to each"
-        rows = [
-            ("problems", problems),
-            ("held out", held_out),
-            ("verifier", type(self.verifier).__name__),
-            ("sampling", compose(self.sampling)),
-            ("learning rate", f"{self.learning_rate:g}"),
-        ]
-        if self.stress.settings:
-            rows.append(("stress", compose(self.stress)))
-        return card(f"Lab {self.name}", rows)
 
 
 # The embedded lab

@@ -233,8 +233,14 @@ class GRPOTrainer(BatchingTrainer):
         if self.driver is None or part is None:
             return super()._compute_loss(model, inputs)
         coefficient = self._entropy_coefficient()
+        metrics = self._metrics["train"]
+        before = {name: len(values) for name, values in metrics.items()}
         with self.overhearing() as heard:
             loss = super()._compute_loss(model, inputs)
+        if not len(part.rows):
+            # TRL would count a filler as a micro-batch without entropy and clipped ratios.
+            for name, values in metrics.items():
+                del values[before.get(name, 0) :]
 
         logprobs, entropy = heard.tokens
         mask = inputs["completion_mask"]
@@ -293,14 +299,12 @@ class GRPOTrainer(BatchingTrainer):
     # What is logged
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log, without the metrics of micro-batches in which nothing was computed."""
+        """TRL's log."""
         if self.driver is not None and self.model.training:
-            for name, values in list(self._metrics["train"].items()):
-                finite = [value for value in values if np.isfinite(value)]
-                self._metrics["train"][name] = finite
-                # TRL would log an empty list as None.
-                if not finite:
-                    del self._metrics["train"][name]
+            metrics = self._metrics["train"]
+            # TRL would log an empty list as None.
+            for name in [name for name, values in metrics.items() if not values]:
+                del metrics[name]
         super().log(logs, start_time)
 
     def _report(self, driver: Driver, sampler: RoundSampler) -> None:
