@@ -7,13 +7,13 @@ advantages that are no finite numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from workbench.policies import Plan
-from workbench.pools import Problem
+from workbench.pools import Problem, unique_problems
 from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
 from workbench.utils.validation import one_of, shown, whole_number
@@ -29,16 +29,7 @@ def checked_problems(
     A round begins with `most` problems where that is given, and with at least one. In the middle of
     a round, where others are `taken` already, there may be fewer, since the pool may have no more.
     """
-    problems = list(problems) if isinstance(problems, Iterable) else [problems]
-    seen = set(taken)
-    for problem in problems:
-        if not isinstance(problem, Problem):
-            raise ValueError(f"{slot}: {shown(problem)} is no Problem")
-        if problem.id in seen:
-            raise ValueError(
-                f"{slot}: problem {problem.id!r} comes twice in one round; ids must be unique"
-            )
-        seen.add(problem.id)
+    problems = unique_problems(slot, problems, taken)
     least = 0 if taken else most or 1
     if not least <= len(problems) <= (most or len(problems)):
         raise ValueError(f"{slot}: it chose {len(problems)} problems; {most or 1} were asked for")
