@@ -27,7 +27,7 @@ from trl_cases import (
 )
 
 from workbench import methods
-from workbench.adapters import EmptyRounds
+from workbench.adapters import Driver
 from workbench.advantages import Posterior
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
@@ -318,14 +318,16 @@ def test_ten_rounds_from_the_start_with_nothing_to_train_on_are_an_error(tmp_pat
 
 def test_a_run_that_has_learnt_may_come_to_rest(caplog):
     empty = _table(trained=False)
-    counted = EmptyRounds()
-    counted.check(1, _table(trained=True), "")
+    driver = Driver(methods.grpo(), seed=0)
+    driver.begin(1)
+    driver.check_not_empty(_table(trained=True), "")
     for number in range(2, 12):
-        counted.check(number, empty, "")
+        driver.begin(number)
+        driver.check_not_empty(empty, "")
     assert caplog.text.count("nothing to train on") == 2
-    assert "This is round 10 of that kind in a row." in caplog.text
-    counted.check(12, _table(trained=True), "")
-    assert counted.in_a_row == 0
+    assert "It is round 10 of that kind in a row." in caplog.text
+    driver.check_not_empty(_table(trained=True), "")
+    assert driver.empty_rounds == 0
 
 
 def _table(trained):

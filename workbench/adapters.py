@@ -363,46 +363,6 @@ def prefixed(metrics: dict[str, float]) -> dict[str, float]:
     }
 
 
-class EmptyRounds:
-    """Counts rounds that nothing can be learnt from, and says so.
-
-    Attributes
-    ----------
-    in_a_row : int
-        Such rounds up to now, without one that was not.
-    """
-
-    def __init__(self) -> None:
-        self.in_a_row = 0
-        self.warned = False
-
-    def check(self, number: int, rollouts: Rollouts, advice: str) -> None:
-        """Count round `number`, whose table is marked. Warn at the first empty round.
-
-        Raises
-        ------
-        RuntimeError
-            When none of the first `MOST_EMPTY_ROUNDS` rounds had anything to train on.
-        """
-        if rollouts["trained"].any():
-            self.in_a_row = 0
-            return
-        self.in_a_row += 1
-        message = (
-            f"Round {number} has nothing to train on, since none of the rollouts selected has an "
-            f"advantage other than 0: {_description(rollouts)} {advice}"
-        )
-        # Equal to the number of the round only if no round before had anything. Later in a run,
-        # when something was learnt already, a warning must do.
-        if self.in_a_row == number == MOST_EMPTY_ROUNDS:
-            raise RuntimeError(f"{message} None of the rounds before had anything either.")
-        if self.in_a_row == MOST_EMPTY_ROUNDS:
-            logger.warning("%s This is round %d of that kind in a row.", message, MOST_EMPTY_ROUNDS)
-        elif not self.warned:
-            logger.warning("%s", message)
-            self.warned = True
-
-
 def _description(rollouts: Rollouts) -> str:
     fresh = rollouts.take(rollouts["age"] == 0)
     if not len(fresh):
@@ -441,7 +401,8 @@ class Driver:
         Of the round at work.
     outcome : Round, optional
         The round at work, from `play` to `learn`.
-    empty : EmptyRounds
+    empty_rounds : int
+        Rounds in a row, up to now, that nothing could be learnt from.
     """
 
     def __init__(self, method: Method, seed: int) -> None:
@@ -452,7 +413,8 @@ class Driver:
         self.first_round = 1
         self.context = Context(seed)
         self.outcome: Round | None = None
-        self.empty = EmptyRounds()
+        self.empty_rounds = 0
+        self.warned = False  # of an empty round
 
     def begin(self, number: int | None = None, **options: Any) -> Context:
         """Begin a round, the next one or that of a number.
@@ -491,6 +453,29 @@ class Driver:
         self.outcome = None
         return rollouts
 
+    def check_not_empty(self, rollouts: Rollouts, advice: str) -> None:
+        """Warn where nothing can be learnt from a round, by its table after `table` or `learn`.
+
+        Raises
+        ------
+        RuntimeError
+            When none of the first `MOST_EMPTY_ROUNDS` rounds had anything to train on.
+        """
+        self.empty_rounds = 0 if rollouts["trained"].any() else self.empty_rounds + 1
+        is_first = self.empty_rounds == 1 and not self.warned
+        if not is_first and self.empty_rounds != MOST_EMPTY_ROUNDS:
+            return
+        self.warned = True
+        message = (
+            f"Round {self.round} has nothing to train on, since none of the rollouts selected has "
+            f"an advantage other than 0: {_description(rollouts)} {advice}"
+        )
+        # Equal to the number of the round only if no round before had anything. Later in a run,
+        # when something was learnt already, a warning must do.
+        if self.empty_rounds == self.round == MOST_EMPTY_ROUNDS:
+            raise RuntimeError(f"{message} None of the rounds before had anything either.")
+        logger.warning("%s It is round %d of that kind in a row.", message, self.empty_rounds)
+
     # What was learnt, beside the trainer's checkpoints
 
     def save(
@@ -514,7 +499,7 @@ class Driver:
             method.feedback(self.table(steps), self.context)
         tensors: dict[str, Any] = {}
         slots = checkpoints.split_slots(method, tensors)
-        own = {"round": self.round, "empty_rounds": self.empty.in_a_row, "seed": self.seed}
+        own = {"round": self.round, "empty_rounds": self.empty_rounds, "seed": self.seed}
         state = {**numbers, **own, "method": describe(method), "slots": slots}
         Path(folder).mkdir(parents=True, exist_ok=True)
         checkpoints.save(Path(folder) / FILE, tensors, state)
@@ -544,6 +529,6 @@ class Driver:
         checkpoints.join_slots(self.method, slots, tensors)
         self.round = state["round"]
         self.first_round = self.round + 1
-        self.empty.in_a_row = state["empty_rounds"]
+        self.empty_rounds = state["empty_rounds"]
         self.outcome = None
         return state

@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,7 @@ class _Work:
     optimizer: Any
     writer: Writer
     history: History
-    old_weights: OldWeights | None = None  # where rollouts are sampled by weights of earlier rounds
+    old_weights: OldWeights
     checkpointed: int = 0  # the round of the checkpoint on disk
     # Set anew for each round:
     context: Context = field(init=False)
@@ -332,16 +332,11 @@ class Run:
         It is read from the checkpoint when this process holds nothing yet, and also when another
         process may have continued the run in the meantime.
         """
-        if self._work is not None and not self.lock.taken_over:
-            self.trackers.start(self.record.manifest)
-            return self._work
-        self._work = None
-        work = self._begin()
+        if self._work is None or self.lock.taken_over:
+            self._work = self._begin()
+            self._restore(self._work)
         self.trackers.start(self.record.manifest)
-        self._restore(work)
-        # Assigned after the restore, so that one that fails leaves nothing behind.
-        self._work = work
-        return work
+        return self._work
 
     def _begin(self) -> _Work:
         """Open the record, and make model, optimizer and method as they are before round 1."""
@@ -377,7 +372,7 @@ class Run:
             optimizer=self.lab.make_optimizer(policy.parameters(), self.learning_rate),
             writer=writer,
             history=History(writer.rows),
-            old_weights=OldWeights(policy, self.lab.stress.lag) if self.lab.stress.lag else None,
+            old_weights=OldWeights(policy, self.lab.stress.lag),
         )
 
     def _restore(self, work: _Work) -> None:
@@ -395,8 +390,7 @@ class Run:
             tensors, state = checkpoint
             try:
                 unpack(tensors, state, work.policy, work.optimizer, work.method)
-                if work.old_weights is not None:
-                    work.old_weights.restore(tensors)
+                work.old_weights.restore(tensors)
             except ValueError as error:
                 advice = "pass those that the run began with"
                 raise ValueError(f"{self.path}: {error}; {advice}") from error
@@ -413,9 +407,7 @@ class Run:
         if work.checkpointed == self.round:
             return
         tensors, state = pack(work.policy, work.optimizer, work.method, round=self.round)
-        if work.old_weights is not None:
-            tensors |= work.old_weights.tensors()
-        work.writer.checkpoint(tensors, state)
+        work.writer.checkpoint(tensors | work.old_weights.tensors(), state)
         work.checkpointed = self.round
 
     # One round
@@ -424,7 +416,7 @@ class Run:
         """Train for one round and record it; returns its row."""
         number = work.history.rounds + 1
         work.rescoring = None
-        if work.policy.samples_apart or work.old_weights is not None:
+        if work.policy.samples_apart or self.lab.stress.lag:
             work.rescoring = Rescoring(work.policy, self.lab.sampling, work.method.needs)
         work.seconds = dict.fromkeys(TRAINING_PHASES, 0.0)
         work.context = Context(
@@ -488,8 +480,7 @@ class Run:
             derive(self.seed, "generate", number, problem.id, int(earlier))
             for problem, earlier in zip(problems, before)
         ]
-        old_weights = nullcontext() if work.old_weights is None else work.old_weights.in_use()
-        with work.timed("generate"), old_weights:
+        with work.timed("generate"), work.old_weights.in_use():
             course = work.method.course
             if course is None:
                 rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
@@ -537,7 +528,7 @@ class Run:
         objective = work.method.objective
         # By default the gap to another program is corrected, and the lag of a lab under stress is
         # not, since it is there to be seen.
-        lags = work.old_weights is not None and not work.policy.samples_apart
+        lags = self.lab.stress.lag and not work.policy.samples_apart
         if lags and objective.sampler_correction is None:
             objective = replace(objective, sampler_correction="off")
         on_policy = sampler_logprobs = None
@@ -547,8 +538,7 @@ class Run:
             selected, on_policy = work.rescoring.for_update(
                 selected, parts, work.context.round, objective
             )
-        if work.old_weights is not None:
-            work.old_weights.keep()
+        work.old_weights.keep()
         steps: list[tuple[np.ndarray, StepStats]] = []
         for rows in parts:
             if self.lab.warm_up:

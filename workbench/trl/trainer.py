@@ -313,7 +313,7 @@ class GRPOTrainer(BatchingTrainer):
         metrics = round_metrics(rollouts, driver.round)
         unscored = sampler.sampled - sum(map(len, sampler.scored))
         self.log_metrics({**metrics, "rollouts": sampler.sampled, "unscored": unscored})
-        driver.empty.check(driver.round, rollouts, ADVICE)
+        driver.check_not_empty(rollouts, ADVICE)
         if self.log_completions:
             # TRL has logged advantages of its own.
             log = self._logs["advantages"]

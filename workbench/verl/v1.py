@@ -173,7 +173,7 @@ class ReplayBuffer(BaseBuffer):
         outcome = self.driver.play(queue.problems, queue.sample, queue.find_more, self._timed)
         with self._timed():
             rollouts = self.driver.learn()
-        self.driver.empty.check(global_steps, rollouts, ADVICE)
+        self.driver.check_not_empty(rollouts, ADVICE)
         metrics = {**adapters.round_metrics(rollouts, global_steps), **self.method.metrics()}
         return queue.batch(outcome), adapters.prefixed(
             {**metrics, "seconds_schedule": self.seconds}
