@@ -107,20 +107,6 @@ def test_an_untested_version_warns_and_the_tested_one_does_not(caplog):
     assert "verl 0.9.2 is installed" in caplog.text
 
 
-def test_a_renamed_method_or_parameter_of_verl_is_an_error():
-    class CheckpointCallback:
-        def on_save(self, trainer, global_step, checkpoint_dir, **further):
-            pass
-
-    compatibility.check_classes("0.9.1", CheckpointCallback)
-    CheckpointCallback.on_save = lambda self, trainer, step, checkpoint_dir: None
-    with pytest.raises(ImportError, match="on_save"):
-        compatibility.check_classes("0.9.1", CheckpointCallback)
-    del CheckpointCallback.on_save
-    with pytest.raises(ImportError, match="on_save"):
-        compatibility.check_classes("0.9.1", CheckpointCallback)
-
-
 # Prompts and verdicts
 
 

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import json
 import logging
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,33 +90,6 @@ def check_fits(
     method.check_provided(provided, trainer)
     for setting, lost in (limits or {}).items():
         method.check_provided(provided - lost, f"{trainer} {setting}")
-
-
-def check_methods(kinds: Iterable[type], expected: Iterable[str], advice: str) -> None:
-    """Raise ImportError unless a trainer's classes have the methods that ours override or call.
-
-    A renamed method would never be called, and the trainer would silently do something else.
-
-    Parameters
-    ----------
-    kinds : classes
-    expected : texts "Class.method(parameter, parameter)"
-        Parameters that a method must have, in this order. Classes that are not among `kinds` are
-        passed over.
-    advice : str
-        Which version is needed and how to get it, for the message.
-    """
-    classes = {kind.__name__: kind for kind in kinds}
-    for signature in expected:
-        owner, name, *wanted = re.findall(r"\w+", signature)
-        if owner not in classes:
-            continue
-        method = getattr(classes[owner], name, None)
-        present = [] if method is None else list(inspect.signature(method).parameters)
-        if method is None or [each for each in present if each in wanted] != wanted:
-            raise ImportError(
-                f"{advice} ({signature} is expected, with the parameters {', '.join(present)})"
-            )
 
 
 # From prompts to problems

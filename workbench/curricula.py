@@ -146,6 +146,12 @@ class _ByPosteriors(_OverEpochs):
 
     posteriors: Posteriors = state_field(Posteriors)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Of these two arguments a curriculum has one.
+        options = {name: vars(self)[name] for name in ("decay", "restart") if name in vars(self)}
+        self.posteriors = Posteriors(**options)
+
     def _candidates(
         self, pool: Pool | Stream, n: int, factor: int, context: Context
     ) -> Sequence[Problem]:
@@ -186,10 +192,6 @@ class Mopps(_ByPosteriors):
     target: Share = 0.5
     interval: Interval | None = None
     decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(decay=self.decay)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The n candidates whose drawn success rates suit best."""
@@ -236,10 +238,6 @@ class Mapp(_ByPosteriors):
     factor: Count = 8
     decay: float = 0.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(decay=self.decay)
-
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n candidates, drawn without replacement in proportion to their scores."""
         candidates = self._candidates(pool, n, self.factor, context)
@@ -275,10 +273,6 @@ class Cures(_ByPosteriors):
     temperature: Positive = 0.1
     form: Annotated[str, choice("paper", "code")] = "paper"
     restart: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(restart=self.restart)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n problems of the whole pool, drawn without replacement by their weights."""

@@ -232,9 +232,8 @@ class RoundSampler:
     ----------
     sampled : int
         Rollouts sampled so far.
-    scored : list of int64 arrays
-        Numbers, in the order of sampling, of the rollouts that a reward function scored. These are
-        the new rows of the round's table.
+    scored : int
+        Those of them that a reward function scored.
     filler : Rollouts, optional
         The shortest rollout of the first request.
     """
@@ -244,9 +243,8 @@ class RoundSampler:
         self.driver = driver
         self.rows: dict[str, dict[str, Any]] = {}  # id of a problem -> row of the data set
         self.sampled = 0
-        self.scored: list[np.ndarray] = []
+        self.scored = 0
         self.filler: Any = None
-        self._logged: list[int] = []  # numbers of rollouts in the order of TRL's log; -1: a copy
 
     # Problems
 
@@ -299,12 +297,9 @@ class RoundSampler:
             round=np.full(len(wanted), self.driver.round),
         )
         is_scored = np.isfinite(rollouts.reward)
-        # Numbers count everything that was sampled, in order, so that TRL's log can be matched
-        # later.
-        self.scored.append(self.sampled + np.flatnonzero(is_scored))
+        self.scored += int(is_scored.sum())
         self.sampled += len(wanted)
-        if not is_scored.all():
-            rollouts = rollouts.take(is_scored)
+        rollouts = rollouts.take(is_scored)
         # After the unscored ones have left, so that the numbers of a problem's rollouts have no
         # gaps.
         rollouts = rollouts.assign(draw=draws(rollouts.problem, problems, before))
@@ -329,15 +324,7 @@ class RoundSampler:
         # the result is in the order of `wanted`, with the copies at the end.
         rollouts = Rollouts.concat(gather_object([part for part, _ in parts]))
         scores = np.concatenate(gather_object([part for _, part in parts]))
-
-        # TRL logs completions call by call, and in each call process by process.
-        numbers = np.arange(share * processes).reshape(processes, share)
-        in_order = np.concatenate([numbers[:, i : i + size].ravel() for i in range(0, share, size)])
-        copies = in_order >= len(wanted)
-        self._logged += np.where(copies, -1, self.sampled + in_order).tolist()
-        if len(padded) > len(wanted):
-            rollouts = rollouts.take(np.arange(len(wanted)))
-        return rollouts, scores[: len(wanted)]
+        return rollouts.take(np.arange(len(wanted))), scores[: len(wanted)]
 
     def _sample_share(self, names: list[str]) -> tuple[Rollouts, np.ndarray]:
         """One rollout of this process for each of the problems named, and their scores (R, F)."""
@@ -370,15 +357,3 @@ class RoundSampler:
                 padded = values.float().cpu().numpy()
                 columns[name] = Ragged.of_padded(padded, rollouts.lengths)
         return rollouts.assign(**columns)
-
-    # TRL's log of completions
-
-    def logged_advantages(self, advantages: np.ndarray) -> list[float]:
-        """The advantages (R,) of the round's table in the order of TRL's log of completions.
-
-        NaN for rollouts that are not in the table, and for copies.
-        """
-        of_number = np.full(self.sampled + 1, np.nan)  # the last one is for copies, number -1
-        scored = np.concatenate(self.scored)
-        of_number[scored] = advantages[: len(scored)]  # old rows stand behind the new ones
-        return of_number[self._logged].tolist()

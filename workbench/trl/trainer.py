@@ -232,7 +232,10 @@ class GRPOTrainer(BatchingTrainer):
         part = inputs.get("workbench")
         if self.driver is None or part is None:
             return super()._compute_loss(model, inputs)
-        coefficient = self._entropy_coefficient()
+        # TRL's entropy bonus has a weight of zero once the entropy is above its target.
+        coefficient = self.entropy_coef
+        if self.use_adaptive_entropy and self._last_world_entropy > self.args.entropy_target:
+            coefficient = 0.0
         metrics = self._metrics["train"]
         before = {name: len(values) for name, values in metrics.items()}
         with self.overhearing() as heard:
@@ -266,12 +269,6 @@ class GRPOTrainer(BatchingTrainer):
         of_step = accumulated / self.args.steps_per_generation / self.accelerator.num_processes
         tokens_of_step = inputs["num_items_in_batch"].clamp(min=1) * of_step
         return with_bonus(loss, bonus, mask.sum(), tokens_of_step, accumulated, part.scale)
-
-    def _entropy_coefficient(self) -> float:
-        """The weight of TRL's entropy bonus in the step at work."""
-        if self.use_adaptive_entropy and self._last_world_entropy > self.args.entropy_target:
-            return 0.0
-        return self.entropy_coef
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """TRL's step on a micro-batch; after the last one of a round the slots learn from it."""
@@ -311,17 +308,13 @@ class GRPOTrainer(BatchingTrainer):
         """Log what was sampled and selected, and warn where nothing can be learnt from it."""
         rollouts = driver.table()
         metrics = round_metrics(rollouts, driver.round)
-        unscored = sampler.sampled - sum(map(len, sampler.scored))
+        unscored = sampler.sampled - sampler.scored
         self.log_metrics({**metrics, "rollouts": sampler.sampled, "unscored": unscored})
         driver.check_not_empty(rollouts, ADVICE)
         if self.log_completions:
-            # TRL has logged advantages of its own.
+            # TRL has logged advantages of its own, of groups of one.
             log = self._logs["advantages"]
-            shown = sampler.logged_advantages(rollouts["advantage"])[-len(log) :]
-            # TRL's log is a queue of limited length, so only its newest entries are replaced.
-            for _ in shown:
-                log.pop()
-            log.extend(shown)
+            log.extend([float("nan")] * len(log))
 
     # Checkpoints
 

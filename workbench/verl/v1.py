@@ -30,14 +30,13 @@ from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.verl.compatibility import check_classes, explained
+from workbench.verl.compatibility import explained
 from workbench.verl.functions import ADVANTAGES, TRAIN, register
 from workbench.verl.settings import check_configuration, read_options
 from workbench.verl.table import Verdict, row_advantages
 
 try:
     import transfer_queue as tq
-    import verl
     from omegaconf import OmegaConf
     from tensordict import TensorDict
     from transfer_queue import KVBatchMeta
@@ -45,7 +44,6 @@ try:
     from verl.trainer.ppo.padding_utils import build_padding_position_ids
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer as BaseBuffer
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
     from verl.utils import tensordict_utils as tensordicts
 except ImportError as error:
     raise explained(error) from error
@@ -64,7 +62,6 @@ NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_moda
 # `model.external_lib` imports this module in the trainer and in every worker. `register` looks at
 # the version of verl first.
 register()
-check_classes(verl.__version__, BaseBuffer, AgentLoopManagerTQ, PPOTrainer, BaseCallback)
 
 
 class AgentLoopManager(AgentLoopManagerTQ):
