@@ -201,7 +201,7 @@ def test_without_a_gpu_one_line_says_so():
         (wb.labs.unsloth, {"optimizer_bits": 16}, "optimizer_bits="),
         (wb.labs.unsloth, {"warm_up": -1}, "warm_up="),
         (wb.labs.unsloth, {"device": "cpu"}, "device="),
-        (wb.labs.unsloth, {"device": "cpu", "optimizer_bits": 8}, "optimizer_bits="),
+        (wb.labs.unsloth, {"device": "cpu", "optimizer_bits": 8}, "device="),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

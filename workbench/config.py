@@ -408,6 +408,7 @@ def _own(module: types.ModuleType, kind: type) -> list[Any]:
 
 
 def _subclasses(kind: type) -> Iterator[type]:
+    each: type
     for each in kind.__subclasses__():
         yield each
         yield from _subclasses(each)

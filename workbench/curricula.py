@@ -78,7 +78,7 @@ class _OverEpochs(Slot):
     order: ShuffledEpochs = state_field(ShuffledEpochs)
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int:  # type: ignore[override]
         """Passes over the pool, problems that were not chosen included."""
         return self.order.epoch
 

@@ -212,12 +212,14 @@ class Lab:
         That of a stream is of the first problems that it draws. None where there are no such
         problems, and for a stream that the lab's own config describes.
         """
-        found = {}
+        found: dict[str, str | None] = {}
         for name, problems in (("problems", self.problems), ("held_out", self.held_out)):
             # The config says how to make a stream again, which says more than a digest.
             is_known = isinstance(problems, Stream) and problems.config.get("family") in FAMILIES
-            has_digest = problems is not None and not (is_known and self.config is not None)
-            found[name] = problems.digest if has_digest else None
+            if problems is None or (is_known and self.config is not None):
+                found[name] = None
+            else:
+                found[name] = problems.digest
         return found
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
@@ -544,15 +546,11 @@ class UnslothConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
-        if self.device == "cpu" and self.optimizer_bits == 8:
+        needs_gpu = self.fast_inference or self.load_in_4bit or self.optimizer_bits == 8
+        if self.device == "cpu" and needs_gpu:
             raise ValueError(
-                "optimizer_bits=8: the moments of 8 bits need an NVIDIA GPU, and device='cpu'; "
-                "leave it at 32"
-            )
-        if self.device == "cpu" and (self.fast_inference or self.load_in_4bit):
-            raise ValueError(
-                "device='cpu': Unsloth has neither vLLM nor 4 bits there; fast_inference=False, "
-                "load_in_4bit=False"
+                "device='cpu': Unsloth has neither vLLM nor 4 bits there, and bitsandbytes no 8 "
+                "bits; fast_inference=False, load_in_4bit=False, optimizer_bits=32"
             )
 
 

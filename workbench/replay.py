@@ -36,8 +36,7 @@ class Stored(Slot):
 
     def state_dict(self) -> dict[str, Any]:
         """The stored rollouts, unless they come from a file, and what else was learnt."""
-        is_of_run = self.stored is not None and self.path is None
-        table = _to_state(self.stored) if is_of_run else {}
+        table = {} if self.stored is None or self.path is not None else _to_state(self.stored)
         further = super().state_dict()
         return {"table": table, **further} if further else table
 

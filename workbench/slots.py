@@ -256,8 +256,9 @@ class Slot:
 
     def _saved(self) -> list[str]:
         """Names of the fields that a checkpoint holds."""
-        learnt = fields(self) if is_dataclass(self) else ()
-        return [each.name for each in learnt if each.metadata.get("saved")]
+        if not is_dataclass(self):
+            return []
+        return [each.name for each in fields(self) if each.metadata.get("saved")]
 
     def clone(self) -> Self:
         """A new value of the same configuration that has learnt nothing."""
