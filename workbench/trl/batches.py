@@ -7,6 +7,7 @@ filler, since every process has to take part in every step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,25 @@ from workbench.objectives import Objective
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.trl import table
-from workbench.trl.losses import Part
 from workbench.trl.sampling import SamplingTrainer
 
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL's losses that divide by a number of rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a micro-batch is of its round. It travels in TRL's inputs under the key "workbench".
+
+    Attributes
+    ----------
+    rows : (n,) int64
+        Its rows in the round's table; none for a filler.
+    scale : float
+        What TRL's loss is multiplied with, so that every selected row of the round counts alike.
+    """
+
+    rows: np.ndarray
+    scale: float
 
 
 def deal(

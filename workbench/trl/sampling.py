@@ -333,9 +333,34 @@ class RoundSampler:
         columns = next(iter(self.rows.values())).keys()
         rows = [{name: self.rows[key][name] for name in columns} for key in names]
         output, (scores, responses, texts) = trainer.draw(rows)
+        unknown = sorted(output.keys() - table.CARRIED)
+        if unknown:
+            raise ValueError(
+                f"train_dataset: it makes {', '.join(unknown)}, and a method's table of rollouts "
+                "holds tokens alone; train with method=None"
+            )
+        # TRL pads prompts on the left, and the mask says where they are. Taken as arrays first: an
+        # operation of torch for every row would cost more than all the rest of this function.
+        padded_prompts = output["prompt_ids"].cpu().numpy()
+        prompt_mask = output["prompt_mask"].bool().cpu().numpy()
+        prompts = [ids[mask] for ids, mask in zip(padded_prompts, prompt_mask)]
         # TRL counts a padding token at the end of a response as an end too.
         ends = {*trainer.eos_token_ids, trainer.padding.token}
-        rollouts = table.sampled_table(names, output, responses, texts, ends)
+        rollouts = Rollouts(
+            problem=np.asarray(names),
+            prompt=Ragged.of(prompts, np.int32),
+            response=Ragged.of(responses, np.int32),
+            text=np.array(texts, dtype=object),
+            truncated=np.array([ids[-1] not in ends for ids in responses]),
+        )
+        old_logprobs = output.get("old_per_token_logps")
+        if old_logprobs is not None:
+            padded = old_logprobs.float().cpu().numpy()
+            rollouts = rollouts.assign(old_logprobs=Ragged.of_padded(padded, rollouts.lengths))
+        for name in table.FOR_THE_LOSS:
+            if name in output:
+                column = table.rows_as_objects(output[name], rollouts.lengths)
+                rollouts = rollouts.assign(**{name: column})
         if self.driver.needs & {"entropy", "old_logprobs", "token_entropy"}:
             rollouts = self._with_logprobs(rollouts)
         return rollouts, scores

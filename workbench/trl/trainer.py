@@ -38,13 +38,14 @@ from workbench import adapters, config
 from workbench.adapters import Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
+from workbench.objectives import Objective, gains
 from workbench.trl import setup
 from workbench.trl.batches import BatchingTrainer
-from workbench.trl.losses import row_statistics, with_bonus
 from workbench.trl.sampling import Policy, RoundSampler
 from workbench.trl.verdict import Verdict, check_correct
 from workbench.utils.descriptions import describe
 
+CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
 ADVICE = "Check the rewards, what counts as correct (correct=), and how hard the problems are."
 
 
@@ -251,24 +252,47 @@ class GRPOTrainer(BatchingTrainer):
             mask = mask * inputs["tool_mask"]
         # A filler has no row of the table that could be measured.
         if "update_statistics" in self.driver.needs and len(part.rows):
-            self._measured[:, part.rows] = row_statistics(
-                inputs,
-                logprobs.detach().float(),
-                entropy.detach().float(),
-                mask.bool(),
-                loss_type=self.loss_type,
-                clip=(self.epsilon_low, self.epsilon_high),
-                importance_sampling=self.importance_sampling_level,
-            )
+            measured = self._row_statistics(inputs, logprobs.detach().float(), entropy, mask.bool())
+            self._measured[:, part.rows] = measured
         # Without an entropy bonus the whole loss of the micro-batch has one scale.
         if not coefficient:
             return loss * part.scale
+        # TRL averages its bonus over the tokens of each micro-batch. A token would then weigh more
+        # where a micro-batch has fewer of them, and fillers count as micro-batches without entropy.
+        # So TRL's own bonus, which it has subtracted, is taken back exactly as it was computed, and
+        # an average over the whole optimizer step takes its place.
         bonus = coefficient * (entropy * mask).sum()
         accumulated = self.current_gradient_accumulation_steps
+        without_bonus = loss + bonus / mask.sum().clamp(min=1) / accumulated
         # As in TRL's token mean: an optimizer step is a share of a round, or several rounds.
         of_step = accumulated / self.args.steps_per_generation / self.accelerator.num_processes
         tokens_of_step = inputs["num_items_in_batch"].clamp(min=1) * of_step
-        return with_bonus(loss, bonus, mask.sum(), tokens_of_step, accumulated, part.scale)
+        return without_bonus * part.scale - bonus / tokens_of_step
+
+    def _row_statistics(
+        self,
+        inputs: dict[str, Any],
+        logprobs: torch.Tensor,
+        entropy: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> np.ndarray:
+        """Clip ratio, entropy and difference of log-probabilities of a micro-batch's rows, (3, n).
+
+        Means over the tokens of the mask (n, T) bool. Losses without a clip range have clip ratio
+        0.
+        """
+        # TRL leaves them out where the rows are computed by the weights that sampled them.
+        old_logprobs = inputs.get("old_per_token_logps", logprobs)
+        clipped = torch.zeros_like(mask)
+        if self.loss_type in CLIPPED:
+            clip = (self.epsilon_low, self.epsilon_high)
+            objective = Objective(clip, self.importance_sampling_level)
+            _, clipped = gains(objective, logprobs, old_logprobs, inputs["advantages"], mask)
+        difference = (logprobs - old_logprobs).abs()
+        columns = torch.stack([clipped.float(), entropy.detach().float(), difference])
+        # Padding may hold anything, NaN included, so it is replaced and not multiplied by zero.
+        sums = torch.where(mask, columns, 0.0).sum(2)
+        return (sums / mask.sum(1).clamp(min=1)).cpu().numpy()
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """TRL's step on a micro-batch; after the last one of a round the slots learn from it."""
