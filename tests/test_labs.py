@@ -120,6 +120,18 @@ def test_rounds_share_prefixes_unless_they_are_asked_not_to():
     assert drawn[0].text.tolist() == drawn[1].text.tolist()
 
 
+def test_the_tight_regime_is_the_default_with_shorter_responses():
+    lab = wb.labs.tiny(64, held_out=8, samples=2)
+    tight = wb.labs.tiny(64, held_out=8, samples=2, regime="tight")
+    assert tight.problems.problems == lab.problems.problems
+    assert tight.sampling == replace(lab.sampling, max_new_tokens=42)
+    again = from_config(tight.config)
+    assert again.config == tight.config
+    assert again.sampling == tight.sampling
+    drawn = tight.policy().generate(tight.problems, [8] * 64, tight.sampling, 0)
+    assert 0.05 < drawn.truncated.mean() < 0.15
+
+
 def test_a_lab_that_is_made_like_another_may_say_so(lab):
     wrapped = replace(lab, verifier=Other(boxed=True)).described(lab.config)
     assert wrapped.config == lab.config

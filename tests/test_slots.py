@@ -57,6 +57,7 @@ VALUES = {
         allocators.MostLearnable(4, factor=2),
         allocators.HitUtility(6, probe=2),
         allocators.LeastVariance(6, rates=SuccessRates("last")),
+        allocators.BySignal(6, 0.75, low=2, signals=Signals(history=20)),
     ],
     "course": [
         courses.PrefixSampling(0.5, cap=3, adapts=False),
@@ -107,7 +108,7 @@ VALUES = {
     ],
 }
 # Estimates of success rates learn like slot values, and stand inside allocators.
-ESTIMATES = (SuccessRates, Posteriors)
+ESTIMATES = (SuccessRates, Posteriors, Signals)
 EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
 MODULES = ("curricula", "allocators", "courses", "replay", "selectors", "scheduler", "advantages")
 

@@ -29,7 +29,15 @@ from workbench.budgets import value as value
 from workbench.pools import Problem
 from workbench.rollouts import Context, Rollouts, group_numbers
 from workbench.slots import More, PerProblem, Slot, state_field
-from workbench.success_rates import Posteriors, RemembersPosteriors, SuccessRates, deviations, tally
+from workbench.success_rates import (
+    OfSignals,
+    Posteriors,
+    RemembersPosteriors,
+    Signals,
+    SuccessRates,
+    deviations,
+    tally,
+)
 from workbench.utils.bounds import (
     Count,
     CountOrZero,
@@ -857,3 +865,63 @@ class LeastVariance(_ByRates):
         # At 1/2 outcomes vary most, so an unknown problem is tried often.
         p = np.where(np.isnan(rates), 0.5, rates)
         return budgets.by_variance(p, total, low=self._least, up=self.up, estimator=self.estimator)
+
+
+@dataclass
+class BySignal(Slot):
+    """Counts in proportion to signal / sqrt(length), within a budget of tokens.
+
+    A round may cost `budget` times the tokens of n rollouts of every problem, as far as lengths are
+    known beforehand. Problems whose gradients lie far apart and whose rollouts are short get most.
+
+    Attributes
+    ----------
+    n : int
+        Rollouts of a problem at the full budget.
+    budget : float
+    low, up : int
+        Bounds for one problem. In the published setting a problem may get a single rollout, which
+        has no advantage. A problem whose group was all alike has hardly a signal, and keeps it as
+        long as it gets one rollout; with low=2 it is tried again.
+    signals : success_rates.Signals
+
+    References
+    ----------
+    DUET (arXiv 2605.08441) and its released code. A new problem has the signal 1, since the
+    published fit for such problems was not released. A bound on each problem's length, which that
+    code computes and never uses, is left out.
+    """
+
+    n: GroupSize = 8
+    budget: Annotated[float, partial(number, above=0)] = 0.5
+    low: Count = 1
+    up: int = 32
+    signals: OfSignals = field(default_factory=Signals)
+
+    reads_verdict = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("up", self.up, self.low)
+
+    @property
+    def delegate(self) -> Slot:
+        """Its signals: they learn and are stored."""
+        return self.signals
+
+    def sampled(self) -> PerProblem:
+        """Its part of the budget, more or less."""
+        return PerProblem(max(self.low, round(self.budget * self.n)), "about")
+
+    def counts(self, ids: Sequence[str], limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Rollouts of the problems of a round, before and after the last ones are taken away.
+
+        See `budgets.by_signal`.
+        """
+        signal, length = self.signals.of(ids, limit)
+        target = self.budget * self.n * length.sum()
+        return budgets.by_signal(signal, length, target, self.low, self.up)
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """One request, within the budget of tokens."""
+        yield self.counts([problem.id for problem in problems], context.max_new_tokens)[1]

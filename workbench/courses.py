@@ -17,15 +17,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.policies import GO_ON, STOP, Growing, Plan
+from workbench.policies import END, GO_ON, STOP, Growing, Plan
 from workbench.pools import Problem
 from workbench.replay import RightAnswers, Stored, without_marks
 from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.scheduler import Learner
 from workbench.slots import Slot, state_field
 from workbench.success_rates import OfSignals, Signals, outcomes
 from workbench.utils.bounds import (
@@ -42,6 +43,10 @@ from workbench.utils.bounds import (
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import derive
 from workbench.verifiers.boxes import last_box
+
+# What says that a response has given its answer, besides a complete box.
+ANSWER = re.compile(r"final answer *[:=]|</(?:final_)?answer>", re.IGNORECASE)
+
 
 # What a plan makes of the rollouts of a request
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from workbench.allocators import BySignal
 from workbench.rollouts import (
     Context,
     Rollouts,
@@ -44,6 +45,11 @@ from workbench.utils.validation import (
     numpy_generator,
     whole_number,
 )
+
+OfAllocator = Annotated[
+    BySignal, partial(instance_of, kinds=BySignal, example="allocators.BySignal(8)")
+]
+
 
 # The rules, as functions of arrays
 

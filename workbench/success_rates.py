@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from workbench.slots import Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import generator
+from workbench.utils.validation import instance_of
 
 if TYPE_CHECKING:
     import torch
@@ -459,7 +461,7 @@ class Signals(Slot):
         The least signal. A problem whose groups were all alike has it.
     capacity : int
         Problems that are remembered; those that were not visited for longest are forgotten.
-    seen : dict
+    sums : dict
         Problem -> visits, sum of their signals, rollouts, sum of their lengths.
     lengths : list of int
 
@@ -476,7 +478,7 @@ class Signals(Slot):
     history: Count = 1024
     floor: Positive = 1e-6
     capacity: Count = 50_000
-    seen: dict[str, list[float]] = state_field(dict)
+    sums: dict[str, list[float]] = state_field(dict)
     lengths: list[int] = state_field(list)
 
     needs = frozenset({"old_logprobs"})
@@ -491,8 +493,8 @@ class Signals(Slot):
         signals = np.ones(len(ids))
         lengths = np.full(len(ids), usual)
         for place, name in enumerate(ids):
-            if name in self.seen:
-                visits, signal, rollouts, length = self.seen[name]
+            if name in self.sums:
+                visits, signal, rollouts, length = self.sums[name]
                 signals[place] = max(signal / visits, self.floor)
                 lengths[place] = length / rollouts
         return signals, lengths
@@ -513,24 +515,11 @@ class Signals(Slot):
         for name, size, signal, length in zip(ids.tolist(), sizes, signals, lengths):
             if size >= 2:
                 # Put back at the end, so that the first one is the one to forget.
-                before = self.seen.pop(name, [0.0, 0.0, 0.0, 0.0])
+                before = self.sums.pop(name, [0.0, 0.0, 0.0, 0.0])
                 visit = (1, signal, size, length)
-                self.seen[name] = [float(old + new) for old, new in zip(before, visit)]
-        while len(self.seen) > self.capacity:
-            del self.seen[next(iter(self.seen))]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The problems with their sums, and the newest lengths."""
-        return {
-            "ids": list(self.seen),
-            "sums": np.array(list(self.seen.values()), dtype=np.float64).reshape(-1, 4),
-            "lengths": np.array(self.lengths, dtype=np.int64),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        self.seen = dict(zip(state["ids"], np.asarray(state["sums"]).tolist()))
-        self.lengths = np.asarray(state["lengths"]).tolist()
+                self.sums[name] = [float(old + new) for old, new in zip(before, visit)]
+        while len(self.sums) > self.capacity:
+            del self.sums[next(iter(self.sums))]
 
 
 OfSignals = Annotated[Signals, partial(instance_of, kinds=Signals, example="Signals(history=256)")]
