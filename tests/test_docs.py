@@ -135,10 +135,13 @@ def test_defaults_are_those_of_the_method(paper):
     """Every argument in a page's table of defaults is one of the method or of its slots."""
     table = PAGES[f"papers/{paper}.md"].split("## Our defaults")[1].split("\n## ")[0]
     rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `")]
-    known = (
-        inspect.signature(getattr(wb.methods, paper)).parameters
-        | inspect.signature(Scheduler).parameters
-    )
+    make = getattr(wb.methods, paper)
+    sources = (type(make().allocator), Scheduler, make)
+    known = {
+        name: parameter
+        for source in sources
+        for name, parameter in inspect.signature(source).parameters.items()
+    }
     assert rows
     for names, defaults in rows:
         names = re.findall(r"`(\w+)`", names)

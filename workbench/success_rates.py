@@ -250,7 +250,8 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """The ids, and arrays with one row for each."""
         table = np.array(list(self.past.values()), dtype=self.columns)
-        return {"ids": list(self.past), **{name: table[name] for name in self.columns.names or ()}}
+        columns = {name: table[name].copy() for name in self.columns.names or ()}
+        return {"ids": list(self.past), **columns}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
