@@ -248,9 +248,10 @@ class Slot:
             value = getattr(self, name)
             if isinstance(value, Slot):
                 value.load_state_dict(state[name])
-            elif isinstance(value, dict):
+            elif isinstance(value, dict | list):
                 rows = np.asarray(state[name]).tolist()
-                setattr(self, name, dict(zip(state["ids"], rows)))
+                of_ids = isinstance(value, dict)
+                setattr(self, name, dict(zip(state["ids"], rows)) if of_ids else rows)
             else:
                 setattr(self, name, type(value)(state[name]))
 
