@@ -414,6 +414,8 @@ def test_many_ids():
 class Endless(Slot):
     """Asks for problems, and never for rollouts."""
 
+    needs = frozenset({"more_problems"})
+
     def allocate(self, problems, context):
         yield More(1)
 
@@ -465,11 +467,11 @@ def test_two_allocators_share_no_memory():
         (lambda: DynamicSampling(groups=0), "groups=0"),
         (
             lambda: DynamicSampling(within=DynamicSampling()),
-            "within=DynamicSampling.*draws no problems",
+            "within=DynamicSampling.*draws problems itself",
         ),
         (lambda: DynamicSampling(within=8), "within=8"),
         (
-            lambda: drive(DynamicSampling(within=Endless()), named("a"), noisy),
+            lambda: DynamicSampling(within=Endless()),
             "within=Endless.*draws problems itself",
         ),
         (lambda: More(0), "n=0"),

@@ -343,7 +343,7 @@ def test_the_directory_of_a_run(tmp_path):
         ),
         (
             {"arguments": {"seed": 0, "problems_per_round": 10**5}},
-            "problems_per_round=100000: the pool has 16",
+            r"problems_per_round=100000: .*the pool has 16",
         ),
         ({"data": None}, "other problems"),
     ],

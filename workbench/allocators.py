@@ -28,7 +28,7 @@ from workbench.budgets import required_rollouts as required_rollouts
 from workbench.budgets import value as value
 from workbench.pools import Problem
 from workbench.rollouts import Context, Rollouts, group_numbers
-from workbench.slots import More, PerProblem, Slot, state_field
+from workbench.slots import More, PerProblem, Slot, needs_of, state_field
 from workbench.success_rates import (
     OfSignals,
     Posteriors,
@@ -48,6 +48,7 @@ from workbench.utils.bounds import (
     at_least,
     choice,
 )
+from workbench.utils.descriptions import compose
 from workbench.utils.validation import instance_of, number, whole_number
 
 logger = logging.getLogger(__name__)
@@ -379,11 +380,11 @@ class DynamicSampling(Slot):
         super().__post_init__()
         if self.within is not None:
             instance_of("within", self.within, Slot, "Knapsack()")
-        if isinstance(self.within, DynamicSampling):
-            raise ValueError(
-                "within=DynamicSampling(...): an allocator that draws no problems is needed, such "
-                "as Knapsack()"
-            )
+            if "more_problems" in needs_of(self.within):
+                raise ValueError(
+                    f"within={compose(self.within)}: it draws problems itself, which dynamic "
+                    "sampling does already"
+                )
 
     @property
     def delegate(self) -> Slot | None:
@@ -483,10 +484,6 @@ def _sample_draw(
             counts = requests.send(rollouts)
         except StopIteration:
             return rollouts
-        if isinstance(counts, More):
-            raise ValueError(
-                f"within={counter!r}: it draws problems itself, which dynamic sampling does already"
-            )
         none_for_earlier_draws = np.zeros(drawn, dtype=np.int64)
         rollouts = yield np.concatenate([none_for_earlier_draws, counts])
 

@@ -224,11 +224,6 @@ class Lab:
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
-        if isinstance(self.problems, Pool) and problems_per_round > len(self.problems):
-            raise ValueError(
-                f"problems_per_round={problems_per_round}: the pool has {len(self.problems)} "
-                "problems, and a round takes each once; ask for fewer, or give more problems"
-            )
         try:
             # Neither a pool nor a stream keeps a position, so this draw leaves nothing behind.
             self.problems.draw(problems_per_round, 0, seed)
