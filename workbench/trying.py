@@ -82,7 +82,7 @@ def check(value: Any) -> None:
             raise ValueError(f"{who}: {reason}")
         _check_promises(who, slot, one, number)
         learn = partial(one.feedback, context=_context(number))
-        _unchanged(who, "feedback", _finished(number), learn)
+        _unchanged(who, "feedback", _finished(slot, number), learn)
         other = _resumed(who, one)
     if _saved(who, one.clone())[0] != unlearnt:
         raise ValueError(f"{who}: a clone remembers what the value has learnt; keep it in __init__")
@@ -176,11 +176,12 @@ def _seen(table: Rollouts) -> Rollouts:
     return table.assign(advantage=table.reward - 0.5, age=np.zeros(len(table), np.int64))
 
 
-def _finished(number: int) -> Rollouts:
+def _finished(slot: str, number: int) -> Rollouts:
     """The same round once it is over, all of it trained on."""
     table = _rollouts(number)
-    nothing = np.zeros(len(table), np.int64)
-    table = table.assign(prefix=nothing, kept=nothing, read=nothing)  # as a course has them
+    if slot == "course":
+        nothing = np.zeros(len(table), np.int64)
+        table = table.assign(prefix=nothing, kept=nothing, read=nothing)
     return marked(table, np.arange(len(table)), table.reward - 0.5, [], number)
 
 
