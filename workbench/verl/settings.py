@@ -288,20 +288,12 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
 
 def _named_method(options: Mapping[str, Any]) -> Method:
     named: Any = options.get("method")
-    arguments = options.get("arguments")
     try:
         if isinstance(named, Mapping):
-            method = config.rebuild(dict(named))
-        else:
-            method = config.method(named, arguments)
+            return config.rebuild(dict(named))
+        return config.method(named, options.get("arguments"))
     except ValueError as error:
         raise ValueError(f"sampler_kwargs: {error}") from error
-    if not isinstance(method, Method):
-        raise ValueError(
-            f"sampler_kwargs.method={shown(named)}: it describes no method; a name such as 'pods' "
-            "or what configuration(method) gives is needed"
-        )
-    return method
 
 
 def check_configuration(config: Mapping[str, Any], method: Method) -> None:
