@@ -333,6 +333,7 @@ def test_defaults_are_left_out_when_a_method_is_shown():
     method = wb.methods.grpo().but(advantage=GroupNormalized(eps=1e-6))
     assert "advantage=GroupNormalized(eps=1e-06)" in repr(method)
     assert "selector=All()" in repr(method)
+    assert "GroupNormalized(eps=1e-06)" in method._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import OF_COURSES
 from workbench.stress import Stress
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments, choice
-from workbench.utils.descriptions import describe
+from workbench.utils.descriptions import compose, describe
+from workbench.utils.html import card
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import OPTIMIZER_BITS, SIZES
 from workbench.utils.shipped import shipped
@@ -254,11 +255,29 @@ class Lab:
 
     def __repr__(self) -> str:
         held_out = 0 if self.held_out is None else len(self.held_out)
-        stress = f", {self.stress}" if self.stress.settings else ""
+        stress = f", {self.stress}" if self.stress.described else ""
         return (
             f"Lab({self.name!r}, {self.problems!r}, {held_out} held-out problems, "
             f"learning_rate={self.learning_rate}, {self.sampling}{stress})"
         )
+
+    def _repr_html_(self) -> str:
+        problems = "fresh ones every round"
+        if isinstance(self.problems, Pool):
+            problems = f"a pool of {len(self.problems)}"
+        held_out = "none"
+        if self.held_out is not None:
+            held_out = f"{len(self.held_out)} problems, {self.samples} responses to each"
+        rows = [
+            ("problems", problems),
+            ("held out", held_out),
+            ("verifier", type(self.verifier).__name__),
+            ("sampling", compose(self.sampling)),
+            ("learning rate", f"{self.learning_rate:g}"),
+        ]
+        if self.stress.described:
+            rows.append(("stress", compose(self.stress)))
+        return card(f"Lab {self.name}", rows)
 
 
 # The embedded lab
@@ -620,9 +639,11 @@ def transformers(
     parts = {
         "learning_rate": usual if config.learning_rate is None else config.learning_rate,
         "optimizer": {"weight_decay": 0.1 if config.lora else 0.0},
-        "lacks": OF_OWN_LOOP if vllm else frozenset(),
+        "lacks": OF_OWN_LOOP if vllm or server else frozenset(),
     }
-    return _on_model("transformers", config, problems, held_out, verifier, make_policy, parts)
+    lab = _on_model("transformers", config, problems, held_out, verifier, make_policy, parts)
+    # A server is of the caller's own making.
+    return lab.described(None) if server else lab
 
 
 def unsloth(
@@ -736,6 +757,79 @@ def pods_setting_a(
     }
     # What the caller sets stands last and replaces the setting of the paper.
     return unsloth(model, problems, held_out, verifier=verifier, **{**defaults, **options})
+
+
+def served(
+    model: str,
+    problems: Pool | Stream,
+    held_out: Pool | None = None,
+    *,
+    server: Any,
+    verifier: Any = None,
+    template: str = "chat",
+    sampling: Sampling = Sampling(max_new_tokens=512),
+    samples: int = 8,
+) -> Lab:
+    """A lab on a model that a server computes, for studies without training.
+
+    A run in it plays the rounds of a method but for the update, so that it shows how the method
+    spreads rollouts over problems, how well it knows their success rates, what it would train on,
+    and what the verifier says. `workbench.policies.served` says what is known of such rollouts.
+
+    Parameters
+    ----------
+    model : str
+        Its name, as the server has it.
+    problems, held_out, verifier
+        See `transformers`.
+    server : workbench.policies.served.Server
+        Any server of OpenAI's protocol.
+    template : str
+        A pattern around the question with {prompt} in it, or "chat" for the model's chat template,
+        which the server applies.
+    sampling : Sampling
+    samples : int
+        Responses to each held-out problem in an evaluation.
+
+    Raises
+    ------
+    ValueError
+        For arguments that cannot work. Nothing is sent before the first round.
+
+    Examples
+    --------
+    >>> from workbench.policies.served import Server
+    >>> gpu_box = Server("http://localhost:8000")
+    >>> served("Qwen/Qwen2.5-7B-Instruct", chains(64), server=gpu_box).name
+    'served:Qwen/Qwen2.5-7B-Instruct'
+    """
+    from workbench.policies.served import ServedPolicy, Server
+
+    instance_of("server", server, Server, "Server('http://localhost:8000')")
+    instance_of("model", model, str, "'Qwen/Qwen2.5-7B-Instruct'")
+    instance_of("template", template, str, "'{prompt}'")
+    checks.check_template(template)
+    return Lab(
+        f"served:{model}",
+        problems,
+        held_out,
+        verifier=verifier or Math(),
+        make_policy=partial(ServedPolicy, server, model, template),
+        sampling=sampling,
+        samples=samples,
+        lacks=OF_WEIGHTS,
+    )
+
+
+def _check_server(server: Any, config: TransformersConfig) -> None:
+    """Raise unless a server can sample for a model that is trained here."""
+    from workbench.policies.served import Server
+
+    instance_of("server", server, Server, "Server('http://localhost:8000')")
+    if config.engine != "transformers":
+        raise ValueError(f"engine={config.engine!r}: the server samples; leave it out")
+    checks.check_hand_over(config.lora or {}, merged=True)
+    checks.check_packages("trl", "vllm")
 
 
 def _on_model(

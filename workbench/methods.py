@@ -32,6 +32,7 @@ from workbench.rewards import Correct, Overlong
 from workbench.rollouts import Context, Rollouts
 from workbench.slots import NEEDS, PerProblem, Slot, needs_of
 from workbench.utils.descriptions import compose, describe
+from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
 from workbench.utils.validation import instance_of, is_number, is_pair, one_of, shown, whole_number
@@ -109,13 +110,20 @@ class Method:
         _check_together(self.selector, self.advantage, self.reward)
 
     def __repr__(self) -> str:
-        # Without slots of later versions that are empty.
-        slots = [
-            f"{name}={compose(value)}"
-            for name, value in self.slots().items()
+        slots = ", ".join(f"{name}={text}" for name, text in self._shown())
+        return f"Method({self.name!r}, {slots})"
+
+    def _repr_html_(self) -> str:
+        return card(f"Method {self.name}", self._shown())
+
+    def _shown(self) -> list[tuple[str, str]]:
+        """Name and text of every slot, without those of later versions that are empty."""
+        slots = self.slots().items()
+        return [
+            (name, compose(value))
+            for name, value in slots
             if value is not None or name not in self.later
         ]
-        return f"Method({self.name!r}, {', '.join(slots)})"
 
     def slots(self) -> dict[str, Any]:
         """Name and value of every slot."""

@@ -45,6 +45,7 @@ from workbench.rounds import Round, play
 from workbench.slots import NEEDS
 from workbench.stress import OldWeights, misjudgements
 from workbench.utils.descriptions import describe, differences
+from workbench.utils.html import card
 from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
@@ -250,6 +251,15 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.lab.name!r}, {self.method!r}, seed={self.seed}, out={str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("lab", self.lab.name),
+            ("method", self.method),
+            ("seed", self.seed),
+            ("record", self.path),
+        ]
+        return card("Run", rows)
 
     # The loop
 
