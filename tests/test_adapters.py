@@ -160,7 +160,7 @@ def one(tmp_path_factory):
 
     found.draw = draw
     found.score_tokens = score_tokens
-    found._micro_batches.make = lambda outcome, filler: []
+    found.micro_batches = lambda outcome, filler: []
     return found
 
 

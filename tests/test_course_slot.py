@@ -255,7 +255,7 @@ def test_a_signal_is_the_deviation_of_what_pulls_at_the_weights():
         context = replace(HERE, round=number)
         signals.feedback(visit([name] * 2, [1, -1], [2, 2], number=number), context)
     # "a" was not visited for longest.
-    assert list(signals.seen) == ["b", "c"]
+    assert list(signals.sums) == ["b", "c"]
     assert signals.of(["c"], 99)[0].tolist() == pytest.approx([4])
     dead = Signals()
     dead.feedback(visit(["a"] * 2, [0, 0], [2, 2]), HERE)
@@ -766,9 +766,9 @@ ENGINES = {
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engines_start_from_prefixes_and_stop_nothing(engine, monkeypatch):
     """Neither a GPU nor a model is there: all of this is said before one is loaded."""
-    monkeypatch.setattr(labs, "check_gpu", lambda device, who: "cuda")
+    monkeypatch.setattr(labs.checks, "check_gpu", lambda device, who: "cuda")
     for check in ("check_vllm", "check_packages", "check_model"):
-        monkeypatch.setattr(labs, check, lambda *given: None)
+        monkeypatch.setattr(labs.checks, check, lambda *given: None)
     make, options = ENGINES[engine]
     problems = [replace(problem, answer="8") for problem in PROBLEMS]
     lab = make("nobody/none", Pool(problems), **options)

@@ -319,8 +319,6 @@ def test_pilot_commit_draws_until_there_are_enough_with_those_that_wait():
     resumed = allocator.clone()
     resumed.load_state_dict(allocator.state_dict())
     assert resumed.waiting == 2
-    with pytest.raises(ValueError, match="waiting=-1"):
-        resumed.load_state_dict({"waiting": -1})
 
 
 def test_surplus_drops_groups_that_are_too_old(policy):
@@ -481,7 +479,7 @@ def test_cures_counts_and_weights_of_problems():
 
     cures = curricula.Cures(temperature=0.1)
     ids = ["a", "b", "c"]
-    cures.posteriors.beliefs = dict(zip(ids, [(1.0, 9.0), (5.0, 5.0), (9.0, 1.0)]))
+    cures.posteriors.counts = dict(zip(ids, [(1.0, 9.0), (5.0, 5.0), (9.0, 1.0)]))
     weights = cures.weights(ids)
     assert weights / weights.sum() == pytest.approx([0.1065, 0.7870, 0.1065], abs=5e-5)
 
@@ -534,38 +532,6 @@ def test_hora_probes_and_then_splits():
 
 
 # VIP (arXiv 2602.01601)
-
-
-def test_the_width_of_a_gaussian_process_is_the_median_distance_of_all_embeddings():
-    process = allocators.GaussianProcess({"a": [0.0], "b": [1.0], "c": [4.0], "d": [4.0]})
-    # Distances that are not 0: 1, 4, 4, 3, 3. The median is 3, whichever problems are asked for.
-    for rows in ([0, 1], [0, 1, 2, 3]):
-        kernel = process._kernel(np.array(rows), np.array(rows))
-        assert kernel[0, 1] == pytest.approx(np.exp(-1 / (2 * 3**2)))
-
-
-@pytest.mark.parametrize(
-    "embeddings, message",
-    [
-        ({"a": [0.0, 1.0], "b": [0.0]}, "all of one length"),
-        ({"a": [[0.0]]}, "all of one length"),
-        ({}, "at least one is needed"),
-        ({"a": [math.nan]}, "finite numbers"),
-        ([[0.0]], "embeddings"),
-    ],
-)
-def test_embeddings_of_other_lengths_are_refused(embeddings, message):
-    with pytest.raises(ValueError, match=message):
-        allocators.GaussianProcess(embeddings)
-
-
-def test_a_problem_without_an_embedding_and_a_state_of_others_are_named():
-    process = allocators.GaussianProcess({"a": [0.0], "b": [1.0]})
-    with pytest.raises(ValueError, match="embeddings: problem 'c' has none"):
-        next(process.estimates([Problem("c", "?", "1")], HERE))
-    other = allocators.GaussianProcess({"a": [0.0]})
-    with pytest.raises(ValueError, match="state: 1 problems were saved"):
-        process.load_state_dict(other.state_dict())
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, np.inf])
@@ -1201,9 +1167,7 @@ def test_a_state_of_another_version_is_refused_by_name(name):
     slot = "curriculum" if method.curriculum.state_dict().get("order") else "allocator"
     saved = method.state_dict()
     more = saved | {slot: saved[slot] | {"temperature": 1.0}}
-    with pytest.raises(
-        ValueError, match=rf"state: {slot}=.*\(temperature\); it comes from another"
-    ):
+    with pytest.raises(ValueError, match=rf"state: {slot}=.*temperature.*; it comes from another"):
         method.clone().load_state_dict(more)
     entry = list(saved[slot])[-1]
     less = saved | {slot: {key: value for key, value in saved[slot].items() if key != entry}}
@@ -1211,60 +1175,10 @@ def test_a_state_of_another_version_is_refused_by_name(name):
         method.clone().load_state_dict(less)
 
 
-@pytest.mark.parametrize(
-    "curriculum",
-    [
-        curricula.Mopps(),
-        curricula.Mapp(),
-        curricula.Cures(),
-        curricula.Greso(),
-        curricula.Dps(),
-        curricula.WithoutSolved(),
-    ],
-)
-def test_a_history_of_another_pool_is_refused_by_name(curriculum):
-    curriculum = curriculum.clone()
-    curriculum.feedback(table(p0="00", p9="11"), HERE)
-    loaded = curriculum.clone()
-    loaded.load_state_dict(curriculum.state_dict())
-    with pytest.raises(ValueError, match=r"remembers problem 'p9', which this pool does not have"):
-        loaded.choose(pool_of(9), 2, HERE)
-    loaded.load_state_dict(curriculum.state_dict())
-    assert len(loaded.choose(pool_of(10), 2, HERE)) == 2
-
-
 @pytest.mark.parametrize("correct, tries", [([-1], [2]), ([3], [2])])
 def test_counts_that_no_rollouts_have_are_refused(correct, tries):
     with pytest.raises(ValueError, match=r"correct: .* of 2 rollouts of problem 'a'"):
         Posteriors().observe(["a"], np.array(correct), np.array(tries))
-
-
-@pytest.mark.parametrize(
-    "value, entry, wrong, message",
-    [
-        (curricula.Greso(), "streaks", [[-1, 0]], "streaks: -1"),
-        (curricula.Greso(), "bases", [0.5, 1.5], "bases=1.5"),
-        (curricula.AdaRft(), "target", 101.0, "target"),
-        (curricula.Dps(), "memory", [[[0.0] * 3] * 4], "memory: "),
-        (replay.Buckets(), "right", [-2], "right: -2 was saved"),
-        (allocators.Knapsack(), "ring", [[2] * 16], "ring holds other outcomes"),
-        (allocators.Knapsack(), "seen", [-1], "seen has -1"),
-        (allocators.Knapsack(), "epoch_correct", [5], "more correct rollouts in its epoch"),
-    ],
-)
-def test_saved_numbers_that_cannot_be_are_refused(value, entry, wrong, message):
-    value = value.clone()
-    if entry != "right":
-        value.feedback(table(a="00"), HERE)
-    saved = value.state_dict() | {entry: np.array(wrong) if entry != "target" else wrong}
-    with pytest.raises(ValueError, match=message):
-        value.clone().load_state_dict(saved)
-
-
-@pytest.mark.parametrize("counts", [[[1.0, -1.0]], [[np.nan, 1.0]], [[1.0]]])
-def test_saved_counts_that_cannot_be_are_refused(counts):
-    with pytest.raises(ValueError, match="counts: "):
-        Posteriors().load_state_dict({"ids": ["a"], "counts": counts})
 
 
 def test_every_method_cites_its_paper():

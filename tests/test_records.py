@@ -722,7 +722,7 @@ def test_a_second_run_on_a_record_is_refused_before_its_model_is_loaded(lab, tmp
     method = wb.methods.grpo(n=2)
     rounds = wb.Run(lab, method, out=tmp_path, **SMALL).rounds(3, progress=False)
     next(rounds)
-    same = replace(lab, make_policy=unloadable, config=dict(lab.config))
+    same = replace(lab, make_policy=unloadable).described(lab.config)
     second = wb.Run(same, method, out=tmp_path, **SMALL)
     message = f"process {os.getpid()} on .* writes this record; wait for it or end it"
     with pytest.raises(RecordError, match=message):

@@ -1,5 +1,3 @@
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,8 +57,7 @@ def test_a_part_that_returns_another_number_of_rewards_is_named(shape):
         def __call__(self, rollouts, sampling):
             return np.ones(shape)
 
-    message = re.escape(f"reward: part 'mine' returned an array of shape {shape} for 3 rollouts")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"(?s)reward: part 'mine': .*3 numbers are needed"):
         total(table(["x"] * 3, [1.0] * 3, [3] * 3), (Correct(), Mine()), Sampling())
 
 
@@ -75,11 +72,5 @@ def test_a_part_that_returns_no_numbers_is_named(returned):
         def __call__(self, rollouts, sampling):
             return returned
 
-    with pytest.raises(ValueError, match=r"reward: part 'mine' returned .*; a number for each"):
+    with pytest.raises(ValueError, match=r"reward: part 'mine': .*2 numbers are needed"):
         total(table(["x"] * 2, [1.0] * 2, [3] * 2), (Correct(), Mine()), Sampling())
-
-
-@pytest.mark.parametrize("parts", [(), (Correct(), Correct(0.5))])
-def test_bad_parts(parts):
-    with pytest.raises(ValueError, match="no two of the same name"):
-        total(table(["x"], [1.0], [3]), parts, Sampling())

@@ -180,10 +180,6 @@ class TestPicks:
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match="picks"):
             epsilon_greedy([1, 2], [0, 0], [True] * 3)
-        with pytest.raises(ValueError, match="scores"):
-            epsilon_greedy([1, np.nan], [0, 0], [True])
-        with pytest.raises(ValueError, match=r"ages \(1,\)"):
-            epsilon_greedy([1, 2], [0], [True])
 
 
 class TestLearner:

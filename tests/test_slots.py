@@ -15,7 +15,6 @@ from workbench import advantages, allocators, courses, curricula, methods, repla
 from workbench.advantages import leave_one_out
 from workbench.allocators import (
     DynamicSampling,
-    GaussianProcess,
     Knapsack,
     Staged,
     SuccessRates,
@@ -57,7 +56,7 @@ VALUES = {
         allocators.PilotCommit(4, 8, groups=3),
         allocators.MostLearnable(4, factor=2),
         allocators.HitUtility(6, probe=2),
-        allocators.LeastVariance(6, rates=GaussianProcess({"a": (0.0, 1.0), "b": (1.0, 0.0)})),
+        allocators.LeastVariance(6, rates=SuccessRates("last")),
         allocators.BySignal(6, 0.75, low=2, signals=Signals(history=20)),
     ],
     "course": [
@@ -109,7 +108,7 @@ VALUES = {
     ],
 }
 # Estimates of success rates learn like slot values, and stand inside allocators.
-ESTIMATES = (SuccessRates, GaussianProcess, Posteriors, Signals)
+ESTIMATES = (SuccessRates, Posteriors, Signals)
 EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
 MODULES = ("curricula", "allocators", "courses", "replay", "selectors", "scheduler", "advantages")
 
@@ -120,7 +119,8 @@ def slot_classes():
     for name in MODULES:
         module = importlib.import_module(f"workbench.{name}")
         for name, kind in inspect.getmembers(module, inspect.isclass):
-            is_base = kind in (Slot, RemembersPosteriors, replay.Stored) or name.startswith("_")
+            bases = (Slot, RemembersPosteriors, replay.Stored, replay.RightAnswers)
+            is_base = kind in bases or name.startswith("_")
             if issubclass(kind, Slot) and kind not in ESTIMATES and not is_base:
                 classes.add(kind)
     return classes

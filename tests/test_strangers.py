@@ -316,23 +316,6 @@ def test_a_description_names_slot_values_and_nothing_else(attack, tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_of_a_description_is_checked_before_any_part_is_made(monkeypatch):
-    made = []
-    monkeypatch.setattr(wb.selectors.MaxVariance, "__post_init__", lambda self: made.append(self))
-    good = {"is": "selectors.MaxVariance", "m": 2}
-    for bad in (
-        ATTACKS[0],
-        {"is": "selectors.MaxVariance", "m": 2, "path": "x"},
-        {"is": "selectors.MaxVariance"},
-        {"is": "advantages.group_normalized", "command": "x"},
-    ):
-        with pytest.raises(ValueError, match=r"slot value|argument"):
-            rebuild([good, {"first": good, "then": bad}])
-    assert made == []
-    assert rebuild([good])[0].m == 2
-    assert len(made) == 1
-
-
 @pytest.mark.parametrize("slot", ["allocator", "curriculum", "replay", "selector", "advantage"])
 @pytest.mark.parametrize("attack", ATTACKS[:4], ids=lambda attack: str(attack["is"]))
 def test_a_stranger_cannot_run_a_command_or_write(slot, attack, place, records, manifests):

@@ -85,11 +85,15 @@ def test_a_checkpoint_amid_a_round_has_what_was_learnt_and_changes_nothing(tmp_p
     assert same(weights(plain), weights(saved))
     learnt = Driver(method, saved.args.seed)
     learnt.load(tmp_path / "saved" / "checkpoint-3", step=3)
-    assert (learnt.round, learnt.empty.in_a_row) == (2, 0)
+    assert (learnt.round, learnt.empty_rounds) == (2, 0)
     # The second round is amid its updates, and its rollouts are known all the same.
-    tried = learnt.method.allocator.rates.learner.table["seen"].sum()
-    assert tried == 32
-    assert saved.method.allocator.rates.learner.table["seen"].sum() == 16
+    assert seen(learnt.method) == 32
+    assert seen(saved.method) == 16
+
+
+def seen(method):
+    """Rollouts that an allocator's success rates have seen."""
+    return sum(past["seen"] for past in method.allocator.rates.learner.past.values())
 
 
 def test_the_count_of_empty_rounds_goes_on(tmp_path):
@@ -98,7 +102,7 @@ def test_the_count_of_empty_rounds_goes_on(tmp_path):
 
     settings = {"reward": always, "max_completion_length": 4}
     _, resumed = interrupted(tmp_path, SMALL["grpo"], **settings)
-    assert resumed.driver.empty.in_a_row == 4
+    assert resumed.driver.empty_rounds == 4
     assert resumed.driver.first_round == 3
 
 

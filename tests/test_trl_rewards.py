@@ -27,7 +27,7 @@ from trl_cases import (
 )
 
 from workbench import methods
-from workbench.adapters import EmptyRounds
+from workbench.adapters import Driver
 from workbench.advantages import Posterior
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
@@ -278,10 +278,11 @@ def test_what_correct_may_be(tmp_path):
 
 
 def test_a_posterior_knows_which_reward_is_a_success(tmp_path):
-    match = r"^reward_weights=\[1\.0, 1\.0\]"
     functions = [boxed, right]
     options = {"correct": "right"}
-    refused(tmp_path, small("aero"), match, reward=functions, options=options)
+    one = trainer(tmp_path, small("aero"), reward=functions, options=options, max_steps=1)
+    with pytest.raises(ValueError, match=r"lies outside bounds=\(0\.0, 1\.0\)"):
+        trained(one)
     wider = small("aero").but(advantage=Posterior(bounds=(0, 2)))
     trained(trainer(tmp_path, wider, reward=functions, options=options, max_steps=1))
 
@@ -317,14 +318,16 @@ def test_ten_rounds_from_the_start_with_nothing_to_train_on_are_an_error(tmp_pat
 
 def test_a_run_that_has_learnt_may_come_to_rest(caplog):
     empty = _table(trained=False)
-    counted = EmptyRounds()
-    counted.check(1, _table(trained=True), "")
+    driver = Driver(methods.grpo(), seed=0)
+    driver.begin(1)
+    driver.check_not_empty(_table(trained=True), "")
     for number in range(2, 12):
-        counted.check(number, empty, "")
+        driver.begin(number)
+        driver.check_not_empty(empty, "")
     assert caplog.text.count("nothing to train on") == 2
-    assert "This is round 10 of that kind in a row." in caplog.text
-    counted.check(12, _table(trained=True), "")
-    assert counted.in_a_row == 0
+    assert "It is round 10 of that kind in a row." in caplog.text
+    driver.check_not_empty(_table(trained=True), "")
+    assert driver.empty_rounds == 0
 
 
 def _table(trained):
@@ -365,8 +368,8 @@ def test_rollouts_without_a_reward_are_left_out(tmp_path):
 
     one = trainer(tmp_path, methods.grpo(4), reward=some, max_steps=1)
     seen = []
-    make = one._micro_batches.make
-    one._micro_batches.make = lambda outcome, *rest: seen.append(outcome) or make(outcome, *rest)
+    make = one.micro_batches
+    one.micro_batches = lambda outcome, *rest: seen.append(outcome) or make(outcome, *rest)
     trained(one)
     rollouts = seen[0].rollouts
     assert not any(len(text) % 3 == 0 for text in rollouts.text)

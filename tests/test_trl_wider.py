@@ -42,14 +42,14 @@ LATEST = tuple(map(int, trl.__version__.split(".")[:2])) >= (1, 16)
 def rounds_of(one):
     """A list that fills up with the outcome of each round and its micro-batches."""
     seen = []
-    make = one._micro_batches.make
+    make = one.micro_batches
 
     def kept(outcome, *rest):
         batches = make(outcome, *rest)
         seen.append((outcome, batches))
         return batches
 
-    one._micro_batches.make = kept
+    one.micro_batches = kept
     return seen
 
 

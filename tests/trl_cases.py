@@ -211,7 +211,7 @@ def dealt(one, steps, outcome):
     one.driver.begin(1)
     one.driver.outcome = outcome
     one._measured = np.full((3, len(outcome.rollouts)), np.nan)
-    return one._micro_batches.make(outcome, outcome.rollouts.take([1]))
+    return one.micro_batches(outcome, outcome.rollouts.take([1]))
 
 
 def gradient(one, steps, outcome=None):

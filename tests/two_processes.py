@@ -62,7 +62,7 @@ def keep_rounds(one):
     """Lists that fill up with the outcome of each round and the rows this process computes."""
     outcomes = []
     computed = []
-    make = one._micro_batches.make
+    make = one.micro_batches
 
     def kept(outcome, *rest):
         batches = make(outcome, *rest)
@@ -70,7 +70,7 @@ def keep_rounds(one):
         computed.append([row for batch in batches for row in batch["workbench"].rows.tolist()])
         return batches
 
-    one._micro_batches.make = kept
+    one.micro_batches = kept
     return outcomes, computed
 
 

@@ -7,40 +7,11 @@ transformers.
 """
 
 import importlib
+import pkgutil
 
 __version__ = "0.2.0"
 
-_MODULES = (
-    "advantages",
-    "allocators",
-    "analysis",
-    "config",
-    "courses",
-    "curricula",
-    "datasets",
-    "evaluation",
-    "grpo",
-    "labs",
-    "methods",
-    "objectives",
-    "plots",
-    "policies",
-    "pools",
-    "problems",
-    "records",
-    "replay",
-    "reports",
-    "rewards",
-    "rollouts",
-    "rounds",
-    "scheduler",
-    "selectors",
-    "slots",
-    "trials",
-    "trl",
-    "verifiers",
-    "verl",
-)
+_MODULES = [module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"]
 
 # Names that are worth a shorter path: name -> the module that defines it.
 _NAMES = {
@@ -56,8 +27,8 @@ _NAMES = {
     "trial": "trials.trial",
 }
 
-# trl and verl are left out: a star import must not need the packages behind these two.
-__all__ = [*(name for name in _MODULES if name not in ("trl", "verl")), *_NAMES]
+# A star import must not need the packages behind trl and verl, and has no use for the other two.
+__all__ = [*(name for name in _MODULES if name not in ("cli", "trl", "utils", "verl")), *_NAMES]
 
 
 def __getattr__(name):

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import json
 import logging
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from workbench import rewards
-from workbench.checks import check_verdict
 from workbench.grpo import StepStats, marked
 from workbench.methods import Method
 from workbench.policies import Sampling
@@ -93,33 +90,6 @@ def check_fits(
     method.check_provided(provided, trainer)
     for setting, lost in (limits or {}).items():
         method.check_provided(provided - lost, f"{trainer} {setting}")
-
-
-def check_methods(kinds: Iterable[type], expected: Iterable[str], advice: str) -> None:
-    """Raise ImportError unless a trainer's classes have the methods that ours override or call.
-
-    A renamed method would never be called, and the trainer would silently do something else.
-
-    Parameters
-    ----------
-    kinds : classes
-    expected : texts "Class.method(parameter, parameter)"
-        Parameters that a method must have, in this order. Classes that are not among `kinds` are
-        passed over.
-    advice : str
-        Which version is needed and how to get it, for the message.
-    """
-    classes = {kind.__name__: kind for kind in kinds}
-    for signature in expected:
-        owner, name, *wanted = re.findall(r"\w+", signature)
-        if owner not in classes:
-            continue
-        method = getattr(classes[owner], name, None)
-        present = [] if method is None else list(inspect.signature(method).parameters)
-        if method is None or [each for each in present if each in wanted] != wanted:
-            raise ImportError(
-                f"{advice} ({signature} is expected, with the parameters {', '.join(present)})"
-            )
 
 
 # From prompts to problems
@@ -218,22 +188,15 @@ def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:
     Raises
     ------
     ValueError
-        For a reward that is not finite, and where a slot must know which rollouts are correct and
-        nothing says so.
+        Where a slot must know which rollouts are correct and nothing says so.
+    NonFinite
+        For a reward that is not finite.
     """
-    check_verdict(method, rollouts)
+    method.check_verdict(rollouts)
     size = len(rollouts)
     # Replay sets these two columns otherwise for old rows.
     rollouts = rollouts.assign(gradient=np.ones(size, bool), uses=np.zeros(size, np.int64))
-    rollouts = rewards.total(rollouts, method.reward, sampling)
-    finite = np.isfinite(rollouts.reward)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        raise ValueError(
-            f"reward: that of a rollout of problem {rollouts.problem[row]} is "
-            f"{rollouts.reward[row]}; finite numbers are needed"
-        )
-    return rollouts
+    return rewards.total(rollouts, method.reward, sampling)
 
 
 def verdict_columns(verdict: np.ndarray) -> dict[str, Any]:
@@ -371,46 +334,6 @@ def prefixed(metrics: dict[str, float]) -> dict[str, float]:
     }
 
 
-class EmptyRounds:
-    """Counts rounds that nothing can be learnt from, and says so.
-
-    Attributes
-    ----------
-    in_a_row : int
-        Such rounds up to now, without one that was not.
-    """
-
-    def __init__(self) -> None:
-        self.in_a_row = 0
-        self.warned = False
-
-    def check(self, number: int, rollouts: Rollouts, advice: str) -> None:
-        """Count round `number`, whose table is marked. Warn at the first empty round.
-
-        Raises
-        ------
-        RuntimeError
-            When none of the first `MOST_EMPTY_ROUNDS` rounds had anything to train on.
-        """
-        if rollouts["trained"].any():
-            self.in_a_row = 0
-            return
-        self.in_a_row += 1
-        message = (
-            f"Round {number} has nothing to train on, since none of the rollouts selected has an "
-            f"advantage other than 0: {_description(rollouts)} {advice}"
-        )
-        # Equal to the number of the round only if no round before had anything. Later in a run,
-        # when something was learnt already, a warning must do.
-        if self.in_a_row == number == MOST_EMPTY_ROUNDS:
-            raise RuntimeError(f"{message} None of the rounds before had anything either.")
-        if self.in_a_row == MOST_EMPTY_ROUNDS:
-            logger.warning("%s This is round %d of that kind in a row.", message, MOST_EMPTY_ROUNDS)
-        elif not self.warned:
-            logger.warning("%s", message)
-            self.warned = True
-
-
 def _description(rollouts: Rollouts) -> str:
     fresh = rollouts.take(rollouts["age"] == 0)
     if not len(fresh):
@@ -449,7 +372,8 @@ class Driver:
         Of the round at work.
     outcome : Round, optional
         The round at work, from `play` to `learn`.
-    empty : EmptyRounds
+    empty_rounds : int
+        Rounds in a row, up to now, that nothing could be learnt from.
     """
 
     def __init__(self, method: Method, seed: int) -> None:
@@ -460,7 +384,8 @@ class Driver:
         self.first_round = 1
         self.context = Context(seed)
         self.outcome: Round | None = None
-        self.empty = EmptyRounds()
+        self.empty_rounds = 0
+        self.warned = False  # of an empty round
 
     def begin(self, number: int | None = None, **options: Any) -> Context:
         """Begin a round, the next one or that of a number.
@@ -499,6 +424,29 @@ class Driver:
         self.outcome = None
         return rollouts
 
+    def check_not_empty(self, rollouts: Rollouts, advice: str) -> None:
+        """Warn where nothing can be learnt from a round, by its table after `table` or `learn`.
+
+        Raises
+        ------
+        RuntimeError
+            When none of the first `MOST_EMPTY_ROUNDS` rounds had anything to train on.
+        """
+        self.empty_rounds = 0 if rollouts["trained"].any() else self.empty_rounds + 1
+        is_first = self.empty_rounds == 1 and not self.warned
+        if not is_first and self.empty_rounds != MOST_EMPTY_ROUNDS:
+            return
+        self.warned = True
+        message = (
+            f"Round {self.round} has nothing to train on, since none of the rollouts selected has "
+            f"an advantage other than 0: {_description(rollouts)} {advice}"
+        )
+        # Equal to the number of the round only if no round before had anything. Later in a run,
+        # when something was learnt already, a warning must do.
+        if self.empty_rounds == self.round == MOST_EMPTY_ROUNDS:
+            raise RuntimeError(f"{message} None of the rounds before had anything either.")
+        logger.warning("%s It is round %d of that kind in a row.", message, self.empty_rounds)
+
     # What was learnt, beside the trainer's checkpoints
 
     def save(
@@ -522,7 +470,7 @@ class Driver:
             method.feedback(self.table(steps), self.context)
         tensors: dict[str, Any] = {}
         slots = checkpoints.split_slots(method, tensors)
-        own = {"round": self.round, "empty_rounds": self.empty.in_a_row, "seed": self.seed}
+        own = {"round": self.round, "empty_rounds": self.empty_rounds, "seed": self.seed}
         state = {**numbers, **own, "method": describe(method), "slots": slots}
         Path(folder).mkdir(parents=True, exist_ok=True)
         checkpoints.save(Path(folder) / FILE, tensors, state)
@@ -552,6 +500,6 @@ class Driver:
         checkpoints.join_slots(self.method, slots, tensors)
         self.round = state["round"]
         self.first_round = self.round + 1
-        self.empty.in_a_row = state["empty_rounds"]
+        self.empty_rounds = state["empty_rounds"]
         self.outcome = None
         return state

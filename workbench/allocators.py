@@ -12,31 +12,24 @@ The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs a
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.budgets import (
-    by_hit_utility,
-    by_signal,
-    by_variance,
-    check_budget,
-    in_proportion,
-    knapsack,
-    serve_in_order,
-)
+from workbench import budgets
 from workbench.budgets import expected_rollouts as expected_rollouts
 from workbench.budgets import info_gain as info_gain
+from workbench.budgets import knapsack as knapsack
 from workbench.budgets import nonzero_gradient_probability as nonzero_gradient_probability
 from workbench.budgets import required_rollouts as required_rollouts
 from workbench.budgets import value as value
-from workbench.rollouts import group_numbers
-from workbench.slots import More, PerProblem, Slot, state_field
+from workbench.pools import Problem
+from workbench.rollouts import Context, Rollouts, group_numbers
+from workbench.slots import More, PerProblem, Slot, needs_of, state_field
 from workbench.success_rates import (
-    GaussianProcess,
     OfSignals,
     Posteriors,
     RemembersPosteriors,
@@ -52,29 +45,16 @@ from workbench.utils.bounds import (
     Interval,
     Positive,
     PositiveOrZero,
+    at_least,
     choice,
 )
+from workbench.utils.descriptions import compose
 from workbench.utils.validation import instance_of, number, whole_number
-
-if TYPE_CHECKING:
-    from workbench.pools import Problem
-    from workbench.rollouts import Context, Rollouts
 
 logger = logging.getLogger(__name__)
 
 Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Allocator`
-
-
-def _group_size(name: str, n: Any) -> None:
-    """The bound of a number of rollouts that can be compared with each other."""
-    whole_number(name, n, 1)
-    if n == 1:
-        raise ValueError(
-            f"{name}={n!r}: a group needs at least 2 rollouts, since one alone has no advantage"
-        )
-
-
-GroupSize = Annotated[int, _group_size]
+GroupSize = Annotated[int, at_least(2)]  # one rollout alone has no advantage
 
 
 @dataclass(frozen=True)
@@ -138,7 +118,7 @@ class _ByRates(Slot):
     n: int
     low: int
     up: int
-    rates: SuccessRates | GaussianProcess
+    rates: SuccessRates
 
     @property
     def delegate(self) -> Slot:
@@ -215,7 +195,7 @@ class Knapsack(_ByRates):
         instance_of("rates", self.rates, SuccessRates, "SuccessRates('last')")
         # The number of problems is not known yet. One problem with the budget `up` always fits, so
         # this checks the bounds and the name.
-        check_budget(1, self.up, self._least, self.up, self.estimator)
+        budgets.check_budget(1, self.up, self._least, self.up, self.estimator)
         if self.total is None and not self._least <= self.n <= self.up:
             raise ValueError(
                 f"n={self.n}: an average from {self._least} (low, or the probes) to {self.up} (up) "
@@ -229,7 +209,7 @@ class Knapsack(_ByRates):
     def _total(self, problems: int) -> int:
         total = self.n * problems if self.total is None else self.total
         # Before the probes, so that nothing is sampled for a total that cannot be split.
-        check_budget(problems, total, self._least, self.up, self.estimator)
+        budgets.check_budget(problems, total, self._least, self.up, self.estimator)
         return total
 
     def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
@@ -338,7 +318,7 @@ class Rescue(Slot):
         for _ in range(self.k_max):
             still_failed = failed & (correct == explored)
             wanted = np.where(still_failed, np.minimum(self.extra, self.n_max - tries), 0)
-            counts = serve_in_order(wanted, budget)
+            counts = budgets.serve_in_order(wanted, budget)
             if not counts.any():
                 return
             rollouts = yield counts
@@ -400,11 +380,11 @@ class DynamicSampling(Slot):
         super().__post_init__()
         if self.within is not None:
             instance_of("within", self.within, Slot, "Knapsack()")
-        if isinstance(self.within, DynamicSampling):
-            raise ValueError(
-                "within=DynamicSampling(...): an allocator that draws no problems is needed, such "
-                "as Knapsack()"
-            )
+            if "more_problems" in needs_of(self.within):
+                raise ValueError(
+                    f"within={compose(self.within)}: it draws problems itself, which dynamic "
+                    "sampling does already"
+                )
 
     @property
     def delegate(self) -> Slot | None:
@@ -504,10 +484,6 @@ def _sample_draw(
             counts = requests.send(rollouts)
         except StopIteration:
             return rollouts
-        if isinstance(counts, More):
-            raise ValueError(
-                f"within={counter!r}: it draws problems itself, which dynamic sampling does already"
-            )
         none_for_earlier_draws = np.zeros(drawn, dtype=np.int64)
         rollouts = yield np.concatenate([none_for_earlier_draws, counts])
 
@@ -551,7 +527,7 @@ class _InProportion(RemembersPosteriors):
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request, in proportion to the weights."""
         weights = self._weights([problem.id for problem in problems])
-        yield in_proportion(weights, self.n * len(problems), self.low, self.up)
+        yield budgets.in_proportion(weights, self.n * len(problems), self.low, self.up)
 
     def _weights(self, ids: Sequence[str]) -> np.ndarray:
         raise NotImplementedError
@@ -751,15 +727,6 @@ class PilotCommit(Slot):
         trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
         self.waiting = int(((sizes > self.pilots) & ~trained_on).sum())
 
-    def state_dict(self) -> dict[str, Any]:
-        """The number of groups that wait."""
-        return {"waiting": self.waiting}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the number of groups that wait."""
-        whole_number("waiting", state["waiting"], 0)
-        self.waiting = state["waiting"]
-
 
 @dataclass(frozen=True)
 class MostLearnable(Slot):
@@ -847,7 +814,9 @@ class HitUtility(Slot):
         correct, tries = tally(ids, rollouts)
         budget = (self.n - self.probe) * len(ids)
         # The uniform prior Beta(1, 1), updated by the outcomes of the probe.
-        counts = by_hit_utility(1.0 + correct, 1.0 + tries - correct, budget, self.up - self.probe)
+        counts = budgets.by_hit_utility(
+            1.0 + correct, 1.0 + tries - correct, budget, self.up - self.probe
+        )
         if counts.any():
             yield counts
 
@@ -866,7 +835,7 @@ class LeastVariance(_ByRates):
     estimator : {"rloo", "dr_grpo"}
         The variance of a problem is in proportion to p (1 - p) / (n - 1) with "rloo", and to
         p (1 - p) (n - 1) / n^2 with "dr_grpo", where low is at least 3.
-    rates : SuccessRates or GaussianProcess
+    rates : SuccessRates
         Where success rates come from.
 
     References
@@ -880,19 +849,19 @@ class LeastVariance(_ByRates):
     low: int = 4
     up: int = 32
     estimator: Annotated[str, choice("rloo", "dr_grpo")] = "rloo"
-    rates: Any = field(default_factory=lambda: SuccessRates("beta"))
+    rates: SuccessRates = field(default_factory=lambda: SuccessRates("beta"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number("low", self.low, 2 if self.estimator == "rloo" else 3)
-        instance_of("rates", self.rates, (SuccessRates, GaussianProcess), "SuccessRates('beta')")
+        instance_of("rates", self.rates, SuccessRates, "SuccessRates('beta')")
         whole_number("up", self.up, self._least)
         whole_number("n", self.n, self._least, self.up)
 
     def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
         # At 1/2 outcomes vary most, so an unknown problem is tried often.
         p = np.where(np.isnan(rates), 0.5, rates)
-        return by_variance(p, total, low=self._least, up=self.up, estimator=self.estimator)
+        return budgets.by_variance(p, total, low=self._least, up=self.up, estimator=self.estimator)
 
 
 @dataclass
@@ -948,7 +917,7 @@ class BySignal(Slot):
         """
         signal, length = self.signals.of(ids, limit)
         target = self.budget * self.n * length.sum()
-        return by_signal(signal, length, target, self.low, self.up)
+        return budgets.by_signal(signal, length, target, self.low, self.up)
 
     def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
         """One request, within the budget of tokens."""

@@ -20,60 +20,25 @@ import json
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache, partial
 from typing import Any
 
-from workbench import (
-    advantages,
-    allocators,
-    courses,
-    curricula,
-    labs,
-    methods,
-    objectives,
-    problems,
-    replay,
-    rewards,
-    scheduler,
-    selectors,
-    success_rates,
-)
+from workbench import advantages, labs, methods, problems, rewards
 from workbench.labs import Lab
 from workbench.methods import LEARNING_SLOTS, Method
+from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.pools import Pool, Stream
 from workbench.slots import Slot
 from workbench.stress import Stress
 from workbench.utils.descriptions import defaults, describe
 from workbench.utils.names import method_names, methods_of_packages
-from workbench.utils.validation import (
-    did_you_mean,
-    instance_of,
-    one_of,
-    shown,
-    unknown_argument,
-)
+from workbench.utils.validation import did_you_mean, instance_of, one_of, shown, unknown_argument
 from workbench.verifiers import Math
 
 SLOTS = tuple(each.name for each in fields(Method) if each.name != "name")
-# The modules whose classes a description may name: all slot values and parts of the reward in them,
-# the functions of advantages, and the few other classes that a method consists of.
-BUILDABLE = (
-    advantages,
-    allocators,
-    courses,
-    curricula,
-    methods,
-    objectives,
-    replay,
-    rewards,
-    scheduler,
-    selectors,
-    success_rates,
-)
-OTHER_CLASSES = (Method, objectives.Objective, success_rates.SuccessRates)
 DEEPEST = 64  # levels of a description that is made again
 
 # What the config of a pool tells besides the arguments of its family.
@@ -162,19 +127,46 @@ def method(
     return rebuild(description)
 
 
-def rebuild(description: Any) -> Any:
+def rebuild(description: Any, path: str = "", depth: int = 1) -> Any:
     """The value that `describe` described.
 
-    All of it is checked before any part is made: every name must be one of a slot value of this
-    package, and every option an argument of what is named.
+    Every name must be one of a slot value of this package, and every option an argument of what is
+    named. What is made on the way are configurations, which do nothing.
+
+    Parameters
+    ----------
+    description : plain data
+    path : str
+        Where it stands in a larger one, for messages.
+    depth : int
+        How many others it stands in, and one.
 
     Raises
     ------
     ValueError
         For any other name, for options that do not fit, and for what a constructor refuses.
     """
-    _check_description(description)
-    return _made(description)
+    if depth > DEEPEST:
+        raise ValueError(f"description: it is nested more than {DEEPEST} levels deep")
+    if isinstance(description, list | tuple):
+        # `describe` writes lists and tuples alike, so one of them has to stand for both.
+        return tuple(rebuild(item, path, depth + 1) for item in description)
+    if not isinstance(description, dict):
+        return description
+    options = {
+        name: rebuild(item, f"{path}{name}.", depth + 1)
+        for name, item in description.items()
+        if name != "is"
+    }
+    if "is" not in description:
+        return options
+    target = _target(description["is"])
+    # A class must be complete now. A function gets its other arguments when it is called.
+    if isinstance(target, type):
+        _check_arguments(options, target, path)
+        return target(**options)
+    _check_names(options, _arguments(target), target.__name__, path)
+    return partial(target, **options) if options else target
 
 
 def mapping(name: str, value: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
@@ -231,19 +223,17 @@ def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) ->
     _check_arguments(stress, Stress, "stress.")
     _check_arguments(chosen, function)
     # JSON has plain data where the functions take objects. All of it is checked before the first
-    # part is made, since making problems may already read files or call other packages.
-    makers: dict[str, Callable[[Any], Any]] = {}
-    for part in ("problems", "held_out"):
-        if isinstance(chosen.get(part), Mapping):
-            check_pool(chosen[part])
-            makers[part] = pool
+    # pool is made, which may read files or call other packages.
     for part, kind in (("sampling", Sampling), ("verifier", Math)):
         if isinstance(chosen.get(part), Mapping):
             _check_arguments(chosen[part], kind, f"{part}.")
-            makers[part] = partial(_called, kind)
+            chosen[part] = _called(kind, chosen[part])
     if isinstance(chosen.get("lora"), Mapping):
         _check_lora(chosen["lora"])
-    made = _called(function, chosen | {part: make(chosen[part]) for part, make in makers.items()})
+    pools = [part for part in ("problems", "held_out") if isinstance(chosen.get(part), Mapping)]
+    for part in pools:
+        check_pool(chosen[part])
+    made = _called(function, chosen | {part: pool(chosen[part]) for part in pools})
     return made.stressed(**stress) if stress else made
 
 
@@ -266,28 +256,24 @@ def recorded_lab(config: Mapping[str, Any]) -> Lab:
     return lab(name, options)
 
 
-def pool(config: Mapping[str, Any] | None) -> Pool | Stream | None:
-    """The pool or stream that a `config` describes; None for None.
+def pool(config: Any) -> Pool | Stream:
+    """The pool or stream that a `config` describes.
 
     Raises
     ------
     ValueError
         For what `check_pool` refuses, and for wrong arguments.
     """
-    check_pool(config)
-    if config is None:
-        return None
-    options = {name: value for name, value in config.items() if name not in FOUND}
+    options = check_pool(config)
     return _called(problems.FAMILIES[config["family"]], options)
 
 
-def check_pool(config: Any) -> None:
+def check_pool(config: Any) -> dict[str, Any]:
     """Raise ValueError for a `config` that names anything but problems of the known families.
 
-    It may come from a stranger's manifest, so nothing in it may lead to code being run.
+    It may come from a stranger's manifest, so nothing in it may lead to code being run. Returned
+    are the arguments of the family's function.
     """
-    if config is None:
-        return
     if not isinstance(config, Mapping):
         raise ValueError(f"problems: {shown(config)}; an object with a family is needed")
     one_of("family", config.get("family"), problems.FAMILIES)
@@ -296,7 +282,7 @@ def check_pool(config: Any) -> None:
         raise ValueError("verifier: only code can make one, and this is data")
     if config["family"] != "reasoning_gym":
         _check_arguments(options, problems.FAMILIES[config["family"]])
-        return
+        return options
     task = options.get("name")
     if not isinstance(task, str) or task in REFUSED_TASKS:
         raise ValueError(f"name={shown(task)}: this task cannot be made from data")
@@ -304,6 +290,7 @@ def check_pool(config: Any) -> None:
         # The instruction is only appended to the question. The others are checked by the function.
         if name not in ("instruction", "n", "seed"):
             _check_harmless(name, value)
+    return options
 
 
 # Names and arguments
@@ -365,19 +352,17 @@ def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
 def _check_harmless(option: str, value: Any) -> None:
     """ValueError unless an option of a task has no brackets and quotes, and no enormous numbers."""
-    if isinstance(value, str) and not HARMLESS_TEXT.fullmatch(value):
-        raise ValueError(
-            f"{option}={shown(value)}: data can give texts of letters, digits and signs only"
-        )
-    if isinstance(value, Mapping):
-        raise ValueError(f"{option}={shown(value)}: data can give numbers, texts and lists")
-    if isinstance(value, int | float) and not abs(value) <= LARGEST_OPTION:
-        raise ValueError(f"{option}={shown(value)}: data can give numbers up to {LARGEST_OPTION}")
-    if isinstance(value, list | tuple):
-        if len(value) > LARGEST_OPTION:
-            raise ValueError(f"{option}: data can give lists of up to {LARGEST_OPTION} entries")
+    if isinstance(value, list | tuple) and len(value) <= LARGEST_OPTION:
         for item in value:
             _check_harmless(option, item)
+        return
+    is_text = isinstance(value, str) and HARMLESS_TEXT.fullmatch(value)
+    is_small = isinstance(value, int | float) and abs(value) <= LARGEST_OPTION
+    if value is not None and not is_text and not is_small:
+        raise ValueError(
+            f"{option}={shown(value)}: data can give texts of letters, digits and signs, numbers "
+            f"up to {LARGEST_OPTION}, and lists of them"
+        )
 
 
 def _check_lora(options: Mapping[str, Any]) -> None:
@@ -403,19 +388,30 @@ def _is_harmless_pattern(text: str) -> bool:
 
 @cache
 def _buildable() -> dict[str, Any]:
-    """Everything that a description may name: "selectors.MaxVariance" -> the class."""
-    found = {}
-    for module in BUILDABLE:
-        for attribute, value in vars(module).items():
-            # What a module has merely imported, such as `os`, belongs to another module.
-            if attribute.startswith("_") or getattr(value, "__module__", None) != module.__name__:
-                continue
-            is_part = isinstance(value, type) and (
-                issubclass(value, Slot) or module is rewards or value in OTHER_CLASSES
-            )
-            if is_part or (isinstance(value, types.FunctionType) and module is advantages):
-                found[f"{module.__name__.removeprefix('workbench.')}.{attribute}"] = value
-    return found
+    """Everything of this package that a description may name: "selectors.MaxVariance" -> the class.
+
+    These are all slot values, the parts of the reward, the functions of advantages, and the classes
+    of a method and its objective.
+    """
+    named = [Method, Objective, *_own(rewards, type), *_own(advantages, types.FunctionType)]
+    return {
+        f"{value.__module__}.{value.__name__}".removeprefix("workbench."): value
+        for value in (*named, *_subclasses(Slot))
+        if value.__module__.startswith("workbench.") and not value.__name__.startswith("_")
+    }
+
+
+def _own(module: types.ModuleType, kind: type) -> list[Any]:
+    """What a module itself defines of a kind, and has not merely imported."""
+    values = vars(module).values()
+    return [v for v in values if isinstance(v, kind) and v.__module__ == module.__name__]
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    each: type
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 @cache
@@ -446,51 +442,14 @@ def _class_names() -> dict[str, str]:
 
 def _target(name: Any) -> Any:
     """The class or function that a description names."""
-    if isinstance(name, str) and name in _buildable():
-        return _buildable()[name]
-    if isinstance(name, str) and name in _buildable_of_packages():
-        return _buildable_of_packages()[name]
+    if isinstance(name, str):
+        for known in (_buildable, _buildable_of_packages):
+            if name in known():
+                return known()[name]
     raise ValueError(
         f"{shown(name)} is not a slot value of this package or of one that brings methods, so it "
         "cannot be built from data; pass the object"
     )
-
-
-def _check_description(description: Any, path: str = "", depth: int = 1) -> None:
-    """Raise ValueError unless every part of a description can be made."""
-    if depth > DEEPEST:
-        raise ValueError(f"description: it is nested more than {DEEPEST} levels deep")
-    if isinstance(description, list | tuple):
-        for item in description:
-            _check_description(item, path, depth + 1)
-    if not isinstance(description, dict):
-        return
-    for name, item in description.items():
-        _check_description(item, f"{path}{name}.", depth + 1)
-    if "is" in description:
-        target = _target(description["is"])
-        options = {name: None for name in description if name != "is"}
-        # A class must be complete now. A function gets its other arguments when it is called.
-        if isinstance(target, type):
-            _check_arguments(options, target, path)
-        else:
-            _check_names(options, _arguments(target), target.__name__, path)
-
-
-def _made(description: Any) -> Any:
-    """The value of a description that has been checked."""
-    if isinstance(description, list | tuple):
-        # `describe` writes lists and tuples alike, so one of them has to stand for both.
-        return tuple(_made(item) for item in description)
-    if not isinstance(description, dict):
-        return description
-    options = {name: _made(item) for name, item in description.items() if name != "is"}
-    if "is" not in description:
-        return options
-    target = _target(description["is"])
-    if isinstance(target, type):
-        return target(**options)
-    return partial(target, **options) if options else target
 
 
 # Settings

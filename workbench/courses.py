@@ -18,13 +18,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan
-from workbench.replay import Stored, load_answers, without_marks
-from workbench.rollouts import Ragged, Rollouts
+from workbench.pools import Problem
+from workbench.replay import RightAnswers, Stored, without_marks
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.scheduler import Learner
 from workbench.slots import Slot, state_field
 from workbench.success_rates import OfSignals, Signals, outcomes
@@ -42,10 +43,6 @@ from workbench.utils.bounds import (
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import derive
 from workbench.verifiers.boxes import last_box
-
-if TYPE_CHECKING:
-    from workbench.pools import Problem
-    from workbench.rollouts import Context
 
 # What says that a response has given its answer, besides a complete box.
 ANSWER = re.compile(r"final answer *[:=]|</(?:final_)?answer>", re.IGNORECASE)
@@ -297,7 +294,7 @@ class PrefixSampling(Slot):
 
 
 @dataclass
-class OwnPrefixes(Stored):
+class OwnPrefixes(RightAnswers):
     """Unsolved problems also start from parts of an old right response of theirs.
 
     A problem is unsolved when none of its bare rollouts was right at its last visit. Its rollouts
@@ -330,28 +327,22 @@ class OwnPrefixes(Stored):
     solved: dict[str, bool] = state_field(dict)
 
     needs = frozenset({"prefixes"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.path is not None:
-            # Read by the constructor, so that a missing file is found before a model is loaded.
-            self.stored = load_answers(self.path)
+    metric = "course_stored"
 
     def plan(
         self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """Prefixes for the unsolved problems that have a right answer, and a group for each."""
-        answers: dict[str, list[np.ndarray]] = {}
-        if self.stored is not None:
-            for row, name in enumerate(self.stored.problem.tolist()):
-                answers.setdefault(name, []).append(self.stored.response[row])
+        answers = self.rows_by_problem()
         rows: list[np.ndarray] = []
         groups: list[str] = []
         for problem, count, start in zip(problems, counts.tolist(), before.tolist()):
             starts = [np.empty(0, np.int32)]
-            if problem.id in answers and not self.solved.get(problem.id, self.path is None):
+            stored = answers.get(problem.id)
+            if stored is not None and not self.solved.get(problem.id, self.path is None):
                 rng = context.rng("course", problem.id)
-                answer = answers[problem.id][rng.integers(len(answers[problem.id]))]
+                assert self.stored is not None
+                answer = self.stored.response[stored[rng.integers(len(stored))]]
                 for share in rng.uniform(*self.lengths, self.each):
                     starts.append(answer[: min(math.ceil(share * len(answer)), len(answer) - 1)])
             for draw in range(start, start + count):
@@ -367,23 +358,7 @@ class OwnPrefixes(Stored):
             return
         ids, right, _ = outcomes(bare)
         self.solved.update(zip(ids, (right > 0).tolist()))
-        if self.path is None:
-            self._keep_right(bare, context)
-
-    def metrics(self) -> dict[str, float]:
-        """Right answers stored."""
-        return {"course_stored": 0 if self.stored is None else len(self.stored)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The right answers, unless they come from a file, and which problems are solved."""
-        table = {} if self.path is not None else super().state_dict()
-        return {"table": table, "ids": list(self.solved), "solved": list(self.solved.values())}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the right answers and which problems are solved."""
-        if self.path is None:
-            super().load_state_dict(state["table"])
-        self.solved = dict(zip(state["ids"], map(bool, state["solved"])))
+        super().feedback(bare, context)
 
 
 # Old responses that are gone on with
@@ -391,6 +366,8 @@ class OwnPrefixes(Stored):
 
 class _Drafts(Stored):
     """Base of courses whose rollouts go on from old ones of the same problem and number."""
+
+    metric = "course_stored"
 
     def _drafts(
         self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray
@@ -416,10 +393,6 @@ class _Drafts(Stored):
             parts.insert(0, self.stored.take(others))
         parts = [part for part in parts if len(part)]
         self.stored = Rollouts.concat(parts) if parts else None
-
-    def metrics(self) -> dict[str, float]:
-        """Responses stored."""
-        return {"course_stored": 0 if self.stored is None else len(self.stored)}
 
 
 def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -> Plan:

@@ -9,14 +9,15 @@ the mean reward up a scale of difficulties. All of them need a finite pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.pools import Pool, PoolExhausted, Problem
+from workbench.pools import Pool, PoolExhausted, Problem, Stream
+from workbench.rollouts import Context, Rollouts
 from workbench.slots import Slot, state_field
 from workbench.success_rates import Posteriors, outcomes, outcomes_of_round
 from workbench.utils.bounds import (
@@ -29,11 +30,7 @@ from workbench.utils.bounds import (
     choice,
 )
 from workbench.utils.names import STOPPED
-from workbench.utils.validation import instance_of, number, share
-
-if TYPE_CHECKING:
-    from workbench.pools import Stream
-    from workbench.rollouts import Context, Rollouts
+from workbench.utils.validation import instance_of, number
 
 
 @dataclass
@@ -71,15 +68,6 @@ class ShuffledEpochs(Slot):
         self.epoch = pool.epoch(self.cursor)
         return problems
 
-    def state_dict(self) -> dict[str, Any]:
-        """The position in the pool."""
-        return {"cursor": self.cursor, "epoch": self.epoch}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the position in the pool."""
-        self.cursor = state["cursor"]
-        self.epoch = state["epoch"]
-
 
 @dataclass
 class _OverEpochs(Slot):
@@ -88,27 +76,11 @@ class _OverEpochs(Slot):
     needs = frozenset({"problem_choice"})
 
     order: ShuffledEpochs = state_field(ShuffledEpochs)
-    # Whether the memory was loaded and has not been compared with the pool since.
-    loaded: bool = state_field(bool)
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int:  # type: ignore[override]
         """Passes over the pool, problems that were not chosen included."""
         return self.order.epoch
-
-    def _finite(self, pool: Pool | Stream, remembered: Iterable[str]) -> Pool:
-        """The pool; ValueError for a stream, and where the memory was saved with another pool."""
-        pool = finite(pool, self)
-        if self.loaded:
-            known = {problem.id for problem in pool}
-            for key in remembered:
-                if key not in known:
-                    raise ValueError(
-                        f"state: {type(self).__name__} remembers problem {key!r}, which this pool "
-                        "does not have; it was saved with another pool"
-                    )
-        self.loaded = False
-        return pool
 
 
 @dataclass
@@ -142,7 +114,7 @@ class Recycled(_OverEpochs):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The waiting problems, and fresh ones for the rest of the round."""
-        pool = self._finite(pool, [*self.waiting, *self.served])
+        pool = finite(pool, self)
         first: list[Problem] = []
         if not context.taken:
             self.served = self.waiting[: int(self.share * n)]
@@ -167,18 +139,6 @@ class Recycled(_OverEpochs):
             name for name, is_so in zip(ids, skewed) if is_so and name not in tried_again
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The position in the pool and the problems that wait."""
-        order = self.order.state_dict()
-        return {"order": order, "waiting": self.waiting, "served": self.served}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the position in the pool and the problems that wait."""
-        self.order.load_state_dict(state["order"])
-        self.waiting = list(state["waiting"])
-        self.served = list(state["served"])
-        self.loaded = True
-
 
 @dataclass
 class _ByPosteriors(_OverEpochs):
@@ -186,27 +146,23 @@ class _ByPosteriors(_OverEpochs):
 
     posteriors: Posteriors = state_field(Posteriors)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Of these two arguments a curriculum has one.
+        options = {name: vars(self)[name] for name in ("decay", "restart") if name in vars(self)}
+        self.posteriors = Posteriors(**options)
+
     def _candidates(
         self, pool: Pool | Stream, n: int, factor: int, context: Context
     ) -> Sequence[Problem]:
         """The next factor * n problems of the shuffled epochs, or all where the pool has fewer."""
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
-        available = len(self._finite(pool, self.posteriors.beliefs)) - len(context.taken)
+        available = len(finite(pool, self)) - len(context.taken)
         return self.order.choose(pool, max(n, min(factor * n, available)), context)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The posteriors of the problems in the round are updated."""
         self.posteriors.feedback(rollouts, context)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position in the pool and the posteriors."""
-        return {"order": self.order.state_dict(), "posteriors": self.posteriors.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the position in the pool and the posteriors."""
-        self.order.load_state_dict(state["order"])
-        self.posteriors.load_state_dict(state["posteriors"])
-        self.loaded = True
 
 
 @dataclass
@@ -236,10 +192,6 @@ class Mopps(_ByPosteriors):
     target: Share = 0.5
     interval: Interval | None = None
     decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(decay=self.decay)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The n candidates whose drawn success rates suit best."""
@@ -286,10 +238,6 @@ class Mapp(_ByPosteriors):
     factor: Count = 8
     decay: float = 0.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(decay=self.decay)
-
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n candidates, drawn without replacement in proportion to their scores."""
         candidates = self._candidates(pool, n, self.factor, context)
@@ -326,13 +274,9 @@ class Cures(_ByPosteriors):
     form: Annotated[str, choice("paper", "code")] = "paper"
     restart: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(restart=self.restart)
-
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """n problems of the whole pool, drawn without replacement by their weights."""
-        pool = self._finite(pool, self.posteriors.beliefs)
+        pool = finite(pool, self)
         problems = [pool[i] for i in _not_taken(pool, context)]
         if len(problems) < n and context.taken:
             return []
@@ -358,7 +302,7 @@ UNSEEN = np.vstack([np.full((1, 3), 1 / 3), np.ones((3, 3))])
 
 
 @dataclass
-class Dps(_OverEpochs):
+class Dps(Slot):
     """Takes the problems that are most likely to be mixed, by a Markov chain for each problem.
 
     A problem is in one of three states, "all wrong", "mixed" and "all right", and moves between
@@ -380,12 +324,15 @@ class Dps(_OverEpochs):
     """
 
     decay: Share = 0.7
+
+    needs = frozenset({"problem_choice"})
+
     # Problem -> (4, 3): the chances, and the counts with a row for each state that is left.
-    memory: dict[str, np.ndarray] = state_field(dict)
+    memory: dict[str, Any] = state_field(dict)
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The n problems with the greatest chance of a mixed group."""
-        pool = self._finite(pool, self.memory)
+        pool = finite(pool, self)
         ordered = [pool[i] for i in pool.order(context.seed, 0)]
         candidates = [problem for problem in ordered if problem.id not in context.taken]
         if len(candidates) < n:
@@ -415,7 +362,7 @@ class Dps(_OverEpochs):
         if not ids:
             return
         for key, moved in zip(ids, self._transitions(ids)):
-            memory = self.memory.get(key, UNSEEN).copy()
+            memory = np.array(self.memory.get(key, UNSEEN))
             memory[0] = moved.sum(axis=0)
             if key in seen:
                 state = seen[key]
@@ -423,21 +370,6 @@ class Dps(_OverEpochs):
                 memory[1:, state] += moved[:, state] / moved[:, state].sum()
                 memory[0] = np.arange(3) == state
             self.memory[key] = memory
-
-    def state_dict(self) -> dict[str, Any]:
-        """The memory of every problem that was seen."""
-        return {
-            "ids": list(self.memory),
-            "memory": np.array(list(self.memory.values())).reshape(-1, 4, 3),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        memory = np.asarray(state["memory"], dtype=np.float64)
-        if not (np.isfinite(memory) & (memory >= 0)).all() or (memory[:, 1:] == 0).any():
-            raise ValueError("memory: chances of at least 0 and counts above 0 are needed")
-        self.memory = dict(zip(state["ids"], memory))
-        self.loaded = True
 
 
 @dataclass
@@ -460,7 +392,7 @@ class WithoutSolved(_OverEpochs):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems that have not left."""
-        pool = self._finite(pool, self.left)
+        pool = finite(pool, self)
         if not context.taken and len(pool) - len(self.left) < n:
             self.left.clear()
         return self.order.choose(pool, n, replace(context, taken=context.taken | self.left))
@@ -473,16 +405,6 @@ class WithoutSolved(_OverEpochs):
     def metrics(self) -> dict[str, float]:
         """Problems that have left."""
         return {"problems_left_out": len(self.left)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position in the pool, and the problems that have left."""
-        return {"order": self.order.state_dict(), "left": sorted(self.left)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        self.order.load_state_dict(state["order"])
-        self.left = set(state["left"])
-        self.loaded = True
 
 
 @dataclass
@@ -543,7 +465,7 @@ class Greso(_OverEpochs):
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems that are not skipped, over as many epochs as it takes."""
-        pool = self._finite(pool, self.streaks)
+        pool = finite(pool, self)
         rng = context.rng("curriculum", len(context.taken))
         chosen: list[Problem] = []
         taken = set(context.taken)
@@ -588,30 +510,6 @@ class Greso(_OverEpochs):
             "skip_base_hard": self.bases[1],
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Position, streaks and bases."""
-        return {
-            "order": self.order.state_dict(),
-            "ids": list(self.streaks),
-            # The shape is (0, 2) where there are no streaks yet.
-            "streaks": np.array(list(self.streaks.values()), dtype=np.int64).reshape(-1, 2),
-            "bases": list(self.bases),
-            "skipped": self.skipped,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        streaks = np.asarray(state["streaks"])
-        if (streaks < 0).any():
-            raise ValueError(f"streaks: {streaks.min()}; counts of at least 0 are needed")
-        for base in state["bases"]:
-            share("bases", float(base))
-        self.order.load_state_dict(state["order"])
-        self.streaks = dict(zip(state["ids"], streaks.tolist()))
-        self.bases = list(state["bases"])
-        self.skipped = state["skipped"]
-        self.loaded = True
-
 
 @dataclass
 class AdaRft(Slot):
@@ -645,14 +543,9 @@ class AdaRft(Slot):
     wanted: Share = 0.5
     ties: Annotated[str, choice("index", "random")] = "index"
 
-    # It makes no passes: problems may come back as long as the target stays.
-    epoch = 0
-
     reads_verdict = False
 
     target: float = state_field(float)
-    # The latest pool, and the difficulties of its problems.
-    _known: tuple[Pool, np.ndarray] | None = state_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -682,22 +575,17 @@ class AdaRft(Slot):
         return [problems[i] for i in candidates[order[:n]]]
 
     def _difficulties(self, pool: Pool) -> np.ndarray:
-        """The difficulty of every problem of the pool, (P,); computed once for each pool."""
-        if self._known is not None and self._known[0] is pool:
-            return self._known[1]
+        """The difficulty of every problem of the pool, (P,)."""
         if self.difficulties is not None:
             for problem in pool:
                 if problem.id not in self.difficulties:
                     raise ValueError(f"difficulties: problem {problem.id!r} of the pool has none")
-            values = [self.difficulties[problem.id] for problem in pool]
-        else:
-            # The scale is that of the whole pool, so that a target means the same in every round.
-            levels = [problem.level for problem in pool]
-            low, high = min(levels), max(levels)
-            scale = 100 / (high - low) if high > low else 0.0
-            values = [(level - low) * scale for level in levels]
-        self._known = (pool, np.array(values))
-        return self._known[1]
+            return np.array([self.difficulties[problem.id] for problem in pool])
+        # The scale is that of the whole pool, so that a target means the same in every round.
+        levels = np.array([problem.level for problem in pool])
+        low, high = levels.min(), levels.max()
+        scale = 100 / (high - low) if high > low else 0.0
+        return (levels - low) * scale
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The target moves with the mean reward of the round's new rollouts."""
@@ -711,15 +599,6 @@ class AdaRft(Slot):
     def metrics(self) -> dict[str, float]:
         """The target difficulty of the next round."""
         return {"target_difficulty": self.target}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The target."""
-        return {"target": self.target}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the target."""
-        number("target", state["target"], low=0, high=100)
-        self.target = state["target"]
 
 
 def mixed_group_probability(a: Any, b: Any, n: int) -> np.ndarray:

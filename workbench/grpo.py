@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from workbench.checks import checked_advantages, checked_numbers
 from workbench.objectives import (
     BY_COVARIANCE,
     Objective,
@@ -22,11 +23,8 @@ from workbench.objectives import (
     token_weights,
     tokens_by_covariance,
 )
+from workbench.policies import Policy
 from workbench.rollouts import NonFinite, Ragged, Rollouts, spread
-
-if TYPE_CHECKING:
-    from workbench.policies import Policy
-
 
 # The attributes of `StepStats` that have one number for each rollout.
 PER_ROLLOUT = ("clip_ratio", "entropy", "logprob_diff", "sampler_gap", "sampler_above")
@@ -136,29 +134,41 @@ def grpo_step(
     NonFinite
         When an advantage, the loss or the gradient is not finite. No weight has been changed then.
     """
-    advantages = _token_advantages(rollouts, advantages)
-    weights = _row_weights(rollouts, weights)
+    size = len(rollouts)
+    advantages = checked_advantages("grpo_step", advantages, rollouts)
+    if not isinstance(advantages, Ragged):
+        of_tokens = np.repeat(advantages, rollouts.lengths)
+        advantages = Ragged(of_tokens, rollouts.response.offsets)
+    if weights is None:
+        weights = np.ones(size)
+    weights = checked_numbers("grpo_step", "weights", weights, size)
+    if (weights < 0).any():
+        raise ValueError(f"grpo_step: weights={weights.min()}; numbers of at least 0 are needed")
     if objective.kl > 0 and reference is None:
         raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
-    loss_weights = _loss_weights(rollouts, objective, weights, length)
-    computed = _rows_to_compute(rollouts, advantages, weights, objective)
-    on_policy = np.zeros(len(rollouts), bool) if on_policy is None else np.asarray(on_policy)
-
+    step = _Step(
+        policy,
+        rollouts,
+        advantages,
+        objective,
+        weights=_loss_weights(rollouts, objective, weights, length),
+        temperature=temperature,
+        reference=reference,
+        on_policy=np.zeros(size, bool) if on_policy is None else np.asarray(on_policy),
+        sampler_logprobs=sampler_logprobs,
+    )
     # Zeros rather than None: a step without any gradient then still moves by Adam's momentum, in a
     # resumed run as in an uninterrupted one.
     optimizer.zero_grad(set_to_none=False)
-    chosen = None
     if objective.surrogate in BY_COVARIANCE:
-        chosen = _tokens_by_covariance(
-            policy, rollouts, advantages, objective, temperature, micro_tokens, on_policy
-        )
+        step.choose_tokens(micro_tokens)
     policy.model.train()
-    step = _Step(rollouts, advantages, loss_weights, on_policy, sampler_logprobs, chosen, objective)
+    computed = _rows_to_compute(rollouts, advantages, weights, objective)
     # NaN where a rollout is not computed.
-    per_rollout = {name: np.full(len(rollouts), np.nan) for name in PER_ROLLOUT}
+    per_rollout = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
     totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
     for rows in micro_batches(rollouts, computed, micro_tokens, policy.layout):
-        loss, means, sums = _micro_loss(policy, step, rows, temperature, reference)
+        loss, means, sums = step.loss(rows)
         # Before the backward pass, so that the message can name the rows of this micro-batch.
         if not torch.isfinite(loss):
             message = f"the loss of {len(rows)} rollouts is {loss.item()}"
@@ -186,17 +196,102 @@ def grpo_step(
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Step:
     """What the loss of an optimizer step depends on; the columns have an entry for each rollout."""
 
+    policy: Policy
     rollouts: Rollouts
     advantages: Ragged
+    objective: Objective
     weights: Ragged
+    temperature: float
+    reference: Any
     on_policy: np.ndarray
     sampler_logprobs: Ragged | None
-    chosen: Ragged | None
-    objective: Objective
+    chosen: Ragged | None = None  # what `choose_tokens` has found, one bool for each token
+
+    def loss(
+        self, rows: np.ndarray
+    ) -> tuple[torch.Tensor, dict[str, np.ndarray], dict[str, float]]:
+        """The loss of a micro-batch of R rows, and what was measured in it.
+
+        The measures are, by name, means over each rollout's tokens (R,) and sums over all tokens.
+        """
+        objective = self.objective
+        part = self.rollouts.take(rows)
+        logprobs, entropy = self.policy.logprobs(
+            part, self.temperature, entropy=True, entropy_gradient=objective.entropy > 0
+        )
+        device = logprobs.device
+
+        def of_tokens(column: Ragged, dtype: torch.dtype | None = None) -> torch.Tensor:
+            """One number for each token, (R, T), padded on the right as log-probabilities are."""
+            return torch.as_tensor(column.take(rows).padded(), dtype=dtype, device=device)
+
+        mask = torch.as_tensor(part.response.mask(), device=device)
+        old_logprobs = of_tokens(self.rollouts.old_logprobs)
+        # For these rows the ratio is exactly 1, and its gradient is that of the log-probability.
+        if self.on_policy[rows].any():
+            is_own = torch.as_tensor(self.on_policy[rows], device=device)[:, None]
+            old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
+        weight = of_tokens(self.weights)
+        advantage = of_tokens(self.advantages, torch.float32)
+        chosen = None if self.chosen is None else of_tokens(self.chosen)
+
+        # What the tokens add to the objective, corrected where another program sampled them.
+        gain, clipped = gains(objective, logprobs, old_logprobs, advantage, mask, chosen)
+        gap = torch.zeros_like(old_logprobs)
+        above = torch.zeros_like(mask)
+        if self.sampler_logprobs is not None:
+            sampled = of_tokens(self.sampler_logprobs)
+            correction, above = sampler_weights(old_logprobs, sampled, mask, *objective.correction)
+            gain = gain * correction
+            gap = torch.where(mask, (old_logprobs - sampled).abs(), 0.0)
+        loss = -(gain * weight).sum()
+        # Bonus and penalty count every token, whatever its advantage is.
+        kl = torch.zeros((), device=device)
+        if objective.entropy:
+            loss = loss - objective.entropy * (entropy * weight).sum()
+        if self.reference is not None:
+            with torch.no_grad():
+                reference_logprobs = self.reference.logprobs(part, self.temperature)
+            penalty = torch.where(mask, kl_estimate(logprobs, reference_logprobs), 0.0)
+            loss = loss + objective.kl * (penalty * weight).sum()
+            kl = penalty.detach().sum()
+
+        difference = torch.where(mask, (logprobs - old_logprobs).abs(), 0.0)
+        lengths = mask.sum(1).clamp(min=1)
+        columns = (clipped, entropy, difference, gap, above)  # in the order of `PER_ROLLOUT`
+        means = torch.stack([column.sum(1) / lengths for column in columns])
+        sums = {"loss": loss.item(), "kl": kl.item(), "tokens": mask.sum().item()}
+        return loss, dict(zip(PER_ROLLOUT, means.detach().cpu().numpy())), sums
+
+    def choose_tokens(self, micro_tokens: int) -> None:
+        """Find the tokens of the whole step that Clip-Cov or KL-Cov treats apart.
+
+        Covariances are taken over the whole step, so this is one more forward pass before it.
+        Dropout is off, as it was when the old log-probabilities were computed.
+        """
+        policy, rollouts = self.policy, self.rollouts
+        policy.model.eval()
+        mask = torch.as_tensor(rollouts.response.mask())
+        logprobs = torch.zeros(mask.shape)
+        for rows in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens, policy.layout):
+            with torch.no_grad():
+                part = policy.logprobs(rollouts.take(rows), self.temperature).float().cpu()
+            # A micro-batch is only as wide as its own longest response.
+            logprobs[rows, : part.shape[1]] = part
+        is_own = torch.as_tensor(self.on_policy)[:, None]
+        old_logprobs = torch.as_tensor(rollouts.old_logprobs.padded())
+        chosen = tokens_by_covariance(
+            self.objective,
+            logprobs,
+            torch.where(is_own, logprobs, old_logprobs),
+            torch.as_tensor(self.advantages.padded()),
+            mask,
+        )
+        self.chosen = Ragged(chosen[mask].numpy(), rollouts.response.offsets)
 
 
 def micro_batches(
@@ -363,96 +458,6 @@ def marked(
     )
 
 
-def _micro_loss(
-    policy: Policy, step: _Step, rows: np.ndarray, temperature: float, reference: Any
-) -> tuple[torch.Tensor, dict[str, np.ndarray], dict[str, float]]:
-    """The loss of a micro-batch of R rows, and what was measured in it.
-
-    The measures are, by name, means over each rollout's tokens (R,) and sums over all tokens.
-    """
-    objective = step.objective
-    part = step.rollouts.take(rows)
-    logprobs, entropy = policy.logprobs(
-        part, temperature, entropy=True, entropy_gradient=objective.entropy > 0
-    )
-    device = logprobs.device
-
-    def of_tokens(column: Ragged, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """One number for each token, (R, T), padded on the right as the log-probabilities are."""
-        return torch.as_tensor(column.take(rows).padded(), dtype=dtype, device=device)
-
-    mask = torch.as_tensor(part.response.mask(), device=device)
-    old_logprobs = of_tokens(step.rollouts.old_logprobs)
-    # For these rows the ratio is exactly 1, and its gradient is that of the log-probability.
-    if step.on_policy[rows].any():
-        is_own = torch.as_tensor(step.on_policy[rows], device=device)[:, None]
-        old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
-    weight = of_tokens(step.weights)
-    advantage = of_tokens(step.advantages, torch.float32)
-    chosen = None if step.chosen is None else of_tokens(step.chosen)
-
-    # What the tokens add to the objective, corrected where another program sampled them.
-    gain, clipped = gains(objective, logprobs, old_logprobs, advantage, mask, chosen)
-    gap = torch.zeros_like(old_logprobs)
-    above = torch.zeros_like(mask)
-    if step.sampler_logprobs is not None:
-        sampled = of_tokens(step.sampler_logprobs)
-        correction, above = sampler_weights(old_logprobs, sampled, mask, *objective.correction)
-        gain = gain * correction
-        gap = torch.where(mask, (old_logprobs - sampled).abs(), 0.0)
-    loss = -(gain * weight).sum()
-    # Bonus and penalty count every token, whatever its advantage is.
-    kl = torch.zeros((), device=device)
-    if objective.entropy:
-        loss = loss - objective.entropy * (entropy * weight).sum()
-    if reference is not None:
-        with torch.no_grad():
-            reference_logprobs = reference.logprobs(part, temperature)
-        penalty = torch.where(mask, kl_estimate(logprobs, reference_logprobs), 0.0)
-        loss = loss + objective.kl * (penalty * weight).sum()
-        kl = penalty.detach().sum()
-
-    difference = torch.where(mask, (logprobs - old_logprobs).abs(), 0.0)
-    lengths = mask.sum(1).clamp(min=1)
-    columns = (clipped, entropy, difference, gap, above)  # in the order of `PER_ROLLOUT`
-    means = torch.stack([column.sum(1) / lengths for column in columns])
-    sums = {"loss": loss.item(), "kl": kl.item(), "tokens": mask.sum().item()}
-    return loss, dict(zip(PER_ROLLOUT, means.detach().cpu().numpy())), sums
-
-
-def _tokens_by_covariance(
-    policy: Policy,
-    rollouts: Rollouts,
-    advantages: Ragged,
-    objective: Objective,
-    temperature: float,
-    micro_tokens: int,
-    on_policy: np.ndarray,
-) -> Ragged:
-    """Which tokens of the whole step Clip-Cov or KL-Cov treats apart, one bool for each.
-
-    Covariances are taken over the whole step, so this is one more forward pass before it. Dropout
-    is off, as it was when the old log-probabilities were computed.
-    """
-    policy.model.eval()
-    mask = torch.as_tensor(rollouts.response.mask())
-    logprobs = torch.zeros(mask.shape)
-    for index in micro_batches(rollouts, np.arange(len(rollouts)), micro_tokens, policy.layout):
-        with torch.no_grad():
-            part = policy.logprobs(rollouts.take(index), temperature).float().cpu()
-        # A micro-batch is only as wide as its own longest response.
-        logprobs[index, : part.shape[1]] = part
-    old_logprobs = torch.as_tensor(rollouts.old_logprobs.padded())
-    chosen = tokens_by_covariance(
-        objective,
-        logprobs,
-        torch.where(torch.as_tensor(on_policy)[:, None], logprobs, old_logprobs),
-        torch.as_tensor(advantages.padded()),
-        mask,
-    )
-    return Ragged(chosen[mask].numpy(), rollouts.response.offsets)
-
-
 def _loss_weights(
     rollouts: Rollouts, objective: Objective, weights: np.ndarray, length: int | None
 ) -> Ragged:
@@ -489,40 +494,3 @@ def _any_nonzero(values: Ragged) -> np.ndarray:
     """Which rows hold a number other than zero, (R,) bool."""
     row_of_value = np.repeat(np.arange(len(values)), values.lengths)
     return np.bincount(row_of_value, values.values != 0, minlength=len(values)) > 0
-
-
-def _token_advantages(rollouts: Rollouts, advantages: Any) -> Ragged:
-    """Advantages as one number for each response token.
-
-    ValueError for a wrong shape, NonFinite for NaN.
-    """
-    if isinstance(advantages, Ragged):
-        if not np.array_equal(advantages.offsets, rollouts.response.offsets):
-            raise ValueError("advantages: one for each token of the rollouts' responses is needed")
-        per_token = advantages
-    else:
-        values = np.repeat(_one_each("advantages", advantages, len(rollouts)), rollouts.lengths)
-        per_token = Ragged(values, rollouts.response.offsets)
-    finite = ~_any_nonzero(Ragged(~np.isfinite(per_token.values), per_token.offsets))
-    if not finite.all():
-        raise NonFinite("advantages are not finite", rollouts.take(~finite))
-    return per_token
-
-
-def _row_weights(rollouts: Rollouts, weights: Any) -> np.ndarray:
-    if weights is None:
-        return np.ones(len(rollouts))
-    weights = _one_each("weights", weights, len(rollouts))
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise ValueError("weights: finite numbers of at least 0 are needed")
-    return weights
-
-
-def _one_each(name: str, values: Any, size: int) -> np.ndarray:
-    """Values as float64 (size,); ValueError for any other shape."""
-    values = np.asarray(values, dtype=np.float64)
-    if values.shape != (size,):
-        raise ValueError(
-            f"{name} has shape {values.shape}: one for each of the {size} rollouts is needed"
-        )
-    return values

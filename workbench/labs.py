@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import os
@@ -9,40 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from workbench.datasets.chains import ERROR_RATES, REGIMES
 from workbench.datasets.rows import check_answers
-from workbench.policies import Policy, Sampling
-from workbench.policies.checks import (
-    VLLM_IN_4BIT,
-    check_gpu,
-    check_hand_over,
-    check_model,
-    check_packages,
-    check_precision,
-    check_template,
-    check_vllm,
-)
+from workbench.policies import Policy, Sampling, checks
 from workbench.pools import Pool, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import OF_COURSES
 from workbench.stress import Stress
-from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments, choice
-from workbench.utils.descriptions import compose, defaults, describe, parameters
+from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments, choice
+from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import OPTIMIZER_BITS, SIZES
 from workbench.utils.shipped import shipped
-from workbench.utils.validation import (
-    boolean,
-    instance_of,
-    is_number,
-    number,
-    one_of,
-    shown,
-    whole_number,
-)
+from workbench.utils.validation import instance_of, is_number, number, one_of, shown, whole_number
 from workbench.verifiers import Math, Verifier
 from workbench.verifiers.base import check_verifier
 
@@ -51,11 +34,6 @@ from workbench.verifiers.base import check_verifier
 LARGEST_LEARNING_RATE = 1000.0
 LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
 OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
-# Records of versions without these options were made as if with their defaults, so a description
-# leaves them out where they have their defaults.
-LATER_OPTIONS = {"transformers": ("hand_over", "float32_head", "rows"), "unsloth": ("rows",)}
-
-
 # What only this package's own sampling loop can give: engines return whole responses.
 OF_OWN_LOOP = frozenset({"stopping", "growing_states"})
 # What only the weights of a model can give, which a server keeps to itself.
@@ -69,12 +47,13 @@ OF_WEIGHTS = OF_COURSES | {
 }
 
 
-@dataclass(frozen=True)
-class _Described:
-    """A lab's config, and the parts that the lab had when the config was written."""
-
-    config: Mapping[str, Any] | None
-    parts: dict[str, Any]
+SamplingObject = Annotated[
+    Sampling, partial(instance_of, kinds=Sampling, example="Sampling(max_new_tokens=512)")
+]
+StressObject = Annotated[Stress, partial(instance_of, kinds=Stress, example="Stress(lag=4)")]
+Options = Annotated[
+    Mapping[str, Any], partial(instance_of, kinds=Mapping, example="dict(weight_decay=0.1)")
+]
 
 
 @dataclass(frozen=True)
@@ -101,11 +80,6 @@ class Lab:
         Responses to each held-out problem in an evaluation.
     micro_tokens : int
         Tokens of one micro-batch of an update, see `grpo_step`.
-    config : dict, optional
-        How to make this lab again, for the manifest of a run; None where only your own code can.
-        `dataclasses.replace` with another verifier, other problems, or any other part makes it
-        None, since the description no longer holds. A config that is passed along is taken as it
-        is.
     optimizer_bits : {32, 8}
         Of the moments that AdamW keeps; 8 by bitsandbytes, on an NVIDIA GPU.
     warm_up : int
@@ -115,9 +89,9 @@ class Lab:
     lacks : frozenset of str
         What its policy cannot give a method, names from `slots.NEEDS`, such as an engine that
         returns whole responses and cannot stop them.
-    described : optional
-        The config, and the parts of the lab that it describes. The lab sets it itself, and
-        `dataclasses.replace` hands it on, so that the lab it makes knows what has changed.
+    config : dict, optional
+        How to make this lab again, for the manifest of a run, see `described`; None where only your
+        own code can. It is no argument, so a lab that `dataclasses.replace` has made has none.
     """
 
     name: str
@@ -125,18 +99,17 @@ class Lab:
     held_out: Pool | None
     verifier: Any
     make_policy: Callable[[], Policy]
-    sampling: Sampling = Sampling()
+    sampling: SamplingObject = Sampling()
     learning_rate: LearningRate = 1e-6
-    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Options = field(default_factory=dict)
     max_grad_norm: Positive = 1.0
     samples: Count = 8
     micro_tokens: Count = 16_384
-    config: Mapping[str, Any] | None = None
     optimizer_bits: OptimizerBits = 32
     warm_up: CountOrZero = 0
-    stress: Stress = Stress()
+    stress: StressObject = Stress()
     lacks: frozenset[str] = frozenset()
-    described: _Described | None = field(default=None, repr=False, compare=False)
+    config: Mapping[str, Any] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_pools(self.problems, self.held_out)
@@ -149,25 +122,15 @@ class Lab:
             raise ValueError(
                 f"make_policy={shown(self.make_policy)}: a function that returns a policy is needed"
             )
-        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
-        instance_of("stress", self.stress, Stress, "Stress(lag=4)")
         check_arguments(self)
-        if self.config is not None and not isinstance(self.config, Mapping):
-            raise ValueError(f"config={self.config!r}: a dict is needed, or None")
-        if not isinstance(self.optimizer, Mapping) or "lr" in self.optimizer:
-            raise ValueError(
-                f"optimizer={self.optimizer!r}: a dict of AdamW's keyword arguments is needed, "
-                "without lr"
-            )
-        not_parts = ("name", "config", "described")
-        parts = {name: part for name, part in vars(self).items() if name not in not_parts}
-        before = self.described
-        if not isinstance(before, _Described | None):
-            raise ValueError(f"described={shown(before)}: the lab fills this in itself")
-        if before is not None and before.config is self.config and before.parts != parts:
-            # `dataclasses.replace` has changed a part and handed on the config of the first lab.
-            object.__setattr__(self, "config", None)
-        object.__setattr__(self, "described", _Described(self.config, parts))
+        if "lr" in self.optimizer:
+            raise ValueError(f"optimizer={self.optimizer!r}: without lr, which is learning_rate")
+
+    def described(self, config: Mapping[str, Any] | None) -> Lab:
+        """The same lab with another `config`: the function and the arguments that make it again."""
+        lab = copy.copy(self)
+        object.__setattr__(lab, "config", config)
+        return lab
 
     def description(self) -> dict[str, Any]:
         """What a manifest says of this lab: its config, or its settings where there is none.
@@ -187,10 +150,10 @@ class Lab:
             "lab": self.name,
             "own": True,
             "verifier": verifier,
-            "sampling": describe(parameters(self.sampling)),
+            "sampling": _settings(self.sampling),
             "optimizer": describe(dict(self.optimizer)),
             **describe(numbers),
-            **({"stress": self.stress.settings} if self.stress.settings else {}),
+            **self.stress.described,
         }
 
     def stressed(self, lag: int = 0, missed: float = 0.0, accepted: float = 0.0) -> Lab:
@@ -217,13 +180,11 @@ class Lab:
         >>> tiny(pool=64).stressed(missed=0.1).stress
         Stress(lag=0, missed=0.1, accepted=0.0)
         """
-        stress = Stress(lag, missed, accepted)
-        config = None
-        if self.config is not None:
-            config = {name: value for name, value in self.config.items() if name != "stress"}
-            if stress.settings:
-                config["stress"] = stress.settings
-        return replace(self, stress=stress, config=config)
+        lab = replace(self, stress=Stress(lag, missed, accepted))
+        if self.config is None:
+            return lab
+        config = {name: value for name, value in self.config.items() if name != "stress"}
+        return lab.described(config | lab.stress.described)
 
     def policy(self) -> Policy:
         """A fresh policy at its initial weights: the same for every run of this lab."""
@@ -252,24 +213,18 @@ class Lab:
         That of a stream is of the first problems that it draws. None where there are no such
         problems, and for a stream that the lab's own config describes.
         """
-        return {"problems": self._digest(self.problems), "held_out": self._digest(self.held_out)}
-
-    def _digest(self, problems: Pool | Stream | None) -> str | None:
-        if problems is None:
-            return None
-        if isinstance(problems, Stream):
-            # The manifest says how to make it again, which says more than a digest.
-            if problems.config.get("family") in FAMILIES and self.config is not None:
-                return None
-        return problems.digest
+        found: dict[str, str | None] = {}
+        for name, problems in (("problems", self.problems), ("held_out", self.held_out)):
+            # The config says how to make a stream again, which says more than a digest.
+            is_known = isinstance(problems, Stream) and problems.config.get("family") in FAMILIES
+            if problems is None or (is_known and self.config is not None):
+                found[name] = None
+            else:
+                found[name] = problems.digest
+        return found
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
-        if isinstance(self.problems, Pool) and problems_per_round > len(self.problems):
-            raise ValueError(
-                f"problems_per_round={problems_per_round}: the pool has {len(self.problems)} "
-                "problems, and a round takes each once; ask for fewer, or give more problems"
-            )
         try:
             # Neither a pool nor a stream keeps a position, so this draw leaves nothing behind.
             self.problems.draw(problems_per_round, 0, seed)
@@ -300,7 +255,7 @@ class Lab:
 
     def __repr__(self) -> str:
         held_out = 0 if self.held_out is None else len(self.held_out)
-        stress = f", {self.stress}" if self.stress.settings else ""
+        stress = f", {self.stress}" if self.stress.described else ""
         return (
             f"Lab({self.name!r}, {self.problems!r}, {held_out} held-out problems, "
             f"learning_rate={self.learning_rate}, {self.sampling}{stress})"
@@ -320,7 +275,7 @@ class Lab:
             ("sampling", compose(self.sampling)),
             ("learning rate", f"{self.learning_rate:g}"),
         ]
-        if self.stress.settings:
+        if self.stress.described:
             rows.append(("stress", compose(self.stress)))
         return card(f"Lab {self.name}", rows)
 
@@ -399,7 +354,7 @@ def tiny(
     whole_number("held_out", held_out, 0)
     whole_number("seed", seed, 0)
     whole_number("threads", threads, 1, 1024)
-    boolean("share_prefixes", share_prefixes)
+    one_of("share_prefixes", share_prefixes, (True, False))
     if learning_rate is None:
         learning_rate = 3e-4 if base == "clean" else 9e-4
     make = arithmetic if base == "clean" else chains
@@ -444,8 +399,7 @@ def tiny(
         samples=samples,
         # A round of 32 x 8 in one or two micro-batches: packed rows have no padding to save.
         micro_tokens=8192,
-        config=config,
-    )
+    ).described(config)
 
 
 # Labs on models of one's own
@@ -477,17 +431,16 @@ class ModelConfig:
     revision: str | None = None
     device: str | None = None
     template: str = "{prompt}"
-    sampling: Sampling = Sampling(max_new_tokens=512)
+    sampling: SamplingObject = Sampling(max_new_tokens=512)
     samples: int = 8
     micro_tokens: int = 16_384
 
     def __post_init__(self) -> None:
         check_arguments(self)
         instance_of("model", self.model, (str, os.PathLike), "'Qwen/Qwen2.5-0.5B-Instruct'")
-        check_model(self.model)
+        checks.check_model(self.model)
         instance_of("template", self.template, str, "'{prompt}'")
-        check_template(self.template)
-        instance_of("sampling", self.sampling, Sampling, "Sampling(max_new_tokens=512)")
+        checks.check_template(self.template)
 
     def options_of(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The fields, but for the model, that are arguments of a function or class too."""
@@ -533,7 +486,7 @@ class TransformersConfig(ModelConfig):
         Default: 5e-6 with LoRA (PODS, section 4.1), 1e-6 without.
     """
 
-    lora: Mapping[str, Any] | None = None
+    lora: Options | None = None
     dtype: Annotated[str, choice("float32", "bfloat16", "float16")] = "float32"
     gradient_checkpointing: bool | None = None
     engine: Annotated[str, choice("transformers", "vllm")] = "transformers"
@@ -542,18 +495,18 @@ class TransformersConfig(ModelConfig):
     engine_sleeps: bool = False
     learning_rate: float | None = None
     hand_over: Annotated[str, choice("adapter", "merged")] = "adapter"
-    float32_head: Annotated[bool, boolean] = False
+    float32_head: Flag = False
     rows: Count = 1024
+
+    # Left out of a description at their defaults, see `slots.Slot.later`.
+    later: ClassVar[tuple[str, ...]] = ("hand_over", "float32_head", "rows")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lora is not None:
-            example = "dict(r=64, lora_alpha=64, target_modules='all-linear')"
-            instance_of("lora", self.lora, (dict, Mapping), example)
-        check_precision(self.dtype, self.lora)
+        checks.check_precision(self.dtype, self.lora)
         if self.engine == "vllm":
             _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
-            check_hand_over(self.lora or {}, self.hand_over == "merged")
+            checks.check_hand_over(self.lora or {}, self.hand_over == "merged")
 
 
 @dataclass(frozen=True)
@@ -594,7 +547,7 @@ class UnslothConfig(ModelConfig):
     max_length: int = 1024
     fast_inference: bool = True
     gpu_memory_utilization: float = 0.5
-    float32_head: Annotated[bool, boolean] = False
+    float32_head: Flag = False
     rows: Count = 256
     learning_rate: float = 5e-6
     betas: tuple[float, float] = (0.9, 0.999)
@@ -602,18 +555,16 @@ class UnslothConfig(ModelConfig):
     warm_up: CountOrZero = 0
     max_grad_norm: float = 1.0
 
+    later: ClassVar[tuple[str, ...]] = ("rows",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
-        if self.device == "cpu" and self.optimizer_bits == 8:
+        needs_gpu = self.fast_inference or self.load_in_4bit or self.optimizer_bits == 8
+        if self.device == "cpu" and needs_gpu:
             raise ValueError(
-                "optimizer_bits=8: the moments of 8 bits need an NVIDIA GPU, and device='cpu'; "
-                "leave it at 32"
-            )
-        if self.device == "cpu" and (self.fast_inference or self.load_in_4bit):
-            raise ValueError(
-                "device='cpu': Unsloth has neither vLLM nor 4 bits there; fast_inference=False, "
-                "load_in_4bit=False"
+                "device='cpu': Unsloth has neither vLLM nor 4 bits there, and bitsandbytes no 8 "
+                "bits; fast_inference=False, load_in_4bit=False, optimizer_bits=32"
             )
 
 
@@ -650,12 +601,12 @@ def transformers(
     config = TransformersConfig(model, **options)
     device = config.device
     if config.lora:
-        check_packages("peft")
+        checks.check_packages("peft")
     # The options of the sampler, None for the trainer's own generation.
     vllm = None
     if config.engine == "vllm":
-        device = check_gpu(device, "engine='vllm'")
-        check_vllm(device)
+        device = checks.check_gpu(device, "engine='vllm'")
+        checks.check_vllm(device)
         vllm = {
             "max_length": config.max_length,
             "gpu_memory_utilization": config.gpu_memory_utilization,
@@ -682,22 +633,17 @@ def transformers(
             own["engine"] = ServedEngine(server)
         return make(model, **config.options_of(make) | own)
 
-    options = config.options_of(Lab)
-    if config.learning_rate is None:
-        # An adapter has few parameters, which start at zero, and takes larger steps.
-        options["learning_rate"] = 5e-6 if config.lora else 1e-6
-    return Lab(
-        f"transformers:{model}",
-        problems,
-        held_out,
-        verifier=verifier or Math(),
-        make_policy=make_policy,
-        # With an adapter, learning rate and weight decay are those of PODS, section 4.1.
-        optimizer={"weight_decay": 0.1 if config.lora else 0.0},
-        config=None if server else _recorded("transformers", config, problems, held_out, verifier),
-        lacks=OF_OWN_LOOP if vllm or server else frozenset(),
-        **options,
-    )
+    # With an adapter, learning rate and weight decay are those of PODS, section 4.1. It has few
+    # parameters, which start at zero, and takes larger steps.
+    usual = 5e-6 if config.lora else 1e-6
+    parts = {
+        "learning_rate": usual if config.learning_rate is None else config.learning_rate,
+        "optimizer": {"weight_decay": 0.1 if config.lora else 0.0},
+        "lacks": OF_OWN_LOOP if vllm or server else frozenset(),
+    }
+    lab = _on_model("transformers", config, problems, held_out, verifier, make_policy, parts)
+    # A server is of the caller's own making.
+    return lab.described(None) if server else lab
 
 
 def unsloth(
@@ -730,7 +676,7 @@ def unsloth(
     """
     _check_pools(problems, held_out)
     config = UnslothConfig(model, **options)
-    device = check_gpu(config.device, "labs.unsloth")
+    device = checks.check_gpu(config.device, "labs.unsloth")
     # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]
     if config.fast_inference:
@@ -739,8 +685,8 @@ def unsloth(
         packages.append("bitsandbytes")
     # vLLM reads weights in 4 bits through a plug-in.
     if config.fast_inference and config.load_in_4bit:
-        packages.append(VLLM_IN_4BIT)
-    check_packages(*packages)
+        packages.append(checks.VLLM_IN_4BIT)
+    checks.check_packages(*packages)
 
     def make_policy() -> Policy:
         from workbench.policies.unsloth import UnslothPolicy
@@ -749,17 +695,9 @@ def unsloth(
         own = {"device": device, "template": config.template}
         return make(model, **config.options_of(make) | own)
 
-    return Lab(
-        f"unsloth:{model}",
-        problems,
-        held_out,
-        verifier=verifier or Math(),
-        make_policy=make_policy,
-        optimizer={"weight_decay": 0.1, "betas": tuple(config.betas)},
-        config=_recorded("unsloth", config, problems, held_out, verifier),
-        lacks=OF_OWN_LOOP,
-        **config.options_of(Lab),
-    )
+    optimizer = {"weight_decay": 0.1, "betas": tuple(config.betas)}
+    parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP}
+    return _on_model("unsloth", config, problems, held_out, verifier, make_policy, parts)
 
 
 def pods_setting_a(
@@ -870,7 +808,7 @@ def served(
     instance_of("server", server, Server, "Server('http://localhost:8000')")
     instance_of("model", model, str, "'Qwen/Qwen2.5-7B-Instruct'")
     instance_of("template", template, str, "'{prompt}'")
-    check_template(template)
+    checks.check_template(template)
     return Lab(
         f"served:{model}",
         problems,
@@ -890,33 +828,47 @@ def _check_server(server: Any, config: TransformersConfig) -> None:
     instance_of("server", server, Server, "Server('http://localhost:8000')")
     if config.engine != "transformers":
         raise ValueError(f"engine={config.engine!r}: the server samples; leave it out")
-    check_hand_over(config.lora or {}, merged=True)
-    check_packages("trl", "vllm")
+    checks.check_hand_over(config.lora or {}, merged=True)
+    checks.check_packages("trl", "vllm")
 
 
-def _recorded(
-    lab: str, config: Any, problems: Pool | Stream, held_out: Pool | None, verifier: Any
-) -> dict[str, Any] | None:
-    """How to make the lab again; None where problems or verifier are of the caller's making."""
+def _on_model(
+    kind: str,
+    config: ModelConfig,
+    problems: Pool | Stream,
+    held_out: Pool | None,
+    verifier: Any,
+    make_policy: Callable[[], Policy],
+    parts: dict[str, Any],
+) -> Lab:
+    """A lab on a model of one's own; `parts` go before the settings of the same names."""
+    lab = Lab(
+        f"{kind}:{config.model}",
+        problems,
+        held_out,
+        verifier=verifier or Math(),
+        make_policy=make_policy,
+        **{**config.options_of(Lab), **parts},
+    )
     pools = [pool for pool in (problems, held_out) if pool is not None]
-    # A subclass of `Math` may score otherwise, so only `Math` itself is known.
     known = all(pool.config.get("family") in FAMILIES for pool in pools)
+    # A subclass of `Math` may score otherwise, so only `Math` itself is known.
     if not known or not (verifier is None or type(verifier) is Math):
-        return None
-    usual = defaults(type(config))
+        return lab
     settings = {
-        name: describe(value)
-        for name, value in parameters(config).items()
-        if name not in LATER_OPTIONS[lab] or value != usual[name]
-    }
-    settings["sampling"] = describe(parameters(config.sampling))
-    return {
-        "lab": lab,
-        **settings,
+        "lab": kind,
+        **_settings(config),
+        "sampling": _settings(config.sampling),
         "problems": problems.config,
         "held_out": None if held_out is None else held_out.config,
         "verifier": None if verifier is None else verifier.config,
     }
+    return lab.described(settings)
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """What a manifest says of an object, without the name of its class."""
+    return {name: setting for name, setting in describe(value).items() if name != "is"}
 
 
 def _check_sampler(sampling: Sampling, max_length: Any, gpu_memory_utilization: Any) -> None:

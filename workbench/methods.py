@@ -21,7 +21,7 @@ response length, are the lab's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from workbench import advantages, allocators, courses, curricula, replay, selectors
@@ -35,15 +35,7 @@ from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
-from workbench.utils.validation import (
-    instance_of,
-    is_number,
-    is_pair,
-    one_of,
-    shown,
-    unknown_argument,
-    whole_number,
-)
+from workbench.utils.validation import instance_of, is_number, is_pair, one_of, shown, whole_number
 
 # Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
 LEARNING_SLOTS = {
@@ -109,8 +101,13 @@ class Method:
             _check_slot(slot, slots[slot])
         instance_of("objective", self.objective, Objective, "Objective(clip=(0.2, 0.28))")
         _check_reward(self.reward)
-        _check_rows_kept(self.selector, self.advantage)
-        _check_part_weights(self.reward, self.advantage)
+        for slot, value in slots.items():
+            try:
+                # A run would find out much later that no manifest can hold it.
+                describe(value)
+            except ValueError as error:
+                raise ValueError(f"{slot}: {error}") from None
+        _check_together(self.selector, self.advantage, self.reward)
 
     def __repr__(self) -> str:
         slots = ", ".join(f"{name}={text}" for name, text in self._shown())
@@ -134,10 +131,6 @@ class Method:
 
     def but(self, **changes: Any) -> Method:
         """The same method with other slots or another name."""
-        known = [each.name for each in fields(self)]
-        for name in changes:
-            if name not in known:
-                raise unknown_argument(name, "a method", known)
         # `replace` calls the constructor, which checks the changed slots. The other slot values are
         # shared; what learns in a run is a clone.
         return replace(self, **changes)
@@ -170,6 +163,16 @@ class Method:
         (False, True)
         """
         return any(value.reads_verdict for value in self.learning().values())
+
+    def check_verdict(self, rollouts: Rollouts) -> None:
+        """Raise ValueError where a slot must know which rollouts are right and nothing says so."""
+        for slot, value in self.learning().items():
+            if value.reads_verdict and not rollouts.judged:
+                raise ValueError(
+                    f"{slot}={compose(value)} asks which rollouts are correct, and their rewards "
+                    "come without a verdict; let the verifier return Scores.graded(rewards, "
+                    "solved=...), with the reward from which a response counts as right"
+                )
 
     @property
     def trained(self) -> PerProblem | None:
@@ -220,18 +223,14 @@ class Method:
         for slot, value in learning.items():
             try:
                 value.load_state_dict(state[slot])
-            except (KeyError, TypeError, AttributeError, IndexError) as error:
+                # What it would not save again it has not understood.
+                different = sorted(state[slot].keys() ^ value.state_dict().keys())
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+                different = [repr(error)]
+            if different:
                 raise ValueError(
-                    f"state: {slot}={compose(value)} cannot read what was saved ({error!r} is "
-                    "missing or of another type); it comes from another method or version"
-                ) from error
-            # A value reads the entries that it knows. What it would not save again, it has not
-            # understood.
-            unknown = sorted(state[slot].keys() ^ value.state_dict().keys())
-            if unknown:
-                raise ValueError(
-                    f"state: {slot}={compose(value)} does not have the same memory as what was "
-                    f"saved ({', '.join(unknown)}); it comes from another method or version"
+                    f"state: {slot}={compose(value)} cannot read what was saved "
+                    f"({', '.join(different)}); it comes from another method or version"
                 )
 
     def check_provided(self, provides: Iterable[str], trainer: str) -> None:
@@ -280,7 +279,6 @@ def dapo(
     n: int = 8,
     groups: int | None = None,
     max_draws: int = 3,
-    clip: tuple[float, float] = (0.2, 0.28),
     overlong: float = 0.2,
     spread: float = 0.0,
 ) -> Method:
@@ -295,8 +293,6 @@ def dapo(
     max_draws : int
         3 as in AR3PO (section 4: 1,536 problems for 512). At that bound the round goes on with the
         mixed groups it has.
-    clip : (low, high)
-        Section 3.1.
     overlong : float
         The last share of the length limit that is penalised (section 3.4); 0 for no penalty.
     spread : float
@@ -304,14 +300,13 @@ def dapo(
 
     References
     ----------
-    DAPO (arXiv 2503.14476).
+    DAPO (arXiv 2503.14476). The clip range of section 3.1 is that of `Objective`.
     """
     # A penalty over no tokens at all cannot be configured, so 0 leaves the part out.
     parts = (Correct(), Overlong(buffer=overlong)) if overlong else (Correct(),)
     return Method(
         "dapo",
         allocator=allocators.DynamicSampling(n, groups, max_draws, spread=spread),
-        objective=Objective(clip=clip),
         reward=parts,
     )
 
@@ -329,9 +324,7 @@ def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
     return Method("gspo", allocator=Uniform(n), objective=objective)
 
 
-def dr_grpo(
-    n: int = 8, clip: tuple[float, float] = (0.2, 0.28), length: int | None = None
-) -> Method:
+def dr_grpo(n: int = 8, length: int | None = None) -> Method:
     """Dr. GRPO: no division by the deviation, and a constant in place of the response's length.
 
     References
@@ -342,7 +335,7 @@ def dr_grpo(
         "dr_grpo",
         allocator=Uniform(n),
         advantage=GroupNormalized(scale=False),
-        objective=Objective(clip=clip, loss_aggregation="constant", length=length),
+        objective=Objective(loss_aggregation="constant", length=length),
     )
 
 
@@ -400,7 +393,6 @@ def ar3po(
     k: int = 4,
     mode: str | None = "stop-gradient",
     capacity: int | None = None,
-    clip: tuple[float, float] = (0.2, 0.28),
 ) -> Method:
     """AR3PO: rollouts in stages for unsolved problems, and reuse of an old correct response.
 
@@ -412,7 +404,6 @@ def ar3po(
         Option II, the paper's choice (table 2); option I; plain replay; no reuse.
     capacity : int, optional
         See `replay.CorrectResponses`.
-    clip : (low, high)
 
     References
     ----------
@@ -422,20 +413,11 @@ def ar3po(
         "ar3po",
         allocator=allocators.Staged(stages, k),
         replay=None if mode is None else replay.CorrectResponses(mode, capacity),
-        objective=Objective(clip=clip),
     )
 
 
 def knapsack(
-    n: int = 8,
-    low: int = 2,
-    up: int = 128,
-    info_gain: bool = True,
-    fallback: bool = True,
-    rates: Any = "last",
-    estimator: str = "grpo",
-    dynamic_sampling: bool = False,
-    clip: tuple[float, float] = (0.2, 0.28),
+    n: int = 8, rates: Any = "last", dynamic_sampling: bool = False, **allocator: Any
 ) -> Method:
     """Knapsack RL: the split of a round's rollouts with the greatest summed value.
 
@@ -443,37 +425,30 @@ def knapsack(
     ----------
     n : int
         Rollouts a problem on average.
-    low, up : int
-        Bounds for one problem (appendix G.4).
-    info_gain, fallback, estimator
-        See `allocators.Knapsack`; the fallback is appendix C.
     rates : str or SuccessRates
         Where success rates come from: the last 16 rollouts (appendix F), or another kind.
     dynamic_sampling : bool
         Draw more problems until enough groups are mixed (appendix G.5).
-    clip : (low, high)
-        Appendix F, as are advantages over std + 1e-6 and clipped to [-5, 5].
+    allocator
+        Further arguments of `allocators.Knapsack`, such as low and up.
 
     References
     ----------
-    Knapsack RL (arXiv 2509.25849), equations 5 and 6.
+    Knapsack RL (arXiv 2509.25849), equations 5 and 6; advantages over std + 1e-6 that are clipped
+    to [-5, 5], and the clip range of `Objective`, are those of appendix F.
     """
     known = allocators.SuccessRates(rates) if isinstance(rates, str) else rates
-    budget = allocators.Knapsack(n, None, low, up, info_gain, fallback, estimator, known)
+    budget = allocators.Knapsack(n, rates=known, **allocator)
     return Method(
         "knapsack",
         allocator=allocators.DynamicSampling(within=budget) if dynamic_sampling else budget,
         advantage=GroupNormalized(eps=1e-6, clip=5.0),
-        objective=Objective(clip=clip),
     )
 
 
 def aero(
     explore: int = 8,
     total: int = 16,
-    n_max: int = 32,
-    k_max: int = 10,
-    extra: int = 2,
     threshold: int = 0,
     k: int = 1,
     uniform: int = 4,
@@ -483,14 +458,14 @@ def aero(
     clip: tuple[float, float] = (0.2, 0.2),
     entropy: float = 1e-3,
     kl: float = 0.0,
+    **allocator: Any,
 ) -> Method:
     """AERO: explore, rescue, reject, and a posterior in place of the dead zone.
 
     Parameters
     ----------
-    explore, total, n_max, k_max, extra, threshold
-        See `allocators.Rescue`; the values are those of table 9 for mathematics (for code extra=4
-        and k_max=3).
+    explore, total, threshold
+        See `allocators.Rescue`; the values are those of table 9 for mathematics.
     k : int
         Wrong responses kept for each correct one in partial groups (algorithm 1).
     uniform : int
@@ -505,6 +480,8 @@ def aero(
         Table 9.
     kl : float
         The penalty of equation 2; off by default, as in the other methods.
+    allocator
+        Further arguments of `allocators.Rescue`; for code extra=4 and k_max=3.
 
     Notes
     -----
@@ -523,7 +500,7 @@ def aero(
         "aero",
         # Allocator and selector have the same threshold, since the one rescues and the other prunes
         # the problems that fail it.
-        allocator=allocators.Rescue(explore, total, threshold, n_max, k_max, extra),
+        allocator=allocators.Rescue(explore, total, threshold, **allocator),
         selector=selectors.Rejection(k, uniform, threshold=threshold, trim_high=trim_high),
         advantage=GroupNormalized() if prior is None else advantages.Posterior(*prior, scale),
         objective=Objective(clip=clip, loss_aggregation="group", kl=kl, entropy=entropy),
@@ -607,9 +584,7 @@ def cbs(
 # Further papers
 
 
-def reinforce_ada(
-    mode: str = "balanced", stages: int = 4, k: int = 8, keep: int = 4, clip: Any = (0.2, 0.28)
-) -> Method:
+def reinforce_ada(mode: str = "balanced", stages: int = 4, k: int = 8, keep: int = 4) -> Method:
     """Reinforce-Ada: rollouts in stages until a problem has both outcomes, then a balanced few.
 
     Parameters
@@ -619,7 +594,6 @@ def reinforce_ada(
         then keep half and half.
     stages, k, keep : int
         4 stages of 8, and 4 rollouts kept (released code).
-    clip : (low, high)
 
     Notes
     -----
@@ -638,7 +612,6 @@ def reinforce_ada(
         allocator=allocators.Staged(stages, k, right, wrong),
         selector=selectors.HalfRight(keep),
         advantage=GroupNormalized(scale=False),
-        objective=Objective(clip=clip),
     )
 
 
@@ -716,7 +689,6 @@ def pilot_commit(
     groups: int = 16,
     solved: float | None = 1.0,
     age: int = 4,
-    clip: tuple[float, float] = (0.2, 0.28),
     **allocator: Any,
 ) -> Method:
     """Pilot-Commit: a cheap pilot decides which problems get a large group; solved ones leave.
@@ -733,7 +705,6 @@ def pilot_commit(
         problems itself.
     age : int
         Rounds that a group waits at most.
-    clip : (low, high)
     allocator
         Further arguments of `allocators.PilotCommit`, whose notes say what is our reading.
 
@@ -748,7 +719,6 @@ def pilot_commit(
         else curricula.WithoutSolved(solved=solved),
         allocator=allocators.PilotCommit(pilots, commit, groups, **allocator),
         replay=replay.Surplus(groups, capacity=groups, age=age),
-        objective=Objective(clip=clip),
     )
 
 
@@ -830,7 +800,7 @@ def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
     n : int
     estimator : {"rloo", "dr_grpo"}
         The advantage, and the variance that is minimised.
-    rates : SuccessRates or GaussianProcess, optional
+    rates : SuccessRates, optional
         None: the posterior mean over earlier rollouts. The paper has a Gaussian process over
         embeddings of the prompts.
 
@@ -917,9 +887,7 @@ def asymmetric(n: int = 16, weighting: str = "linear") -> Method:
     return Method("asymmetric", allocator=Uniform(n), advantage=advantages.Asymmetric(weighting))
 
 
-def gdpo(
-    n: int = 8, reward: tuple = (Correct(), Overlong()), clip: tuple[float, float] = (0.2, 0.28)
-) -> Method:
+def gdpo(n: int = 8, reward: tuple = (Correct(), Overlong())) -> Method:
     """GDPO: each part of the reward is normalised in its group before the parts are summed.
 
     Parameters
@@ -928,15 +896,14 @@ def gdpo(
     reward : tuple of slots.Reward
         Its parts, whose weights are those of the normalised parts. A trainer's own reward functions
         are summed to one part, `Correct()`.
-    clip : (low, high)
 
     References
     ----------
     GDPO (arXiv 2601.05242), read in the code of TRL and verl; see `advantages.parts_normalized`.
-    The parts, n and the clip range are our choice.
+    The parts and n are our choice.
     """
     # First with another advantage, so that the parts are checked before their weights are read.
-    method = Method("gdpo", allocator=Uniform(n), objective=Objective(clip=clip), reward=reward)
+    method = Method("gdpo", allocator=Uniform(n), reward=reward)
     weights = {part.name: part.weight for part in reward}
     return method.but(advantage=advantages.PartsNormalized(weights))
 
@@ -1361,16 +1328,14 @@ def _check_slot(slot: str, value: Any) -> None:
         raise ValueError(
             f"{slot}={shown(value)}: it needs {unknown[0]!r}; known needs are {', '.join(NEEDS)}"
         )
-    if slot == "curriculum" and not isinstance(getattr(value, "epoch", None), int):
-        raise ValueError(
-            f"curriculum={shown(value)}: it has no `epoch`, a whole number; 0 where that has no "
-            "meaning"
-        )
-    _check_recordable(slot, value)
 
 
-def _check_rows_kept(selector: Any, advantage: Any) -> None:
-    """ValueError where one rollout of each problem is kept and has nothing to be compared with."""
+def _check_together(selector: Any, advantage: Any, parts: Any) -> None:
+    """ValueError where slots do not go together.
+
+    One kept rollout of a problem has nothing to be compared with, and an advantage must not weigh
+    the parts of the reward otherwise than the method does.
+    """
     keeps_one = selector.trained(PerProblem(2)) == PerProblem(1)
     among_kept = getattr(selector, "baseline", "group") == "selection"
     if keeps_one and among_kept and advantage.compares_rollouts:
@@ -1378,10 +1343,6 @@ def _check_rows_kept(selector: Any, advantage: Any) -> None:
             f"selector={compose(selector)}: one kept rollout of a problem has no advantage "
             "against itself; keep more, or baseline='group'"
         )
-
-
-def _check_part_weights(parts: Any, advantage: Any) -> None:
-    """ValueError where the advantage weighs the parts of the reward otherwise than the method."""
     weights = {part.name: part.weight for part in parts}
     if advantage.part_weights is not None and dict(advantage.part_weights) != weights:
         raise ValueError(
@@ -1404,15 +1365,6 @@ def _check_reward(parts: Any) -> None:
                 f"reward: {shown(part)} is no part like Correct(): an object that can be called, "
                 "with a name and a numeric weight, is needed"
             )
-        _check_recordable("reward", part)
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"reward={shown(parts)}: no two parts of the same name are allowed")
-
-
-def _check_recordable(slot: str, value: Any) -> None:
-    """ValueError for a value that no manifest can hold; a run would find it out much later."""
-    try:
-        describe(value)
-    except ValueError as error:
-        raise ValueError(f"{slot}: {error}") from None

@@ -78,27 +78,12 @@ class Pool(Sequence):
         config: Mapping[str, Any] | None = None,
         checked_for: str | None = None,
     ) -> None:
-        if isinstance(problems, str | Mapping) or not isinstance(problems, Iterable):
-            raise ValueError(
-                f"problems={shown(problems)}: several problems are needed, such as "
-                "[Problem(id, prompt, answer)]"
-            )
-        self.problems = tuple(problems)
+        self.problems = tuple(unique_problems("problems", problems))
         self.config = dict(config or {})
         self.checked_for = checked_for
         if not self.problems:
             raise ValueError("problems=[]: a pool needs at least one problem")
-        seen: set[str] = set()
-        for problem in self.problems:
-            if not isinstance(problem, Problem):
-                raise ValueError(
-                    f"problems: {shown(problem)} is no Problem; make one with Problem(id, prompt, "
-                    "answer), or the whole pool with problems.from_rows(rows)"
-                )
-            if problem.id in seen:
-                raise ValueError(f"problems: id {problem.id!r} occurs twice; ids must be unique")
-            seen.add(problem.id)
-        self._ids = frozenset(seen)
+        self._ids = frozenset(problem.id for problem in self.problems)
         self._order: tuple[tuple[int, int], np.ndarray] | None = None  # the last one of `order`
 
     @cached_property
@@ -240,6 +225,25 @@ class Stream:
     def epoch(self, cursor: int) -> int:
         """Always 0: nothing comes twice by design."""
         return 0
+
+
+def unique_problems(
+    name: str, problems: Any, taken: AbstractSet[str] = frozenset()
+) -> list[Problem]:
+    """Problems as a list; ValueError for anything else, and for an id that comes twice."""
+    is_several = isinstance(problems, Iterable) and not isinstance(problems, str | Mapping)
+    problems = list(problems) if is_several else [problems]
+    seen = set(taken)
+    for problem in problems:
+        if not isinstance(problem, Problem):
+            raise ValueError(
+                f"{name}: {shown(problem)} is no Problem; make one with Problem(id, prompt, "
+                "answer), or a whole pool with problems.from_rows(rows)"
+            )
+        if problem.id in seen:
+            raise ValueError(f"{name}: id {problem.id!r} occurs twice; ids must be unique")
+        seen.add(problem.id)
+    return problems
 
 
 def digest_of(text: str) -> str:

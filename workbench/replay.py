@@ -10,42 +10,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Ragged, Rollouts, place_within
+from workbench.rollouts import Context, Ragged, Rollouts, place_within
 from workbench.slots import Slot, state_field
 from workbench.success_rates import outcomes
 from workbench.utils.bounds import Count, CountOrZero, Share, choice
 from workbench.utils.validation import whole_number
 
-if TYPE_CHECKING:
-    from workbench.rollouts import Context
+Joined = tuple[Rollouts, np.ndarray]  # what `join` returns, see `slots.Replay`
 
 
 class Stored(Slot):
     """Base of slot values that keep a table: the table that they keep is what they have learnt."""
 
     stored: Rollouts | None = None
-    capacity: int | None
+    path: str | None = None  # the file that it comes from, where it does not come from this run
+    metric = "replay_stored"
 
     def metrics(self) -> dict[str, float]:
         """Rollouts stored."""
-        return {"replay_stored": 0 if self.stored is None else len(self.stored)}
+        return {self.metric: 0 if self.stored is None else len(self.stored)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The stored rollouts."""
-        return {} if self.stored is None else _to_state(self.stored)
+        """The stored rollouts, unless they come from a file, and what else was learnt."""
+        table = {} if self.stored is None or self.path is not None else _to_state(self.stored)
+        further = super().state_dict()
+        return {"table": table, **further} if further else table
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the stored rollouts."""
-        self.stored = _from_state(state) if state else None
+        """Set what `state_dict` returned."""
+        further = dict(state)
+        table = further.pop("table") if self._saved() else state
+        if self.path is None:
+            self.stored = _from_state(table) if table else None
+        if self._saved():
+            super().load_state_dict(further)
 
-    def _keep_right(self, rollouts: Rollouts, context: Context) -> None:
+
+class RightAnswers(Stored):
+    """Base of slot values that keep right answers, of this run or of a file."""
+
+    capacity: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.path is not None:
+            # Read by the constructor, so that a missing file is found before a model is loaded.
+            self.stored = load_answers(self.path)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""
         fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
-        if not len(fresh):
+        if self.path is not None or not len(fresh):
             return
         # Columns such as advantage and uses belong to the round that is over.
         fresh = without_marks(fresh)
@@ -57,9 +76,27 @@ class Stored(Slot):
             table = table.take(np.flatnonzero(rows_after < self.capacity))
         self.stored = table
 
+    def rows_by_problem(self) -> dict[str, np.ndarray]:
+        """The stored rows of each problem that has some, by its id."""
+        if self.stored is None:
+            return {}
+        problems, problem_of_row = self.stored.problems()
+        order = np.argsort(problem_of_row, kind="stable")
+        parts = np.split(order, np.cumsum(np.bincount(problem_of_row))[:-1])
+        return dict(zip(problems.tolist(), parts))
+
+    def _joined(
+        self, rollouts: Rollouts, candidates: np.ndarray, rows: list[int], context: Context
+    ) -> Joined:
+        """The table with some stored rows, whose log-probabilities are computed anew."""
+        if self.stored is None or not rows:
+            return rollouts, candidates
+        old = _recomputed(self.stored.take(np.array(rows)), rollouts, context)
+        return _joined(rollouts, candidates, old)
+
 
 @dataclass
-class CorrectResponses(Stored):
+class CorrectResponses(RightAnswers):
     """An earlier correct response stands in for a wrong one of an unsolved problem.
 
     Attributes
@@ -96,51 +133,34 @@ class CorrectResponses(Stored):
         }
         return {"old_responses", further[self.mode]}
 
-    def join(
-        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
-    ) -> tuple[Rollouts, np.ndarray]:
+    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append an old response for each unsolved problem that has one, for a random wrong row."""
-        pairs = self._replacements(rollouts.take(candidates), context)
-        if not pairs:
-            return rollouts, candidates
-        assert self.stored is not None
-        dropped, reused = np.array(pairs).T
-        old = self._prepared(self.stored.take(reused), rollouts, context)
-        # The wrong row is no candidate any more but stays in the table, where all rollouts of the
+        pool = rollouts.take(candidates)
+        problems, problem_of_row = pool.problems()
+        # A group with a correct response of its own has a gradient already.
+        solved = np.bincount(problem_of_row, pool.correct, len(problems)) > 0
+        rows_of = self.rows_by_problem()
+        dropped = []
+        reused: list[int] = []
+        for number in np.flatnonzero(~solved):
+            problem = str(problems[number])
+            if problem in rows_of:
+                rng = context.rng("reuse", problem)  # the name is part of the seed
+                dropped.append(rng.choice(np.flatnonzero(problem_of_row == number)))
+                reused.append(rng.choice(rows_of[problem]))
+        # A wrong row is no candidate any more but stays in the table, where all rollouts of the
         # round are recorded.
-        return _joined(rollouts, np.delete(candidates, dropped), old)
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Keep the round's new correct responses."""
-        self._keep_right(rollouts, context)
+        candidates = np.delete(candidates, dropped)
+        if self.stored is None or not reused or self.mode == "recompute":
+            return self._joined(rollouts, candidates, reused, context)
+        old = self.stored.take(np.array(reused))
+        old = _as_rows_of_this_round(old, rollouts, gradient=self.mode == "direct")
+        return _joined(rollouts, candidates, old)
 
     def metrics(self) -> dict[str, float]:
         """Size of what is stored: responses and bytes."""
         size = 0 if self.stored is None else self.stored.nbytes
         return {**super().metrics(), "replay_bytes": size}
-
-    def _replacements(self, pool: Rollouts, context: Context) -> list[tuple[int, int]]:
-        """Pairs of a wrong row to drop, by its place in `pool`, and a stored row to add for it."""
-        if self.stored is None:
-            return []
-        problems, problem_of_row = pool.problems()
-        # A group with a correct response of its own has a gradient already.
-        solved = np.bincount(problem_of_row, pool.correct, len(problems)) > 0
-        rows_of = _rows_by_problem(self.stored)
-        pairs = []
-        for number in np.flatnonzero(~solved):
-            problem = str(problems[number])
-            if problem in rows_of:
-                rng = context.rng("reuse", problem)  # the name is part of the seed
-                wrong = np.flatnonzero(problem_of_row == number)
-                pairs.append((rng.choice(wrong), rng.choice(rows_of[problem])))
-        return pairs
-
-    def _prepared(self, old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
-        """Old rows with the gradient and the log-probabilities that the mode asks for."""
-        if self.mode == "recompute":
-            return _recomputed(old, rollouts, context)
-        return _as_rows_of_this_round(old, rollouts, gradient=self.mode == "direct")
 
 
 @dataclass
@@ -167,15 +187,13 @@ class Buffer(Stored):
 
     rounds: Count = 2
     # The rows that went past the allocator, from `join` until `feedback` stores them.
-    passed: np.ndarray | None = state_field()
-    seconds: float = state_field(float)
+    passed: np.ndarray | None = state_field(saved=False)
+    seconds: float = state_field(float, saved=False)
 
     needs = frozenset({"old_responses", "old_logprobs", "update_statistics"})
     reads_verdict = False
 
-    def join(
-        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
-    ) -> tuple[Rollouts, np.ndarray]:
+    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append the stored rollouts of the rounds still wanted; all of them are candidates."""
         started = perf_counter()
         self.passed = candidates
@@ -198,7 +216,13 @@ class Buffer(Stored):
         rows = np.concatenate([self.passed, old])
         # What the next round will want, counted from that round.
         rows = rows[rollouts.round[rows] > context.round + 1 - self.rounds]
-        self.stored = self._as_stored(rollouts).take(rows) if len(rows) else None
+        latest = rollouts["update_entropy"]
+        kept = without_marks(rollouts).assign(
+            entropy=np.where(np.isnan(latest), rollouts.entropy, latest),
+            uses=rollouts["uses"],
+            clip_ratio=rollouts["clip_ratio"],
+        )
+        self.stored = kept.take(rows) if len(rows) else None
         self.passed = None
         self.seconds += perf_counter() - started
 
@@ -209,14 +233,6 @@ class Buffer(Stored):
             "buffer_bytes": 0 if self.stored is None else self.stored.nbytes,
             "seconds_buffer": self.seconds,
         }
-
-    @staticmethod
-    def _as_stored(rollouts: Rollouts) -> Rollouts:
-        latest = rollouts["update_entropy"]
-        entropy = np.where(np.isnan(latest), rollouts.entropy, latest)
-        return without_marks(rollouts).assign(
-            entropy=entropy, uses=rollouts["uses"], clip_ratio=rollouts["clip_ratio"]
-        )
 
 
 @dataclass
@@ -242,13 +258,11 @@ class Fifo(Stored):
 
     size: Count = 1024
     positive: Share = 0.0
-    passed: np.ndarray | None = state_field()
+    passed: np.ndarray | None = state_field(saved=False)
 
     needs = frozenset({"old_responses", "old_logprobs"})
 
-    def join(
-        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
-    ) -> tuple[Rollouts, np.ndarray]:
+    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append the stored rollouts; all of them are candidates."""
         self.passed = candidates
         table = rollouts.assign(group=_problem_and_round(rollouts))
@@ -290,7 +304,7 @@ class Fifo(Stored):
 
 
 @dataclass
-class Experience(Stored):
+class Experience(RightAnswers):
     """Right answers join every group of their problem, one group for mean and deviation.
 
     Attributes
@@ -318,46 +332,22 @@ class Experience(Stored):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number("capacity", self.capacity, self.each)
-        if self.path is not None:
-            # Read by the constructor, so that a missing file is found before a model is loaded.
-            self.stored = load_answers(self.path)
 
-    def join(
-        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
-    ) -> tuple[Rollouts, np.ndarray]:
+    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append up to `each` old answers to every problem that has some."""
-        if self.stored is None:
-            return rollouts, candidates
-        rows = []
-        rows_of = _rows_by_problem(self.stored)
+        rows: list[int] = []
+        rows_of = self.rows_by_problem()
         # Only problems that the round goes on with, not those that the allocator has dropped.
         problems, _ = rollouts.take(candidates).problems()
         for problem in problems.tolist():
             if problem in rows_of:
                 rng = context.rng("reuse", problem)
                 rows += rng.permutation(rows_of[problem])[: self.each].tolist()
-        if not rows:
-            return rollouts, candidates
-        old = _recomputed(self.stored.take(np.array(rows)), rollouts, context)
-        return _joined(rollouts, candidates, old)
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Keep the round's new right answers, unless they come from a file."""
-        if self.path is None:
-            self._keep_right(rollouts, context)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The stored answers, unless they come from a file."""
-        return {} if self.path is not None else super().state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the stored answers."""
-        if self.path is None:
-            super().load_state_dict(state)
+        return self._joined(rollouts, candidates, rows, context)
 
 
 @dataclass
-class Buckets(Stored):
+class Buckets(RightAnswers):
     """One right answer joins the group of a problem that was partly solved at its last visit.
 
     Problems are in buckets by the number c of correct rollouts at their last visit. Problems that
@@ -395,14 +385,12 @@ class Buckets(Stored):
 
     needs = frozenset({"old_responses", "current_logprobs", "entropy"})
 
-    def join(
-        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
-    ) -> tuple[Rollouts, np.ndarray]:
+    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append one old answer to some of the problems in the buckets."""
         if not self.started or self.stored is None:
             return rollouts, candidates
         problems, problem_of_row = rollouts.take(candidates).problems()
-        rows_of = _rows_by_problem(self.stored)
+        rows_of = self.rows_by_problem()
         known = [str(p) for p in problems if self.right.get(str(p), 0) and str(p) in rows_of]
         if not known:
             return rollouts, candidates
@@ -416,10 +404,7 @@ class Buckets(Stored):
             # The answer that the policy was surest of when it was sampled.
             stored = rows_of[known[i]]
             rows.append(stored[np.argmin(self.stored.entropy[stored])])
-        if not rows:
-            return rollouts, candidates
-        old = _recomputed(self.stored.take(np.array(rows)), rollouts, context)
-        return _joined(rollouts, candidates, old)
+        return self._joined(rollouts, candidates, rows, context)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The buckets of the round's problems change, and their new right answers are kept."""
@@ -433,25 +418,7 @@ class Buckets(Stored):
         ids, right, sizes = outcomes(fresh)
         for problem, c, n in zip(ids, right.tolist(), sizes.tolist()):
             self.right[problem] = 0 if c == n else c  # all right: the problem retires
-        self._keep_right(fresh, context)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The stored answers and the buckets."""
-        return {
-            "table": super().state_dict(),
-            "ids": list(self.right),
-            "right": np.array(list(self.right.values()), dtype=np.int64),
-            "started": self.started,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the stored answers and the buckets."""
-        right = np.asarray(state["right"])
-        if (right < 0).any():
-            raise ValueError(f"right: {right.min()} was saved; counts of at least 0 are needed")
-        super().load_state_dict(state["table"])
-        self.right = dict(zip(state["ids"], right.tolist()))
-        self.started = bool(state["started"])
+        super().feedback(fresh, context)
 
 
 @dataclass
@@ -483,9 +450,7 @@ class Surplus(Stored):
     reads_verdict = False
     later = ("age",)
 
-    def join(
-        self, rollouts: Rollouts, candidates: np.ndarray, context: Context
-    ) -> tuple[Rollouts, np.ndarray]:
+    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Put the waiting groups before the new ones, and keep what is too much."""
         table = rollouts.assign(group=_problem_and_round(rollouts))
         waited = self.stored
@@ -582,13 +547,6 @@ def load_answers(path: Any) -> Rollouts:
     return _from_state(join_arrays(state, tensors))
 
 
-def _rows_by_problem(table: Rollouts) -> dict[str, np.ndarray]:
-    problems, problem_of_row = table.problems()
-    order = np.argsort(problem_of_row, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(problem_of_row))[:-1])
-    return dict(zip(problems.tolist(), parts))
-
-
 def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) -> Rollouts:
     """Old rows with all columns of this round's table, and with a stage after all of its stages."""
     missing = {
@@ -608,7 +566,7 @@ def _recomputed(old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts
     return old.assign(old_logprobs=_current_logprobs(old, context))
 
 
-def _joined(table: Rollouts, candidates: np.ndarray, old: Rollouts) -> tuple[Rollouts, np.ndarray]:
+def _joined(table: Rollouts, candidates: np.ndarray, old: Rollouts) -> Joined:
     """The table with old rows at its end, all of them candidates besides the present ones."""
     added = np.arange(len(table), len(table) + len(old))
     return Rollouts.concat([table, old]), np.concatenate([candidates, added])

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from workbench.checks import checked_numbers
+from workbench.policies import Sampling
+from workbench.rollouts import NonFinite, Rollouts
+from workbench.slots import Reward
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
-from workbench.utils.validation import shown
-
-if TYPE_CHECKING:
-    from workbench.policies import Sampling
-    from workbench.rollouts import Rollouts
-    from workbench.slots import Reward
 
 
 @dataclass(frozen=True)
@@ -128,33 +126,23 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
     """The rollouts with `reward` set to the weighted sum of the parts.
 
     With several parts there is a column `reward_<name>` for each. ValueError when a part returns
-    another number of rewards than there are rollouts, or two parts have the same name.
+    anything but a number for each rollout, NonFinite for a sum that is no finite number.
     """
     values = {}
     for part in parts:
+        who = f"reward: part {part.name!r}"
         returned = part(rollouts, sampling)
-        try:
-            value = np.asarray(returned)
-        except ValueError:  # lists of different lengths
-            value = np.asarray(None)
-        # Texts such as "1" could be converted, but who returns them meant something else.
-        if value.dtype.kind not in "biuf":
-            raise ValueError(
-                f"reward: part {part.name!r} returned {shown(returned)}; a number for each rollout "
-                "is needed"
-            )
-        value = value.astype(np.float64)
-        if value.shape != (len(rollouts),):
-            raise ValueError(
-                f"reward: part {part.name!r} returned an array of shape {value.shape} for "
-                f"{len(rollouts)} rollouts"
-            )
-        values[part.name] = value
-    if len(values) < len(parts) or not parts:
-        raise ValueError(
-            f"reward={parts}: at least one part is needed, and no two of the same name"
-        )
+        values[part.name] = checked_numbers(who, "rewards", returned, len(rollouts), finite=False)
     # A single part is the whole reward up to its weight and gets no column of its own.
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
     reward = sum(part.weight * values[part.name] for part in parts)
-    return rollouts.assign(reward=reward, **columns)
+    rollouts = rollouts.assign(reward=reward, **columns)
+    # Checked before any slot reads it, while the rows to blame can still be told.
+    wrong = rollouts.take(~np.isfinite(rollouts.reward))
+    if len(wrong):
+        raise NonFinite(
+            f"the reward of {len(wrong)} rollouts is not finite, such as {wrong.reward[0]} of a "
+            f"rollout of problem {wrong.problem[0]}",
+            wrong,
+        )
+    return rollouts

@@ -426,6 +426,19 @@ def group_numbers(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return names, numbers.astype(dtype), np.bincount(numbers, minlength=len(names))
 
 
+def grouped_rewards(rewards: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rewards (R,), the group number of every row (R,) and the group sizes (G,), all checked."""
+    rewards = np.asarray(rewards, dtype=np.float64)
+    groups = np.asarray(groups)
+    if rewards.ndim != 1 or groups.shape != rewards.shape:
+        raise ValueError(f"rewards {rewards.shape} and groups {groups.shape}: both must be (R,)")
+    if not np.isfinite(rewards).all():
+        row = int(np.argmin(np.isfinite(rewards)))
+        raise ValueError(f"rewards: row {row} is {rewards[row]}, not finite")
+    _, numbers, sizes = group_numbers(groups)
+    return rewards, numbers, sizes
+
+
 def place_within(groups: np.ndarray) -> np.ndarray:
     """Place of each row (R,) among the rows of its group, counted from 0, by group numbers (R,).
 

@@ -10,27 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from workbench import checks
 from workbench.advantages import selected_advantages
-from workbench.checks import (
-    checked_advantages,
-    checked_counts,
-    checked_join,
-    checked_problems,
-    checked_rows,
-    checked_selection,
-)
+from workbench.methods import Method
 from workbench.pools import Problem
 from workbench.rollouts import Context, Ragged, Rollouts, spread
 from workbench.slots import More
 from workbench.success_rates import tally
 from workbench.utils.validation import shown
-
-if TYPE_CHECKING:
-    from workbench.methods import Method
 
 MOST_REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
 
@@ -95,7 +86,7 @@ def play(
     NonFinite
         When an advantage is not finite.
     """
-    problems = checked_problems("curriculum", problems)
+    problems = checks.checked_problems("curriculum", problems)
     rollouts, candidates = collect(method.allocator, problems, context, sample, more, timed)
     with timed():
         return choose(method, rollouts, candidates, replace(context, sampled=rollouts))
@@ -127,19 +118,24 @@ def collect(
     # The first thing that is sent into a generator has to be None.
     answer: Any = None
     for _ in range(MOST_REQUESTS):
-        with timed():
-            request, kept = _next_request(name, requests, answer)
-        if request is None:
+        try:
+            with timed():
+                request = requests.send(answer)
+        except StopIteration as end:
+            kept = end.value
             break
         if isinstance(request, More):
             # A problem that came a second time would have its rollouts mixed with those of the
             # first.
             known = frozenset(problem.id for problem in problems)
             further = more(request.n, problems)
-            problems = [*problems, *checked_problems("curriculum", further, known, request.n)]
+            problems = [
+                *problems,
+                *checks.checked_problems("curriculum", further, known, request.n),
+            ]
             answer = problems
         else:
-            counts = checked_counts(f"allocator: {name}", request, len(problems))
+            counts = checks.checked_counts(f"allocator: {name}", request, len(problems))
             # The counts so far go along, so that no seed or draw number of a problem comes twice in
             # a round.
             before = np.zeros(len(problems), dtype=np.int64)
@@ -160,7 +156,7 @@ def collect(
         raise ValueError(f"allocator: {name} asked for no rollouts")
     if kept is None:
         return rollouts, np.arange(len(rollouts))
-    return rollouts, checked_rows(f"allocator: {name}", kept, len(rollouts))
+    return rollouts, checks.checked_rows(f"allocator: {name}", kept, len(rollouts))
 
 
 def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Round:
@@ -171,24 +167,27 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     # Replay comes before the selector, which then chooses among new and old rows alike.
     if method.replay is not None:
         joined = method.replay.join(rollouts, candidates, context)
-        rollouts, candidates = checked_join(method.replay, joined, rollouts)
+        rollouts, candidates = checks.checked_join(method.replay, joined, rollouts)
     if not len(candidates):
         # Dynamic sampling may have found no mixed group; there is nothing to select from.
         return Round(rollouts, candidates, np.empty(0))
     pool = rollouts.take(candidates)
     # The selector sees how good each candidate is against its whole group, whatever baseline it
     # then asks for.
-    full = checked_advantages(method.advantage, method.advantage(pool, context), pool)
+    who = f"advantage: {shown(method.advantage)}"
+    full = checks.checked_advantages(who, method.advantage(pool, context), pool)
     pool = pool.assign(
         advantage=full.means() if isinstance(full, Ragged) else full,
         age=context.round - pool.round,
     )
-    selection = checked_selection(method.selector, method.selector.select(pool, context), pool)
+    selection = checks.checked_selection(
+        method.selector, method.selector.select(pool, context), pool
+    )
     # The advantages to train on, against the baseline that the selection asks for.
     advantages = selected_advantages(
         method.advantage, selection.baseline, pool, selection.rows, context, full
     )
-    advantages = checked_advantages(method.advantage, advantages, pool.take(selection.rows))
+    advantages = checks.checked_advantages(who, advantages, pool.take(selection.rows))
 
     # The selector speaks of the C candidates; the record has a row for each of the R rollouts, so
     # the others get NaN.
@@ -203,14 +202,3 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
         selection.weights,
         selection.mini_batch,
     )
-
-
-def _next_request(name: str, requests: Generator, answer: Any) -> tuple[Any, Any]:
-    """The allocator's next request and None; when it ends, None and the rows that it keeps."""
-    try:
-        request = requests.send(answer)
-    except StopIteration as end:
-        return None, end.value
-    if request is None:
-        raise ValueError(f"allocator: {name} yielded None; counts or More(n) are needed")
-    return request, None

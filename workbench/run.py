@@ -16,20 +16,21 @@ import time
 import warnings
 import weakref
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from workbench import config, courses, rewards
-from workbench.checks import check_verdict, checked_plan, checked_problems
+from workbench.checks import checked_plan, checked_problems
 from workbench.evaluation import evaluate
 from workbench.grpo import StepStats, grpo_step, marked, mini_batches
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
+from workbench.policies import Policy
 from workbench.policies.rescoring import Rescoring
 from workbench.pools import MOST_PROBLEMS, Pool, Problem
 from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
@@ -50,11 +51,6 @@ from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
 from workbench.utils.validation import instance_of, positive_number, whole_number
 from workbench.verifiers.base import checked_scores
-
-if TYPE_CHECKING:
-    import torch
-
-    from workbench.policies import Policy
 
 # The arguments of `Run` that the manifest holds, and that `resume` passes on.
 ARGUMENTS = (
@@ -80,10 +76,10 @@ class _Work:
     method: Method
     policy: Policy
     reference: Any
-    optimizer: torch.optim.Optimizer
+    optimizer: Any
     writer: Writer
     history: History
-    old_weights: OldWeights | None = None  # where rollouts are sampled by weights of earlier rounds
+    old_weights: OldWeights
     checkpointed: int = 0  # the round of the checkpoint on disk
     # Set anew for each round:
     context: Context = field(init=False)
@@ -307,46 +303,36 @@ class Run:
         process = os.getpid()
         self.lock.rounds = n
         with self.lock:
-            with self._all_or_nothing():
+            try:
                 work = self._open()
                 if self.round < n:
                     self._drop_last_evaluation(work)
                 elif self.round == n:
                     # An interrupt may have come between the last round and its evaluation.
                     self._evaluate_last(work)
-            shown = Progress(self.configured_method.name, self.round, n, progress)
-            with shown:
-                try:
+                shown = Progress(self.configured_method.name, self.round, n, progress)
+                with shown:
                     while self.round < n:
-                        with self._all_or_nothing():
-                            row = self._step(work)
-                            if self.round == n:
-                                self._evaluate_last(work)
-                        # From here on the round is complete. The `yield` stands outside the block
-                        # above, because leaving the loop raises GeneratorExit there, which must not
-                        # cost what was learnt.
+                        row = self._step(work)
+                        if self.round == n:
+                            self._evaluate_last(work)
                         shown.update(row)
                         _warn(row["warnings"], shown)
                         yield row
-                finally:
-                    # Also when the caller leaves the loop. A forked process has a copy of the loop,
-                    # and the record is not its own.
-                    if os.getpid() == process:
-                        # After an error the checkpoint on disk stays the one to go on from.
-                        if self._work is not None:
-                            self._checkpoint(work)
-                        self.trackers.finish()
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """After an error or an interrupt within, the next `rounds` starts from the checkpoint."""
-        try:
-            yield
-        except BaseException:
-            # An interrupt from the keyboard, which is no `Exception`, leaves a half-finished round
-            # as well.
-            self._work = None
-            raise
+            except GeneratorExit:
+                # The caller leaves the loop, at the `yield`, where the round is complete.
+                raise
+            except BaseException:
+                # After an error, or an interrupt from the keyboard, the next `rounds` starts from
+                # the checkpoint on disk.
+                self._work = None
+                raise
+            finally:
+                # A forked process has a copy of the loop, and the record is not its own.
+                if os.getpid() == process:
+                    if self._work is not None:
+                        self._checkpoint(self._work)
+                    self.trackers.finish()
 
     # What is in memory, and the checkpoint on disk
 
@@ -356,16 +342,11 @@ class Run:
         It is read from the checkpoint when this process holds nothing yet, and also when another
         process may have continued the run in the meantime.
         """
-        if self._work is not None and not self.lock.taken_over:
-            self.trackers.start(self.record.manifest)
-            return self._work
-        self._work = None
-        work = self._begin()
+        if self._work is None or self.lock.taken_over:
+            self._work = self._begin()
+            self._restore(self._work)
         self.trackers.start(self.record.manifest)
-        self._restore(work)
-        # Assigned after the restore, so that one that fails leaves nothing behind.
-        self._work = work
-        return work
+        return self._work
 
     def _begin(self) -> _Work:
         """Open the record, and make model, optimizer and method as they are before round 1."""
@@ -401,12 +382,29 @@ class Run:
             optimizer=self.lab.make_optimizer(policy.parameters(), self.learning_rate),
             writer=writer,
             history=History(writer.rows),
-            old_weights=OldWeights(policy, self.lab.stress.lag) if self.lab.stress.lag else None,
+            old_weights=OldWeights(policy, self.lab.stress.lag),
         )
 
     def _restore(self, work: _Work) -> None:
         """Go back to the checkpoint, and drop the rounds that were recorded after it."""
-        work.checkpointed = self._load_checkpoint(work)
+        checkpoint = work.writer.restore()
+        recorded = work.history.rounds
+        # A run that was killed before its first checkpoint starts from the beginning. It has at
+        # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
+        if checkpoint is None and recorded > self.checkpoint_every:
+            raise ValueError(
+                f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name "
+                "another directory"
+            )
+        if checkpoint is not None:
+            tensors, state = checkpoint
+            try:
+                unpack(tensors, state, work.policy, work.optimizer, work.method)
+                work.old_weights.restore(tensors)
+            except ValueError as error:
+                advice = "pass those that the run began with"
+                raise ValueError(f"{self.path}: {error}; {advice}") from error
+            work.checkpointed = state["round"]
         work.writer.truncate(work.checkpointed)
         work.history = History(work.writer.rows)
         if work.checkpointed == 0:
@@ -414,36 +412,12 @@ class Run:
             work.writer.truncate(-1)
             self._evaluate(work, 0)
 
-    def _load_checkpoint(self, work: _Work) -> int:
-        """Load the checkpoint and return the number of its round; 0 where there is none."""
-        checkpoint = work.writer.restore()
-        recorded = work.history.rounds
-        if checkpoint is None:
-            # A run that was killed before its first checkpoint starts from the beginning. It has at
-            # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
-            if recorded > self.checkpoint_every:
-                raise ValueError(
-                    f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name "
-                    "another directory"
-                )
-            return 0
-        tensors, state = checkpoint
-        try:
-            unpack(tensors, state, work.policy, work.optimizer, work.method)
-            if work.old_weights is not None:
-                work.old_weights.restore(tensors)
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}; pass those that the run began with") from error
-        return state["round"]
-
     def _checkpoint(self, work: _Work) -> None:
         """Write a checkpoint, unless the one on disk is of this round."""
         if work.checkpointed == self.round:
             return
         tensors, state = pack(work.policy, work.optimizer, work.method, round=self.round)
-        if work.old_weights is not None:
-            tensors |= work.old_weights.tensors()
-        work.writer.checkpoint(tensors, state)
+        work.writer.checkpoint(tensors | work.old_weights.tensors(), state)
         work.checkpointed = self.round
 
     # One round
@@ -452,7 +426,7 @@ class Run:
         """Train for one round and record it; returns its row."""
         number = work.history.rounds + 1
         work.rescoring = None
-        if work.policy.samples_apart or work.old_weights is not None:
+        if work.policy.samples_apart or self.lab.stress.lag:
             work.rescoring = Rescoring(work.policy, self.lab.sampling, work.method.needs)
         work.seconds = dict.fromkeys(TRAINING_PHASES, 0.0)
         work.context = Context(
@@ -516,8 +490,7 @@ class Run:
             derive(self.seed, "generate", number, problem.id, int(earlier))
             for problem, earlier in zip(problems, before)
         ]
-        old_weights = nullcontext() if work.old_weights is None else work.old_weights.in_use()
-        with work.timed("generate"), old_weights:
+        with work.timed("generate"), work.old_weights.in_use():
             course = work.method.course
             if course is None:
                 rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
@@ -549,16 +522,8 @@ class Run:
             rollouts = self.lab.stress.misjudged(rollouts, self.seed)
         if course is not None:
             rollouts = courses.judged(rollouts, plan, course)
-        check_verdict(work.method, rollouts)
-        rollouts = rewards.total(rollouts, work.method.reward, self.lab.sampling)
-        # Checked before any slot reads it, while the rows to blame can still be told.
-        finite = np.isfinite(rollouts.reward)
-        if not finite.all():
-            raise NonFinite(
-                f"the reward of {int((~finite).sum())} rollouts is not finite",
-                rollouts.take(~finite),
-            )
-        return rollouts
+        work.method.check_verdict(rollouts)
+        return rewards.total(rollouts, work.method.reward, self.lab.sampling)
 
     def _update(self, work: _Work, outcome: Round) -> list[tuple[np.ndarray, StepStats]]:
         """The optimizer steps of the round: the rows and the statistics of each."""
@@ -573,7 +538,7 @@ class Run:
         objective = work.method.objective
         # By default the gap to another program is corrected, and the lag of a lab under stress is
         # not, since it is there to be seen.
-        lags = work.old_weights is not None and not work.policy.samples_apart
+        lags = self.lab.stress.lag and not work.policy.samples_apart
         if lags and objective.sampler_correction is None:
             objective = replace(objective, sampler_correction="off")
         on_policy = sampler_logprobs = None
@@ -583,11 +548,15 @@ class Run:
             selected, on_policy = work.rescoring.for_update(
                 selected, parts, work.context.round, objective
             )
-        if work.old_weights is not None:
-            work.old_weights.keep()
+        work.old_weights.keep()
         steps: list[tuple[np.ndarray, StepStats]] = []
         for rows in parts:
-            self._set_learning_rate(work, len(steps))
+            if self.lab.warm_up:
+                # Counted from the record, so that a run that resumes goes on where it was.
+                number = work.history.steps + len(steps)
+                rate = self.lab.learning_rate_of(number, self.learning_rate)
+                for group in work.optimizer.param_groups:
+                    group["lr"] = rate
             with work.timed("update"):
                 stats = grpo_step(
                     work.policy,
@@ -606,15 +575,6 @@ class Run:
                 )
             steps.append((rows, stats))
         return steps
-
-    def _set_learning_rate(self, work: _Work, step: int) -> None:
-        """Set the rate of an optimizer step, counted from 0 in this round."""
-        if not self.lab.warm_up:
-            return
-        # Counted from the record, so that a run that resumes goes on where it was.
-        rate = self.lab.learning_rate_of(work.history.steps + step, self.learning_rate)
-        for group in work.optimizer.param_groups:
-            group["lr"] = rate
 
     # The record
 

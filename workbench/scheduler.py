@@ -14,11 +14,11 @@ from functools import partial
 from itertools import pairwise
 from math import tanh
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import group_numbers, place_within
+from workbench.rollouts import Context, Rollouts, group_numbers, place_within
 from workbench.slots import PerProblem, Selection, Slot, state_field
 from workbench.utils.bounds import (
     Count,
@@ -31,10 +31,7 @@ from workbench.utils.bounds import (
     choice,
 )
 from workbench.utils.seeding import generator
-from workbench.utils.validation import number, one_of, shown
-
-if TYPE_CHECKING:
-    from workbench.rollouts import Context, Rollouts
+from workbench.utils.validation import number, one_of
 
 # The network's inputs, in the order of its columns.
 FEATURES = (
@@ -257,7 +254,7 @@ def epsilon_greedy(
     Raises
     ------
     ValueError
-        For more picks than rows, and for scores that are not finite.
+        For more picks than rows.
 
     References
     ----------
@@ -274,7 +271,10 @@ def epsilon_greedy(
     groups = np.asarray(np.zeros(len(scores)) if groups is None else groups, dtype=np.int64)
     picks = np.asarray(np.zeros(len(explore)) if picks is None else picks, dtype=np.int64)
     lots = np.zeros(len(scores)) if lots is None else np.asarray(lots)
-    _check_picks(scores, ages, groups, picks)
+    size = max(groups.max(initial=-1), picks.max(initial=-1)) + 1
+    rows_of_group = np.bincount(groups, minlength=size)
+    if (np.bincount(picks, minlength=size) > rows_of_group).any():
+        raise ValueError(f"picks: more than the {rows_of_group.tolist()} rows of the groups")
 
     # Both orders are sorted once. A row that is taken from one is passed over in the other.
     ends = np.cumsum(np.bincount(groups))
@@ -496,10 +496,9 @@ class Scheduler(Slot):
         seed = int(rng.integers(2**63))
         if self.learner is None:
             self.learner = self._new_learner(seed)
-        age = rollouts["age"]
         table = features(rollouts, context.max_new_tokens)
         # Round and age of a row add up to the present round, whichever row it is.
-        number = int((rollouts.round + age).max(initial=1))
+        number = int((rollouts.round + rollouts["age"]).max(initial=1))
         now = _mean_reward_and_entropy(rollouts, context)
         learnt = self._learn(now, number)
 
@@ -509,7 +508,7 @@ class Scheduler(Slot):
         else:
             scores = self.learner.scores(inputs)
         chance = epsilon(number, self.warmup, self.start, self.decay, self.floor)
-        rows = self._pick(scores, age, rollouts.group, chance, rng)
+        rows = self._pick(scores, rollouts, chance, rng)
 
         # What this round brings is known only when the next one has been sampled.
         if now is not None:
@@ -587,19 +586,15 @@ class Scheduler(Slot):
         return learnt
 
     def _pick(
-        self,
-        scores: np.ndarray,
-        age: np.ndarray,
-        group: np.ndarray,
-        chance: float,
-        rng: np.random.Generator,
+        self, scores: np.ndarray, rollouts: Rollouts, chance: float, rng: np.random.Generator
     ) -> np.ndarray:
         """The rows kept, (K,) int64, ascending."""
         # What a pick chooses from: one group, or all candidates as a single one.
-        _, groups, sizes = group_numbers(group if self.scope == "group" else np.zeros(len(scores)))
+        keys = rollouts.group if self.scope == "group" else np.zeros(len(scores))
+        _, groups, sizes = group_numbers(keys)
         # As many as one round samples, however many candidates the buffer adds.
         if self.scope == "buffer":
-            sizes = np.array([np.count_nonzero(age == 0)])
+            sizes = np.array([np.count_nonzero(rollouts["age"] == 0)])
         # The small number keeps a product such as 0.29 * 100 from falling short of a whole number.
         wanted = np.floor(sizes * self.percentage / 100 + CONSTANT_SPREAD)
         counts = np.minimum(np.maximum(wanted, 1), sizes).astype(np.int64)
@@ -613,7 +608,8 @@ class Scheduler(Slot):
         # All new rollouts have the same age, so that without lots the first problems of the round
         # would be the ones that exploration takes.
         lots = rng.random(len(scores))
-        return np.sort(epsilon_greedy(scores, age, explore, groups, picks[:total], lots))
+        rows = epsilon_greedy(scores, rollouts["age"], explore, groups, picks[:total], lots)
+        return np.sort(rows)
 
 
 def _mean_reward_and_entropy(candidates: Rollouts, context: Context) -> list[float] | None:
@@ -641,23 +637,3 @@ def _taking_turns(counts: np.ndarray) -> np.ndarray:
     """
     groups = np.repeat(np.arange(len(counts)), counts)
     return groups[np.argsort(place_within(groups), kind="stable")]
-
-
-def _check_picks(
-    scores: np.ndarray, ages: np.ndarray, groups: np.ndarray, picks: np.ndarray
-) -> None:
-    if not len(scores) == len(ages) == len(groups):
-        raise ValueError(
-            f"scores ({len(scores)},), ages ({len(ages)},), groups ({len(groups)},): one of each a "
-            "row is needed"
-        )
-    if not np.isfinite(scores).all():
-        raise ValueError(f"scores={shown(scores.tolist())}: finite numbers are needed")
-    size = max(groups.max(initial=-1), picks.max(initial=-1)) + 1
-    rows = np.bincount(groups, minlength=size)
-    wanted = np.bincount(picks, minlength=size)
-    if (wanted > rows).any():
-        raise ValueError(
-            f"picks: {wanted.tolist()} of groups with {rows.tolist()} rows; at most all of them "
-            "can be kept"
-        )

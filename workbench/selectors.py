@@ -12,12 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from workbench.allocators import BySignal
-from workbench.rollouts import group_numbers, place_within, sample_variances
+from workbench.rollouts import (
+    Context,
+    Rollouts,
+    group_numbers,
+    grouped_rewards,
+    place_within,
+    sample_variances,
+)
 from workbench.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, PerProblem, Selection, Slot
 from workbench.utils.bounds import (
@@ -39,13 +46,9 @@ from workbench.utils.validation import (
     whole_number,
 )
 
-if TYPE_CHECKING:
-    from workbench.rollouts import Context, Rollouts
-
 OfAllocator = Annotated[
     BySignal, partial(instance_of, kinds=BySignal, example="allocators.BySignal(8)")
 ]
-LARGEST_REWARD = 1e150  # in absolute size, so that sums and squares of rewards stay finite
 
 
 # The rules, as functions of arrays
@@ -706,23 +709,8 @@ def _split_mix(seeds: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _checked_rewards(
-    rewards: np.ndarray, m: int, groups: np.ndarray | None
+    rewards: Any, m: int, groups: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rewards (R,), group numbers (R,) and group sizes (G,)."""
-    rewards = np.asarray(rewards, dtype=np.float64)
-    if rewards.ndim != 1:
-        raise ValueError(f"rewards: shape {rewards.shape}; (R,) is needed")
-    if groups is not None and np.shape(groups) != rewards.shape:
-        raise ValueError(
-            f"groups: shape {np.shape(groups)}; {rewards.shape} is needed, as of rewards"
-        )
-    allowed = np.abs(rewards) <= LARGEST_REWARD
-    if not allowed.all():
-        row = int(np.argmin(allowed))
-        raise ValueError(
-            f"rewards: row {row} is {rewards[row]}; finite numbers up to {LARGEST_REWARD} in size "
-            "are needed"
-        )
+    """Rewards (R,), group numbers (R,) and group sizes (G,); one group where none are given."""
     whole_number("m", m, 1, len(rewards) if groups is None else None)
-    _, numbers, sizes = group_numbers(np.zeros(len(rewards)) if groups is None else groups)
-    return rewards, numbers, sizes
+    return grouped_rewards(rewards, np.zeros(np.shape(rewards)) if groups is None else groups)

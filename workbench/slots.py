@@ -32,7 +32,7 @@ given and records it, and both read the arguments from there.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import numpy as np
@@ -84,8 +84,6 @@ SAID_OF_ACTIONS = (
     "sampled",
     "trained",
     "compares_rollouts",
-    "divided_by",
-    "reward_range",
     "part_weights",
 )
 
@@ -113,12 +111,14 @@ class PerProblem:
         return PerProblem(n, "each" if self.of == "each" else "about")
 
 
-def state_field(make: Callable[[], Any] = lambda: None) -> Any:
+def state_field(make: Callable[[], Any] = lambda: None, saved: bool = True) -> Any:
     """A field of a dataclass for what a value has learnt, made anew for each by `make`.
 
-    It is no argument of the constructor, so it is neither described in a manifest nor cloned.
+    It is no argument of the constructor, so it is neither described in a manifest nor cloned. What
+    is `saved` goes into checkpoints, see `Slot.state_dict`; the rest is of a single round.
     """
-    return field(default_factory=make, init=False, repr=False, compare=False)
+    saying = {"saved": saved}
+    return field(default_factory=make, init=False, repr=False, compare=False, metadata=saying)
 
 
 class Slot:
@@ -130,43 +130,38 @@ class Slot:
 
     A class that overrides what another one does (`select`, `feedback` and so on) does not inherit
     what the other one says of that: it says so itself, or the defaults below hold.
+
+    Attributes
+    ----------
+    needs : set of str
+        Names from `NEEDS`: what a trainer must provide for this value to work.
+    epoch : int
+        Of a curriculum: passes over the pool so far; 0 where that has no meaning.
+    reads_verdict : bool
+        Whether it must know which rollouts are correct. A trainer that knows rewards alone must
+        then be told. One that asks only whether the rollouts of a problem are all alike says False:
+        it reads `rollouts.correct` where `rollouts.judged`, and goes by the rewards otherwise.
+    later : tuple of str
+        Arguments of the constructor that a later version brought. A description leaves them out at
+        their defaults, so that records made before are those of the same value.
+    in_order : bool
+        Of a curriculum: whether it takes every problem once an epoch, shuffled, as the data loader
+        of any trainer does by itself.
+    compares_rollouts : bool
+        Of an advantage: whether it compares rollouts with those that it is given of the same group,
+        so that a rollout alone has no advantage.
+    part_weights : dict, optional
+        Of an advantage that weighs the parts of the reward itself: part -> weight, which must be
+        those of the method's reward. None: it takes their sum.
     """
 
     needs: frozenset[str] | set[str] = frozenset()
-    """Names from `NEEDS`: what a trainer must provide for this value to work."""
-
+    epoch: int = 0
     reads_verdict: bool = True
-    """Whether it must know which rollouts are correct. A trainer that knows rewards alone must then
-    be told. One that asks only whether the rollouts of a problem are all alike says False: it reads
-    `rollouts.correct` where `rollouts.judged`, and goes by the rewards otherwise.
-    """
-
     later: tuple[str, ...] = ()
-    """Arguments of the constructor that a later version brought. A description leaves them out at
-    their defaults, so that records made before are those of the same value.
-    """
-
     in_order: bool = False
-    """Of a curriculum: whether it takes every problem once an epoch, shuffled, as the data loader
-    of any trainer does by itself.
-    """
-
     compares_rollouts: bool = False
-    """Of an advantage: whether it compares rollouts with those that it is given of the same group,
-    so that a rollout alone has no advantage.
-    """
-
-    divided_by: str | None = None
-    """Of an advantage that is the difference to the group's mean: the deviation that it divides by,
-    "group" or "batch", or "none". None: it is another kind of advantage.
-    """
-
-    reward_range: tuple[float, float] | None = None
-    """Of an advantage: the least and the greatest reward that it takes. None: it takes any."""
-
     part_weights: Mapping[str, float] | None = None
-    """Of an advantage that weighs the parts of the reward itself: part -> weight, which must be
-    those of the method's reward. None: it takes their sum."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -217,20 +212,54 @@ class Slot:
         return {} if self.delegate is None else self.delegate.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learnt so far, as JSON values and NumPy arrays, for a checkpoint."""
-        return {} if self.delegate is None else self.delegate.state_dict()
+        """Everything learnt so far, as JSON values and NumPy arrays, for a checkpoint.
+
+        By default these are the fields that `state_field` has made: numbers, lists and sets, other
+        slot values, and at most one dict, from ids of problems to what is known of each.
+        """
+        if self.delegate is not None:
+            return self.delegate.state_dict()
+        state: dict[str, Any] = {}
+        for name in self._saved():
+            value = getattr(self, name)
+            if isinstance(value, Slot):
+                value = value.state_dict()
+            elif isinstance(value, set):
+                value = sorted(value)
+            elif isinstance(value, list):
+                value = list(value)
+            elif isinstance(value, dict):
+                state["ids"] = list(value)
+                value = np.array(list(value.values()))
+            state[name] = value
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned for a value of the same configuration."""
         if self.delegate is not None:
             self.delegate.load_state_dict(state)
             return
-        # A value that learns overrides this method. To get here with a state means that it was
-        # saved by a value of another kind.
-        if state:
+        names = self._saved()
+        if state and not names:
             raise ValueError(
                 f"state: {type(self).__name__} remembers nothing, but {sorted(state)} was saved"
             )
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, Slot):
+                value.load_state_dict(state[name])
+            elif isinstance(value, dict | list):
+                rows = np.asarray(state[name]).tolist()
+                of_ids = isinstance(value, dict)
+                setattr(self, name, dict(zip(state["ids"], rows)) if of_ids else rows)
+            else:
+                setattr(self, name, type(value)(state[name]))
+
+    def _saved(self) -> list[str]:
+        """Names of the fields that a checkpoint holds."""
+        if not is_dataclass(self):
+            return []
+        return [each.name for each in fields(self) if each.metadata.get("saved")]
 
     def clone(self) -> Self:
         """A new value of the same configuration that has learnt nothing."""
@@ -290,16 +319,12 @@ class Selection:
 class Curriculum(Protocol):
     """Which problems come next."""
 
-    epoch: int
-    """Passes over the pool so far; 0 where that has no meaning."""
-
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
         """The next n problems of the pool, none of them in `context.taken`.
 
         Called once at the start of a round, and again, with `context.taken` filled, whenever the
         allocator asks for `More`. Then it may return fewer, where the pool has no more.
         """
-        ...
 
 
 class Allocator(Protocol):
@@ -323,7 +348,6 @@ class Allocator(Protocol):
         `rows` are the rows of the table that go on to the selector. None, as without a return,
         means all of them. Without any row the round trains on nothing.
         """
-        ...
 
 
 class Course(Protocol):
@@ -339,7 +363,6 @@ class Course(Protocol):
         Randomness comes from `context.rng("course", problem.id)`, before[i] and the like, and never
         from how many rollouts there are of other problems.
         """
-        ...
 
 
 class Replay(Protocol):
@@ -353,7 +376,6 @@ class Replay(Protocol):
         Rows whose column `gradient` is False take part in advantages and in the averages of the
         loss, but carry no gradient themselves.
         """
-        ...
 
 
 class Selector(Protocol):
@@ -366,7 +388,6 @@ class Selector(Protocol):
         `age` (rounds since it was sampled, 0 for a new one). Randomness comes from
         `context.rng("selector")`.
         """
-        ...
 
 
 class Advantage(Protocol):
@@ -378,7 +399,6 @@ class Advantage(Protocol):
         Called more than once in a round, with the candidates and perhaps with a part of them, so it
         must not change anything; what it learns it learns in `feedback`.
         """
-        ...
 
 
 class Reward(Protocol):
@@ -392,4 +412,3 @@ class Reward(Protocol):
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """One number for each rollout, (R,)."""
-        ...

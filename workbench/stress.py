@@ -11,18 +11,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from workbench.policies import Policy
 from workbench.rollouts import Rollouts
 from workbench.utils.bounds import CountOrZero, Share, check_arguments
 from workbench.utils.seeding import generator
-
-if TYPE_CHECKING:
-    import torch
-
-    from workbench.policies import Policy
 
 # The names of old weights in a checkpoint begin with this.
 PREFIX = "old_weights"
@@ -49,8 +45,8 @@ class Stress:
 
     Examples
     --------
-    >>> Stress(lag=2).settings
-    {'lag': 2}
+    >>> Stress(lag=2).described
+    {'stress': {'lag': 2}}
     """
 
     lag: CountOrZero = 0
@@ -61,9 +57,10 @@ class Stress:
         check_arguments(self)
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The conditions that hold, by name."""
-        return {name: value for name, value in asdict(self).items() if value}
+    def described(self) -> dict[str, Any]:
+        """What the config of a lab says of the conditions that hold; nothing where none does."""
+        settings = {name: value for name, value in asdict(self).items() if value}
+        return {"stress": settings} if settings else {}
 
     @property
     def errs(self) -> bool:
@@ -133,16 +130,17 @@ class OldWeights:
     ----------
     policy : Policy
     lag : int
-        How many rounds the oldest weights lie back, at least 1.
+        How many rounds the oldest weights lie back; 0 keeps none, and samples by the present ones.
     """
 
     def __init__(self, policy: Policy, lag: int) -> None:
         self.policy = policy
-        self.states: deque[dict[str, torch.Tensor]] = deque(maxlen=lag)
+        self.states: deque[dict[str, Any]] = deque(maxlen=lag)
 
     def keep(self) -> None:
         """Keep the present weights, before the update of a round changes them."""
-        self.states.append(self.policy.state_dict())
+        if self.states.maxlen:
+            self.states.append(self.policy.state_dict())
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -157,7 +155,7 @@ class OldWeights:
         finally:
             self.policy.load_state_dict(present)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Any]:
         """All that is kept, by name, for a checkpoint."""
         return {
             f"{PREFIX}.{number}.{name}": tensor
@@ -165,9 +163,9 @@ class OldWeights:
             for name, tensor in state.items()
         }
 
-    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Any]) -> None:
         """Set what is kept from the tensors of a checkpoint; those of other names are left out."""
-        states: dict[int, dict[str, torch.Tensor]] = {}
+        states: dict[int, dict[str, Any]] = {}
         for full_name, tensor in tensors.items():
             if full_name.startswith(f"{PREFIX}."):
                 _, number, name = full_name.split(".", 2)

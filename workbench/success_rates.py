@@ -1,7 +1,7 @@
 """Beliefs about problems: what earlier rounds say of a problem's success rate.
 
-`SuccessRates` and `GaussianProcess` give an allocator one rate for each problem, and measure how
-far it was off (Knapsack RL, section 4.3 and appendix G.3). `Posteriors` holds two numbers for each
+`SuccessRates` gives an allocator one rate for each problem, and measures how far it was
+off (Knapsack RL, section 4.3 and appendix G.3). `Posteriors` holds two numbers for each
 problem, a Beta distribution; several methods keep it and differ in how it forgets. All of them read
 `rollouts.correct`, never the reward.
 """
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import place_within, sample_variances
+from workbench.pools import Problem
+from workbench.rollouts import Context, Rollouts, place_within, sample_variances
 from workbench.slots import Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
 from workbench.utils.names import STOPPED
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
     import torch
 
     from workbench.policies import Policy
-    from workbench.pools import Problem
-    from workbench.rollouts import Context, Rollouts
 
 KINDS = ("last", "epoch", "beta", "fresh", "predictor")
-MOST_COMPARED = 1000  # embeddings that the median distance is taken of
 
 
 def tally(ids: Sequence[str], rollouts: Rollouts, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -79,47 +77,8 @@ def deviations(ids: Sequence[str], rollouts: Rollouts) -> np.ndarray:
     return np.array([found.get(key, 0.0) for key in ids])
 
 
-class _Estimates(Slot):
-    """Base of what estimates success rates: it compares its estimates with the outcomes."""
-
-    asked: dict[str, Any]
-
-    def _ask(self, problems: Sequence[Problem], rates: np.ndarray) -> np.ndarray:
-        """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
-        self.asked = {
-            "ids": [problem.id for problem in problems],
-            "rates": rates,
-            "error": np.nan,
-            "known": float(np.mean(~np.isnan(rates))),
-        }
-        return rates
-
-    def _compare(self, rollouts: Rollouts, skip: int = 0) -> None:
-        """Measure the error against all rollouts but the first `skip` of each problem."""
-        if self.asked:
-            observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
-            # Over the problems that have both, the others are NaN.
-            error = np.abs(self.asked["rates"] - observed)
-            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
-
-    def metrics(self) -> dict[str, float]:
-        """How good the estimates of the latest round were.
-
-        Returns
-        -------
-        dict
-            success_rate_error: mean of |estimate - observed rate| over the problems that had an
-            estimate and rollouts after it (NaN where none had). It cannot fall below the sampling
-            noise of the observed rate. success_rate_known: share of problems with an estimate.
-        """
-        return {
-            "success_rate_error": self.asked.get("error", np.nan),
-            "success_rate_known": self.asked.get("known", np.nan),
-        }
-
-
 @dataclass
-class SuccessRates(_Estimates):
+class SuccessRates(Slot):
     """Estimates of success rates; NaN for a problem of which nothing is known.
 
     Attributes
@@ -156,8 +115,8 @@ class SuccessRates(_Estimates):
     learning_rate: Positive = 3e-3
     steps: Count = 20
     memory: Count = 1024
-    learner: Any = state_field()
-    asked: dict = state_field(dict)
+    learner: Any = state_field(saved=False)
+    asked: dict = state_field(dict, saved=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,6 +146,39 @@ class SuccessRates(_Estimates):
             return self._ask(problems, _ratio(correct, tries))
         return self._ask(problems, self.learner.estimate(problems, context))
 
+    def _ask(self, problems: Sequence[Problem], rates: np.ndarray) -> np.ndarray:
+        """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
+        self.asked = {
+            "ids": [problem.id for problem in problems],
+            "rates": rates,
+            "error": np.nan,
+            "known": float(np.mean(~np.isnan(rates))),
+        }
+        return rates
+
+    def _compare(self, rollouts: Rollouts, skip: int = 0) -> None:
+        """Measure the error against all rollouts but the first `skip` of each problem."""
+        if self.asked:
+            observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
+            # Over the problems that have both, the others are NaN.
+            error = np.abs(self.asked["rates"] - observed)
+            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
+
+    def metrics(self) -> dict[str, float]:
+        """How good the estimates of the latest round were.
+
+        Returns
+        -------
+        dict
+            success_rate_error: mean of |estimate - observed rate| over the problems that had an
+            estimate and rollouts after it (NaN where none had). It cannot fall below the sampling
+            noise of the observed rate. success_rate_known: share of problems with an estimate.
+        """
+        return {
+            "success_rate_error": self.asked.get("error", np.nan),
+            "success_rate_known": self.asked.get("known", np.nan),
+        }
+
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
         newest = rollouts.round == rollouts.round.max(initial=0)
@@ -202,9 +194,7 @@ class SuccessRates(_Estimates):
         return {"kind": self.kind, **memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the memory; ValueError when it was saved by another configuration."""
-        if state.get("kind") != self.kind:
-            raise ValueError(f"state: kind {state.get('kind')!r} was saved, this is {self.kind!r}")
+        """Set the memory."""
         self.asked = {}
         if self.learner is not None:
             self.learner.load_state_dict(state)
@@ -219,106 +209,83 @@ class History:
         # `seen` modulo the window is the next place to write.
         counts = [(name, np.int64) for name in ("seen", "epoch", "epoch_correct", "epoch_tries")]
         self.columns = np.dtype([("ring", np.uint8, (config.window,)), *counts])
-        self._reset([])
+        self.past: dict[str, Any] = {}
 
     def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN for an unknown id."""
-        row = np.array([self.rows.get(problem.id, -1) for problem in problems], dtype=np.int64)
-        known = row >= 0
-        past = self.table[row[known]]
-        if self.config.kind == "epoch":
-            correct, tries = past["epoch_correct"], past["epoch_tries"]
-        else:
-            # Places that were not written yet hold 0 and add nothing to the correct ones.
-            correct = past["ring"].sum(axis=1, dtype=np.int64)
-            tries = np.minimum(past["seen"], self.config.window)
+        return np.array([self._rate(problem.id) for problem in problems], dtype=np.float64)
+
+    def _rate(self, problem: str) -> float:
         # An unknown problem stays NaN even under a prior, so that its allocator can tell.
-        rates = np.full(len(row), np.nan)
+        if problem not in self.past:
+            return np.nan
+        past = self.past[problem]
+        if self.config.kind == "epoch":
+            return past["epoch_correct"] / past["epoch_tries"]
+        # Places that were not written yet hold 0 and add nothing to the correct ones.
+        correct = past["ring"].sum(dtype=np.int64)
+        tries = min(past["seen"], self.config.window)
         a, b = (self.config.a, self.config.b) if self.config.kind == "beta" else (0, 0)
-        rates[known] = _ratio(correct + a, tries + a + b)
-        return rates
+        return (correct + a) / (tries + a + b)
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
         """Add the outcomes, in row order."""
         keys, group = rollouts.problems()
-        row = self._rows_of(keys.tolist())
-        place = place_within(group)
-        size = np.bincount(group, minlength=len(keys))
-
-        # A group longer than the window would overwrite its own start, so only its end is written.
-        written = place >= size[group] - self.config.window
-        owner = row[group[written]]
-        slot = (self.table["seen"][owner] + place[written]) % self.config.window
-        self.table["ring"][owner, slot] = rollouts.correct[written]
-        self.table["seen"][row] += size
-
-        # The latest epoch counts from 0 again when a problem comes for the first time in it.
-        stale = row[self.table["epoch"][row] != context.epoch]
-        self.table["epoch"][stale] = context.epoch
-        self.table["epoch_correct"][stale] = 0
-        self.table["epoch_tries"][stale] = 0
-        correct = np.bincount(group[rollouts.correct], minlength=len(keys))
-        self.table["epoch_correct"][row] += correct
-        self.table["epoch_tries"][row] += size
+        outcomes = rollouts.correct[np.argsort(group, kind="stable")]
+        ends = np.cumsum(np.bincount(group))
+        for key, correct in zip(keys.tolist(), np.split(outcomes, ends)):
+            past = self.past.setdefault(key, np.zeros((), self.columns))
+            # A group longer than the window would overwrite its own start.
+            number = np.arange(len(correct))[-self.config.window :]
+            past["ring"][(past["seen"] + number) % self.config.window] = correct[number]
+            past["seen"] += len(correct)
+            # The latest epoch counts from 0 again when a problem comes for the first time in it.
+            if past["epoch"] != context.epoch:
+                past["epoch"] = context.epoch
+                past["epoch_correct"] = 0
+                past["epoch_tries"] = 0
+            past["epoch_correct"] += correct.sum()
+            past["epoch_tries"] += len(correct)
 
     def state_dict(self) -> dict[str, Any]:
         """The ids, and arrays with one row for each."""
-        used = self.table[: len(self.rows)]
-        columns = {name: used[name].copy() for name in self.columns.names or ()}
-        return {"ids": list(self.rows), **columns}
+        table = np.array(list(self.past.values()), dtype=self.columns)
+        columns = {name: table[name].copy() for name in self.columns.names or ()}
+        return {"ids": list(self.past), **columns}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned; ValueError when its window differs."""
-        ring = np.asarray(state["ring"])
-        if ring.shape != (len(state["ids"]), self.config.window):
-            raise ValueError(
-                f"state: window {ring.shape[-1]} was saved, this is window={self.config.window}"
-            )
-        columns = {name: np.asarray(state[name]) for name in self.columns.names or ()}
-        _check_history(columns)
-        self._reset(state["ids"])
-        for name, values in columns.items():
-            self.table[name] = values
-
-    def _reset(self, ids: Sequence[str]) -> None:
-        self.rows = {key: i for i, key in enumerate(ids)}
-        self.table = np.zeros(len(ids), dtype=self.columns)
-
-    def _rows_of(self, keys: Sequence[str]) -> np.ndarray:
-        """The row of every id in the table; new ids get rows at its end."""
-        row = np.array([self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64)
-        if len(self.rows) > len(self.table):
-            more = max(len(self.rows), 2 * len(self.table)) - len(self.table)
-            self.table = np.concatenate([self.table, np.zeros(more, dtype=self.columns)])
-        return row
+        """Set what `state_dict` returned."""
+        table = np.zeros(len(state["ids"]), dtype=self.columns)
+        for name in self.columns.names or ():
+            table[name] = state[name]
+        self.past = dict(zip(state["ids"], table))
 
 
 class Predictor:
-    """Hidden state of a prompt -> ReLU layer -> success rate, fitted to all observed rollouts."""
+    """Hidden state of a prompt -> ReLU layer -> success rate, fitted to all observed rollouts.
+
+    What is `known` are its weights, and the states and the outcomes (correct, tries) that they were
+    fitted to; nothing before the first round.
+    """
 
     WEIGHTS = ("w1", "b1", "w2", "b2")
 
     def __init__(self, config: SuccessRates) -> None:
         self.config = config
-        self._reset()
-
-    def _reset(self) -> None:
-        self.weights: dict[str, np.ndarray] = {}
+        self.known: dict[str, np.ndarray] = {}
         self.asked: dict[str, np.ndarray] = {}
-        self.states: np.ndarray | None = None
-        self.outcomes = np.zeros((0, 2), dtype=np.float32)  # correct, tries
 
     def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN before the first round was observed."""
         states = _prompt_states(problems, context.policy)
         # Kept for `observe`, so that the states of a round are computed once.
         self.asked = {problem.id: state for problem, state in zip(problems, states)}
-        if not self.weights:
+        if not self.known:
             return np.full(len(problems), np.nan)
         import torch
 
         with torch.no_grad():
-            logits = self._logits(self._tensors(), torch.from_numpy(states))
+            logits = self._logits(self._weights(), torch.from_numpy(states))
         return torch.sigmoid(logits).numpy().astype(np.float64)
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
@@ -329,22 +296,38 @@ class Predictor:
             return
         states = np.stack(list(self.asked.values()))[tried]
         outcomes = np.stack([correct, tries], axis=1)[tried].astype(np.float32)
-        earlier = states[:0] if self.states is None else self.states
-        self.states = np.concatenate([earlier, states])[-self.config.memory :]
-        self.outcomes = np.concatenate([self.outcomes, outcomes])[-self.config.memory :]
+        if not self.known:
+            self.known = self._unfitted(states.shape[1], context)
+        for name, newest in (("states", states), ("outcomes", outcomes)):
+            everything = np.concatenate([self.known[name], newest])
+            self.known[name] = everything[-self.config.memory :]
         self.asked = {}
-        self._fit(context)
+        self._fit()
 
-    def _fit(self, context: Context) -> None:
+    def _unfitted(self, width: int, context: Context) -> dict[str, np.ndarray]:
+        """The initial weights for states of a width, and no states and outcomes."""
+        rng = generator(context.seed, "success-rates")
+        hidden = self.config.hidden
+        return {
+            # The scale keeps the variance through the ReLU. With zeros behind it, training starts
+            # from the estimate 1/2 for every prompt.
+            "w1": rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32),
+            "b1": np.zeros(hidden, np.float32),
+            "w2": np.zeros(hidden, np.float32),
+            "b2": np.zeros((), np.float32),
+            "states": np.zeros((0, width), np.float32),
+            "outcomes": np.zeros((0, 2), np.float32),
+        }
+
+    def _fit(self) -> None:
         """Full-batch steps on the binary cross-entropy of all remembered rollouts."""
         import torch
         from torch.nn.functional import binary_cross_entropy_with_logits
 
-        self.weights = self.weights or self._initial_weights(context)
-        weights = {name: tensor.requires_grad_() for name, tensor in self._tensors().items()}
+        weights = {name: tensor.requires_grad_() for name, tensor in self._weights().items()}
         optimizer = torch.optim.Adam(weights.values(), lr=self.config.learning_rate)
-        states = torch.from_numpy(self.states)
-        correct, tries = torch.from_numpy(self.outcomes).unbind(1)
+        states = torch.from_numpy(self.known["states"])
+        correct, tries = torch.from_numpy(self.known["outcomes"]).unbind(1)
         for _ in range(self.config.steps):
             optimizer.zero_grad()
             logits = self._logits(weights, states)
@@ -354,26 +337,12 @@ class Predictor:
             )
             (loss / tries.sum()).backward()
             optimizer.step()
-        self.weights = {name: tensor.detach().numpy().copy() for name, tensor in weights.items()}
+        self.known |= {name: tensor.detach().numpy() for name, tensor in weights.items()}
 
-    def _initial_weights(self, context: Context) -> dict[str, np.ndarray]:
-        rng = generator(context.seed, "success-rates")
-        assert self.states is not None
-        width = self.states.shape[1]
-        hidden = self.config.hidden
-        return {
-            # The scale keeps the variance through the ReLU. With zeros behind it, training starts
-            # from the estimate 1/2 for every prompt.
-            "w1": rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32),
-            "b1": np.zeros(hidden, np.float32),
-            "w2": np.zeros(hidden, np.float32),
-            "b2": np.zeros((), np.float32),
-        }
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
+    def _weights(self) -> dict[str, torch.Tensor]:
         import torch
 
-        return {name: torch.tensor(array) for name, array in self.weights.items()}
+        return {name: torch.tensor(self.known[name]) for name in self.WEIGHTS}
 
     @staticmethod
     def _logits(weights: Mapping[str, torch.Tensor], states: torch.Tensor) -> torch.Tensor:
@@ -382,127 +351,12 @@ class Predictor:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and remembered observations; empty before the first."""
-        if self.states is None:
-            return {}
-        arrays = {**self.weights, "states": self.states, "outcomes": self.outcomes}
-        return {name: array.copy() for name, array in arrays.items()}
+        return dict(self.known)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        self._reset()
-        if "states" in state:
-            self.weights = {name: np.array(state[name], dtype=np.float32) for name in self.WEIGHTS}
-            self.states = np.array(state["states"], dtype=np.float32)
-            self.outcomes = np.array(state["outcomes"], dtype=np.float32)
-
-
-@dataclass
-class GaussianProcess(_Estimates):
-    """Success rates from a Gaussian process over given embeddings of the prompts.
-
-    The logit of a problem's success rate is the process. After every round it is conditioned on the
-    observed rates of the round's problems, which moves the estimates of all similar problems.
-
-    Attributes
-    ----------
-    embeddings : dict
-        Problem id -> vector; all of the same length.
-    width : float, optional
-        Width of the squared-exponential kernel; None takes the median distance between embeddings.
-    mean : float
-        Prior mean of the logit.
-    jitter : float
-        Added to the diagonal of the observed problems' kernel.
-
-    References
-    ----------
-    VIP (arXiv 2602.01601): a prior mean of 0 and the median width in the paper; in the released
-    code a width of 0.4, a mean of -1 and a jitter of 1e-4.
-    """
-
-    embeddings: Mapping[str, Any]
-    width: Positive | None = None
-    mean: float = 0.0
-    jitter: Positive = 1e-4
-    logits: np.ndarray = state_field()
-    asked: dict = state_field(dict)
-
-    spent: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        instance_of("embeddings", self.embeddings, Mapping, "{'problem id': [0.1, -0.3]}")
-        lengths = {np.shape(vector) for vector in self.embeddings.values()}
-        if len(lengths) != 1 or len(next(iter(lengths))) != 1:
-            raise ValueError(
-                f"embeddings: vectors of shapes {sorted(lengths)}; at least one is needed, all of "
-                "one length"
-            )
-        self._vectors = np.array(list(self.embeddings.values()), dtype=np.float64)
-        if not np.isfinite(self._vectors).all():
-            raise ValueError("embeddings: finite numbers are needed")
-        self._place = {key: i for i, key in enumerate(self.embeddings)}
-        self.logits = np.full(len(self._vectors), float(self.mean))
-        self._width = self._median_distance() if self.width is None else self.width
-
-    def _median_distance(self) -> float:
-        """The median distance between embeddings that differ, 1 when all are alike."""
-        from scipy.spatial.distance import cdist
-
-        # Evenly spaced ones stand for all where the square of their number would not fit in memory.
-        step = max(1, len(self._vectors) // MOST_COMPARED)
-        some = self._vectors[::step]
-        squares = cdist(some, some, "sqeuclidean")
-        positive = squares[squares > 0]
-        return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
-
-    def _rows(self, ids: Sequence[str]) -> np.ndarray:
-        for key in ids:
-            if key not in self._place:
-                raise ValueError(f"embeddings: problem {key!r} has none")
-        return np.array([self._place[key] for key in ids], dtype=np.int64)
-
-    def estimates(
-        self, problems: Sequence[Problem], context: Context
-    ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
-        """For an allocator to `yield from`: asks for nothing, and returns rates (P,) float64."""
-        ids = [problem.id for problem in problems]
-        return self._ask(problems, 1 / (1 + np.exp(-self.logits[self._rows(ids)])))
-        yield  # what makes this a generator, as the estimates that ask for probes are
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Condition the process on the round's observed rates."""
-        self._compare(rollouts.take(rollouts.round == context.round))
-        ids, correct, tries = outcomes_of_round(rollouts, context.round)
-        rows = self._rows(ids)
-        # Rates of 0 and 1 have no logit; the released code cuts them off at 1e-6.
-        cut = np.clip(correct / tries, 1e-6, 1 - 1e-6)
-        surprise = np.log(cut / (1 - cut)) - self.logits[rows]
-        observed = self._kernel(rows, rows) + self.jitter * np.eye(len(rows))
-        # The posterior mean of all problems becomes the prior mean of the next round. The kernel
-        # stays as it is, so certainty about a problem does not grow with its visits.
-        weights = np.linalg.solve(observed, surprise)
-        self.logits = self.logits + self._kernel(np.arange(len(self._vectors)), rows) @ weights
-
-    def _kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        from scipy.spatial.distance import cdist
-
-        squares = cdist(self._vectors[a], self._vectors[b], "sqeuclidean")
-        return np.exp(-squares / (2 * self._width**2))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The logits of all problems."""
-        return {"kind": "gaussian process", "logits": self.logits.copy()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the logits; ValueError when they were saved for another set of embeddings."""
-        logits = np.array(state.get("logits", ()), dtype=np.float64)
-        if logits.shape != self.logits.shape:
-            raise ValueError(
-                f"state: {len(logits)} problems were saved, the embeddings are of "
-                f"{len(self.logits)}"
-            )
-        self.logits = logits
+        self.asked = {}
+        self.known = {name: value for name, value in state.items() if name != "kind"}
 
 
 @dataclass
@@ -530,13 +384,13 @@ class Posteriors(Slot):
     decay: Share = 1.0
     towards: Annotated[str, choice("prior", "zero")] = "prior"
     restart: Count | None = None
-    beliefs: dict[str, Sequence[float]] = state_field(dict)
+    counts: dict[str, Sequence[float]] = state_field(dict)
 
     def of(self, ids: Sequence[str]) -> np.ndarray:
         """The two numbers of each problem, (P, 2) float64."""
         prior = (self.a, self.b)
-        beliefs = [self.beliefs.get(key, prior) for key in ids]
-        return np.array(beliefs, dtype=np.float64).reshape(-1, 2)
+        counts = [self.counts.get(key, prior) for key in ids]
+        return np.array(counts, dtype=np.float64).reshape(-1, 2)
 
     def means(self, ids: Sequence[str]) -> np.ndarray:
         """The posterior mean of each problem's success rate, (P,)."""
@@ -561,27 +415,13 @@ class Posteriors(Slot):
 
     def observe(self, ids: Sequence[str], correct: np.ndarray, tries: np.ndarray) -> None:
         """Take in the outcomes (P,) of one visit of each problem."""
-        self.beliefs.update(zip(ids, self.after(ids, correct, tries).tolist()))
+        self.counts.update(zip(ids, self.after(ids, correct, tries).tolist()))
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in the new rollouts of a round."""
         self.observe(*outcomes_of_round(rollouts, context.round))
         if self.restart is not None and context.round % self.restart == 0:
-            self.beliefs.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The ids and their numbers."""
-        return {"ids": list(self.beliefs), "counts": self.of(list(self.beliefs))}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        ids = list(dict.fromkeys(state["ids"]))
-        saved = np.array(state["counts"], dtype=np.float64)
-        if saved.size != 2 * len(ids):
-            raise ValueError(f"counts: {saved.size} numbers for {len(ids)} problems; two each")
-        if not (np.isfinite(saved) & (saved >= 0)).all():
-            raise ValueError("counts: finite numbers of at least 0 are needed")
-        self.beliefs = dict(zip(ids, saved.reshape(len(ids), 2).tolist()))
+            self.counts.clear()
 
 
 def outcomes(rollouts: Rollouts) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -622,7 +462,7 @@ class Signals(Slot):
         The least signal. A problem whose groups were all alike has it.
     capacity : int
         Problems that are remembered; those that were not visited for longest are forgotten.
-    seen : dict
+    sums : dict
         Problem -> visits, sum of their signals, rollouts, sum of their lengths.
     lengths : list of int
 
@@ -639,7 +479,7 @@ class Signals(Slot):
     history: Count = 1024
     floor: Positive = 1e-6
     capacity: Count = 50_000
-    seen: dict[str, list[float]] = state_field(dict)
+    sums: dict[str, list[float]] = state_field(dict)
     lengths: list[int] = state_field(list)
 
     needs = frozenset({"old_logprobs"})
@@ -654,8 +494,8 @@ class Signals(Slot):
         signals = np.ones(len(ids))
         lengths = np.full(len(ids), usual)
         for place, name in enumerate(ids):
-            if name in self.seen:
-                visits, signal, rollouts, length = self.seen[name]
+            if name in self.sums:
+                visits, signal, rollouts, length = self.sums[name]
                 signals[place] = max(signal / visits, self.floor)
                 lengths[place] = length / rollouts
         return signals, lengths
@@ -676,24 +516,11 @@ class Signals(Slot):
         for name, size, signal, length in zip(ids.tolist(), sizes, signals, lengths):
             if size >= 2:
                 # Put back at the end, so that the first one is the one to forget.
-                before = self.seen.pop(name, [0.0, 0.0, 0.0, 0.0])
+                before = self.sums.pop(name, [0.0, 0.0, 0.0, 0.0])
                 visit = (1, signal, size, length)
-                self.seen[name] = [float(old + new) for old, new in zip(before, visit)]
-        while len(self.seen) > self.capacity:
-            del self.seen[next(iter(self.seen))]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The problems with their sums, and the newest lengths."""
-        return {
-            "ids": list(self.seen),
-            "sums": np.array(list(self.seen.values()), dtype=np.float64).reshape(-1, 4),
-            "lengths": np.array(self.lengths, dtype=np.int64),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        self.seen = dict(zip(state["ids"], np.asarray(state["sums"]).tolist()))
-        self.lengths = np.asarray(state["lengths"]).tolist()
+                self.sums[name] = [float(old + new) for old, new in zip(before, visit)]
+        while len(self.sums) > self.capacity:
+            del self.sums[next(iter(self.sums))]
 
 
 OfSignals = Annotated[Signals, partial(instance_of, kinds=Signals, example="Signals(history=256)")]
@@ -714,17 +541,6 @@ def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
         )
     states = states - states.mean(axis=1, keepdims=True)
     return np.ascontiguousarray(states / (states.std(axis=1, keepdims=True) + 1e-6))
-
-
-def _check_history(columns: Mapping[str, np.ndarray]) -> None:
-    """ValueError for saved outcomes that no rollouts can have had."""
-    for name, values in columns.items():
-        if (values < 0).any():
-            raise ValueError(f"state: {name} has {values.min()}; counts of at least 0 are needed")
-    if (columns["ring"] > 1).any():
-        raise ValueError("state: ring holds other outcomes than 0 and 1")
-    if (columns["epoch_correct"] > columns["epoch_tries"]).any():
-        raise ValueError("state: a problem has more correct rollouts in its epoch than rollouts")
 
 
 def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:

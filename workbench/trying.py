@@ -209,7 +209,7 @@ def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
         # What the selector is given is another table than `table`, with the same columns in it.
         decided = [selection.rows, selection.weights, dict(selection.columns)]
     elif slot == "advantage":
-        advantages = checked_advantages(value, value(table, context), table)
+        advantages = checked_advantages("advantage", value(table, context), table)
         decided = advantages.values if isinstance(advantages, Ragged) else advantages
     else:
         decided = rewards.total(table, (value,), Sampling(max_new_tokens=LIMIT)).reward

@@ -265,7 +265,7 @@ def test_every_value_of_the_slots_is_measured():
     modules = (curricula, allocators, replay, selectors, advantages)
     # `Surplus` keeps a few groups by definition, `OfRewards` is a function of the caller's own, and
     # the two estimators are measured inside the allocators that ask them.
-    elsewhere = {"Surplus", "OfRewards", "SuccessRates", "GaussianProcess", "More"}
+    elsewhere = {"Surplus", "OfRewards", "SuccessRates", "More"}
     for module in modules:
         for name, value in vars(module).items():
             is_own = isinstance(value, type) and value.__module__ == module.__name__

@@ -7,11 +7,11 @@ filler, since every process has to take part in every step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.logging import get_logger
 from trl.trainer.utils import use_adapter
 
 from workbench.adapters import Driver, row_weights, token_advantages
@@ -19,12 +19,25 @@ from workbench.objectives import Objective
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.trl import table
-from workbench.trl.losses import Part
 from workbench.trl.sampling import SamplingTrainer
 
-logger = get_logger(__name__)
-
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL's losses that divide by a number of rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a micro-batch is of its round. It travels in TRL's inputs under the key "workbench".
+
+    Attributes
+    ----------
+    rows : (n,) int64
+        Its rows in the round's table; none for a filler.
+    scale : float
+        What TRL's loss is multiplied with, so that every selected row of the round counts alike.
+    """
+
+    rows: np.ndarray
+    scale: float
 
 
 def deal(
@@ -59,29 +72,19 @@ def deal(
     return [parts[i * processes : (i + 1) * processes] for i in range(steps)]
 
 
-class MicroBatches:
-    """Makes a process's micro-batches of a round.
+class BatchingTrainer(SamplingTrainer):
+    """TRL's trainer, which makes a process's micro-batches of a round.
 
-    Parameters
+    Attributes
     ----------
-    trainer : SamplingTrainer
-    driver : Driver
     objective : Objective, optional
         That of the method. None where the loss is that of TRL's configuration.
     """
 
-    def __init__(
-        self, trainer: SamplingTrainer, driver: Driver, objective: Objective | None
-    ) -> None:
-        self.trainer = trainer
-        self.driver = driver
-        # The constant of the loss "constant" (TRL's dr_grpo), in tokens; None for TRL's own, which
-        # is max_completion_length.
-        self.length = None if objective is None else objective.length
-        self.loss_aggregation = "" if objective is None else objective.loss_aggregation
-        self.warned = False
+    driver: Driver
+    objective: Objective | None
 
-    def make(self, outcome: Round, filler: Rollouts) -> list[dict[str, Any]]:
+    def micro_batches(self, outcome: Round, filler: Rollouts) -> list[dict[str, Any]]:
         """Inputs of TRL's loss, one for each of its steps_per_generation.
 
         Parameters
@@ -90,42 +93,33 @@ class MicroBatches:
         filler : Rollouts (1 row)
             What a micro-batch without rows computes, fully masked.
         """
-        trainer = self.trainer
         context = self.driver.context
-        processes = trainer.accelerator.num_processes
+        processes = self.accelerator.num_processes
         chosen = outcome.rollouts.take(outcome.rows)
         advantages = self._weighted_advantages(outcome)
         # `chosen` counts in the averages of the loss. Only `active`, positions in it, is computed.
         active = self._rows_to_compute(chosen, advantages)
-        trainer.log_metrics({"computed": len(active)})
+        self.log_metrics({"computed": len(active)})
 
         lengths = (chosen.prompt.lengths + chosen.lengths)[active]
         # The same deal in every process, since lengths and generator are the same. Each then takes
         # its own part of every micro-step.
-        shares = deal(lengths, trainer.args.steps_per_generation, processes, self._rng(context))
-        self._check_size(max(len(rows) for parts in shares for rows in parts), context)
+        shares = deal(lengths, self.args.steps_per_generation, processes, self._rng(context))
 
-        is_hidden = chosen.truncated & trainer.mask_truncated_completions
+        is_hidden = chosen.truncated & self.mask_truncated_completions
         # A truncated response that TRL is told to mask counts no tokens. TRL's token mean divides
         # by the tokens of all chosen rows, those of advantage zero included.
         tokens = table.trained_tokens(chosen) * ~is_hidden
-        total = torch.as_tensor(int(tokens.sum()), device=trainer.accelerator.device)
+        total = torch.as_tensor(int(tokens.sum()), device=self.accelerator.device)
         batches = []
         for parts in shares:
-            mine = active[parts[trainer.accelerator.process_index]]
-            everyone = active[np.concatenate(parts)]
-            part = Part(
-                rows=outcome.rows[mine],
-                scale=self._scale(len(mine), len(chosen)),
-                tokens=float(tokens[everyone].sum()),
-                sequences=len(everyone),
-                fillers=sum(len(rows) == 0 for rows in parts),
-            )
+            mine = active[parts[self.accelerator.process_index]]
+            part = Part(outcome.rows[mine], self._scale(len(mine), len(chosen)))
             # A filler makes this process take part in the collective operations of the step. Its
             # mask and its advantage are zero, so it adds nothing.
             rows = chosen.take(mine) if len(mine) else filler
             shown = ~is_hidden[mine] if len(mine) else np.zeros(1, dtype=bool)
-            batch = trainer.padding.tokens(rows, shown)
+            batch = self.padding.tokens(rows, shown)
             batch["advantages"] = self._advantage_tensor(advantages, mine)
             batch |= self._logprobs(batch, rows)
             batches.append({**batch, "num_items_in_batch": total, "workbench": part})
@@ -142,28 +136,28 @@ class MicroBatches:
                 f"selector: mini_batch={outcome.mini_batch}, but TRL's settings say how large a "
                 "step is; use mini_batch=None"
             )
-        if outcome.weights is not None and self.trainer.has_penalty:
+        if outcome.weights is not None and self.has_penalty:
             raise ValueError(
                 "selector: it weighs rollouts, but TRL weighs its KL penalty and its entropy bonus "
                 "alike for all of them; leave these two out"
             )
-        weights = row_weights(outcome, self.loss_aggregation)
+        aggregation = "" if self.objective is None else self.objective.loss_aggregation
+        weights = row_weights(outcome, aggregation)
         if isinstance(outcome.advantages, Ragged):
             return token_advantages(outcome, weights)
         return outcome.advantages * weights
 
     def _rows_to_compute(self, chosen: Rollouts, advantages: np.ndarray | Ragged) -> np.ndarray:
         """Which of the chosen rows the gradient depends on."""
-        trainer = self.trainer
         carries_gradient = chosen["gradient"]
         # The gradient reaches a row of advantage zero through a penalty or the auxiliary loss of a
         # mixture of experts. With the other two settings it changes what becomes of the rows around
         # it.
         has_other_terms = (
-            trainer.has_penalty
-            or trainer.aux_loss_enabled
-            or trainer.args.top_entropy_quantile < 1
-            or trainer.loss_type == "bnpo"
+            self.has_penalty
+            or self.aux_loss_enabled
+            or self.args.top_entropy_quantile < 1
+            or self.loss_type == "bnpo"
         )
         if has_other_terms:
             return np.flatnonzero(carries_gradient)
@@ -176,78 +170,64 @@ class MicroBatches:
 
     def _rng(self, context: Context) -> np.random.Generator | None:
         """With several optimizer steps a round, each gets rows at random."""
-        config = self.trainer.args
         # All micro-steps of the round then add up to one gradient, so any order will do. Otherwise
         # sorting would give one optimizer step the short rows and the next one the long ones.
-        if config.gradient_accumulation_steps % config.steps_per_generation == 0:
+        if self.args.gradient_accumulation_steps % self.args.steps_per_generation == 0:
             return None
         return context.rng("micro-batches")
-
-    def _check_size(self, rows: int, context: Context) -> None:
-        limit = self.trainer.args.per_device_train_batch_size
-        if rows <= limit or self.warned:
-            return
-        self.warned = True
-        logger.warning(
-            f"Round {context.round}: micro-batches of {rows} rollouts, with "
-            f"per_device_train_batch_size={limit}, since the method trains on more rollouts than a "
-            "generation batch has. Raise num_generations if memory is short, so that a round has "
-            "fewer problems."
-        )
 
     def _scale(self, rows: int, chosen: int) -> float:
         """What TRL's loss of a micro-batch is multiplied with.
 
         Losses that divide by the micro-batch's rows are to divide by the round's chosen ones.
         """
-        trainer = self.trainer
-        if trainer.loss_type not in ROW_MEANS or not rows:
+        if self.loss_type not in ROW_MEANS or not rows:
             return 1.0
         # TRL divides the loss of each part by the part's own rows, and averages over all parts.
         # This factor makes that a division by all chosen rows.
-        parts = trainer.accelerator.num_processes * trainer.args.steps_per_generation
+        parts = self.accelerator.num_processes * self.args.steps_per_generation
         scale = rows * parts / chosen
-        if trainer.loss_type == "dr_grpo" and self.length is not None:
-            scale *= trainer.max_completion_length / self.length
+        # TRL's constant is max_completion_length, where a method does not name its own.
+        length = None if self.objective is None else self.objective.length
+        if self.loss_type == "dr_grpo" and length is not None:
+            scale *= self.max_completion_length / length
         return scale
 
     def _advantage_tensor(self, advantages: np.ndarray | Ragged, rows: np.ndarray) -> torch.Tensor:
-        device = self.trainer.accelerator.device
+        device = self.accelerator.device
         if not len(rows):
             return torch.zeros(1, device=device)
         if isinstance(advantages, Ragged):
-            return self.trainer.padding.tensor(advantages.take(rows)).float()
+            return self.padding.tensor(advantages.take(rows)).float()
         return torch.as_tensor(advantages[rows], dtype=torch.float32, device=device)
 
     def _logprobs(self, batch: dict[str, Any], rows: Rollouts) -> dict[str, Any]:
         """What TRL's loss needs of the policy that sampled, of the reference and of vLLM."""
-        trainer = self.trainer
-        config = trainer.args
+        config = self.args
         further = {}
         # Not zero where the weights change between sampling and the last update of a round.
         # Otherwise the ratio is 1, and TRL takes the log-probabilities at hand for the old ones.
         several_steps = config.gradient_accumulation_steps % (
-            config.steps_per_generation * trainer.num_iterations
+            config.steps_per_generation * self.num_iterations
         )
-        if trainer.corrects_sampler or "old_logprobs" in self.driver.needs:
+        if self.corrects_sampler or "old_logprobs" in self.driver.needs:
             # Old rows keep the probabilities that they were sampled with.
-            further["old_per_token_logps"] = trainer.padding.tensor(rows.old_logprobs)
+            further["old_per_token_logps"] = self.padding.tensor(rows.old_logprobs)
         elif several_steps:
-            further["old_per_token_logps"] = trainer.score_tokens(trainer.model, batch)[0]
-        if trainer.beta != 0:
+            further["old_per_token_logps"] = self.score_tokens(self.model, batch)[0]
+        if self.beta != 0:
             further["ref_per_token_logps"] = self._reference_logprobs(batch)
         for name in table.FOR_THE_LOSS:
             if name in rows:
                 fill = 1.0 if name == "tool_mask" else 0.0  # as TRL fills them
-                further[name] = trainer.padding.column(rows[name], fill)
+                further[name] = self.padding.column(rows[name], fill)
         return further
 
     def _reference_logprobs(self, batch: dict[str, Any]) -> torch.Tensor:
-        trainer = self.trainer
-        if trainer.ref_model is not None:
-            return trainer.score_tokens(trainer.ref_model, batch)[0]
-        model = trainer.accelerator.unwrap_model(trainer.model)
+        if self.ref_model is not None:
+            return self.score_tokens(self.ref_model, batch)[0]
+        model = self.accelerator.unwrap_model(self.model)
         # With LoRA the reference is a second adapter of the same model, or the model with none.
         adapter = "ref" if "ref" in model.peft_config else None
         with use_adapter(model, adapter_name=adapter):
-            return trainer.score_tokens(trainer.model, batch)[0]
+            return self.score_tokens(self.model, batch)[0]

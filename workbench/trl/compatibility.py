@@ -7,7 +7,7 @@ missing or takes other parameters is an error at import.
 
 from __future__ import annotations
 
-from workbench.adapters import check_methods
+import inspect
 
 try:
     import trl
@@ -16,28 +16,32 @@ except ImportError:
 
 TESTED = "1.14.2 and 1.16.0"
 
-# The methods that our trainer overrides or calls, with the parameters that it needs.
-EXPECTED = (
-    "GRPOTrainer._get_train_sampler(dataset)",
-    "GRPOTrainer._prepare_inputs(generation_batch)",
-    "GRPOTrainer._generate_and_score_completions(inputs)",
-    "GRPOTrainer._calculate_rewards(inputs, prompts, completions, completion_ids_list)",
-    "GRPOTrainer._get_per_token_logps_and_entropies(model)",
-    "GRPOTrainer._compute_loss(model, inputs)",
-    "GRPOTrainer.training_step(model, inputs, num_items_in_batch)",
-    "GRPOTrainer.log(logs, start_time)",
-    "GRPOTrainer._save_checkpoint(model, trial)",
-    "GRPOTrainer._load_optimizer_and_scheduler(checkpoint)",
-)
+# The methods that our trainer overrides or calls, with the parameters that it needs, in this order.
+EXPECTED = {
+    "_get_train_sampler": ["dataset"],
+    "_prepare_inputs": ["generation_batch"],
+    "_generate_and_score_completions": ["inputs"],
+    "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
+    "_get_per_token_logps_and_entropies": ["model"],
+    "_compute_loss": ["model", "inputs"],
+    "training_step": ["model", "inputs", "num_items_in_batch"],
+    "log": ["logs", "start_time"],
+    "_save_checkpoint": ["model", "trial"],
+    "_load_optimizer_and_scheduler": ["checkpoint"],
+}
 
 
 def check_overridden(trainer: type, version: str) -> None:
     """Raise ImportError unless TRL's trainer, of a version, has the methods that ours overrides."""
-    advice = (
-        f"workbench.trl is tested with TRL {TESTED}, and TRL {version} does not fit; install a "
-        "tested version: pip install 'trl==1.16.0'"
-    )
-    check_methods([trainer], EXPECTED, advice)
+    for name, wanted in EXPECTED.items():
+        method = getattr(trainer, name, None)
+        present = [] if method is None else list(inspect.signature(method).parameters)
+        if method is None or [each for each in present if each in wanted] != wanted:
+            raise ImportError(
+                f"workbench.trl is tested with TRL {TESTED}, and TRL {version} does not fit "
+                f"(GRPOTrainer.{name} is expected, with {', '.join(wanted)}); install a tested "
+                "version: pip install 'trl==1.16.0'"
+            )
 
 
 check_overridden(trl.GRPOTrainer, trl.__version__)

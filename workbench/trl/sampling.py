@@ -178,7 +178,7 @@ class SamplingTrainer(trl.GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **options: Any) -> Any:
         heard = self._overheard
         if heard is not None and heard.sampling and not self.corrects_sampler:
-            # Most of what is sampled may not be trained on; `MicroBatches` computes the rest.
+            # Most of what is sampled may not be trained on; `BatchingTrainer` computes the rest.
             return None, None, None
         results = super()._get_per_token_logps_and_entropies(model, *args, **options)
         if heard is not None:
@@ -232,9 +232,8 @@ class RoundSampler:
     ----------
     sampled : int
         Rollouts sampled so far.
-    scored : list of int64 arrays
-        Numbers, in the order of sampling, of the rollouts that a reward function scored. These are
-        the new rows of the round's table.
+    scored : int
+        Those of them that a reward function scored.
     filler : Rollouts, optional
         The shortest rollout of the first request.
     """
@@ -244,9 +243,8 @@ class RoundSampler:
         self.driver = driver
         self.rows: dict[str, dict[str, Any]] = {}  # id of a problem -> row of the data set
         self.sampled = 0
-        self.scored: list[np.ndarray] = []
+        self.scored = 0
         self.filler: Any = None
-        self._logged: list[int] = []  # numbers of rollouts in the order of TRL's log; -1: a copy
 
     # Problems
 
@@ -299,12 +297,9 @@ class RoundSampler:
             round=np.full(len(wanted), self.driver.round),
         )
         is_scored = np.isfinite(rollouts.reward)
-        # Numbers count everything that was sampled, in order, so that TRL's log can be matched
-        # later.
-        self.scored.append(self.sampled + np.flatnonzero(is_scored))
+        self.scored += int(is_scored.sum())
         self.sampled += len(wanted)
-        if not is_scored.all():
-            rollouts = rollouts.take(is_scored)
+        rollouts = rollouts.take(is_scored)
         # After the unscored ones have left, so that the numbers of a problem's rollouts have no
         # gaps.
         rollouts = rollouts.assign(draw=draws(rollouts.problem, problems, before))
@@ -329,15 +324,7 @@ class RoundSampler:
         # the result is in the order of `wanted`, with the copies at the end.
         rollouts = Rollouts.concat(gather_object([part for part, _ in parts]))
         scores = np.concatenate(gather_object([part for _, part in parts]))
-
-        # TRL logs completions call by call, and in each call process by process.
-        numbers = np.arange(share * processes).reshape(processes, share)
-        in_order = np.concatenate([numbers[:, i : i + size].ravel() for i in range(0, share, size)])
-        copies = in_order >= len(wanted)
-        self._logged += np.where(copies, -1, self.sampled + in_order).tolist()
-        if len(padded) > len(wanted):
-            rollouts = rollouts.take(np.arange(len(wanted)))
-        return rollouts, scores[: len(wanted)]
+        return rollouts.take(np.arange(len(wanted))), scores[: len(wanted)]
 
     def _sample_share(self, names: list[str]) -> tuple[Rollouts, np.ndarray]:
         """One rollout of this process for each of the problems named, and their scores (R, F)."""
@@ -346,9 +333,34 @@ class RoundSampler:
         columns = next(iter(self.rows.values())).keys()
         rows = [{name: self.rows[key][name] for name in columns} for key in names]
         output, (scores, responses, texts) = trainer.draw(rows)
+        unknown = sorted(output.keys() - table.CARRIED)
+        if unknown:
+            raise ValueError(
+                f"train_dataset: it makes {', '.join(unknown)}, and a method's table of rollouts "
+                "holds tokens alone; train with method=None"
+            )
+        # TRL pads prompts on the left, and the mask says where they are. Taken as arrays first: an
+        # operation of torch for every row would cost more than all the rest of this function.
+        padded_prompts = output["prompt_ids"].cpu().numpy()
+        prompt_mask = output["prompt_mask"].bool().cpu().numpy()
+        prompts = [ids[mask] for ids, mask in zip(padded_prompts, prompt_mask)]
         # TRL counts a padding token at the end of a response as an end too.
         ends = {*trainer.eos_token_ids, trainer.padding.token}
-        rollouts = table.sampled_table(names, output, responses, texts, ends)
+        rollouts = Rollouts(
+            problem=np.asarray(names),
+            prompt=Ragged.of(prompts, np.int32),
+            response=Ragged.of(responses, np.int32),
+            text=np.array(texts, dtype=object),
+            truncated=np.array([ids[-1] not in ends for ids in responses]),
+        )
+        old_logprobs = output.get("old_per_token_logps")
+        if old_logprobs is not None:
+            padded = old_logprobs.float().cpu().numpy()
+            rollouts = rollouts.assign(old_logprobs=Ragged.of_padded(padded, rollouts.lengths))
+        for name in table.FOR_THE_LOSS:
+            if name in output:
+                column = table.rows_as_objects(output[name], rollouts.lengths)
+                rollouts = rollouts.assign(**{name: column})
         if self.driver.needs & {"entropy", "old_logprobs", "token_entropy"}:
             rollouts = self._with_logprobs(rollouts)
         return rollouts, scores
@@ -370,15 +382,3 @@ class RoundSampler:
                 padded = values.float().cpu().numpy()
                 columns[name] = Ragged.of_padded(padded, rollouts.lengths)
         return rollouts.assign(**columns)
-
-    # TRL's log of completions
-
-    def logged_advantages(self, advantages: np.ndarray) -> list[float]:
-        """The advantages (R,) of the round's table in the order of TRL's log of completions.
-
-        NaN for rollouts that are not in the table, and for copies.
-        """
-        of_number = np.full(self.sampled + 1, np.nan)  # the last one is for copies, number -1
-        scored = np.concatenate(self.scored)
-        of_number[scored] = advantages[: len(scored)]  # old rows stand behind the new ones
-        return of_number[self._logged].tolist()

@@ -6,7 +6,7 @@ Everything here happens before a model is loaded.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -140,13 +140,12 @@ def configured(
     _check_scale_rewards(config, method)
     _apply_group_size(config, method)
 
-    _check_carried(config, given)
+    _check_carried(config)
     _check_needs(config, method, given)
     names = reward_names(given.get("reward_funcs"))
     if given.get("environment_factory") is None:
         # The reward that an environment brings has a name only once it is made.
         check_correct(correct, names, method)
-    _check_bounds(config, method, names)
     return config
 
 
@@ -203,13 +202,12 @@ def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) ->
 
 
 def _check_scale_rewards(config: GRPOConfig, method: Method) -> None:
-    if config.scale_rewards in (DEFAULTS["scale_rewards"], method.advantage.divided_by):
-        return
-    raise ValueError(
-        f"scale_rewards={config.scale_rewards!r}: advantages are those of the method, "
-        f"{compose(method.advantage)}; leave scale_rewards out, or change the method, as in "
-        "method.but(advantage=GroupNormalized(scale=False)) for scale_rewards='none'"
-    )
+    if config.scale_rewards != DEFAULTS["scale_rewards"]:
+        raise ValueError(
+            f"scale_rewards={config.scale_rewards!r}: advantages are those of the method, "
+            f"{compose(method.advantage)}; leave scale_rewards out, or change the method, as in "
+            "method.but(advantage=GroupNormalized(scale=False)) for scale_rewards='none'"
+        )
 
 
 def _apply_group_size(config: GRPOConfig, method: Method) -> None:
@@ -246,31 +244,19 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
 # What cannot be carried
 
 
-def _check_carried(config: GRPOConfig, given: Mapping[str, Any]) -> None:
-    dataset = given.get("train_dataset")
-    columns = None if dataset is None else dataset.column_names  # a stream may not know them
-    has_bonus = config.entropy_coef or config.use_adaptive_entropy
-    refused = [
-        (
-            {"image", "images"} & set(columns or ()),
-            "train_dataset: it has images, and a method's table of rollouts holds tokens alone; "
-            "train with method=None",
-        ),
-        (
-            config.multi_objective_aggregation != "sum_then_normalize",
+def _check_carried(config: GRPOConfig) -> None:
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        raise ValueError(
             f"multi_objective_aggregation={config.multi_objective_aggregation!r}: a method reads "
             "the weighted sum of the rewards, and its advantage normalises it; use "
-            "'sum_then_normalize', or train with method=None",
-        ),
-        (
-            config.top_entropy_quantile < 1 and has_bonus,
+            "'sum_then_normalize', or train with method=None"
+        )
+    has_bonus = config.entropy_coef or config.use_adaptive_entropy
+    if config.top_entropy_quantile < 1 and has_bonus:
+        raise ValueError(
             f"top_entropy_quantile={config.top_entropy_quantile}: together with an entropy bonus, "
-            "which tokens get the bonus would depend on the micro-batches; use one of the two",
-        ),
-    ]
-    for applies, message in refused:
-        if applies:
-            raise ValueError(message)
+            "which tokens get the bonus would depend on the micro-batches; use one of the two"
+        )
 
 
 def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -> None:
@@ -298,19 +284,3 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     if "levels" in method.needs:
         for row, level in enumerate(dataset["level"]):
             whole_number(f"train_dataset: level of row {row}", level, 0)
-
-
-def _check_bounds(config: GRPOConfig, method: Method, names: Sequence[str]) -> None:
-    """Raise ValueError where rewards from 0 to 1 would sum to more than the advantage takes."""
-    bounds = method.advantage.reward_range
-    if bounds is None or len(names) < 2:
-        return
-    weights = config.reward_weights or [1.0] * len(names)
-    # A negative weight makes a penalty, which adds 0 at best.
-    most = sum(weight for weight in weights if weight > 0)
-    if most > bounds[1] + 1e-6:
-        raise ValueError(
-            f"reward_weights={list(weights)}: rewards of {', '.join(names)} may sum to {most:g}, "
-            f"but advantage={compose(method.advantage)} takes {bounds[1]:g} at most; choose "
-            "reward_weights that sum to it, or another advantage"
-        )

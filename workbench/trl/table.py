@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,53 +87,6 @@ def weighted_sum(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(scores).all(axis=1), np.nan, rewards)
 
 
-def sampled_table(
-    names: Sequence[str],
-    output: Mapping[str, torch.Tensor],
-    responses: Sequence[Sequence[int]],
-    texts: Sequence[str],
-    ends: set[int],
-) -> Rollouts:
-    """The table of a generation, rewards left out.
-
-    Parameters
-    ----------
-    names : ids of the problems, one for each rollout (R,)
-    output : what TRL's `_generate_and_score_completions` returned
-    responses : token ids of the R responses
-    texts : the R responses as text
-    ends : tokens that end a response; one that ends with another was cut off
-    """
-    unknown = sorted(output.keys() - CARRIED)
-    if unknown:
-        raise ValueError(
-            f"train_dataset: it makes {', '.join(unknown)}, and a method's table of rollouts holds "
-            "tokens alone; train with method=None"
-        )
-    # TRL pads prompts on the left, and the mask says where they are. Taken as arrays first: an
-    # operation of torch for every row would cost more than all the rest of this function.
-    padded_prompts = output["prompt_ids"].cpu().numpy()
-    prompt_mask = output["prompt_mask"].bool().cpu().numpy()
-    prompts = [ids[mask] for ids, mask in zip(padded_prompts, prompt_mask)]
-    table = Rollouts(
-        problem=np.asarray(names),
-        prompt=Ragged.of(prompts, np.int32),
-        response=Ragged.of(responses, np.int32),
-        text=np.array(texts, dtype=object),
-        truncated=np.array([ids[-1] not in ends for ids in responses]),
-    )
-    old_logprobs = output.get("old_per_token_logps")
-    if old_logprobs is not None:
-        padded = old_logprobs.float().cpu().numpy()
-        table = table.assign(old_logprobs=Ragged.of_padded(padded, table.lengths))
-    further = {
-        name: _rows_as_objects(output[name], table.lengths)
-        for name in FOR_THE_LOSS
-        if name in output
-    }
-    return table.assign(**further)
-
-
 def trained_tokens(table: Rollouts) -> np.ndarray:
     """Tokens of each response that the model itself wrote, (R,) int64."""
     if "tool_mask" not in table:
@@ -142,7 +94,7 @@ def trained_tokens(table: Rollouts) -> np.ndarray:
     return np.array([int(mask.sum()) for mask in table["tool_mask"]], dtype=np.int64)
 
 
-def _rows_as_objects(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
+def rows_as_objects(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
     """Padded rows as a column of arrays of their own lengths, (R,) object."""
     column = np.empty(len(lengths), dtype=object)
     for i, row in enumerate(values.float().cpu().numpy()):

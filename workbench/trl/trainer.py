@@ -38,13 +38,14 @@ from workbench import adapters, config
 from workbench.adapters import Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
+from workbench.objectives import Objective, gains
 from workbench.trl import setup
-from workbench.trl.batches import MicroBatches
-from workbench.trl.losses import LossMetrics, row_statistics, with_bonus
-from workbench.trl.sampling import Policy, RoundSampler, SamplingTrainer
+from workbench.trl.batches import BatchingTrainer
+from workbench.trl.sampling import Policy, RoundSampler
 from workbench.trl.verdict import Verdict, check_correct
 from workbench.utils.descriptions import describe
 
+CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
 ADVICE = "Check the rewards, what counts as correct (correct=), and how hard the problems are."
 
 
@@ -77,7 +78,7 @@ class GoesOn(Sampler):
         return len(self.sampler)
 
 
-class GRPOTrainer(SamplingTrainer):
+class GRPOTrainer(BatchingTrainer):
     """TRL's trainer with a method of this package. Without a method it is TRL's trainer.
 
     Parameters
@@ -155,15 +156,13 @@ class GRPOTrainer(SamplingTrainer):
 
         # Once more, since the reward of an environment has its name only now.
         check_correct(correct, self.reward_func_names, method)
-        self.driver = driver = Driver(method.clone(), self.args.seed)
+        self.driver = Driver(method.clone(), self.args.seed)
         self.verdict = Verdict(correct, self.reward_func_names, method.reads_verdict)
         self.rows_at_once = rows_at_once
         # Clip ratio, entropy and difference of log-probabilities, (3, R), of the rows of the round
         # at work that this process has computed, NaN elsewhere.
         self._measured = np.empty((3, 0))
-        objective = method.objective if objective_from == "method" else None
-        self._micro_batches = MicroBatches(self, driver, objective)
-        self._loss_metrics = LossMetrics(self.importance_sampling_level == "sequence")
+        self.objective = method.objective if objective_from == "method" else None
         self.agree("method", json.dumps(describe(method)))
 
     @property
@@ -217,7 +216,7 @@ class GRPOTrainer(SamplingTrainer):
         # TRL shuffles its generation batch here. Drawing as it does keeps what is sampled next the
         # same as without a method, where a method samples as much.
         torch.randperm(self.args.per_device_train_batch_size * self.args.steps_per_generation)
-        return self._micro_batches.make(outcome, sampler.filler)
+        return self.micro_batches(outcome, sampler.filler)
 
     def _epoch(self, driver: Driver, problems: int) -> int:
         """Passes over the training set before a round of so many problems; 0 for a stream."""
@@ -234,13 +233,18 @@ class GRPOTrainer(SamplingTrainer):
         part = inputs.get("workbench")
         if self.driver is None or part is None:
             return super()._compute_loss(model, inputs)
-        coefficient = self._entropy_coefficient()
+        # TRL's entropy bonus has a weight of zero once the entropy is above its target.
+        coefficient = self.entropy_coef
+        if self.use_adaptive_entropy and self._last_world_entropy > self.args.entropy_target:
+            coefficient = 0.0
         metrics = self._metrics["train"]
-        # TRL appends its metrics to lists, so their lengths tell what this micro-batch added.
         before = {name: len(values) for name, values in metrics.items()}
         with self.overhearing() as heard:
             loss = super()._compute_loss(model, inputs)
-        self._loss_metrics.take(metrics, before, part)
+        if not len(part.rows):
+            # TRL would count a filler as a micro-batch without entropy and clipped ratios.
+            for name, values in metrics.items():
+                del values[before.get(name, 0) :]
 
         logprobs, entropy = heard.tokens
         mask = inputs["completion_mask"]
@@ -248,30 +252,47 @@ class GRPOTrainer(SamplingTrainer):
             mask = mask * inputs["tool_mask"]
         # A filler has no row of the table that could be measured.
         if "update_statistics" in self.driver.needs and len(part.rows):
-            self._measured[:, part.rows] = row_statistics(
-                inputs,
-                logprobs.detach().float(),
-                entropy.detach().float(),
-                mask.bool(),
-                loss_type=self.loss_type,
-                clip=(self.epsilon_low, self.epsilon_high),
-                importance_sampling=self.importance_sampling_level,
-            )
+            measured = self._row_statistics(inputs, logprobs.detach().float(), entropy, mask.bool())
+            self._measured[:, part.rows] = measured
         # Without an entropy bonus the whole loss of the micro-batch has one scale.
         if not coefficient:
             return loss * part.scale
+        # TRL averages its bonus over the tokens of each micro-batch. A token would then weigh more
+        # where a micro-batch has fewer of them, and fillers count as micro-batches without entropy.
+        # So TRL's own bonus, which it has subtracted, is taken back exactly as it was computed, and
+        # an average over the whole optimizer step takes its place.
         bonus = coefficient * (entropy * mask).sum()
         accumulated = self.current_gradient_accumulation_steps
+        without_bonus = loss + bonus / mask.sum().clamp(min=1) / accumulated
         # As in TRL's token mean: an optimizer step is a share of a round, or several rounds.
         of_step = accumulated / self.args.steps_per_generation / self.accelerator.num_processes
         tokens_of_step = inputs["num_items_in_batch"].clamp(min=1) * of_step
-        return with_bonus(loss, bonus, mask.sum(), tokens_of_step, accumulated, part.scale)
+        return without_bonus * part.scale - bonus / tokens_of_step
 
-    def _entropy_coefficient(self) -> float:
-        """The weight of TRL's entropy bonus in the step at work."""
-        if self.use_adaptive_entropy and self._last_world_entropy > self.args.entropy_target:
-            return 0.0
-        return self.entropy_coef
+    def _row_statistics(
+        self,
+        inputs: dict[str, Any],
+        logprobs: torch.Tensor,
+        entropy: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> np.ndarray:
+        """Clip ratio, entropy and difference of log-probabilities of a micro-batch's rows, (3, n).
+
+        Means over the tokens of the mask (n, T) bool. Losses without a clip range have clip ratio
+        0.
+        """
+        # TRL leaves them out where the rows are computed by the weights that sampled them.
+        old_logprobs = inputs.get("old_per_token_logps", logprobs)
+        clipped = torch.zeros_like(mask)
+        if self.loss_type in CLIPPED:
+            clip = (self.epsilon_low, self.epsilon_high)
+            objective = Objective(clip, self.importance_sampling_level)
+            _, clipped = gains(objective, logprobs, old_logprobs, inputs["advantages"], mask)
+        difference = (logprobs - old_logprobs).abs()
+        columns = torch.stack([clipped.float(), entropy.detach().float(), difference])
+        # Padding may hold anything, NaN included, so it is replaced and not multiplied by zero.
+        sums = torch.where(mask, columns, 0.0).sum(2)
+        return (sums / mask.sum(1).clamp(min=1)).cpu().numpy()
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """TRL's step on a micro-batch; after the last one of a round the slots learn from it."""
@@ -299,12 +320,9 @@ class GRPOTrainer(SamplingTrainer):
     # What is logged
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log. Metrics of the loss are means over the tokens that were trained on."""
+        """TRL's log."""
         if self.driver is not None and self.model.training:
             metrics = self._metrics["train"]
-            # One number each, which TRL averages over itself.
-            for name, mean in self._loss_metrics.means().items():
-                metrics[name].append(mean)
             # TRL would log an empty list as None.
             for name in [name for name, values in metrics.items() if not values]:
                 del metrics[name]
@@ -314,17 +332,13 @@ class GRPOTrainer(SamplingTrainer):
         """Log what was sampled and selected, and warn where nothing can be learnt from it."""
         rollouts = driver.table()
         metrics = round_metrics(rollouts, driver.round)
-        unscored = sampler.sampled - sum(map(len, sampler.scored))
+        unscored = sampler.sampled - sampler.scored
         self.log_metrics({**metrics, "rollouts": sampler.sampled, "unscored": unscored})
-        driver.empty.check(driver.round, rollouts, ADVICE)
+        driver.check_not_empty(rollouts, ADVICE)
         if self.log_completions:
-            # TRL has logged advantages of its own.
+            # TRL has logged advantages of its own, of groups of one.
             log = self._logs["advantages"]
-            shown = sampler.logged_advantages(rollouts["advantage"])[-len(log) :]
-            # TRL's log is a queue of limited length, so only its newest entries are replaced.
-            for _ in shown:
-                log.pop()
-            log.extend(shown)
+            log.extend([float("nan")] * len(log))
 
     # Checkpoints
 

@@ -1,9 +1,8 @@
 """Which verl this package works with, checked where verl is first needed.
 
 `workbench.verl` itself loads nothing of verl, since verl lives in an environment of its own. `load`
-brings a module of verl or says how to install it. `workbench.verl.v1`, which cannot do without
-verl, checks its version and the methods that it overrides or calls: a renamed method would never be
-called, and verl would silently do something else.
+brings a module of verl or says how to install it. `workbench.verl.v1` overrides private methods of
+verl's classes, which patch releases leave as they are, so other releases are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import logging
 import re
 from types import ModuleType
 
-from workbench.adapters import check_methods
 from workbench.utils.requirements import installed_version
 
 logger = logging.getLogger(__name__)
@@ -22,19 +20,6 @@ TESTED = "0.9.1"
 LOWEST = (0, 9, 1)  # 0.9.0 has no hook for checkpoints
 BELOW = (0, 10)
 INSTALL = f'pip install "verl=={TESTED}" TransferQueue cachetools fastapi uvicorn'
-
-# What `workbench.verl.v1` overrides or calls, with the parameters that it needs.
-EXPECTED = (
-    "ReplayBuffer.__init__(trainer_mode, trainer_config, sampler_kwargs, poll_interval, refill_fn)",
-    "ReplayBuffer.sample(global_steps, partition_id, batch_size)",
-    "ReplayBuffer._sync_metadata_from_transfer_queue()",
-    "ReplayBuffer._wait_for_next_poll(partition_id, last_debug_time)",
-    "AgentLoopManagerTQ.generate_sequences(prompts)",
-    "PPOTrainer._add_prompts_to_generate(num_prompts)",
-    "PPOTrainer._balance_batch(batch, metrics)",
-    "PPOTrainer._compute_old_log_prob(batch, metrics)",
-    "CheckpointCallback.on_save(trainer, global_step, checkpoint_dir)",
-)
 
 
 def load(module: str) -> ModuleType:
@@ -80,12 +65,3 @@ def check_version(version: str) -> None:
         )
     if version != TESTED:
         logger.warning("verl %s is installed; workbench.verl is tested with %s", version, TESTED)
-
-
-def check_classes(version: str, *kinds: type) -> None:
-    """Raise ImportError unless these classes of verl have what ours override or call."""
-    advice = (
-        f"verl {version} does not fit workbench.verl, which is tested with {TESTED}; install the "
-        f"tested version: {INSTALL}"
-    )
-    check_methods(kinds, EXPECTED, advice)

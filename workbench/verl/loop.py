@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from workbench.adapters import (
-    Driver,
-    as_problems,
-    check_fits,
-    draws,
-    prefixed,
-    round_metrics,
-    scored,
-    verdict_columns,
-)
+from workbench import adapters
 from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Problem
@@ -100,67 +90,32 @@ def play(
     instance_of("method", method, Method, "methods.pods(n=32, m=8)")
     whole_number("multiple", multiple, 1)
     whole_number("step", step, 1)
-    check_fits(method, "this loop", PROVIDES | (set() if more is None else {"more_problems"}))
+    further = set() if more is None else {"more_problems"}
+    adapters.check_fits(method, "this loop", PROVIDES | further)
 
-    driver = Driver(method, seed)
+    driver = adapters.Driver(method, seed)
     driver.begin(step, epoch=epoch, max_new_tokens=max_new_tokens)
-    loop = _Loop(
-        driver,
-        prompts,
-        generate,
-        Verdict(solved, method.reads_verdict),
-        more,
-        max_new_tokens,
-        decode,
-    )
-    problems = as_problems(prompts.non_tensor_batch["raw_prompt"])
-    outcome = driver.play(problems, loop.sample, loop.find_more)
-    # The updates come after this function, so the slots learn from the round without their numbers.
-    rollouts = driver.learn()
-    if not len(outcome.rows):
-        raise ValueError(
-            f"method {method.name!r}: it kept none of {len(rollouts)} rollouts, and verl cannot "
-            "train on an empty batch; go on with the next prompts"
-        )
-    advantages = row_advantages(outcome, method.objective, multiple)
-    batch = loop.batch(outcome.rows, advantages, multiple)
-    metrics = {**round_metrics(rollouts, step), **method.metrics()}
-    batch.meta_info["metrics"] = prefixed(metrics)
-    return batch
+    verdict = Verdict(solved, method.reads_verdict)
+    parts: list[Any] = []  # of the rows, in the order of sampling, which is that of the table
 
-
-@dataclass
-class _Loop:
-    """The prompts and rows of one round; its fields are arguments of `play`."""
-
-    driver: Driver
-    prompts: Any
-    generate: Callable[[Any], Any]
-    verdict: Verdict
-    more: Callable[[int], Any] | None
-    max_new_tokens: int | None
-    decode: Callable[[Sequence[np.ndarray]], Sequence[str]] | None
-    parts: list[Any] = field(default_factory=list, init=False)
-
-    def find_more(self, n: int, problems: list[Problem]) -> list[Problem]:
-        """n further problems, see `rounds.play`."""
-        assert self.more is not None
-        prompts = self.more(n)
+    def find_more(n: int, problems: list[Problem]) -> list[Problem]:
+        nonlocal prompts
+        assert more is not None
+        found = more(n)
+        prompts = type(prompts).concat([prompts, found])
         taken = [problem.id for problem in problems]
-        self.prompts = type(prompts).concat([self.prompts, prompts])
-        return as_problems(prompts.non_tensor_batch["raw_prompt"], taken)
+        return adapters.as_problems(found.non_tensor_batch["raw_prompt"], taken)
 
     def sample(
-        self, problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
+        problems: list[Problem], counts: np.ndarray, before: np.ndarray, stage: int
     ) -> Rollouts:
-        """Scored rollouts, see `rounds.play`."""
         places = np.repeat(np.arange(len(problems)), counts)
         # One row of the prompts for each rollout, with the id of its problem as the uid, so that
         # copies of a prompt in one round stay apart.
-        wanted = self.prompts.select_idxs(places)
+        wanted = prompts.select_idxs(places)
         names = np.array([problems[place].id for place in places])
         wanted.non_tensor_batch["uid"] = names.astype(object)
-        rows = self.generate(wanted)
+        rows = generate(wanted)
         if len(rows) != len(places):
             raise ValueError(
                 f"generate: it returned {len(rows)} rows for {len(places)} prompts; one for each "
@@ -168,51 +123,67 @@ class _Loop:
             )
         # Once more, since `generate` may have set others.
         rows.non_tensor_batch["uid"] = names.astype(object)
-        self.parts.append(rows)
-        size = len(rows)
-        scores = rows.batch[_scores_of(rows)]
-        responses = rows.batch["responses"].cpu().numpy()
-        # Tokens that a tool wrote are part of a response, but not of the response mask.
-        mask = rows.batch.get("attention_mask", rows.batch["response_mask"])
-        lengths = mask[:, -responses.shape[1] :].sum(-1).cpu().numpy()
-        response = Ragged.of_padded(responses, lengths)
-        reward = scores.double().sum(-1).cpu().numpy()
-        limit = self.max_new_tokens or responses.shape[1]
-        text: Any = None
-        if self.decode is not None:
-            text = np.array(self.decode([response[i] for i in range(size)]), dtype=object)
-        rollouts = Rollouts(
-            names,
-            response=Ragged(response.values.astype(np.int32), response.offsets),
-            text=text,
-            reward=reward,
-            **verdict_columns(
-                self.verdict(reward, rows.non_tensor_batch.get("acc", [None] * size))
-            ),
-            # A response as long as the limit may have ended by itself at the last token. The rows
-            # do not tell, so it counts as truncated.
-            truncated=lengths >= limit,
-            draw=draws(names, problems, before),
-            stage=np.full(size, stage),
-            round=np.full(size, self.driver.round),
+        parts.append(rows)
+        fresh = _table(rows, names, verdict, max_new_tokens, decode).assign(
+            draw=adapters.draws(names, problems, before),
+            stage=np.full(len(rows), stage),
+            round=np.full(len(rows), step),
         )
-        return scored(rollouts, self.driver.method, Sampling(max_new_tokens=limit))
+        limit = max_new_tokens or rows.batch["responses"].shape[1]
+        return adapters.scored(fresh, method, Sampling(max_new_tokens=limit))
 
-    def batch(self, rows: np.ndarray, advantages: Ragged, multiple: int) -> Any:
-        """The selected rows (K,) as a `DataProto`, filled up to a multiple."""
-        # The parts in the order in which they were sampled, which is that of the round's table.
-        everything = type(self.prompts).concat(self.parts)
-        kept = everything.select_idxs(rows)
-        mask = kept.batch["response_mask"]
-        # Rows of different lengths become (K, T). The mask then removes the advantages of tokens
-        # that a tool wrote.
-        column = torch.zeros(mask.shape, dtype=torch.float32)
-        for i in range(len(rows)):
-            column[i, : len(advantages[i])] = torch.as_tensor(advantages[i])
-        kept.batch["advantages"] = column.to(mask.device) * mask
-        kept.batch["returns"] = kept.batch["advantages"].clone()
-        kept.non_tensor_batch["is_padding"] = np.zeros(len(kept), dtype=bool)
-        return _padded(kept, -len(kept) % multiple)
+    problems = adapters.as_problems(prompts.non_tensor_batch["raw_prompt"])
+    outcome = driver.play(problems, sample, find_more)
+    # The updates come after this function, so the slots learn from the round without their numbers.
+    rollouts = driver.learn()
+    if not len(outcome.rows):
+        raise ValueError(
+            f"method {method.name!r}: it kept none of {len(rollouts)} rollouts, and verl cannot "
+            "train on an empty batch; go on with the next prompts"
+        )
+    kept = type(prompts).concat(parts).select_idxs(outcome.rows)
+    # Rows of different lengths become (K, T). The mask then removes the advantages of tokens that a
+    # tool wrote.
+    mask = kept.batch["response_mask"]
+    column = torch.zeros(mask.shape, dtype=torch.float32)
+    advantages = row_advantages(outcome, method.objective, multiple)
+    for i in range(len(kept)):
+        column[i, : len(advantages[i])] = torch.as_tensor(advantages[i])
+    kept.batch["advantages"] = column.to(mask.device) * mask
+    kept.batch["returns"] = kept.batch["advantages"].clone()
+    kept.non_tensor_batch["is_padding"] = np.zeros(len(kept), dtype=bool)
+    batch = _padded(kept, -len(kept) % multiple)
+    metrics = {**adapters.round_metrics(rollouts, step), **method.metrics()}
+    batch.meta_info["metrics"] = adapters.prefixed(metrics)
+    return batch
+
+
+def _table(
+    rows: Any, names: np.ndarray, verdict: Verdict, max_new_tokens: int | None, decode: Any
+) -> Rollouts:
+    """Sampled rows (R,) as rollouts of the problems named."""
+    size = len(rows)
+    scores = rows.batch[_scores_of(rows)]
+    responses = rows.batch["responses"].cpu().numpy()
+    # Tokens that a tool wrote are part of a response, but not of the response mask.
+    mask = rows.batch.get("attention_mask", rows.batch["response_mask"])
+    lengths = mask[:, -responses.shape[1] :].sum(-1).cpu().numpy()
+    response = Ragged.of_padded(responses.astype(np.int32), lengths)
+    reward = scores.double().sum(-1).cpu().numpy()
+    text: Any = None
+    if decode is not None:
+        text = np.array(decode([response[i] for i in range(size)]), dtype=object)
+    found = verdict(reward, rows.non_tensor_batch.get("acc", [None] * size))
+    return Rollouts(
+        names,
+        response=response,
+        text=text,
+        reward=reward,
+        **adapters.verdict_columns(found),
+        # A response as long as the limit may have ended by itself at the last token. The rows do
+        # not tell, so it counts as truncated.
+        truncated=lengths >= (max_new_tokens or responses.shape[1]),
+    )
 
 
 def _scores_of(rows: Any) -> str:

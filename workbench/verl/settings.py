@@ -16,13 +16,7 @@ from workbench.methods import Method
 from workbench.objectives import check_clipped
 from workbench.slots import NEEDS, OF_COURSES
 from workbench.utils.descriptions import describe
-from workbench.utils.validation import (
-    did_you_mean,
-    instance_of,
-    is_number,
-    shown,
-    whole_number,
-)
+from workbench.utils.validation import instance_of, is_number, shown, unknown_argument, whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -275,10 +269,7 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
     """
     for name in options:
         if name not in OPTIONS:
-            raise ValueError(
-                f"sampler_kwargs.{name}: unknown; allowed are {', '.join(OPTIONS)}"
-                f"{did_you_mean(name, OPTIONS)}"
-            )
+            raise unknown_argument(name, "the sampler", OPTIONS, "sampler_kwargs.")
     seed = options.get("seed", 0)
     whole_number("sampler_kwargs.seed", seed, 0)
     solved = options.get("solved")
@@ -297,20 +288,12 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
 
 def _named_method(options: Mapping[str, Any]) -> Method:
     named: Any = options.get("method")
-    arguments = options.get("arguments")
     try:
         if isinstance(named, Mapping):
-            method = config.rebuild(dict(named))
-        else:
-            method = config.method(named, arguments)
+            return config.rebuild(dict(named))
+        return config.method(named, options.get("arguments"))
     except ValueError as error:
         raise ValueError(f"sampler_kwargs: {error}") from error
-    if not isinstance(method, Method):
-        raise ValueError(
-            f"sampler_kwargs.method={shown(named)}: it describes no method; a name such as 'pods' "
-            "or what configuration(method) gives is needed"
-        )
-    return method
 
 
 def check_configuration(config: Mapping[str, Any], method: Method) -> None:

@@ -24,28 +24,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.adapters import (
-    FILE,
-    Driver,
-    as_problems,
-    prefixed,
-    round_metrics,
-    scored,
-    verdict_columns,
-)
+from workbench import adapters
 from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.verl.compatibility import check_classes, explained
+from workbench.verl.compatibility import explained
 from workbench.verl.functions import ADVANTAGES, TRAIN, register
 from workbench.verl.settings import check_configuration, read_options
 from workbench.verl.table import Verdict, row_advantages
 
 try:
     import transfer_queue as tq
-    import verl
     from omegaconf import OmegaConf
     from tensordict import TensorDict
     from transfer_queue import KVBatchMeta
@@ -53,7 +44,6 @@ try:
     from verl.trainer.ppo.padding_utils import build_padding_position_ids
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer as BaseBuffer
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
     from verl.utils import tensordict_utils as tensordicts
 except ImportError as error:
     raise explained(error) from error
@@ -72,7 +62,6 @@ NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_moda
 # `model.external_lib` imports this module in the trainer and in every worker. `register` looks at
 # the version of verl first.
 register()
-check_classes(verl.__version__, BaseBuffer, AgentLoopManagerTQ, PPOTrainer, BaseCallback)
 
 
 class AgentLoopManager(AgentLoopManagerTQ):
@@ -138,7 +127,7 @@ class ReplayBuffer(BaseBuffer):
         # A clone, so that what it learns stays in this trainer, also where the class has the
         # method.
         self.method = self.options.method.clone()
-        self.driver = Driver(self.method, self.options.seed)
+        self.driver = adapters.Driver(self.method, self.options.seed)
         # verl passes a method of its trainer, which makes the agent loop manager later than this.
         self.trainer = refill_fn.__self__
         config = OmegaConf.to_container(self.trainer.config, resolve=True)
@@ -181,9 +170,11 @@ class ReplayBuffer(BaseBuffer):
         outcome = self.driver.play(queue.problems, queue.sample, queue.find_more, self._timed)
         with self._timed():
             rollouts = self.driver.learn()
-        self.driver.empty.check(global_steps, rollouts, ADVICE)
-        metrics = {**round_metrics(rollouts, global_steps), **self.method.metrics()}
-        return queue.batch(outcome), prefixed({**metrics, "seconds_schedule": self.seconds})
+        self.driver.check_not_empty(rollouts, ADVICE)
+        metrics = {**adapters.round_metrics(rollouts, global_steps), **self.method.metrics()}
+        return queue.batch(outcome), adapters.prefixed(
+            {**metrics, "seconds_schedule": self.seconds}
+        )
 
     def finished(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Queue keys and tags of all rows of these prompts, once every prompt has ended."""
@@ -217,15 +208,6 @@ class ReplayBuffer(BaseBuffer):
         """Write what the method has learnt into the folder of a checkpoint."""
         self.driver.save(folder, drawn=self.drawn)
 
-    def load(self, folder: str | Path, **expected: int) -> None:
-        """Read what `save` wrote; a warning where the checkpoint was made without a method."""
-        if (Path(folder) / FILE).exists():
-            self.drawn = self.driver.load(folder, **expected)["drawn"]
-            return
-        logger.warning(
-            "%s has no %s, so it was made without a method, which begins anew", folder, FILE
-        )
-
     def _restore(self, step: int) -> None:
         """Before the first step of a process: what was learnt before verl's checkpoint."""
         self.restored = True
@@ -238,6 +220,13 @@ class ReplayBuffer(BaseBuffer):
         if config.resume_mode == "resume_path":
             folder = Path(config.resume_from_path)
         self.load(folder, round=step - 1)
+
+    def load(self, folder: Path, **expected: int) -> None:
+        """Read what `save` wrote; a warning where the checkpoint was made without a method."""
+        if (folder / adapters.FILE).exists():
+            self.drawn = self.driver.load(folder, **expected)["drawn"]
+        else:
+            logger.warning("%s was made without a method, which begins anew", folder)
 
 
 class CheckpointCallback(BaseCallback):
@@ -260,7 +249,7 @@ class QueueRound:
         self.step = step
         self.manager = buffer.trainer.agent_loop_manager
         self.prompts = self._take()
-        self.problems = as_problems(_raw_prompts(self.prompts))
+        self.problems = adapters.as_problems(_raw_prompts(self.prompts))
         self.place = {problem.id: i for i, problem in enumerate(self.problems)}
         self.keys: list[str] = []
         self.tags: dict[str, dict[str, Any]] = {}
@@ -278,7 +267,7 @@ class QueueRound:
         """The next n prompts of verl's data loader, without those that are in the round already."""
         self.buffer.refill_fn(n)
         prompts = self._take()
-        found = as_problems(_raw_prompts(prompts))
+        found = adapters.as_problems(_raw_prompts(prompts))
         # At the end of an epoch the loader may give a prompt once more. The places below count all
         # prompts drawn, since repeated ones stay in the batch unused.
         new = [i for i, problem in enumerate(found) if problem.id not in self.place]
@@ -309,7 +298,17 @@ class QueueRound:
         rows = self.buffer.finished(names)
         tq.kv_clear(partition_id=TRAIN, keys=names)
 
-        self._check_came_back(len(rows), int(counts.sum()))
+        wanted = int(counts.sum())
+        if not rows:
+            raise RuntimeError(
+                f"step {self.step}: none of {wanted} rollouts came back; see the errors of the "
+                "agent loop in the log"
+            )
+        if len(rows) < wanted:
+            missing = wanted - len(rows)
+            logger.warning(
+                "step %d: %d of %d rollouts did not come back", self.step, missing, wanted
+            )
 
         place = {name: i for i, name in enumerate(names)}
         # Rollouts end in any order. In the table those of a problem stand together, in the order of
@@ -322,17 +321,6 @@ class QueueRound:
         session = np.array([_session(key) for key in keys])
         names_of_rows = np.array([problems[i].id for i in owner])
         return self._table(keys, names_of_rows, before[owner] + session, stage)
-
-    def _check_came_back(self, rows: int, wanted: int) -> None:
-        if rows == 0:
-            raise RuntimeError(
-                f"step {self.step}: none of {wanted} rollouts came back; see the errors of the "
-                "agent loop in the log"
-            )
-        if rows < wanted:
-            logger.warning(
-                "step %d: %d of %d rollouts did not come back", self.step, wanted - rows, wanted
-            )
 
     def _table(self, keys: list[str], names: np.ndarray, draw: np.ndarray, stage: int) -> Rollouts:
         """The rows of the queue as rollouts."""
@@ -367,13 +355,13 @@ class QueueRound:
             text=tokenizer.batch_decode(list(data["responses"]), skip_special_tokens=True),
             truncated=is_long & ~ends,
             reward=reward,
-            **verdict_columns(buffer.verdict(reward, _acc(data["extra_fields"]))),
+            **adapters.verdict_columns(buffer.verdict(reward, _acc(data["extra_fields"]))),
             draw=draw,
             stage=np.full(size, stage),
             round=np.full(size, self.step),
             **columns,
         )
-        return scored(rollouts, buffer.method, buffer.sampling)
+        return adapters.scored(rollouts, buffer.method, buffer.sampling)
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
         """Log-probabilities of old responses under the current weights (R, T), at verl's
@@ -381,7 +369,10 @@ class QueueRound:
         """
         keys = [self._put_old(rollouts, row) for row in range(len(rollouts))]
         values = self._model_pass(keys, "old_log_probs")
-        self._forget(keys)
+        # They have no place in the queue until they are selected.
+        tq.kv_clear(partition_id=TRAIN, keys=keys)
+        for key in keys:
+            del self.tags[key]
         return torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
 
     def _model_pass(self, keys: list[str], column: str) -> list[torch.Tensor]:
@@ -492,11 +483,6 @@ class QueueRound:
             tags=[self.tags[key]],
         )
         return key
-
-    def _forget(self, keys: list[str]) -> None:
-        tq.kv_clear(partition_id=TRAIN, keys=keys)
-        for key in keys:
-            del self.tags[key]
 
 
 def _raw_prompts(prompts: TensorDict) -> list[Any]:
