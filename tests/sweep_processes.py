@@ -83,8 +83,7 @@ def make_waiting(out, told):
         if told is not None and line.startswith("["):
             told.send(line.partition("; see")[0])
 
-    with engine.at_work(jobs=2, report=report) as work_off:
-        work_off(cases)
+    engine.make(cases, jobs=2, report=report)
 
 
 def all_pids():

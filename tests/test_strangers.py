@@ -662,7 +662,8 @@ def read_grid(folder, content):
         for case in cases:
             for path in (case.record, case.logs):
                 assert path.resolve().is_relative_to(folder.resolve())
-        runner._check_runs(cases[:1])
+        if cases and cases[0].notebook is None:
+            runner._check_runs(cases[:1])
 
     with watch(), in_time():
         came_of_it = outcome(read)

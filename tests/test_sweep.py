@@ -1,4 +1,4 @@
-"""Sweeps: real runs in processes, and what is refused before any run."""
+"""Sweeps: real runs in processes and through papermill, and what is refused before any run."""
 
 import json
 import os
@@ -11,12 +11,14 @@ import threading
 import time
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 import sweep_processes as under_test
 import yaml
 from conftest import started
 from filelock import FileLock
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sweep_processes import PARAMETERS, wait_for, write_grid
 from typer.testing import CliRunner
 
@@ -24,7 +26,8 @@ import workbench as wb
 from workbench import config as named
 from workbench.__main__ import main
 from workbench.trials import grids, runner, sweep
-from workbench.trials.cases import Case, execute, prepare
+from workbench.trials.cases import Case, execute, prepare, printed_results
+from workbench.trials.engine import Processes
 
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
@@ -409,7 +412,7 @@ def test_a_grid_s_folder_may_lie_in_the_directory_of_the_sweep(tmp_path):
 
 @pytest.mark.parametrize("seed", ["../../../up", "a", 1.5, -1, True, None, [0]])
 def test_seeds_that_are_no_whole_numbers_are_refused(seed):
-    """A seed is part of a directory's name."""
+    """A seed is part of a directory's name, and a notebook may take any."""
     with pytest.raises(ValueError, match=r"seed=.*: a whole number of at least 0"):
         read({"seeds": [seed]})
 
@@ -436,7 +439,7 @@ def test_labels_that_are_no_directory_names_are_refused(label):
         ({"cases": [3]}, "cases=.*: a list of names with values"),
         ({"seeds": 0}, r"seeds=\[\]: a list of at least one value"),
         ({"paramters": {}}, "key='paramters': .*did you mean 'parameters'"),
-        ({"notebook": "a.ipynb"}, "key='notebook': allowed are 'folder'"),
+        ({"notebook": None}, "notebook=None: a path is needed"),
         ({"folder": 3}, "folder=3: a path is needed"),
     ],
 )
@@ -503,17 +506,27 @@ def test_the_example_is_checked_as_a_whole(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", '{"status": "do', "[]", "{}", "[" * 9999, "\x00\xff"])
-def test_a_damaged_outcome_counts_as_not_finished(text, tmp_path):
+def test_a_damaged_outcome_counts_as_not_finished_and_is_named(text, tmp_path, monkeypatch):
     """As a file system may leave it after a loss of power."""
     [case] = read({"cases": [{"label": "a"}]}, tmp_path)
     case.end("done")
     case.record.mkdir(parents=True)
     (case.record / "manifest.json").touch()
-    assert case.finished
+    assert case.finished and not case.has_damaged_outcome
     (case.logs / "outcome.json").write_text(text, encoding="latin-1")
-    assert case.outcome == {} and not case.finished
-    case.end("done")
-    assert case.finished
+    assert case.outcome == {} and not case.finished and case.has_damaged_outcome
+
+    def make(cases, **_):
+        assert not cases[0].finished
+        cases[0].end("done", seconds=1.0)
+
+    (tmp_path / "sweep.json").write_text("{}")
+    monkeypatch.setattr(runner, "_check_runs", lambda cases: None)
+    monkeypatch.setattr(runner.engine, "make", make)
+    lines = []
+    frame = sweep({"cases": [{"label": "a"}]}, out=tmp_path, report=lines.append)
+    assert lines == ["a/seed-0: its outcome.json cannot be read; it counts as not finished"]
+    assert frame["status"].tolist() == ["done"]
 
 
 def test_an_outcome_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -545,6 +558,226 @@ def test_bad_jobs_and_gpus_are_refused():
         sweep({}, gpus=1)
     with pytest.raises(ValueError, match="jobs=2: a running Ray cluster"):
         sweep({}, jobs=2, ray="auto")
+
+
+# Through a notebook
+
+SPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
+NOTEBOOK_PARAMETERS = """number: int = 1  # any
+rate: float = 0.5  # any
+word: str = "f(x=1, y='#')"  # what to do
+options: str = "{}"  # JSON
+quick: bool = False  # any
+seed: int = 0  # any
+out: str = ""  # any"""
+BODY = """import json, os, time
+from pathlib import Path
+Path(out).mkdir(parents=True, exist_ok=True)
+starts = Path(out, "starts")
+starts.write_text((starts.read_text() if starts.exists() else "") + word)
+if word == "fail" and not Path("luck").exists():
+    raise RuntimeError("no luck\\nat all")
+if word == "die" and not Path("luck").exists():
+    os._exit(7)
+if word.startswith("meet"):  # ends only if the other one runs at the same time
+    Path(word).touch()
+    ended = time.monotonic() + 120
+    while len(list(Path().glob("meet*"))) < 2:
+        assert time.monotonic() < ended
+        time.sleep(0.05)"""
+RESULTS = """print("before")
+found = {"number": number, "twice": 2 * number, "typed": str(type(rate)), "n": json.loads(options)}
+print(json.dumps({**found, "n": found["n"].get("n"), "threads": os.environ["OMP_NUM_THREADS"]}))"""
+
+
+def write_notebook(folder, results=RESULTS, body=BODY):
+    cells = [
+        new_markdown_cell("Work."),
+        new_code_cell(NOTEBOOK_PARAMETERS, metadata={"tags": ["parameters"]}),
+        new_code_cell(body),
+        new_code_cell(results, metadata={"tags": ["results"]}),
+    ]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": SPEC}), folder / "work.ipynb")
+    return folder / "work.ipynb"
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory):
+    """A grid of four cases of a notebook, started twice, the second time with luck."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    write_notebook(folder)
+    words = {"meet-a": 5, "meet-b": 6, "fail": 7, "die": 8}
+    cases = [
+        {"label": word, "word": word, "number": number, "options": {"n": number}}
+        for word, number in words.items()
+    ]
+    for case in cases:
+        del case["label"]  # the notebook has none
+    grid = {"notebook": str(folder / "work.ipynb"), "parameters": {"rate": 2}, "cases": cases}
+    starts = []
+    for _ in range(2):
+        lines = []
+        starts.append((sweep(grid, out=folder / "out", jobs=2, report=lines.append), lines))
+        (folder / "luck").touch()
+    return folder, grid, starts
+
+
+def test_notebooks_run_side_by_side_and_a_failure_stops_no_other(notebooks):
+    frame, lines = notebooks[2][0]
+    assert frame["word"].tolist() == ["meet-a", "meet-b", "fail", "die"]
+    assert frame["status"].tolist() == ["done", "done", "failed", "failed"]
+    assert frame["error"].tolist()[:3] == ["", "", "RuntimeError: no luck"]
+    assert "DeadKernelError" in frame["error"][3]
+    assert lines[0].startswith("runs the code of the notebook ")
+    assert lines[0].endswith("work.ipynb")
+    assert len(lines) == 6
+
+
+@linux
+def test_a_run_that_is_killed_leaves_no_kernel_behind(tmp_path):
+    """The kernel of a notebook is a child of the run, and another package's."""
+    body = "import os, time; from pathlib import Path\n"
+    body += "Path('kernel').write_text(str(os.getpid())); time.sleep(600)"
+    grid = {"notebook": str(write_notebook(tmp_path, body=body))}
+    [case] = grids.read(grid, tmp_path / "out")
+    workers = Processes()
+    try:
+        workers.start(case)
+        kernel = wait_for(lambda: written(tmp_path / "kernel"), 120)
+        assert Path(f"/proc/{kernel}").exists()
+    finally:
+        workers.stop()
+    # Nobody has told Jupyter's process.
+    wait_for(lambda: not Path(f"/proc/{kernel}").exists(), 60)
+
+
+def written(path):
+    """What a file holds; nothing while it does not exist."""
+    return path.read_text() if path.exists() else ""
+
+
+def test_the_second_start_runs_the_notebooks_that_failed(notebooks):
+    folder, _, starts = notebooks
+    frame, lines = starts[1]
+    assert frame["status"].tolist() == ["done"] * 4
+    assert lines[1].startswith("2 of 4 runs done before, 2 to make")
+    made = [(folder / "out" / run / "starts").read_text() for run in frame["run"]]
+    assert made == ["meet-a", "meet-b", "failfail", "diedie"]
+
+
+def test_the_frame_has_parameters_and_results(notebooks):
+    frame = notebooks[2][1][0]
+    assert frame["number"].equals(frame["result_number"])
+    assert frame["twice"].tolist() == [10, 12, 14, 16]
+    assert frame["n"].tolist() == [5, 6, 7, 8]  # a mapping arrived as JSON
+    assert frame["rate"].tolist() == [2.0] * 4
+    assert set(frame["threads"]) == {"1"}
+    assert set(frame["typed"]) == {"<class 'float'>"}
+
+
+def test_executed_notebooks_name_no_path_of_the_machine(notebooks):
+    folder, _, starts = notebooks
+    logs = folder / "out" / "logs" / starts[1][0]["run"][0]
+    text = (logs / "notebook.ipynb").read_text()
+    assert "meet-a" in text and str(folder) not in text
+
+
+def test_the_log_of_a_finished_notebook_ends_well(notebooks):
+    folder, _, starts = notebooks
+    for run in starts[1][0]["run"]:
+        log = (folder / "out" / "logs" / run / "log.txt").read_text()
+        assert "KeyboardInterrupt" not in log
+        assert re.search(rf"{re.escape(run)}: done after \d", log.splitlines()[-1])
+
+
+def test_a_notebook_whose_code_changed_is_refused(notebooks):
+    folder, grid, _ = notebooks
+    changed = folder / "changed"
+    changed.mkdir()
+    write_notebook(changed, body=BODY + "\n1 + 1")
+    with pytest.raises(ValueError, match="code of its notebook was changed"):
+        sweep({**grid, "notebook": str(changed / "work.ipynb")}, out=folder / "out")
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ({"numbr": 3}, "parameter='numbr': .*did you mean 'number'"),
+        ({"number": "three"}, "'number', value 'three': the notebook says int, this is str"),
+        ({"number": [1, 2.5]}, "'number', value 2.5: the notebook says int, this is float"),
+        ({"number": True}, "'number', value True: the notebook says int, this is bool"),
+        ({"rate": "fast"}, "'rate', value 'fast': the notebook says float, this is str"),
+        ({"rate": float("nan")}, "'rate', value nan: a finite number is needed"),
+        ({"word": 3}, "'word', value 3: the notebook says str, this is int"),
+        ({"quick": 1}, "'quick', value 1: the notebook says bool, this is int"),
+    ],
+)
+def test_what_does_not_fit_the_notebook_is_said(content, message, tmp_path):
+    notebook = write_notebook(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        read({"notebook": str(notebook), "parameters": content})
+
+
+def test_an_unknown_notebook_names_the_nearest(tmp_path):
+    write_notebook(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"notebook=.*; did you mean 'work.ipynb'"):
+        read({"notebook": str(tmp_path / "wrok.ipynb")})
+
+
+def test_the_path_of_a_notebook_starts_at_the_folder_of_the_grid(tmp_path, monkeypatch):
+    """A notebook in the working directory is not there for a grid in a folder below."""
+    monkeypatch.chdir(tmp_path)
+    write_notebook(tmp_path)
+    (tmp_path / "grids").mkdir()
+    grid = tmp_path / "grids" / "grid.yaml"
+    grid.write_text("notebook: work.ipynb")
+    place = re.escape(str(tmp_path / "grids" / "work.ipynb"))
+    with pytest.raises(FileNotFoundError, match=f"notebook='{place}': there is no such file$"):
+        read("grids/grid.yaml")
+    grid.write_text("notebook: ../work.ipynb")
+    assert read("grids/grid.yaml")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("plain words", "not a notebook"),
+        ("{}", "not a notebook"),
+        ('{"cells": 3, "nbformat": 4}', "not a notebook"),
+        (nbformat.writes(new_notebook(cells=[new_code_cell("a = 1")])), "no cell is tagged"),
+    ],
+)
+def test_what_is_no_notebook_with_parameters_is_refused(text, message, tmp_path):
+    (tmp_path / "bad.ipynb").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read({"notebook": str(tmp_path / "bad.ipynb")})
+
+
+@pytest.mark.parametrize("printed", ["x", "", "[1]", '{"a": [1]}', "3"])
+def test_results_that_cannot_be_read_are_a_failure(printed):
+    cell = new_code_cell("1", metadata={"tags": ["results"]})
+    cell.outputs = [nbformat.v4.new_output("stream", text=printed)]
+    with pytest.raises(ValueError, match="no JSON object"):
+        printed_results(new_notebook(cells=[cell]))
+    assert printed_results(new_notebook(cells=[new_code_cell("1")])) == {}
+
+
+def test_columns_of_the_same_name_are_kept_apart(tmp_path):
+    case = Case("a", {"run": 5, "rate": 0.5}, tmp_path, tmp_path / "logs", tmp_path / "work.ipynb")
+    write_notebook(tmp_path)
+    case.end("done", results={"seconds": 1.0, "score": 3}, seconds=2.0)
+    [row] = runner._frame([case]).to_dict("records")
+    assert row.pop("logs").endswith("logs")
+    assert row == {
+        "run": "a",
+        "status": "done",
+        "seconds": 2.0,
+        "error": "",
+        "parameter_run": 5,
+        "rate": 0.5,
+        "result_seconds": 1.0,
+        "score": 3,
+    }
 
 
 # The command line

@@ -217,9 +217,9 @@ def sweep(
 ) -> None:
     """Make all the runs of a grid, and a table of what came of them.
 
-    GRID is a YAML file of names and plain data; nothing in it is run as code. Its folder must lie
-    in the working directory or in that of --out; --records may name any other. The same command
-    makes what is missing or has failed.
+    GRID is a YAML file of names and plain data; nothing in it is run as code, except that a grid
+    may name a notebook, which is run. Its folder must lie in the working directory or in that of
+    --out; --records may name any other. The same command makes what is missing or has failed.
 
     \b
     Examples:

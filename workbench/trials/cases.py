@@ -1,13 +1,15 @@
 """One run of a sweep, from its parameters to its outcome on disk.
 
-A run leaves `log.txt` and `outcome.json` in its directory of logs. The outcome is written last: a
-run that was killed has none, and the next start goes on from the record's last checkpoint.
+A run leaves in its directory of logs `log.txt`, `outcome.json` and, through a notebook,
+`notebook.ipynb`, which is kept after an error too. The outcome is written last: a run that was
+killed has none, and the next start goes on from the record's last checkpoint.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -26,10 +28,10 @@ from workbench.utils.validation import one_of, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-# The parameters of a run, with their defaults; None is that of `Run`. `lab` has the arguments of
-# the lab and perhaps its "name"; `columns` says what is kept of the rollouts; `cost` is how many
-# seconds the run is expected to take. With `rollouts`, a run that has sampled fewer after its
-# `rounds` goes on until it has sampled so many.
+# The parameters of a run that does not go through a notebook, with their defaults; None is that of
+# `Run`. `lab` has the arguments of the lab and perhaps its "name"; `columns` says what is kept of
+# the rollouts; `cost` is how many seconds the run is expected to take. With `rollouts`, a run that
+# has sampled fewer after its `rounds` goes on until it has sampled so many.
 PARAMETERS: dict[str, Any] = {
     "label": None,
     "method": "grpo",
@@ -75,15 +77,21 @@ class Case:
         Its parameters, as the grid gives them.
     record, logs : Path
         Directories of its record, and of everything else that it leaves.
+    notebook : Path, optional
+        What it runs through; None for a run made directly.
+    sets_out : bool
+        Whether the notebook's parameter `out` is set to the record.
     own, lab : Carried, optional
-        The method and the lab as objects, in place of the names among its parameters. A grid cannot
-        give them, since this runs code.
+        The method and the lab as objects, in place of the names among its parameters. Whoever
+        starts the runs may say so, see `runner.sweep`. A grid cannot, since this runs code.
     """
 
     name: str
     values: dict[str, Any]
     record: Path
     logs: Path
+    notebook: Path | None = None
+    sets_out: bool = False
     own: Carried | None = None
     lab: Carried | None = None
 
@@ -103,39 +111,22 @@ class Case:
         return told if isinstance(told, dict) and told.keys() == OUTCOME else {}
 
     @property
+    def has_damaged_outcome(self) -> bool:
+        """Whether there is an `outcome.json` that tells nothing."""
+        return (self.logs / "outcome.json").exists() and not self.outcome
+
+    @property
     def finished(self) -> bool:
         """Whether it ended well, and what it made is still there."""
-        return self.outcome.get("status") == "done" and exists(self.record)
+        if self.outcome.get("status") != "done":
+            return False
+        if self.notebook:
+            return (self.logs / "notebook.ipynb").exists()
+        return exists(self.record)
 
     def make(self) -> dict[str, Any]:
-        """Make the run or go on with it, and pack its record.
-
-        Returns
-        -------
-        dict
-            What came of it, for the table of the sweep.
-        """
-        values = self.parameters
-        run = prepare(self)
-        if not is_complete(self):
-            _train(run, values)
-            # The last step, since a packed record cannot go on. `is_complete` relies on that.
-            kept = KEPT_COLUMNS[values["columns"]]
-            if kept is not None:
-                pack(self.record, kept)
-
-        record = load(self.record)
-        table = record.rounds
-        results = {
-            "rounds": len(table),
-            "rollouts": int(table["rollouts"].sum()),
-            "training_seconds": round(float(table["seconds"].sum()), 1),
-        }
-        curve = record.accuracy()
-        if len(curve):
-            results["accuracy"] = round(float(curve["accuracy"].iloc[-1]), 4)
-            results["greedy"] = round(float(curve["greedy"].iloc[-1]), 4)
-        return results
+        """Make the run, or go on with it; returns what came of it, for the table of the sweep."""
+        return run_through_notebook(self) if self.notebook else run_directly(self)
 
     def end(self, status: str, error: str = "", results: Any = None, seconds: Any = None) -> None:
         """Write `outcome.json`, complete or not at all."""
@@ -153,10 +144,14 @@ class Case:
             temporary.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
 
     def fingerprint(self) -> str:
-        """A digest of what is run."""
-        # What a run is expected to cost changes nothing about what it does.
+        """A digest of what is run: the parameters, and the code of the notebook."""
+        # What a run is expected to cost changes nothing about what it does. Of a notebook only the
+        # code counts, so that texts and outputs may be edited between two starts.
         parts: list[Any] = [{**self.values, "cost": None}]
         parts += [part.fingerprint for part in (self.own, self.lab) if part is not None]
+        if self.notebook is not None:
+            cells = json.loads(self.notebook.read_text())["cells"]
+            parts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         return digest_of(parts)
 
 
@@ -178,11 +173,13 @@ def execute(case: Case) -> None:
         # log.
         except Exception as failure:
             traceback.print_exc()
-            results, status = {}, "failed"
-            error = f"{type(failure).__name__}: {failure}".splitlines()[0]
+            results, status, error = {}, "failed", _first_line(failure)
         seconds = round(time.perf_counter() - started, 3)
         print(f"{case.name}: {status} after {seconds:.1f} s", flush=True)
         case.end(status, error, results, seconds)
+
+
+# Directly
 
 
 def prepare(case: Case) -> Any:
@@ -242,6 +239,31 @@ def lacks_rollouts(values: dict[str, Any], table: pd.DataFrame) -> bool:
     return bool(table["rollouts"].sum() < values["rollouts"])
 
 
+def run_directly(case: Case) -> dict[str, Any]:
+    """Make the run and pack its record; returns what came of it."""
+    values = case.parameters
+    run = prepare(case)
+    if not is_complete(case):
+        _train(run, values)
+        # The last step, since a packed record cannot go on. `is_complete` relies on that.
+        kept = KEPT_COLUMNS[values["columns"]]
+        if kept is not None:
+            pack(case.record, kept)
+
+    record = load(case.record)
+    table = record.rounds
+    results = {
+        "rounds": len(table),
+        "rollouts": int(table["rollouts"].sum()),
+        "training_seconds": round(float(table["seconds"].sum()), 1),
+    }
+    curve = record.accuracy()
+    if len(curve):
+        results["accuracy"] = round(float(curve["accuracy"].iloc[-1]), 4)
+        results["greedy"] = round(float(curve["greedy"].iloc[-1]), 4)
+    return results
+
+
 def _train(run: Run, values: dict[str, Any]) -> None:
     """Make the rounds of a run, and those that it needs for its rollouts."""
     rounds = values["rounds"]
@@ -254,3 +276,56 @@ def _train(run: Run, values: dict[str, Any]) -> None:
         # From evaluation to evaluation, so that the last one is of the end. A run that was killed
         # comes past the same numbers of rounds again.
         rounds += run.evaluate_every or 1
+
+
+# Through a notebook
+
+
+def run_through_notebook(case: Case) -> dict[str, Any]:
+    """Execute the notebook by papermill; returns what its cell tagged `results` printed."""
+    import papermill
+
+    assert case.notebook is not None
+    folder = os.path.relpath(case.notebook.parent, case.logs)
+    parameters = dict(case.values)
+    if case.sets_out:
+        parameters["out"] = os.path.relpath(case.record, case.notebook.parent)
+    # Relative paths, so that the executed notebook names no path of this machine.
+    os.chdir(case.logs)
+    notebook = papermill.execute_notebook(
+        os.path.join(folder, case.notebook.name),
+        "notebook.ipynb",
+        parameters,
+        cwd=folder,
+        progress_bar=False,
+        # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
+        shutdown_kernel="immediate",
+    )
+    return printed_results(notebook)
+
+
+def printed_results(notebook: Any) -> dict[str, Any]:
+    """The JSON object that the cell tagged `results` printed last; empty without such a cell."""
+    cells = [cell for cell in notebook.cells if "results" in cell.metadata.get("tags", [])]
+    if not cells:
+        return {}
+    # A cell may print more before, so only its last line is read.
+    streams = [output for output in cells[-1].outputs if output.get("name") == "stdout"]
+    lines = "".join(output.text for output in streams).strip().splitlines()
+    try:
+        results = json.loads(lines[-1])
+        plain = not any(isinstance(value, dict | list) for value in results.values())
+    except (ValueError, IndexError, AttributeError):
+        plain = False
+    if not plain:
+        raise ValueError(
+            "cell tagged `results`: the last line that it printed is no JSON object of numbers "
+            "and texts"
+        )
+    return results
+
+
+def _first_line(error: Exception) -> str:
+    # papermill's error of a cell names the error in the cell.
+    kind = getattr(error, "ename", type(error).__name__)
+    return f"{kind}: {getattr(error, 'evalue', error)}".splitlines()[0]

@@ -17,14 +17,19 @@ grid is evaluated as code.
 A grid may come from a stranger. So the folder must lie in the working directory or in the directory
 of the sweep; whoever starts the sweep may name any other, see `read`.
 
+With `notebook: path.ipynb` the runs go through that notebook by papermill. Their parameters are
+those of its cell tagged `parameters`, where a mapping arrives as JSON text.
+
 A run is called LABEL/seed-N, which is also the directory of its record. Without a label it is
 called after what varies.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
+import json
 import math
 import os
 import re
@@ -33,24 +38,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.policies.checks import check_packages
 from workbench.trials.arms import LOGS, check_label
 from workbench.trials.cases import PARAMETERS, Case
 from workbench.utils.validation import (
     cause_of,
     did_you_mean,
+    is_number,
     one_of,
     plain_data,
     shown,
     whole_number,
 )
 
-KEYS = ("folder", "parameters", "cases", "seeds")
+KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 # Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
 # What a file may hold. Those of this package have about a hundred entries and a few hundred runs.
 MOST_BYTES = 2**20
 MOST_ENTRIES = 100_000
 MOST_RUNS = 10_000
+NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
@@ -74,9 +82,18 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     base, content = read_content(grid)
     for key in content:
         one_of("key", key, KEYS)
-    if not isinstance(content.get("folder", ""), str):
-        raise ValueError(f"folder={content['folder']!r}: a path is needed")
+    for key in ("notebook", "folder"):
+        if not isinstance(content.get(key, ""), str):
+            raise ValueError(f"{key}={content[key]!r}: a path is needed")
+    notebook = None
+    if "notebook" in content:
+        notebook = Path(os.path.abspath(base / content["notebook"]))
+        _check_exists("notebook", notebook, ".ipynb")
     records = _records(grid, base, content, out, records)
+    # The parameters that exist: those of a run made directly have no declared types, and those of a
+    # notebook are what its cell tagged `parameters` assigns.
+    types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
+
     axes = _axes(content)
     varied = _varied(axes)
     cases: dict[str, Case] = {}
@@ -85,12 +102,15 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     if runs > MOST_RUNS:
         raise ValueError(f"grid: it asks for {runs} runs; {MOST_RUNS} are allowed")
     for choice in itertools.product(*axes):
-        values = {name: value for part in choice for name, value in part.items()}
-        _check(values)
-        name = _name(values, varied)
+        merged = {name: value for part in choice for name, value in part.items()}
+        values = {name: _checked(name, value, types) for name, value in merged.items()}
+        name = _name(values, varied, seeded=notebook is None or "seed" in values)
         if name in cases:
             raise ValueError(f"grid: two runs are called {name!r}; give each a label")
-        cases[name] = Case(name, values, records / name, out / LOGS / name)
+        # A notebook that declares `out` as a text writes its record there, unless the grid says
+        # where.
+        sets_out = types.get("out") == "str" and "out" not in values
+        cases[name] = Case(name, values, records / name, out / LOGS / name, notebook, sets_out)
     return list(cases.values())
 
 
@@ -110,9 +130,7 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
     import yaml
 
     path = Path(grid)
-    if not path.is_file():
-        nearest = did_you_mean(path.name, [other.name for other in path.parent.glob("*.yaml")])
-        raise FileNotFoundError(f"grid={str(path)!r}: there is no such file{nearest}")
+    _check_exists("grid", path, ".yaml")
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"{path}: a grid of at most {MOST_BYTES // 2**20} MiB is needed")
     try:
@@ -175,6 +193,38 @@ def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, recor
     )
 
 
+def _check_exists(what: str, path: Path, ending: str) -> None:
+    """FileNotFoundError, with the nearest name that is right, unless there is such a file."""
+    if not path.is_file():
+        nearest = did_you_mean(path.name, [other.name for other in path.parent.glob(f"*{ending}")])
+        raise FileNotFoundError(f"{what}={str(path)!r}: there is no such file{nearest}")
+
+
+def _declared(notebook: Path) -> dict[str, str]:
+    """The parameters of a notebook, name to the type it is annotated with, "" without one.
+
+    papermill has a function for this, which fails on texts with a # in them.
+    """
+    check_packages("papermill", "ipykernel")
+    types: dict[str, str] = {}
+    try:
+        # The cell is parsed and never run.
+        cells = json.loads(notebook.read_text())["cells"]
+        tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+        statements = [ast.parse("".join(cell["source"])).body for cell in tagged]
+    except (ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{notebook}: not a notebook: {reason}") from None
+    if not statements:
+        raise ValueError(f"{notebook}: no cell is tagged `parameters`, so there is nothing to vary")
+    for node in statements[0]:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            types[node.target.id] = ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            types[node.targets[0].id] = ""
+    return types
+
+
 def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """What the runs are the cross product of: lists of parameters with values."""
     parameters = content.get("parameters", {})
@@ -225,14 +275,31 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 # Checking
 
 
-def _check(values: Mapping[str, Any]) -> None:
-    """ValueError for an unknown parameter, and for what cannot be part of a directory's name."""
-    for name in values:
-        one_of("parameter", name, PARAMETERS)
-    if "label" in values:
-        check_label(values["label"])
-    if "seed" in values:
-        whole_number("seed", values["seed"], 0)
+def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
+    """The value as the notebook's type; ValueError for an unknown name or another type."""
+    one_of("parameter", name, types)
+    if name == "label":
+        check_label(value)
+    if name == "seed":
+        # It is part of the name of a directory, as the label is.
+        whole_number("seed", value, 0)
+    wanted = NOTEBOOK_TYPES.get(types[name])
+    if wanted is None:
+        return value
+    # Notebook parameters are plain values, so a mapping arrives as JSON.
+    if wanted is str and isinstance(value, dict | list):
+        return json.dumps(value)
+    if wanted is float and is_number(value):
+        return float(value)
+    if wanted is float and isinstance(value, float):
+        raise ValueError(f"parameter {name!r}, value {value!r}: a finite number is needed")
+    # The exact type: True would otherwise pass for the whole number 1.
+    if type(value) is not wanted:
+        raise ValueError(
+            f"parameter {name!r}, value {value!r}: the notebook says {types[name]}, this is "
+            f"{type(value).__name__}"
+        )
+    return value
 
 
 # Naming
@@ -250,7 +317,7 @@ def _varied(axes: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
     return [name for name in names if name != "seed"]
 
 
-def _name(values: Mapping[str, Any], varied: Sequence[str]) -> str:
+def _name(values: Mapping[str, Any], varied: Sequence[str], seeded: bool) -> str:
     """The name of a run: `pods/seed-0`, or `method=pods,rounds=50/seed-0` without a label."""
     parts = []
     for name in varied:
@@ -262,7 +329,7 @@ def _name(values: Mapping[str, Any], varied: Sequence[str]) -> str:
     if name != whole:
         # What was replaced or cut may have been all that tells the run from another.
         name = f"{name}~{hashlib.sha1(whole.encode()).hexdigest()[:8]}"
-    return f"{name}/seed-{values.get('seed', 0)}"
+    return f"{name}/seed-{values.get('seed', 0)}" if seeded else name
 
 
 def _as_text(value: Any) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.trials import engine
-from workbench.trials.cases import Case, prepare
+from workbench.trials.cases import PARAMETERS, Case, prepare
 from workbench.trials.grids import read
 from workbench.utils.processes import signals_raise
 
@@ -46,7 +46,7 @@ def sweep(
     out : path, optional
         The output directory, runs/sweeps/NAME by default, NAME being the file's.
     jobs, ray, gpus
-        As for `engine.at_work`.
+        As for `engine.make`.
     records : path, optional
         Directory of the records, in place of the one that the grid names. A grid in a file, which
         may be a stranger's, can name one in the working directory or in `out` alone.
@@ -57,8 +57,8 @@ def sweep(
     -------
     DataFrame
         A row for each run in the grid's order: run, status ("done" or "failed"), what came of it
-        (rounds, rollouts, training_seconds, and accuracy and greedy at the end), seconds in all,
-        error, and logs.
+        (rounds, rollouts, training_seconds, accuracy and greedy at the end, or what the notebook's
+        cell tagged `results` printed), seconds in all, error, and logs.
 
     Raises
     ------
@@ -75,17 +75,21 @@ def sweep(
         # What is done is looked up under the lock, since another sweep may have made runs until
         # now.
         _check_same_runs(out, cases)
+        for case in cases:
+            if case.has_damaged_outcome:
+                report(f"{case.name}: its outcome.json cannot be read; it counts as not finished")
         todo = [case for case in cases if not case.finished]
+        if todo and todo[0].notebook is not None:
+            report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")
+        elif ray in (None, "local"):
+            if todo and ray is None:
+                engine.start_forkserver()  # which imports while the runs are checked here
+            _check_runs(todo)
         if todo:
-            if ray in (None, "local"):
-                if ray is None:
-                    engine.start_forkserver()  # which imports while the runs are checked here
-                _check_runs(todo)
             runs = {case.name: case.values for case in cases}
             (out / LISTED).write_text(json.dumps(runs, indent=1) + "\n")
-            with engine.at_work(jobs=jobs, ray=ray, gpus=gpus, report=report) as work_off:
-                # The longest run first, so that none is left to the end.
-                work_off(sorted(cases, key=_shortness))
+        # The longest run first, so that none is left to the end.
+        engine.make(sorted(cases, key=_shortness), jobs=jobs, ray=ray, gpus=gpus, report=report)
         frame = _frame(cases)
         frame.to_csv(out / "results.csv", index=False)
     return frame
@@ -93,12 +97,12 @@ def sweep(
 
 def _shortness(case: Case) -> float:
     """Less the longer a run takes: by the cost that the grid says, or else by its rounds."""
-    rounds = case.parameters["rounds"]
-    return -float(case.parameters["cost"] or (rounds if isinstance(rounds, int) else 0))
+    rounds = case.values.get("rounds", PARAMETERS["rounds"])
+    return -float(case.values.get("cost") or (rounds if isinstance(rounds, int) else 0))
 
 
 def _frame(cases: Sequence[Case]) -> pd.DataFrame:
-    """The table of all runs."""
+    """The table of all runs; a parameter or result called like another column gets a prefix."""
     import pandas as pd
 
     rows = []
@@ -111,7 +115,13 @@ def _frame(cases: Sequence[Case]) -> pd.DataFrame:
             "error": outcome["error"],
             "logs": os.path.relpath(case.logs),
         }
-        rows.append({**row, **outcome["results"]})
+        # A notebook need not leave a record, so the table shows its parameters. The runs made
+        # directly have them in their manifests.
+        parameters = {} if case.notebook is None else case.values
+        for kind, values in (("parameter", parameters), ("result", outcome["results"])):
+            for name, value in values.items():
+                row[f"{kind}_{name}" if name in row else name] = value
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -122,8 +132,8 @@ def _check_same_runs(out: Path, cases: Sequence[Case]) -> None:
     for case in cases:
         if case.finished and case.outcome["fingerprint"] != case.fingerprint():
             raise ValueError(
-                f"out={str(out)!r}: {case.name} was made there with other parameters; name another "
-                "directory"
+                f"out={str(out)!r}: {case.name} was made there with other parameters, or before "
+                "the code of its notebook was changed; name another directory"
             )
 
 
