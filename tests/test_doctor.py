@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from importlib import metadata
@@ -343,7 +342,7 @@ def test_a_model_that_does_not_fit_is_an_obstacle(two_gpus, monkeypatch):
     assert not told["model"]["fits"]
     assert "does not fit" in told["obstacles"][0]
     smaller = doctor.report("transformers", "Qwen2.5-3B")
-    assert re.search("does not fit: .* GB are enough with LoRA", smaller["obstacles"][0])
+    assert "does not fit: take LoRA" in smaller["obstacles"][0]
     assert doctor.report("transformers", "Qwen2.5-3B", lora_rank=64)["can_run"]
     # The tiny lab does not load the model.
     assert doctor.report("tiny", "Llama-3.1-8B", lora_rank=0)["can_run"]
