@@ -20,7 +20,6 @@ from workbench.analysis import leaderboard as analysis
 from workbench.analysis.courses import read
 from workbench.analysis.runs import load_all
 from workbench.analysis.targets import to_target
-from workbench.cli.leaderboard import own_methods
 from workbench.records import pack
 from workbench.trials import grids, leaderboard
 from workbench.trials.arms import Arm, as_method, imported
@@ -317,10 +316,14 @@ def test_a_method_of_ones_own_is_imported_by_name(tmp_path, monkeypatch):
             as_method(name) if ":" in name else imported(name)
 
 
-@pytest.mark.parametrize("text", ["mine", "=a:b", "mine=my_methods"])
-def test_what_is_no_method_of_ones_own_is_named(text):
-    with pytest.raises(ValueError, match="LABEL=MODULE:FUNCTION is needed"):
-        own_methods([text])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("mine", "NAME=VALUE"), ("=a:b", "NAME=VALUE"), ("mine=my_methods", "method='my_methods'")],
+)
+def test_what_is_no_method_of_ones_own_is_named(text, named):
+    result = CliRunner().invoke(main, ["leaderboard", "--add", text])
+    assert result.exit_code == 1
+    assert named in result.output
 
 
 def test_a_grid_cannot_import_anything(tmp_path):
