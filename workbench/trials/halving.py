@@ -108,7 +108,7 @@ class Search(Trial):
     def _stages(self) -> Iterator[dict[str, float]]:
         """What the combinations cost after each stage of the tuning that all of them have ended."""
         left = self._combinations()
-        for stage in range(tuning.stages(self.tuning_seeds)):
+        for stage in range(1 + len(self.tuning_seeds)):
             costs = {label: self._cost_after(label, stage) for label in left}
             if None in costs.values():
                 return
