@@ -14,7 +14,7 @@ from workbench.plots.curves import (
 )
 from workbench.plots.style import heading, save, style
 from workbench.plots.tables import differences, heatmap, leaderboard, stacked
-from workbench.plots.trials import trial, tuning_curves
+from workbench.plots.trials import trial
 
 __all__ = [
     "accuracy_by_level",
@@ -31,7 +31,6 @@ __all__ = [
     "stacked",
     "style",
     "trial",
-    "tuning_curves",
     "watch",
     "zero_gradient",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from workbench.analysis import comparisons
@@ -159,17 +160,23 @@ def drawn(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -> 
     """What `draw` draws on new axes, as an element of the page; `rows` are those of a bar chart."""
     # The figure grows with its rows, so that their names do not meet.
     size = (WIDTH, max(HEIGHT, 1.0 + A_ROW * rows))
-    with plots.style() as colours:
+    with plots.style():
         figure, ax = plots.plt.subplots(figsize=size, layout="constrained")
         draw(ax)
         # The page has captions in place of titles.
         ax.set_title("")
+    return element(figure, alt, caption)
+
+
+def element(figure: Figure, alt: str, caption: str) -> dict[str, Any]:
+    """A figure as an element of the page."""
+    with plots.style() as colours:
         buffer = io.StringIO()
         # Without metadata the same records always give the same page.
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", metadata=nothing)
-        # Matplotlib keeps every open figure in memory, and a report has many.
-        plots.plt.close(figure)
+    # Matplotlib keeps every open figure in memory, and a report has many.
+    plots.plt.close(figure)
     svg = _inline(buffer.getvalue(), escape(visible(alt)), colours.as_hex())
     return {"svg": Markup(svg), "caption": caption}
 

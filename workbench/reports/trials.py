@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import pyplot as plt
 
 from workbench.analysis import cost
 from workbench.analysis.courses import name_of, read
 from workbench.analysis.targets import to_target
 from workbench.plots import trials as plots
-from workbench.plots.curves import learning_curve
 from workbench.records import Record
-from workbench.reports.figures import drawn
+from workbench.reports.figures import element
 from workbench.reports.page import content, snapshots, write
 from workbench.reports.tables import Table, frame
 from workbench.utils.numbers import NOTHING, ratio_text
@@ -28,6 +28,7 @@ MEASURES: dict[str, Any] = {
     "FLOPs": "flops",
     **{model.name: model for name, model in cost.MACHINES.items() if name != "flops"},
 }
+SIZE = (11.2, 6.6)  # of the figure in inches, such that its texts are as large as those of the page
 MACHINES_NOTE = (
     "Seconds are those of a cost model: a fixed part for every problem, and a part for every "
     "rollout sampled and trained on. The models are fitted to numbers that papers printed for "
@@ -78,61 +79,34 @@ def trial(
     page["curves"] = [each for each in page["curves"] if "training time" not in each["caption"]]
     page["answer"] = {
         "sentences": list(table["sentence"]),
-        "figures": _figures(groups, table, tuning, baseline, target, measure),
+        "figures": [_figure(records, table, tuning, baseline, target, measure)],
         "tables": [_answers(table), _by_measure(groups, baseline, target)],
         "notes": [MACHINES_NOTE],
     }
     return write(path, page)
 
 
-def _figures(
-    groups: Any,
+def _figure(
+    records: Any,
     table: pd.DataFrame,
     tuning: pd.DataFrame | None,
     baseline: str,
     target: float,
     measure: Any,
-) -> list[dict[str, Any]]:
-    """The panels of the trial's figure as figures of the page."""
-    courses = read(groups)
-    legend = "above" if len(groups) <= 4 else "outside"
-    said = "; ".join(table["sentence"])
-    figures = [
-        drawn(
-            lambda ax: learning_curve(groups, x=measure, legend=legend, ax=ax),
-            f"Held-out accuracy by {name_of(measure)}: {said}",
-            f"Held-out accuracy by {name_of(measure)}, means over seeds with 95 % bands.",
-        ),
-        drawn(
-            lambda ax: plots.ratios_by_seed(
-                courses, table, baseline=baseline, target=target, unit=measure, ax=ax
-            ),
-            f"Cost to the target by seed: {said}",
-            f"Cost to an accuracy of {target:.3g} over {baseline}'s: a dot is a seed, hollow where "
-            "a run did not arrive. Within the grey band costs are alike.",
-            rows=2 * len(table),
-        ),
-    ]
-    if tuning is not None and len(tuning):
-        chosen = plots.chosen_rates(table, baseline)
-        figures.append(
-            drawn(
-                lambda ax: plots.tuning_curves(tuning, chosen, labels=list(groups), ax=ax),
-                f"Tuning: cost to the target by learning rate; taken were {chosen}",
-                "Tuning: cost to the target by learning rate. Circles are the rates taken, hollow "
-                "dots runs that did not arrive, crosses runs that collapsed.",
-            )
-        )
-    if len(groups) > 1:
-        figures.append(
-            drawn(
-                lambda ax: plots.price_axis(courses, baseline=baseline, target=target, ax=ax),
-                "Cost to the target by the price of sampling",
-                f"Cost to the target over {baseline}'s, by what a sampled token costs over what a "
-                "trained one costs.",
-            )
-        )
-    return figures
+) -> dict[str, Any]:
+    """The figure of the trial, whose title stands above the page."""
+    figure = plt.figure(figsize=SIZE, layout="constrained")
+    options = {"baseline": baseline, "target": target, "measure": measure}
+    plots.trial(records, table, tuning, title="", figure=figure, **options)
+    return element(
+        figure,
+        f"Learning curves, cost by seed, tuning, cost by price: {'; '.join(table['sentence'])}",
+        f"Held-out accuracy by {name_of(measure)}, means over seeds with 95 % bands. Cost to an "
+        f"accuracy of {target:.3g} over {baseline}'s: a dot is a seed, hollow where a run did not "
+        "arrive; within the grey band costs are alike. Tuning: circles are the rates taken, hollow "
+        "dots runs that did not arrive, crosses runs that collapsed. Cost by what a sampled token "
+        "costs over what a trained one costs.",
+    )
 
 
 def _answers(table: pd.DataFrame) -> Table:

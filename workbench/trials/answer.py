@@ -284,6 +284,7 @@ def sentence(answer: Answer) -> str:
         needs = "needs at most"
     # Ratios without the zero before the point, which is the same in nearly all of them.
     ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
+    ratio = ratio.removesuffix(" [open, open]")
     what = UNITS.get(answer.measure, answer.measure)
     notes = [seeds]
     rates = [answer.learning_rate, answer.baseline_learning_rate]
