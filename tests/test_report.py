@@ -230,22 +230,6 @@ def test_every_filter_offers_what_the_rows_have(page):
     assert "hidden" in page.all("form")[0][0]
 
 
-def test_right_answers_are_shown_where_the_lab_can_make_the_problems_again(runs, tmp_path):
-    told = responses(load_all(runs), 60)
-    assert told["heads"][:4] == ["run", "round", "problem", "right answer"]
-    for row in told["rows"]:
-        question = row["problem"].rpartition("/")[2].rstrip("=")
-        assert row["answer"] == str(eval(question))
-    # The same lab with other problems, of which the manifest says a digest alone.
-    shutil.copytree(runs / "grpo" / "seed-0", tmp_path / "own")
-    manifest = json.loads((tmp_path / "own" / "manifest.json").read_text())
-    manifest["data"]["problems"] = "another"
-    written_records.with_manifest(tmp_path / "own", manifest)
-    other = responses(load_all(tmp_path / "own"), 60)
-    assert "right answer" not in other["heads"]
-    assert {row["answer"] for row in other["rows"]} == {""}
-
-
 def test_an_interval_of_one_seed_is_no_number(runs, tmp_path):
     for label in ("grpo", "pods"):
         shutil.copytree(runs / label / "seed-0", tmp_path / label / "seed-0")
@@ -279,8 +263,7 @@ def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
     assert len(sizes) == 12
     # Too few for a whole group a run.
     assert [len(responses(groups, most)["rows"]) for most in (0, 6, 9)] == [0, 6, 9]
-    # The records do have texts, so the page must not say that they have none.
-    assert "2 rows are too few for the 3 runs" in responses(groups, 2)["note"]
+    assert "too few rows" in responses(groups, 2)["note"]
     with pytest.raises(ValueError, match="rows=-1"):
         report(groups, tmp_path / "few.html", rows=-1)
 
@@ -353,7 +336,7 @@ def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
     assert "kept no texts" in said["thin"]
     assert "first and last evaluation" in said["thin"]
     assert "visit" not in said["thin"]
-    assert "No round yet" in said["new"]
+    assert "no round yet" in said["new"]
     assert "Curves" not in said["new"]
 
     groups = {"a": wb.load(tmp_path / "blind"), "b": [wb.load(tmp_path / "thin")]}
