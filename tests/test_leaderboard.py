@@ -165,7 +165,7 @@ def test_the_figure_has_the_ratios_of_the_table(groups):
 def test_the_table_in_markdown(groups):
     """What cannot be said stays empty, and an interval without an end says so."""
     table = analysis.table(groups, target=0.5)
-    text = analysis.markdown(table.assign(changes=pd.Series({"fast": "allocator"})))
+    text = leaderboards.markdown(table.assign(changes=pd.Series({"fast": "allocator"})))
     head, _, grpo, fast, slow = text.split("\n")
     assert head.startswith("| method | changes | rollouts | FLOPs |")
     assert grpo == "| `grpo` |  | 1 | 1 | the baseline |  | 3 of 3 |  |"
@@ -176,12 +176,12 @@ def test_the_table_in_markdown(groups):
 
 def test_what_a_method_changes_follows_from_its_record():
     records = load_all(ROOT / "data" / "runs" / "head-to-head")
-    changed = analysis.changed_slots(records)
+    changed = leaderboards.changed_slots(records)
     assert changed["grpo"] == ""
     assert changed["knapsack"] == "allocator, advantage"
     assert changed["ar3po"] == "allocator, replay"
     with pytest.raises(ValueError, match="baseline='mine'"):
-        analysis.changed_slots(records, baseline="mine")
+        leaderboards.changed_slots(records, baseline="mine")
 
 
 def test_pairs_of_methods_and_which_of_them_turned(groups):
@@ -208,7 +208,7 @@ def test_a_missing_baseline_is_named(groups):
 def test_the_page_shows_the_table_of_the_notebook():
     table = pd.read_csv(ROOT / "data" / "leaderboard.csv", index_col="method")
     page = (ROOT / "docs" / "leaderboard.md").read_text()
-    assert analysis.markdown(table) in page, "print the table anew, as CONTRIBUTING.md says"
+    assert leaderboards.markdown(table) in page, "print the table anew, as CONTRIBUTING.md says"
 
 
 # The grid

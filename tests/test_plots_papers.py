@@ -225,7 +225,7 @@ class TestDistributions:
 
     def test_heatmap_leaves_nan_empty(self):
         table = pd.DataFrame([[1.0, np.nan], [0.5, -0.25]], index=["x", "y"], columns=["p", "q"])
-        ax = plots.heatmap(table, diverging=True)
+        ax = papers.heatmap(table, diverging=True)
         assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
 
     def test_transitions_are_percent_of_a_row_on_one_scale(self):

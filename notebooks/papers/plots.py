@@ -8,14 +8,17 @@ title, xlabel, ylabel and legend.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from papers.verdicts import kind as verdict_kind
@@ -35,6 +38,7 @@ from workbench.plots.style import (
     INK,
     MARKERS,
     PALETTE,
+    PAPER,
     SOFT,
     WIDTH,
     finish,
@@ -48,13 +52,16 @@ from workbench.plots.style import (
 )
 from workbench.plots.tables import (
     estimates,
-    heatmap,
     height_of_rows,
     name_panels,
     name_rows,
 )
 from workbench.plots.text import plain
 from workbench.utils.validation import one_of
+
+USUAL_NAME = 14  # letters of a row or column of a heat map
+# Ink and paper that a dark page leaves as they are, for text on a part that keeps its colour.
+FIXED = {INK: "#272727", PAPER: "#fefefe"}
 
 __all__ = [
     "bands",
@@ -852,3 +859,74 @@ def transitions(tables: Mapping[str, pd.DataFrame], *, title: str | None = None)
         figure.supxlabel("at the last visit", size="medium")
         heading(figure, title)
     return used
+
+
+def heatmap(
+    table: pd.DataFrame,
+    *,
+    diverging: bool = False,
+    largest: float | None = None,
+    digits: int = 2,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    label: str | None = None,
+    bar: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """A table as coloured, numbered cells, empty where it is NaN.
+
+    Parameters
+    ----------
+    table : DataFrame
+    diverging : bool
+        A scale around 0, from -1 to 1, for correlations. Otherwise from 0 to `largest`.
+    largest : float, optional
+        None for the table's own largest value.
+    digits : int
+        Decimals of the numbers.
+    title, xlabel, ylabel : str, optional
+    label : str, optional
+        Of the colour bar.
+    bar : bool
+        Whether there is one.
+    ax : Axes, optional
+    """
+    rows, columns = table.shape
+    table = table.astype(float).rename(index=plain, columns=plain)
+    # Names longer than the usual ones take room of their own; those of columns are tilted.
+    tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
+    wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
+    with style():
+        # The figure grows with its rows and columns, so that the numbers in the cells stay
+        # readable.
+        width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
+        ax = ax or new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
+        ax.grid(visible=False)
+        sns.heatmap(
+            table,
+            annot=True,
+            fmt=f".{digits}f",
+            linewidths=0.5,
+            linecolor="white",
+            ax=ax,
+            annot_kws={"size": 7.5},
+            cbar=bar,
+            cbar_kws={"label": label or ""} if bar else None,
+            cmap="vlag" if diverging else "Blues",
+            vmin=-1 if diverging else 0,
+            vmax=1 if diverging else largest,
+        )
+        keep_colours(ax.texts)
+        ax.tick_params(length=0)
+        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+        plt.setp(ax.get_yticklabels(), rotation=0)
+        finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
+    return ax
+
+
+def keep_colours(texts: Iterable[Text]) -> None:
+    """Let texts keep their colour on a dark page, as the cells that they stand in do."""
+    for text in texts:
+        colour = to_hex(text.get_color())
+        text.set_color(FIXED.get(colour, colour))

@@ -7,18 +7,18 @@ arm takes to a target is `workbench.analysis.targets`; costs at a chosen price o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Course, Unit, common_budget, of_common_seeds, read
+from workbench.analysis.courses import Unit, common_budget, of_common_seeds, read
 from workbench.analysis.courses import comparable as comparable
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
-from workbench.analysis.runs import arms, by_seed
+from workbench.analysis.runs import arms
 from workbench.analysis.runs import load_all as load_all
-from workbench.utils.validation import one_of, shown
+from workbench.utils.validation import one_of
 
 PHASES = ("generate", "verify", "schedule", "update")
 # Records count FLOPs where a model computes; verifying and scheduling are counted in seconds
@@ -89,68 +89,6 @@ def at_budget(
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def accuracy_gain(
-    records: Any,
-    baseline: Any,
-    unit: str | Unit,
-    budget: float | None = None,
-    *,
-    y: str = "accuracy",
-) -> Measurement:
-    """Held-out score of one arm minus another's at equal cost, in percentage points.
-
-    Parameters
-    ----------
-    records, baseline : records of one setting each
-    unit, budget, y
-        As in `at_budget`.
-    """
-    courses = read({"arm": records, "baseline": baseline}, y)
-    # A budget of one's own is checked too: beyond the last evaluation of some run, that arm would
-    # be compared with a score that it had earlier.
-    reached = common_budget(courses, unit)
-    budget = reached if budget is None else budget
-    if not 0 <= budget <= reached:
-        raise ValueError(
-            f"budget={shown(budget)}: the runs were last evaluated at {reached:g} of it"
-        )
-
-    def gain(run: Course, rival: Course) -> float:
-        return 100 * run.score_at(unit, budget) - 100 * rival.score_at(unit, budget)
-
-    return paired(courses["arm"], courses["baseline"], gain)
-
-
-def paired(
-    arm: Any,
-    baseline: Any,
-    quantity: Callable[[Any, Any], float],
-    level: float = LEVEL,
-    scale: str = "linear",
-) -> Measurement:
-    """A number of two runs of the same seed, for every seed that both arms have.
-
-    Parameters
-    ----------
-    arm, baseline : records of one setting each, or dicts from seed to anything
-    quantity : function from a run and the baseline's of the same seed to a number
-        A difference, a ratio, a change in percent.
-    level : float
-        Probability of the interval.
-    scale : {"linear", "ratio", "percent"}
-        What the number is, see `intervals.Measurement`.
-
-    Raises
-    ------
-    ValueError
-        When the two have no seed in common.
-    """
-    arm = _seeded(arm)
-    baseline = _seeded(baseline)
-    values = [quantity(*pair) for pair in zip(*of_common_seeds(arm, baseline))]
-    return Measurement(np.array(values), scale=scale, level=level)
-
-
 def means(
     groups: Any, columns: Iterable[str], *, rounds: tuple[int, int] | None = None
 ) -> pd.DataFrame:
@@ -205,11 +143,3 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
 
 def _between(table: pd.DataFrame, rounds: tuple[int, int] | None) -> pd.DataFrame:
     return table if rounds is None else table[table["round"].between(*rounds)]
-
-
-def _seeded(runs: Any) -> dict[int, Any]:
-    """Runs by seed, from records or from such a dict."""
-    if isinstance(runs, Mapping):
-        return dict(runs)
-    [group] = arms({"arm": runs}).values()
-    return by_seed(group)

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
 from workbench.analysis.sequential import verdicts, verdicts_on_gains
@@ -21,22 +19,16 @@ from workbench.plots.style import (
     NAMED,
     PALETTE,
     SOFT,
-    WIDTH,
-    finish,
     framed,
     heading,
-    keep_colours,
     looks,
     named_colours,
-    new_axes,
     panels,
     ratio_ticks,
     seeds,
     style,
 )
 from workbench.plots.text import plain
-
-USUAL_NAME = 14  # letters of a row or column of a heat map
 
 
 def differences(
@@ -183,70 +175,6 @@ def stacked(
             # The next part begins where this one ends.
             start = start + table[name].to_numpy()
         name_rows(ax, table)
-    return ax
-
-
-def heatmap(
-    table: pd.DataFrame,
-    *,
-    diverging: bool = False,
-    largest: float | None = None,
-    digits: int = 2,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    label: str | None = None,
-    bar: bool = True,
-    ax: Axes | None = None,
-) -> Axes:
-    """A table as coloured, numbered cells, empty where it is NaN.
-
-    Parameters
-    ----------
-    table : DataFrame
-    diverging : bool
-        A scale around 0, from -1 to 1, for correlations. Otherwise from 0 to `largest`.
-    largest : float, optional
-        None for the table's own largest value.
-    digits : int
-        Decimals of the numbers.
-    title, xlabel, ylabel : str, optional
-    label : str, optional
-        Of the colour bar.
-    bar : bool
-        Whether there is one.
-    ax : Axes, optional
-    """
-    rows, columns = table.shape
-    table = table.astype(float).rename(index=plain, columns=plain)
-    # Names longer than the usual ones take room of their own; those of columns are tilted.
-    tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
-    wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
-    with style():
-        # The figure grows with its rows and columns, so that the numbers in the cells stay
-        # readable.
-        width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
-        ax = ax or new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
-        ax.grid(visible=False)
-        sns.heatmap(
-            table,
-            annot=True,
-            fmt=f".{digits}f",
-            linewidths=0.5,
-            linecolor="white",
-            ax=ax,
-            annot_kws={"size": 7.5},
-            cbar=bar,
-            cbar_kws={"label": label or ""} if bar else None,
-            cmap="vlag" if diverging else "Blues",
-            vmin=-1 if diverging else 0,
-            vmax=1 if diverging else largest,
-        )
-        keep_colours(ax.texts)
-        ax.tick_params(length=0)
-        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
-        plt.setp(ax.get_yticklabels(), rotation=0)
-        finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
     return ax
 
 
