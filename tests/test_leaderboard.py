@@ -15,6 +15,7 @@ from written_records import curve
 
 import workbench as wb
 from papers import leaderboards
+from papers import plots as papers
 from workbench.__main__ import main
 from workbench.analysis import leaderboard as analysis
 from workbench.analysis.courses import read
@@ -157,7 +158,7 @@ def test_the_figure_has_the_ratios_of_the_table(groups):
         expected = table.loc[label, columns].astype(float).tolist()
         shown = drawn.loc[label, ["ratio", "low", "high", "pairs"]].tolist()
         assert shown == pytest.approx(expected)
-    [ax] = wb.plots.leaderboard(drawn, baseline="grpo")
+    [ax] = papers.leaderboard(drawn, baseline="grpo")
     assert [text.get_text() for text in ax.get_yticklabels()] == ["fast", "slow"]
     assert ax.figure.get_supxlabel().endswith("n = 3 seeds")
 

@@ -24,7 +24,7 @@ from papers.intervals import Interval
 from workbench import plots
 from workbench.analysis.cost import CostModel
 from workbench.analysis.runs import load_all
-from workbench.plots.style import DARK, METHODS, looks, panels, spread
+from workbench.plots.style import DARK, METHODS, looks, spread
 from workbench.plots.text import plain
 
 RECORDS = [wb.load(wb.labs.shipped("runs/tiny-grpo") / f"seed-{seed}") for seed in range(3)]
@@ -274,7 +274,7 @@ class TestStyle:
         assert (plt.rcParams["font.size"], plt.rcParams["axes.grid"]) == before
 
     def test_panels_share_a_title_and_a_legend(self):
-        left, _ = panels(2)
+        left, _ = papers.panels(2)
         left.plot([0, 1], [0, 1], label="GRPO")
         figure = plots.heading(left, "PODS is ahead", legend=2)
         assert figure is left.figure
@@ -283,7 +283,7 @@ class TestStyle:
         assert [text.get_text() for text in legend.get_texts()] == ["GRPO"]
 
     def test_a_legend_needs_a_panel_whose_labels_it_has(self):
-        [ax] = panels(1)
+        [ax] = papers.panels(1)
         with pytest.raises(ValueError, match="legend=2"):
             plots.heading(ax.figure, legend=2)
         assert plots.heading(ax.figure).get_suptitle() == ""
@@ -398,7 +398,7 @@ class TestNamesOfStrangers:
         figures = [
             papers.dots(table),
             plots.differences(table),
-            plots.leaderboard({label: table}, baseline="grpo")[0],
+            papers.leaderboard({label: table}, baseline="grpo")[0],
             plots.stacked(parts),
             papers.waterfall(10, pd.Series({label: 4.0})),
             papers.bands(curves),

@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator
 
 from papers.verdicts import kind as verdict_kind
 from papers.verdicts import table as verdict_table
+from workbench.analysis import sequential
 from workbench.analysis.courses import comparable, name_of
 from workbench.analysis.runs import arms
 from workbench.plots.curves import (
@@ -37,6 +38,7 @@ from workbench.plots.style import (
     GRID,
     INK,
     MARKERS,
+    NAMED,
     PALETTE,
     PAPER,
     SOFT,
@@ -46,15 +48,17 @@ from workbench.plots.style import (
     heading,
     looks,
     new_axes,
+    ratio_ticks,
     seeds,
     short_numbers,
     style,
 )
 from workbench.plots.tables import (
     estimates,
+    from_above,
     height_of_rows,
-    name_panels,
     name_rows,
+    with_seeds,
 )
 from workbench.plots.text import plain
 from workbench.utils.validation import one_of
@@ -930,3 +934,111 @@ def keep_colours(texts: Iterable[Text]) -> None:
     for text in texts:
         colour = to_hex(text.get_color())
         text.set_color(FIXED.get(colour, colour))
+
+
+def leaderboard(
+    tables: Mapping[str, pd.DataFrame] | pd.DataFrame,
+    *,
+    baseline: str,
+    title: str | None = None,
+    label: str = "cost to the target, baseline = 1 (left is better; hollow: no difference found)",
+    notes: Mapping[str, str] | None = None,
+    by_outcome: bool = False,
+) -> list[Axes]:
+    """Methods by what they need to a target, as ratios to a baseline with intervals.
+
+    Parameters
+    ----------
+    tables : DataFrame, or dict from title to DataFrame
+        As `targets.to_target` gives them with a baseline; a panel each, all in the order of the
+        first one's ratios. A ratio whose interval is open on one side, because a run did not reach
+        the target, ends in an arrow. A dot is filled where `sequential.verdicts` calls the row
+        better or worse.
+    baseline : str
+        The row that all are compared with.
+    title, label : str, optional
+        The finding, and the x axis. The x axis also says how many pairs of runs each ratio is of;
+        where the methods differ in that, each name does.
+    notes : dict from method to str, optional
+        A few words that stand behind the row of a method.
+    by_outcome : bool
+        Colour the rows by their verdict. Of many methods the colours that belong to each of them
+        cannot be told apart.
+
+    Returns
+    -------
+    list of Axes
+    """
+    if isinstance(tables, pd.DataFrame):
+        tables = {"": tables}
+    first = next(iter(tables.values()))
+    # One order for all panels, so that a row is the same method in each of them.
+    order = first.drop(index=baseline)["ratio"].dropna().sort_values().index
+    tables = {name: table.loc[order] for name, table in tables.items()}
+    with style():
+        # A long list is set more tightly, so that it can be seen as a whole.
+        row_height = 0.3 if len(order) <= 25 else 0.21
+        axes = panels(len(tables), height=1.3 + row_height * len(order))
+        styles = looks([baseline, *order])
+        for ax, (name, table) in zip(axes, tables.items()):
+            colours = [styles[method].colour for method in order]
+            outcomes = sequential.verdicts(table)["verdict"]
+            if by_outcome:
+                colours = [NAMED[outcome] for outcome in outcomes]
+            filled = outcomes.isin(["better", "worse"])
+            estimates(ax, table, "ratio", colours, bound=1, filled=filled)
+            ax.set_title(plain(name))
+        # Ticks and limits are settled when all panels are drawn, since they share them.
+        # Two panels are wide enough for more ticks.
+        low, high = _ratio_limits(pd.concat(tables.values()))
+        for ax in axes:
+            ax.set(xscale="log", xlim=(low, high))
+            ratio_ticks(ax.xaxis, low, high, most=6 if len(axes) <= 2 else 4)
+        pairs = first.loc[order].get("pairs")
+        if pairs is not None and pairs.nunique(dropna=False) == 1 and len(order) > 1:
+            label = f"{label}; {seeds(pairs)} seeds"
+            pairs = None
+        name_panels(axes, order, pairs)
+        beside = axes[-1].get_yaxis_transform()
+        for place, method in zip(from_above(order), order):
+            note = plain((notes or {}).get(method, ""))
+            axes[-1].text(1.02, place, note, transform=beside, va="center", color=SOFT, size=8)
+        figure = axes[0].figure
+        figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
+        heading(figure, title)
+    return axes
+
+
+def name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None) -> None:
+    """Name the rows of all panels once, at the left; the other panels keep ticks without text."""
+    for ax in axes:
+        ax.set_yticks(from_above(names), [""] * len(names))
+        ax.set_ylim(-0.7, len(names) - 0.3)
+        ax.grid(visible=False, axis="y")
+    axes[0].set_yticks(from_above(names), with_seeds(names, counts))
+
+
+def _ratio_limits(table: pd.DataFrame) -> tuple[float, float]:
+    """Where an axis of ratios begins and ends, with 1 and all ends that are not open on it."""
+    values = table[["ratio", "low", "high"]].to_numpy(float)
+    values = values[np.isfinite(values) & (values > 0)]
+    high = max(values.max(), 1) * 1.15
+    # Arrows need room beyond the largest ratio.
+    if np.isposinf(table["high"]).any():
+        high = max(high, 1.8 * table["ratio"].max())
+    return min(values.min(), 1) / 1.15, high
+
+
+def panels(n: int, *, height: float = 3.2) -> list[Axes]:
+    """n Axes side by side in a figure of the usual width, as a list.
+
+    Parameters
+    ----------
+    n : int
+    height : float
+        In inches.
+    """
+    with style():
+        size = (WIDTH, height)
+        _, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
+    return list(axes.flat)

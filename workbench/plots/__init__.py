@@ -13,7 +13,7 @@ from workbench.plots.curves import (
     zero_gradient,
 )
 from workbench.plots.style import heading, save, style
-from workbench.plots.tables import differences, leaderboard, stacked
+from workbench.plots.tables import differences, stacked
 from workbench.plots.trials import trial
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "by_level",
     "differences",
     "heading",
-    "leaderboard",
     "learning_curve",
     "overview",
     "prices",

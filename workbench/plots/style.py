@@ -107,21 +107,6 @@ def new_axes(height: float = HEIGHT, width: float = WIDTH) -> Axes:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def panels(n: int, *, height: float = 3.2) -> list[Axes]:
-    """n Axes side by side in a figure of the usual width, as a list.
-
-    Parameters
-    ----------
-    n : int
-    height : float
-        In inches.
-    """
-    with style():
-        size = (WIDTH, height)
-        _, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
-    return list(axes.flat)
-
-
 def looks(labels: Iterable[str]) -> dict[str, Look]:
     """Colour, dash and marker of every label, the same in every figure.
 
