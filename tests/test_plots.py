@@ -220,7 +220,7 @@ class TestOneSetting:
 class TestCosts:
     def test_prices_show_ratios_break_even_and_machines(self):
         machines = {"this CPU": (0.3, 0.2, 0.4), "FLOPs": 1 / 3}
-        ax = plots.prices(PRICES, baseline="grpo", break_even=BREAK_EVEN, machines=machines)
+        ax = papers.prices(PRICES, baseline="grpo", break_even=BREAK_EVEN, machines=machines)
         lines = {str(line.get_label()): line for line in ax.lines}
         assert lines["pods (n = 5)"].get_ydata().tolist() == [0.5, 1, 2]
         dots = [line for line in ax.lines if line.get_marker() == "o"]
@@ -410,7 +410,7 @@ class TestNamesOfStrangers:
             papers.gains({label: table})[0],
             papers.sampled_and_trained(spent),
             plots.by_level(parts.set_axis([1, 2])),
-            plots.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),
+            papers.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),
             papers.resolution({label: RESOLVED}),
             theory.regret({label: np.cumsum(np.ones((2, 20)), 1)}, {label: Interval(1, 0.9, 1.1)}),
         ]

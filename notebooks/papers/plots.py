@@ -26,6 +26,8 @@ from papers.verdicts import table as verdict_table
 from workbench.analysis import sequential
 from workbench.analysis.courses import comparable, name_of
 from workbench.analysis.runs import arms
+from workbench.plots.cost import mark_price
+from workbench.plots.cost import prices as plain_prices
 from workbench.plots.curves import (
     AXIS_LABELS,
     axis_label,
@@ -43,6 +45,7 @@ from workbench.plots.style import (
     PAPER,
     SOFT,
     WIDTH,
+    Look,
     finish,
     framed,
     heading,
@@ -1042,3 +1045,60 @@ def panels(n: int, *, height: float = 3.2) -> list[Axes]:
         size = (WIDTH, height)
         _, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
     return list(axes.flat)
+
+
+def prices(
+    table: pd.DataFrame,
+    *,
+    baseline: str,
+    break_even: pd.DataFrame | None = None,
+    machines: Mapping[str, float | tuple[float, float, float]] | None = None,
+    title: str | None = None,
+    bill: str = "gradient",
+    ax: Axes | None = None,
+) -> Axes:
+    """`workbench.plots.prices` with break-even prices and the prices of machines.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `cost.ratios_by_price`.
+    baseline : str
+        Its name.
+    break_even : DataFrame, optional
+        Of `tables.break_even_prices`: a dot with its interval where a line crosses 1.
+    machines : dict from name to price, or to (price, low, high)
+        Vertical lines, with the interval as a band: this machine, a GPU, FLOPs.
+    title : str, optional
+    bill : {"gradient", "selected"}
+        Which bill the table is of, for the label of the y axis.
+    ax : Axes, optional
+    """
+    ax = plain_prices(table, baseline=baseline, title=title, ax=ax)
+    trained = "with a gradient" if bill == "gradient" else "selected"
+    with style():
+        ax.set_ylabel(f"{ax.get_ylabel()}\n(trained rollouts: {trained})")
+        if break_even is not None:
+            _mark_break_even(ax, break_even, looks([baseline, *table["label"].unique()]))
+        for name, place in (machines or {}).items():
+            # A price that was not measured, such as that of FLOPs, comes without an interval.
+            price, low, high = place if isinstance(place, tuple) else (place, place, place)
+            mark_price(ax, name, price)
+            if high > low:
+                ax.axvspan(low, high, color=SOFT, alpha=0.1, lw=0)
+    return ax
+
+
+def _mark_break_even(ax: Axes, table: pd.DataFrame, styles: Mapping[str, Look]) -> None:
+    """A dot with its interval at the height of 1."""
+    left, right = ax.get_xlim()
+    for label, row in table.iterrows():
+        # An arm that is cheaper at every price has no break-even.
+        if not np.isfinite(row["price"]):
+            continue
+        colour = styles[str(label)].colour
+        # An interval that goes on beyond the prices tried ends at the edge of the axes.
+        ends = [max(row["low"], left), min(row["high"], right)]
+        if not np.isnan(ends).any():
+            ax.plot(ends, [1, 1], color=colour, lw=4, solid_capstyle="butt", label=f"_{label}")
+        ax.plot(row["price"], 1, "o", color=colour, mec="white", ms=7, label=f"_{label}")

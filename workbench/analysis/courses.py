@@ -53,7 +53,6 @@ class Unit(Protocol):
 
     def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
         """What each row of a record's rounds table cost, (rounds,)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from workbench.analysis import cost
 from workbench.analysis.courses import Course, name_of, of_common_seeds, read
 from workbench.analysis.sequential import BAND
 from workbench.analysis.targets import crossings
-from workbench.plots.cost import prices
+from workbench.plots.cost import mark_price, prices
 from workbench.plots.curves import AXIS_LABELS, learning_curve
 from workbench.plots.style import (
     INK,
@@ -228,11 +228,11 @@ def _by_price(
     prices(
         cost.ratios_by_price(courses, target, baseline, PRICES),
         baseline=baseline,
-        machines={"FLOPs": cost.FLOP_PRICE},
         title="Cost by the price of sampling",
         legend=None,
         ax=ax,
     )
+    mark_price(ax, "FLOPs", cost.FLOP_PRICE)
     _name_lines(ax)
     ratio_ticks(ax.xaxis, PRICES[0], PRICES[-1], most=5)
     ax.set_xlabel("cost of a sampled token / of a trained one")

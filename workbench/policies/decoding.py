@@ -184,11 +184,9 @@ class Decoder(Protocol):
 
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
-        ...
 
     def advance(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (R, V) after one more token (R,) in every row."""
-        ...
 
     def branch(self, children: np.ndarray) -> np.ndarray:
         """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
@@ -196,7 +194,6 @@ class Decoder(Protocol):
         Returns which of the old rows each new row is a copy of, (R',). Their order is the
         decoder's choice.
         """
-        ...
 
 
 class CachedDecoder:
