@@ -6,7 +6,9 @@ show one method's seeds refuse records of several.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -35,26 +37,9 @@ from workbench.plots.text import plain
 from workbench.records import Record
 from workbench.utils.validation import one_of
 
-AXIS_LABELS = {
-    "round": "round",
-    "seconds": "training time (s)",
-    "rollouts": "rollouts sampled",
-    "flops": "floating-point operations",
-    "tokens_sampled": "tokens sampled",
-    "tokens_trained": "tokens trained on",
-    "accuracy": "held-out accuracy (avg@k)",
-    "greedy": "held-out accuracy (greedy)",
-    "reward": "mean reward of a round",
-    "effective_gradient_ratio": "effective-gradient ratio",
-    "all_negative": "problems all wrong (share)",
-    "all_positive": "problems all right (share)",
-    "unsolved": "problems without a right response (share)",
-    "trained": "rollouts trained on in a round",
-    "selected": "rollouts selected in a round",
-    "entropy": "token entropy (nats)",
-    "gradient_norm": "gradient norm",
-    "length": "response length (tokens)",
-}
+AXIS_LABELS: dict[str, str] = tomllib.loads(
+    (Path(__file__).parent / "labels.toml").read_text(encoding="utf-8")
+)
 FEW_POINTS = 30  # up to which points are marked
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,25 +47,7 @@ INK = {
 # HTML has no such characters, and a terminal that shows the file would act on some of them.
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
-HELD_OUT = {
-    ("round", "accuracy"): "Held-out accuracy of sampled responses by round.",
-    ("seconds", "accuracy"): "The same by training time; evaluation is not counted.",
-    ("round", "greedy"): "Held-out accuracy of greedy responses by round.",
-}
-CURVES = {
-    "reward": "Mean reward of a round's rollouts.",
-    "entropy": "Mean entropy of the sampling distribution.",
-    "length": "Mean length of responses.",
-}
-MECHANISMS = {
-    "effective_gradient_ratio": "Share of the selected rollouts whose advantage is not zero.",
-    "all_positive": "Share of the problems whose rollouts were all right.",
-    "all_negative": "Share of the problems whose rollouts were all wrong.",
-    "trained": "Rollouts trained on in a round.",
-    "tokens_sampled": "Tokens sampled in a round.",
-    "tokens_trained": "Tokens of a round from which a gradient comes.",
-    "gradient_norm": "Norm of the gradient before clipping.",
-}
+CAPTIONS = tomllib.loads((Path(__file__).parent / "captions.toml").read_text(encoding="utf-8"))
 
 
 def curves(groups: Groups) -> list[dict[str, Any]]:
@@ -76,19 +60,19 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
             evaluated[label] = runs
     figures = []
     if evaluated:
-        figures = [_curve(evaluated, x, y, caption) for (x, y), caption in HELD_OUT.items()]
+        figures = [_curve(evaluated, **curve) for curve in CAPTIONS["held_out"]]
     # By level there is a bar for each level and round; several labels would be too many bars.
     if len(evaluated) == 1:
         [runs] = evaluated.values()
         name = "Held-out accuracy by difficulty level"
         caption = f"{name}, at the first and the last evaluation."
         figures.append(drawn(lambda ax: plots.accuracy_by_level(runs, ax=ax), name, caption))
-    return figures + _round_curves(groups, CURVES)
+    return figures + _round_curves(groups, CAPTIONS["curves"])
 
 
 def mechanisms(groups: Groups) -> list[dict[str, Any]]:
     """Where gradients came from, and phases of a round: svg and caption of each figure."""
-    return [*_round_curves(groups, MECHANISMS), _phases(groups)] if groups else []
+    return [*_round_curves(groups, CAPTIONS["mechanisms"]), _phases(groups)] if groups else []
 
 
 def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -52,20 +52,12 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
     return {"rows": rows, "heads": heads, "filters": offered, "note": NOTE if rows else NONE}
 
 
-def kept_rollouts(
-    record: Record, columns: Sequence[str], rounds: Sequence[int] | None = None
-) -> pd.DataFrame | None:
-    """These columns of the rollouts; None where the record kept no rollouts or not all of them."""
-    recorded = record.rounds_with_rollouts()
-    # Whether a column was recorded is read off the first part, not off all of them.
-    if not recorded or not set(columns) <= set(record.rollouts(recorded[:1])):
-        return None
-    return record.rollouts(rounds, list(columns))
-
-
 def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
     """Rows of one run, at most its share."""
     recorded = record.rounds_with_rollouts()
+    # Whether texts were kept is read off the first part, not off all of them.
+    if not recorded or not set(COLUMNS) <= set(record.rollouts(recorded[:1])):
+        return []
     # Rather few rounds with whole groups than many with a response each.
     number = min(ROUNDS_SHOWN, len(recorded), max(1, share // ROLLOUTS_A_ROUND))
     # Evenly from the first to the last round; unique, since few rounds may round to the same
@@ -73,11 +65,9 @@ def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
     places = np.unique(np.linspace(0, len(recorded) - 1, number).astype(int))
     rows = []
     for place in places:
-        frame = kept_rollouts(record, COLUMNS, [recorded[place]])
-        if frame is not None:
-            frame = _of_the_right_types(frame, record)
-            first = _whole_groups(frame, share // len(places))
-            rows += [_row(run, recorded[place], each) for each in first.to_dict("records")]
+        frame = _of_the_right_types(record.rollouts([recorded[place]], list(COLUMNS)), record)
+        first = _whole_groups(frame, share // len(places))
+        rows += [_row(run, recorded[place], each) for each in first.to_dict("records")]
     return rows
 
 
