@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Unit, common_budget, of_common_seeds, read
+from workbench.analysis.courses import Unit, against, common_budget, read
 from workbench.analysis.courses import comparable as comparable
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms
@@ -67,8 +67,6 @@ def at_budget(
         compared.
     """
     courses = read(groups, y, levels=levels)
-    if baseline is not None:
-        one_of("baseline", baseline, courses)
     # One budget for all arms, settled before anything is read off their curves.
     if budget is None:
         budget = common_budget(courses, unit)
@@ -79,13 +77,11 @@ def at_budget(
     for label, scores in reached.items():
         mean, half = mean_interval(list(scores.values()), level)
         rows[label] = {"n": len(scores), "mean": mean, "half": half}
-        rivals = reached.get(str(baseline), {}) if label != baseline else {}
-        # Arms without a common seed have no difference.
-        if scores.keys() & rivals.keys():
-            differences = np.subtract(*of_common_seeds(scores, rivals))
-            rows[label] |= Measurement(differences, level=level).columns("difference", n="pairs")
-            # The sign is 1, 0 or -1, which becomes 1, 1/2 and 0.
-            rows[label]["better"] = float((np.sign(differences) + 1).mean() / 2)
+    for label, pairs in against(reached, baseline).items():
+        differences = np.subtract(*pairs)
+        rows[label] |= Measurement(differences, level=level).columns("difference", n="pairs")
+        # The sign is 1, 0 or -1, which becomes 1, 1/2 and 0.
+        rows[label]["better"] = float((np.sign(differences) + 1).mean() / 2)
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -19,11 +19,11 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Course, common_budget, each, of_common_seeds, read
+from workbench.analysis.courses import against, common_budget, each, of_common_seeds, read
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.resolution import resolved_ratio
 from workbench.analysis.sequential import verdicts
-from workbench.analysis.targets import common_target, crossings, to_target
+from workbench.analysis.targets import common_target, crossings, ratio_to_target, to_target
 from workbench.utils.validation import one_of
 
 # Name of a column, and what is counted in it.
@@ -110,8 +110,12 @@ def table(
     }
     by_rollouts = by_unit["rollouts"].reindex(columns=["n", "reached", *RATIO])
     frame = by_rollouts[["n", "reached"]].rename(columns={"n": "seeds"})
-    for label, by_seed in courses.items():
-        frame.loc[label, "resolves"] = _resolves(by_seed, courses[baseline], target)
+    frame["resolves"] = np.nan
+    crossed = {label: crossings(of, target, "rollouts") for label, of in courses.items()}
+    for label, pairs in against(crossed, baseline).items():
+        ratio = ratio_to_target(*pairs)
+        if not ratio.censored + ratio.censored_baseline:
+            frame.loc[label, "resolves"] = resolved_ratio(ratio.values)
     # One family for the whole table: each method asks whether it differs from the baseline.
     frame[["p_holm", "verdict"]] = verdicts(by_rollouts)
     scores = at_budget(courses, "rollouts", budget, baseline=baseline)
@@ -233,14 +237,3 @@ def winners(
         best = compared[winner].columns("ratio", n="pairs")
         rows.append({"price": float(price), "winner": winner, **best, "tied": ", ".join(tied)})
     return pd.DataFrame(rows)
-
-
-def _resolves(arm: dict[int, Course], baseline: dict[int, Course], target: float) -> float:
-    """The change in rollouts to the target, in percent, that these pairs would show; or NaN."""
-    if not arm.keys() & baseline.keys():
-        return np.nan
-    crossed = [crossings(by_seed, target, "rollouts") for by_seed in (arm, baseline)]
-    pairs = list(zip(*of_common_seeds(*crossed)))
-    if not all(one.reached and other.reached for one, other in pairs):
-        return np.nan
-    return resolved_ratio([one.place / other.place for one, other in pairs])
