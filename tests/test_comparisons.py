@@ -10,6 +10,7 @@ import workbench as wb
 from papers.tables import (
     accuracy_by_level,
     accuracy_gain,
+    column_means,
     evaluations,
     over_seeds,
     paired,
@@ -148,8 +149,8 @@ def test_means_and_phases(tmp_path):
     for seed in (0, 1):
         write(tmp_path, "a", seed, columns={"gradient_norm": [1.0, 2.0]})
     groups = load_all(tmp_path)
-    assert comparisons.means(groups, ["gradient_norm"]).loc["a"].tolist() == [1.5, 0]
-    last = comparisons.means(groups, ["gradient_norm"], rounds=(2, 2))
+    assert column_means(groups, ["gradient_norm"]).loc["a"].tolist() == [1.5, 0]
+    last = column_means(groups, ["gradient_norm"], rounds=(2, 2))
     assert last.loc["a", ("gradient_norm", "mean")] == 2
     assert comparisons.phases(groups).loc["a"].tolist() == [0.25] * 4
     with pytest.raises(ValueError, match="unit='minutes'"):

@@ -20,6 +20,7 @@ __all__ = [
     "accuracy_by_level",
     "accuracy_gain",
     "break_even_prices",
+    "column_means",
     "evaluations",
     "markdown_table",
     "over_seeds",
@@ -268,3 +269,34 @@ def _seeded(runs: Any) -> dict[int, Any]:
         return dict(runs)
     [group] = arms({"arm": runs}).values()
     return by_seed(group)
+
+
+def column_means(
+    groups: Any, columns: Iterable[str], *, rounds: tuple[int, int] | None = None
+) -> pd.DataFrame:
+    """Means of columns of the rounds table, with intervals over seeds.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    columns : names of columns
+        Empty cells are left out of a run's mean.
+    rounds : (first, last), optional
+        Both included; None for all.
+
+    Returns
+    -------
+    DataFrame, a row a label
+        Columns (name, "mean") and (name, "half"), the 95 % half-width over seeds.
+    """
+    columns = list(columns)
+    rows: dict[str, dict[tuple[str, str], float]] = {}
+    for label, records in arms(groups).items():
+        tables = [record.rounds for record in records]
+        if rounds is not None:
+            tables = [table[table["round"].between(*rounds)] for table in tables]
+        rows[label] = {}
+        for column in columns:
+            interval = mean_interval([table[column].mean() for table in tables])
+            rows[label][column, "mean"], rows[label][column, "half"] = interval
+    return pd.DataFrame.from_dict(rows, orient="index")

@@ -7,7 +7,7 @@ arm takes to a target is `workbench.analysis.targets`; costs at a chosen price o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -85,35 +85,6 @@ def at_budget(
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def means(
-    groups: Any, columns: Iterable[str], *, rounds: tuple[int, int] | None = None
-) -> pd.DataFrame:
-    """Means of columns of the rounds table, with intervals over seeds.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    columns : names of columns
-        Empty cells are left out of a run's mean.
-    rounds : (first, last), optional
-        Both included; None for all.
-
-    Returns
-    -------
-    DataFrame, a row a label
-        Columns (name, "mean") and (name, "half"), the 95 % half-width over seeds.
-    """
-    columns = list(columns)
-    rows: dict[str, dict[tuple[str, str], float]] = {}
-    for label, records in arms(groups).items():
-        tables = [_between(record.rounds, rounds) for record in records]
-        rows[label] = {}
-        for column in columns:
-            interval = mean_interval([table[column].mean() for table in tables])
-            rows[label][column, "mean"], rows[label][column, "half"] = interval
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
 def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
     """What a round costs by phase: means over rounds, medians over seeds.
 
@@ -135,7 +106,3 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
         # The median, so that one run on a busy machine does not decide how long a phase takes.
         rows[label] = np.median(by_run, axis=0)
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
-
-
-def _between(table: pd.DataFrame, rounds: tuple[int, int] | None) -> pd.DataFrame:
-    return table if rounds is None else table[table["round"].between(*rounds)]

@@ -22,14 +22,6 @@ from workbench.utils.numbers import NOTHING, duration, mean_and_half, span
 
 Groups = Mapping[str, Sequence[Record]]
 
-# Columns of the rounds table, by section.
-AVERAGE_ROUND = {
-    "Counts": "problems rollouts selected trained steps tokens_sampled tokens_trained",
-    "Gradient": "effective_gradient_ratio all_positive all_negative gradient_norm clip_ratio",
-    "Responses": "reward length entropy truncated status_unparsed status_timeout status_crash",
-    "Seconds": "seconds_generate seconds_verify seconds_schedule seconds_update seconds",
-}
-
 
 class Table(NamedTuple):
     """Data frames of texts with the same columns, below one another, by their titles."""
@@ -144,25 +136,15 @@ def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def average_round(groups: Groups) -> Table:
-    """Means over all rounds of the numbers that every run has."""
-    # A row of the table needs a number of every run, so only columns that all of them have remain.
-    numeric = [
-        {name for name, column in record.rounds.items() if has_numbers(column)}
-        for _, record in each_record(groups)
-    ]
-    shared = sorted(set.intersection(*numeric)) if numeric else []
-    means = comparisons.means(groups, shared) if groups else pd.DataFrame()
-    parts = {}
-    for title, columns in AVERAGE_ROUND.items():
-        rows = {}
-        for column in columns.split():
-            if column in shared:
-                name = AXIS_LABELS.get(column, column.replace("_", " "))
-                pairs = zip(means[column, "mean"], means[column, "half"])
-                rows[name] = [mean_and_half(mean, half) for mean, half in pairs]
-        if rows:
-            parts[title] = frame(rows, list(groups))
-    return Table("Means over all rounds; ± is the 95 % interval over seeds", parts)
+    """Means over all rounds and seeds of every number that a round has."""
+    means = {
+        label: pd.concat([record.rounds for record in group]).mean(numeric_only=True)
+        for label, group in groups.items()
+    }
+    table = pd.DataFrame(means).drop(index="round", errors="ignore")
+    names = {name: AXIS_LABELS.get(name, name.replace("_", " ")) for name in table.index}
+    shown = table.rename(index=names).map(lambda mean: mean_and_half(mean, np.nan))
+    return Table("Means over all rounds", {"": shown})
 
 
 def has_numbers(column: pd.Series) -> bool:

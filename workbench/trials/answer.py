@@ -24,8 +24,6 @@ from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.records import Record
 from workbench.utils.numbers import ratio_text
 
-# Columns of the rounds that tell two runs apart, whatever machine they were made on.
-TELLING = ("rollouts", "selected", "reward", "tokens_sampled", "tokens_trained", "gradient_norm")
 # Of an arm that has no pair of seeds yet.
 NO_READING = Reading(Measurement(np.array([np.nan])), np.nan, np.nan, "open", False)
 
@@ -67,8 +65,6 @@ class Answer:
     break_even : BreakEven or None
         The price of sampling at which both cost the same; None where a run did not reach the
         target.
-    same : bool
-        Whether every round of the arm is that of the baseline, to the bit.
     baseline : str
         Its label.
     arms : int
@@ -99,7 +95,6 @@ class Answer:
     p_holm: float
     known: bool
     break_even: cost.BreakEven | None
-    same: bool
     baseline: str
     arms: int
     tuned: bool
@@ -111,7 +106,7 @@ class Answer:
 
 # The attributes that the table shows, in this order.
 COLUMNS = [field.name for field in fields(Answer)]
-COLUMNS = COLUMNS[: COLUMNS.index("same")]
+COLUMNS = COLUMNS[: COLUMNS.index("baseline")]
 
 
 def answers(
@@ -187,16 +182,13 @@ def answers(
             sum(place.reached for place in of_arm.values()) for of_arm in crossed[label]
         )
         all_reached = 0 < n == reached == baseline_reached
-        same = n > 0 and all(same_runs(runs[seed], baseline_records[seed]) for seed in mine)
         reading = read_off.get(label, NO_READING)
         resolved = resolved_ratio(reading.measured.values, reading.measured.level)
-        # Two seeds whose every round is the same leave no room for a difference.
-        is_alike = same and n > 1
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
             arm=label,
-            verdict="alike" if is_alike else reading.verdict,
+            verdict=reading.verdict,
             ratio=reading.measured.value,
             low=reading.measured.low,
             high=reading.measured.high,
@@ -213,23 +205,14 @@ def answers(
             resolves=resolved if all_reached else np.nan,
             p=reading.p,
             p_holm=reading.p_holm,
-            known=is_alike or reading.known,
+            known=reading.known,
             break_even=_break_even(mine, others, target) if all_reached else None,
-            same=same,
             baseline=baseline,
             arms=len(arms),
             tuned=tuned,
             band=band,
         )
     return found
-
-
-def same_runs(record: Record, other: Record) -> bool:
-    """Whether two runs of the same seed did the same in every round, to the bit."""
-    rounds, others = record.rounds, other.rounds
-    columns = [name for name in TELLING if name in rounds and name in others]
-    # Weights that differ in one bit show in the norm of the next gradient.
-    return len(rounds) > 0 and rounds[columns].equals(others[columns])
 
 
 def table(found: Mapping[str, Answer]) -> pd.DataFrame:
@@ -270,8 +253,6 @@ def sentence(answer: Answer) -> str:
     seeds = "1 seed" if n == 1 else f"{n} seeds"
     if n == 0:
         return f"{arm}: no run has the same seed as one of {baseline} yet."
-    if answer.same:
-        return f"{arm} is {baseline} under another name: every round is the same ({seeds})."
     if answer.reached + answer.baseline_reached == 0:
         return (
             f"Neither {arm} nor {baseline} reached {goal} with any of {seeds}; choose a lower "
