@@ -17,7 +17,7 @@ from workbench.plots import trials as plots
 from workbench.records import Record
 from workbench.reports.figures import element
 from workbench.reports.page import content, snapshots, write
-from workbench.reports.tables import Table, frame
+from workbench.reports.tables import Table
 from workbench.utils.numbers import NOTHING, ratio_text
 
 # What the answer is asked in besides the measure of the trial.
@@ -28,6 +28,25 @@ MEASURES: dict[str, Any] = {
     "FLOPs": "flops",
     **{model.name: model for name, model in cost.MACHINES.items() if name != "flops"},
 }
+# Columns of the table of answers: what is shown, and how.
+NUMBERS = {
+    "seeds": ("seeds", "{:.0f}"),
+    "reached the target": ("reached", "{:.0f}"),
+    "of the baseline": ("baseline_reached", "{:.0f}"),
+    "learning rate": ("learning_rate", "{:.2g}"),
+    "accuracy at equal cost, points": ("difference", "{:+.1f}"),
+    "from": ("difference_low", "{:+.1f}"),
+    "to": ("difference_high", "{:+.1f}"),
+    "p (Holm)": ("p_holm", "{:.2g}"),
+    "would have been seen": ("resolves", "{:.0f} %"),
+}
+CAPTION = (
+    "Held-out accuracy by {name}, means over seeds with 95 % bands. Cost to an accuracy of "
+    "{target:.3g} over {baseline}'s: a dot is a seed, hollow where a run did not arrive; within "
+    "the grey band costs are alike. Tuning: circles are the rates taken, hollow dots runs that "
+    "did not arrive, crosses runs that collapsed. Cost by what a sampled token costs over what a "
+    "trained one costs."
+)
 SIZE = (11.2, 6.6)  # of the figure in inches, such that its texts are as large as those of the page
 MACHINES_NOTE = (
     "Seconds are those of a cost model: a fixed part for every problem, and a part for every "
@@ -77,56 +96,31 @@ def trial(
     page["comparison"] = None
     page["notes"] = []
     page["curves"] = [each for each in page["curves"] if "training time" not in each["caption"]]
+    figure = plt.figure(figsize=SIZE, layout="constrained")
+    options = {"baseline": baseline, "target": target, "measure": measure}
+    # The title stands above the page.
+    plots.trial(records, table, tuning, title="", figure=figure, **options)
+    sentences = list(table["sentence"])
+    alt = f"Learning curves, cost by seed, tuning, cost by price: {'; '.join(sentences)}"
+    caption = CAPTION.format(name=name_of(measure), target=target, baseline=baseline)
     page["answer"] = {
-        "sentences": list(table["sentence"]),
-        "figures": [_figure(records, table, tuning, baseline, target, measure)],
+        "sentences": sentences,
+        "figures": [element(figure, alt, caption)],
         "tables": [_answers(table), _by_measure(groups, baseline, target)],
         "notes": [MACHINES_NOTE],
     }
     return write(path, page)
 
 
-def _figure(
-    records: Any,
-    table: pd.DataFrame,
-    tuning: pd.DataFrame | None,
-    baseline: str,
-    target: float,
-    measure: Any,
-) -> dict[str, Any]:
-    """The figure of the trial, whose title stands above the page."""
-    figure = plt.figure(figsize=SIZE, layout="constrained")
-    options = {"baseline": baseline, "target": target, "measure": measure}
-    plots.trial(records, table, tuning, title="", figure=figure, **options)
-    return element(
-        figure,
-        f"Learning curves, cost by seed, tuning, cost by price: {'; '.join(table['sentence'])}",
-        f"Held-out accuracy by {name_of(measure)}, means over seeds with 95 % bands. Cost to an "
-        f"accuracy of {target:.3g} over {baseline}'s: a dot is a seed, hollow where a run did not "
-        "arrive; within the grey band costs are alike. Tuning: circles are the rates taken, hollow "
-        "dots runs that did not arrive, crosses runs that collapsed. Cost by what a sampled token "
-        "costs over what a trained one costs.",
-    )
-
-
 def _answers(table: pd.DataFrame) -> Table:
-    """The answers as texts, with how many runs reached the target."""
-    rows = {}
-    for row in table.to_dict("records"):
-        rows[str(row["arm"])] = [
-            row["verdict"],
-            ratio_text(row["ratio"], row["low"], row["high"]),
-            _number(row["seeds"]),
-            f"{_number(row.get('reached'))} and {_number(row.get('baseline_reached'))}",
-            _number(row.get("learning_rate"), "{:.2g}"),
-            _points(row),
-            _number(row.get("p_holm"), "{:.2g}"),
-            _number(row.get("resolves"), "{:.0f} %"),
-        ]
-    heads = ["verdict", "ratio", "seeds", "reached: arm and baseline", "learning rate"]
-    heads += ["accuracy at equal cost, points", "p (Holm)", "would have been seen"]
+    """The answers as texts."""
+    ratios = table[["ratio", "low", "high"]].itertuples(index=False)
+    columns = {"verdict": list(table["verdict"]), "ratio": [ratio_text(*row) for row in ratios]}
+    for head, (column, form) in NUMBERS.items():
+        values = table[column].astype(float)
+        columns[head] = [form.format(value) if np.isfinite(value) else NOTHING for value in values]
     caption = "Cost to the target over the baseline's, with the interval of the last look"
-    return Table(caption, {"": frame(rows, heads)})
+    return Table(caption, {"": pd.DataFrame(columns, index=table["arm"])})
 
 
 def _by_measure(groups: Any, baseline: str, target: float) -> Table:
@@ -140,16 +134,3 @@ def _by_measure(groups: Any, baseline: str, target: float) -> Table:
     shown = pd.DataFrame(columns, index=list(courses)).drop(index=baseline)
     caption = "The same by what is counted; intervals of 95 %, for a single look at a single arm"
     return Table(caption, {"": shown})
-
-
-def _points(row: Mapping[str, Any]) -> str:
-    """The difference of accuracies with its interval, such as +2.1 [+0.4, +3.8]."""
-    value = _number(row.get("difference"), "{:+.1f}")
-    low, high = row.get("difference_low", np.nan), row.get("difference_high", np.nan)
-    return f"{value} [{low:+.1f}, {high:+.1f}]" if np.isfinite([low, high]).all() else value
-
-
-def _number(value: Any, form: str = "{:.0f}") -> str:
-    """A number as a text, and a dash where there is none."""
-    known = value is not None and np.isfinite(value)
-    return form.format(value) if known else NOTHING
