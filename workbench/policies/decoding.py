@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -174,32 +174,13 @@ class Request:
         return over
 
 
-class Decoder(Protocol):
-    """A batch of rows in the middle of decoding.
+class CachedDecoder:
+    """Any causal language model on the public cache of transformers.
 
-    compacts_at_once: whether ended rows are best dropped as soon as there are any.
+    `MergedDecoder` has the same three methods. Both are a batch of rows in the middle of decoding.
     """
 
-    compacts_at_once: bool
-
-    def spread(self, rows: np.ndarray) -> None:
-        """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
-
-    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits (R, V) after one more token (R,) in every row."""
-
-    def branch(self, children: np.ndarray) -> np.ndarray:
-        """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
-
-        Returns which of the old rows each new row is a copy of, (R',). Their order is the
-        decoder's choice.
-        """
-
-
-class CachedDecoder:
-    """Any causal language model on the public cache of transformers."""
-
-    compacts_at_once = False
+    compacts_at_once = False  # whether ended rows are best dropped as soon as there are any
     states: torch.Tensor | None = None  # (R, H), that the latest logits were computed from
 
     def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
@@ -209,14 +190,14 @@ class CachedDecoder:
         self.positions = mask.sum(1)  # of the next token of each row
 
     def spread(self, rows: np.ndarray) -> None:
-        """See `Decoder`."""
+        """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
         index = torch.as_tensor(rows, device=self.mask.device)
         self.cache.batch_select_indices(index)
         self.mask = self.mask[index]
         self.positions = self.positions[index]
 
     def advance(self, tokens: torch.Tensor) -> torch.Tensor:
-        """See `Decoder`."""
+        """Logits (R, V) after one more token (R,) in every row."""
         self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
         # Prompts are padded on the left, so a token's place in the cache is not its position in its
         # own text: the positions are passed explicitly.
@@ -232,14 +213,18 @@ class CachedDecoder:
         return self.policy.head(self.states)
 
     def branch(self, children: np.ndarray) -> np.ndarray:
-        """See `Decoder`."""
+        """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
+
+        Returns which of the old rows each new row is a copy of, (R',). Their order is the
+        decoder's choice.
+        """
         order = np.repeat(np.arange(len(children)), children)
         self.spread(order)
         return order
 
 
 def sample(
-    decoder: Decoder,
+    decoder: Any,
     logits: torch.Tensor,
     row_of: np.ndarray,
     request: Request,
@@ -249,7 +234,7 @@ def sample(
 
     Parameters
     ----------
-    decoder : Decoder
+    decoder : CachedDecoder or MergedDecoder
         Its R rows hold prompts.
     logits : (R, V) tensor
         Of the first token after each row.
@@ -292,7 +277,7 @@ def sample(
 
 
 def _next_rows(
-    decoder: Decoder, row_of: np.ndarray, tokens: np.ndarray, rows: int, share_prefixes: bool
+    decoder: Any, row_of: np.ndarray, tokens: np.ndarray, rows: int, share_prefixes: bool
 ) -> tuple[np.ndarray, int]:
     """Let a decoder of R rows drop those that nobody needs and copy those whose responses part.
 

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from workbench.grpo import micro_batches
 from workbench.policies import Plan, Sampling, checks, packing
-from workbench.policies.decoding import CachedDecoder, Decoder, Drawn, Request, sample, uniforms_of
+from workbench.policies.decoding import CachedDecoder, Drawn, Request, sample, uniforms_of
 from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, supports
 from workbench.pools import Problem
@@ -348,7 +348,7 @@ class TransformersPolicy:
                 row_of = np.arange(len(text_of_row))
             return sample(decoder, logits, row_of, request, share_prefixes)
 
-    def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Decoder, torch.Tensor]:
+    def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Any, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
         ids, mask = self._left_padded(prompts)
         cache = DynamicCache(config=self.model.config)
