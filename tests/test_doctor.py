@@ -348,15 +348,6 @@ def test_a_model_that_does_not_fit_is_an_obstacle(two_gpus, monkeypatch):
     assert doctor.report("tiny", "Llama-3.1-8B", lora_rank=0)["can_run"]
 
 
-def test_a_command_stands_apart_from_the_extra_that_it_brings(monkeypatch):
-    lacking = {entry["name"]: None for entry in doctor.packages()}
-    install(monkeypatch, **lacking)
-    told = doctor.text(doctor.report()).split("what brings the rest\n")[1].split("\n\n")[0]
-    names = [line.split()[0] for line in told.splitlines()]
-    assert "environments" in names
-    assert all(line.split()[1:3] == ["pip", "install"] for line in told.splitlines())
-
-
 def test_command_line_without_a_gpu(no_gpu, monkeypatch):
     install(monkeypatch, unsloth=None)
     result = invoke("--lab", "unsloth")

@@ -338,21 +338,13 @@ def _machine_lines(here: dict[str, Any]) -> list[str]:
 
 
 def _package_lines(entries: list[dict[str, Any]]) -> list[str]:
-    """The table of packages, and for every extra that is not complete the command that helps."""
+    """The table of packages, and the command that brings an extra."""
     lines = []
-    lacking: dict[str, list[str]] = {}
     for entry in entries:
         asked_by = ", ".join(extra or "always" for extra in entry["extras"])
         version = entry["version"] or "-"
         lines.append(f"  {entry['name']:<20}{version:<18}{entry['state']:<15}{asked_by}")
-        if entry["state"] != "ok":
-            for extra in entry["extras"]:
-                lacking.setdefault(extra, []).append(entry["name"])
-    if lacking:
-        lines += ["", "what brings the rest"]
-    # A command for each extra, since hardly anybody wants all of them.
-    for extra, names in lacking.items():
-        lines.append(f"  {extra or 'always':<14}{install_command(names)}")
+    lines.append("what belongs to an extra comes with it, in a clone: pip install -e '.[EXTRA]'")
     return lines
 
 

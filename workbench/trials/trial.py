@@ -356,10 +356,7 @@ class Trial:
         with engine.only_one(self.out / LOCK, self._say):
             self._write_plan()
             for label in self.same:
-                self._say(
-                    f"{label} is {self.baseline} under another name: every slot is the same, so "
-                    "its runs would be the same, and none is made"
-                )
+                self._say(f"{label} is {self.baseline} under another name, so no run is made")
             if len(self._compared()) < 2:
                 return self
             with engine.at_work(**self._workers, ended=self._ended) as work_off:
