@@ -14,12 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workbench.analysis.sequential import verdicts_on_gains
-from workbench.plots.style import (
-    INK,
-    PALETTE,
-    framed,
-    named_colours,
-)
+from workbench.plots.style import INK, PALETTE, framed, named_colours
 from workbench.plots.text import plain
 
 

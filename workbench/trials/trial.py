@@ -44,14 +44,7 @@ from workbench.trials.cases import Case, prepare
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.numbers import duration
-from workbench.utils.validation import (
-    instance_of,
-    number,
-    one_of,
-    share,
-    shown,
-    whole_number,
-)
+from workbench.utils.validation import instance_of, number, one_of, share, shown, whole_number
 
 PLAN = "trial.json"
 LOCK = "trial.lock"
