@@ -10,11 +10,11 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Course, Unit, against, common_budget, of_common_seeds, read
+from workbench.analysis.courses import Course, Unit, common_budget, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms, by_seed
 from workbench.records import Record
-from workbench.utils.validation import shown
+from workbench.utils.validation import one_of, shown
 
 __all__ = [
     "accuracy_by_level",
@@ -245,7 +245,10 @@ def break_even_prices(
     """
     rows = {}
     tokens = cost.tokens_to_target(groups, target, bill)
-    for label, pairs in against(tokens, baseline).items():
+    one_of("baseline", baseline, tokens)
+    of_baseline = tokens.pop(baseline)
+    for label, of_arm in tokens.items():
+        pairs = of_common_seeds(of_arm, of_baseline)
         rows[label] = {**cost.break_even(*pairs)._asdict(), "n": len(pairs[0])}
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename(columns={"estimate": "price"})

@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import bisect, brentq, nnls
 
-from workbench.analysis.courses import Course, against, read
+from workbench.analysis.courses import Course, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
 from workbench.analysis.runs import arms
@@ -381,8 +381,11 @@ def ratios_by_price(
         label, price, ratio, low, high, n (pairs), censored and censored_baseline.
     """
     prices = _checked_prices(prices)
+    tokens = tokens_to_target(groups, target, bill)
+    one_of("baseline", baseline, tokens)
     rows = []
-    for label, pairs in against(tokens_to_target(groups, target, bill), baseline).items():
+    for label in [label for label in tokens if label != baseline]:
+        pairs = of_common_seeds(tokens[label], tokens[baseline])
         for price in prices:
             measured = bill_ratio(*pairs, float(price))
             rows.append(
