@@ -83,7 +83,8 @@ def make_waiting(out, told):
         if told is not None and line.startswith("["):
             told.send(line.partition("; see")[0])
 
-    engine.make(cases, jobs=2, report=report)
+    with engine.at_work(jobs=2, report=report) as work_off:
+        work_off(cases)
 
 
 def all_pids():

@@ -60,7 +60,7 @@ def test_a_slot_value_takes_its_place_in_the_baseline():
         ([], "arms: at least one"),
         ("podz", "did you mean 'pods'"),
         (3, "arm 3"),
-        (Parted, "arm Parted: it needs the argument part"),
+        (Parted, "arm Parted: missing a required argument"),
         (wb.labs.tiny, "arm tiny: it makes Lab"),
         (["pods", "pods"], "two are called 'pods'"),
         ("grpo", "two are called 'grpo'"),

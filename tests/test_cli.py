@@ -381,8 +381,8 @@ def test_show_prints_a_table_or_json_and_writes_figure_and_report(tmp_path):
     assert figure.read_bytes().startswith(b"\x89PNG")
 
     several = invoke("show", SEEDS).output.splitlines()
-    assert several[0].split()[:4] == ["method", "seed", "rounds", "rollouts"]
-    assert [line.split()[1] for line in several[1:6]] == ["0", "1", "2", "3", "4"]
+    assert several[2].split()[:2] == ["runs", "rounds"]
+    assert several[3].split()[1:3] == ["5", "200"]
 
     told = json.loads(invoke("show", SEEDS, "--json").stdout)["records"]
     assert [record["seed"] for record in told] == [0, 1, 2, 3, 4]

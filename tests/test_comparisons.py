@@ -9,8 +9,11 @@ from written_records import evaluation, write
 import workbench as wb
 from papers.tables import (
     accuracy_by_level,
+    accuracy_gain,
+    column_means,
     evaluations,
     over_seeds,
+    paired,
     percent_saved,
     seed_means,
 )
@@ -46,9 +49,9 @@ def test_equal_budgets_and_paired_differences(tmp_path):
 
 def test_a_gain_is_not_taken_beyond_the_last_evaluation(tmp_path):
     groups = two_arms(tmp_path)
-    assert comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 20).value == 50
+    assert accuracy_gain(groups["b"], groups["a"], "rollouts", 20).value == 50
     with pytest.raises(ValueError, match="budget=21"):
-        comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 21)
+        accuracy_gain(groups["b"], groups["a"], "rollouts", 21)
 
 
 def test_a_list_of_records_is_divided_into_its_settings(tmp_path):
@@ -90,7 +93,7 @@ def test_arms_without_a_common_seed_have_no_difference(tmp_path):
     table = comparisons.at_budget(groups, "round", baseline="a")
     assert "difference" not in table
     with pytest.raises(ValueError, match=r"no seed in common: \[0\] and \[1\]"):
-        comparisons.paired(groups["a"], groups["b"], lambda ours, baseline: 0.0)
+        paired(groups["a"], groups["b"], lambda ours, baseline: 0.0)
 
 
 def test_a_baseline_or_a_budget_that_is_not_there_is_named(tmp_path):
@@ -106,11 +109,11 @@ def test_a_baseline_or_a_budget_that_is_not_there_is_named(tmp_path):
 def test_accuracy_gained_at_an_equal_budget(tmp_path):
     """From .5, b rises by .5 and a not at all: the difference grows with the rollouts."""
     groups = two_arms(tmp_path, seeds=(0, 1))
-    gain = comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts")
+    gain = accuracy_gain(groups["b"], groups["a"], "rollouts")
     assert (gain.value, gain.n) == (50, 2)
-    assert comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 10).value == 25
+    assert accuracy_gain(groups["b"], groups["a"], "rollouts", 10).value == 25
     with pytest.raises(ValueError, match="budget=21"):
-        comparisons.accuracy_gain(groups["b"], groups["a"], "rollouts", 21)
+        accuracy_gain(groups["b"], groups["a"], "rollouts", 21)
 
 
 def test_accuracy_by_level_reads_the_problems_of_a_level(tmp_path):
@@ -137,7 +140,7 @@ def test_pairs_are_formed_by_seed_whatever_the_order():
     """Differences 2 and 1 of seeds 0 and 1; seed 2 has no partner."""
     ours = {2: 9.0, 0: 3.0, 1: 5.0}
     baseline = {1: 4.0, 0: 1.0}
-    found = comparisons.paired(ours, baseline, lambda a, b: a - b)
+    found = paired(ours, baseline, lambda a, b: a - b)
     assert found.values.tolist() == [2, 1]
     assert found.high - found.value == pytest.approx(12.706 * 0.5, rel=1e-4)
 
@@ -146,8 +149,8 @@ def test_means_and_phases(tmp_path):
     for seed in (0, 1):
         write(tmp_path, "a", seed, columns={"gradient_norm": [1.0, 2.0]})
     groups = load_all(tmp_path)
-    assert comparisons.means(groups, ["gradient_norm"]).loc["a"].tolist() == [1.5, 0]
-    last = comparisons.means(groups, ["gradient_norm"], rounds=(2, 2))
+    assert column_means(groups, ["gradient_norm"]).loc["a"].tolist() == [1.5, 0]
+    last = column_means(groups, ["gradient_norm"], rounds=(2, 2))
     assert last.loc["a", ("gradient_norm", "mean")] == 2
     assert comparisons.phases(groups).loc["a"].tolist() == [0.25] * 4
     with pytest.raises(ValueError, match="unit='minutes'"):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_records import curve, write
 
+from papers.tables import break_even_prices
 from papers.times import OwnPrice, compute_with_replay, update_time
 from workbench.analysis import cost
 from workbench.analysis.cost import CostModel, Tokens, bill_ratio, break_even
@@ -227,7 +228,7 @@ class TestRecords:
         assert table["n"].tolist() == [3, 3, 3]
 
     def test_break_even_prices(self, tmp_path):
-        table = cost.break_even_prices(self.arms(tmp_path), 0.5, "grpo")
+        table = break_even_prices(self.arms(tmp_path), 0.5, "grpo")
         assert np.isnan(table.loc["sampler", "price"]), "it samples as much and trains less"
         assert table.loc["sampler", ["cheaper_below", "n"]].tolist() == [True, 3]
 
@@ -241,7 +242,7 @@ class TestRecords:
         with pytest.raises(ValueError, match=r"no seed in common: \[1\] and \[0\]"):
             cost.ratios_by_price(load_all(tmp_path), 0.3, "a")
         with pytest.raises(ValueError, match="baseline='c'"):
-            cost.break_even_prices(load_all(tmp_path), 0.3, "c")
+            break_even_prices(load_all(tmp_path), 0.3, "c")
 
 
 def test_compute_with_replay_is_that_of_the_replay_study():

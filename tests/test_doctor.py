@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from importlib import metadata
@@ -345,19 +344,10 @@ def test_a_model_that_does_not_fit_is_an_obstacle(two_gpus, monkeypatch):
     assert not told["model"]["fits"]
     assert "does not fit" in told["obstacles"][0]
     smaller = doctor.report("transformers", "Qwen2.5-3B")
-    assert re.search("does not fit: .* GB are enough with LoRA", smaller["obstacles"][0])
+    assert "does not fit: take LoRA" in smaller["obstacles"][0]
     assert doctor.report("transformers", "Qwen2.5-3B", lora_rank=64)["can_run"]
     # The tiny lab does not load the model.
     assert doctor.report("tiny", "Llama-3.1-8B", lora_rank=0)["can_run"]
-
-
-def test_a_command_stands_apart_from_the_extra_that_it_brings(monkeypatch):
-    lacking = {entry["name"]: None for entry in doctor.packages()}
-    install(monkeypatch, **lacking)
-    told = doctor.text(doctor.report()).split("what brings the rest\n")[1].split("\n\n")[0]
-    names = [line.split()[0] for line in told.splitlines()]
-    assert "environments" in names
-    assert all(line.split()[1:3] == ["pip", "install"] for line in told.splitlines())
 
 
 def test_command_line_without_a_gpu(no_gpu, monkeypatch):

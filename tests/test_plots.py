@@ -24,7 +24,7 @@ from papers.intervals import Interval
 from workbench import plots
 from workbench.analysis.cost import CostModel
 from workbench.analysis.runs import load_all
-from workbench.plots.style import DARK, METHODS, looks, panels, spread
+from workbench.plots.style import DARK, METHODS, looks, spread
 from workbench.plots.text import plain
 
 RECORDS = [wb.load(wb.labs.shipped("runs/tiny-grpo") / f"seed-{seed}") for seed in range(3)]
@@ -220,7 +220,7 @@ class TestOneSetting:
 class TestCosts:
     def test_prices_show_ratios_break_even_and_machines(self):
         machines = {"this CPU": (0.3, 0.2, 0.4), "FLOPs": 1 / 3}
-        ax = plots.prices(PRICES, baseline="grpo", break_even=BREAK_EVEN, machines=machines)
+        ax = papers.prices(PRICES, baseline="grpo", break_even=BREAK_EVEN, machines=machines)
         lines = {str(line.get_label()): line for line in ax.lines}
         assert lines["pods (n = 5)"].get_ydata().tolist() == [0.5, 1, 2]
         dots = [line for line in ax.lines if line.get_marker() == "o"]
@@ -274,7 +274,7 @@ class TestStyle:
         assert (plt.rcParams["font.size"], plt.rcParams["axes.grid"]) == before
 
     def test_panels_share_a_title_and_a_legend(self):
-        left, _ = panels(2)
+        left, _ = papers.panels(2)
         left.plot([0, 1], [0, 1], label="GRPO")
         figure = plots.heading(left, "PODS is ahead", legend=2)
         assert figure is left.figure
@@ -283,7 +283,7 @@ class TestStyle:
         assert [text.get_text() for text in legend.get_texts()] == ["GRPO"]
 
     def test_a_legend_needs_a_panel_whose_labels_it_has(self):
-        [ax] = panels(1)
+        [ax] = papers.panels(1)
         with pytest.raises(ValueError, match="legend=2"):
             plots.heading(ax.figure, legend=2)
         assert plots.heading(ax.figure).get_suptitle() == ""
@@ -313,7 +313,7 @@ class TestStyle:
     def test_numbers_in_cells_keep_their_colour_on_a_dark_page(self, tmp_path):
         """The cells do, so that ink on a light one must not become white."""
         table = pd.DataFrame({"a": [0.0, 1.0]}, index=["light", "dark"])
-        plots.save({"map": plots.heatmap(table)}, tmp_path)
+        plots.save({"map": papers.heatmap(table)}, tmp_path)
         text = (tmp_path / "map.svg").read_text()
         styles = re.findall(r'<text style="([^"]*)"[^>]*>[01]\.00<', text)
         assert len(styles) == 2
@@ -398,7 +398,7 @@ class TestNamesOfStrangers:
         figures = [
             papers.dots(table),
             plots.differences(table),
-            plots.leaderboard({label: table}, baseline="grpo")[0],
+            papers.leaderboard({label: table}, baseline="grpo")[0],
             plots.stacked(parts),
             papers.waterfall(10, pd.Series({label: 4.0})),
             papers.bands(curves),
@@ -406,11 +406,11 @@ class TestNamesOfStrangers:
             papers.trajectories({label: pd.Series([0.0, 1.0])}),
             papers.counts({label: np.array([1, 2])}),
             papers.relation(table.assign(by=[label, "b"]), "mean", "half", "by"),
-            plots.heatmap(parts),
+            papers.heatmap(parts),
             papers.gains({label: table})[0],
             papers.sampled_and_trained(spent),
             plots.by_level(parts.set_axis([1, 2])),
-            plots.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),
+            papers.prices(PRICES.assign(label=label), baseline=label, machines={label: 1.0}),
             papers.resolution({label: RESOLVED}),
             theory.regret({label: np.cumsum(np.ones((2, 20)), 1)}, {label: Interval(1, 0.9, 1.1)}),
         ]

@@ -13,7 +13,7 @@ from papers import plots as papers
 from papers.verdicts import VERDICTS, Claim, Finding, judge
 from workbench import plots
 from workbench.analysis.intervals import Measurement
-from workbench.plots.style import NAMED, WIDTH, panels
+from workbench.plots.style import NAMED, WIDTH
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def hollow(ax):
 
 
 def test_panels_are_side_by_side():
-    axes = panels(3, height=1)
+    axes = papers.panels(3, height=1)
     assert len(axes) == 3
     assert axes[0].figure is axes[2].figure
     assert axes[0].figure.get_size_inches().tolist() == [WIDTH, 1]
@@ -126,41 +126,41 @@ class TestLeaderboard:
     )
 
     def test_the_cheapest_stands_above(self):
-        [ax] = plots.leaderboard(self.ROWS, baseline="grpo")
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
         assert rows(ax) == ["pods", "cbs"]
         assert ax.figure.get_supxlabel().endswith("; n = 5 seeds")
         assert [dot.get_xdata()[0] for dot in dots(ax)] == [0.5, 1.2]
         assert hollow(ax) == [False, True]
 
     def test_unequal_numbers_of_seeds_stand_at_the_names(self):
-        [ax] = plots.leaderboard(self.ROWS.assign(pairs=[np.nan, 5, 3]), baseline="grpo")
+        [ax] = papers.leaderboard(self.ROWS.assign(pairs=[np.nan, 5, 3]), baseline="grpo")
         assert rows(ax) == ["pods (n = 5)", "cbs (n = 3)"]
         assert "seeds" not in ax.figure.get_supxlabel()
 
     def test_colours_may_be_those_of_the_outcome(self):
         table = self.ROWS.assign(low=[np.nan, 0.4, 1.1])
-        [ax] = plots.leaderboard(table, baseline="grpo", by_outcome=True)
+        [ax] = papers.leaderboard(table, baseline="grpo", by_outcome=True)
         assert [dot.get_color() for dot in dots(ax)] == [NAMED["better"], NAMED["worse"]]
-        [ax] = plots.leaderboard(self.ROWS, baseline="grpo", by_outcome=True)
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo", by_outcome=True)
         assert dots(ax)[1].get_color() == NAMED["open"]
 
     def test_dots_follow_the_verdict_after_holm(self):
         table = self.ROWS.assign(high=[np.nan, 0.6, 1.5], low=[np.nan, 0.4, 1.02])
         table = table.assign(p=[np.nan, 0.001, 0.04])
-        [ax] = plots.leaderboard(table, baseline="grpo", by_outcome=True)
+        [ax] = papers.leaderboard(table, baseline="grpo", by_outcome=True)
         assert hollow(ax) == [False, False]
         third = pd.DataFrame({"ratio": 0.9, "low": 0.8, "high": 1.1, "p": 0.3}, index=["vip"])
-        [ax] = plots.leaderboard(pd.concat([table, third]), baseline="grpo", by_outcome=True)
+        [ax] = papers.leaderboard(pd.concat([table, third]), baseline="grpo", by_outcome=True)
         # Among three, the p-value of cbs is corrected to .08, whatever its own interval says.
         assert hollow(ax) == [False, True, True]
 
     def test_a_note_stands_behind_its_row(self):
-        [ax] = plots.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})
         [note] = [text for text in ax.texts if text.get_text()]
         assert note.get_text() == "selector" and note.get_position()[1] == 0
 
     def test_an_open_end_is_an_arrow(self):
-        [ax] = plots.leaderboard(self.ROWS, baseline="grpo")
+        [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
         arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None) is not None]
         assert len(arrows) == 1
         assert arrows[0].xy[0] > 1.2
@@ -168,7 +168,7 @@ class TestLeaderboard:
 
     def test_panels_have_one_order(self):
         other = self.ROWS.assign(ratio=[np.nan, 2.0, 0.7])
-        axes = plots.leaderboard({"rollouts": self.ROWS, "seconds": other}, baseline="grpo")
+        axes = papers.leaderboard({"rollouts": self.ROWS, "seconds": other}, baseline="grpo")
         assert [dot.get_xdata()[0] for dot in dots(axes[1])] == [2.0, 0.7]
         assert rows(axes[1]) == ["", ""]
         assert axes[0].get_xlim() == axes[1].get_xlim()
@@ -225,7 +225,7 @@ class TestDistributions:
 
     def test_heatmap_leaves_nan_empty(self):
         table = pd.DataFrame([[1.0, np.nan], [0.5, -0.25]], index=["x", "y"], columns=["p", "q"])
-        ax = plots.heatmap(table, diverging=True)
+        ax = papers.heatmap(table, diverging=True)
         assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
 
     def test_transitions_are_percent_of_a_row_on_one_scale(self):

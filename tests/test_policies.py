@@ -5,7 +5,6 @@ What every policy keeps is in `contract.py`, and packed rows are in `test_packin
 
 import copy
 import json
-import os
 from importlib.util import find_spec
 
 import numpy as np
@@ -191,14 +190,6 @@ def test_a_kernel_of_a_stranger_is_refused(settings, broken):
     """transformers fetches and runs it as soon as the model is made."""
     with pytest.raises(ValueError, match="names a kernel on the hub"):
         room.TransformersPolicy.from_pretrained(broken(**settings))
-
-
-def test_a_pipe_among_the_files_of_a_model_makes_nobody_wait(broken):
-    folder = broken()
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    os.mkfifo(folder / "generation_config.json")
-    with pytest.raises(ValueError, match=r"model=.*generation_config\.json"):
-        checks.check_model(folder)
 
 
 def test_a_vllm_for_this_machine_is_asked_for():

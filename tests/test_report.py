@@ -165,7 +165,7 @@ def test_the_page_is_well_formed_and_loads_nothing(page, runs):
 def test_the_page_can_be_read_by_all(page):
     assert page.elements[0] == ("html", {"lang": "en"})
     assert len(page.all("h1")) == 1
-    assert len(page.all("h2")) == 6
+    assert len(page.all("h2")) == 5
     pictures = [own for own, _ in page.all("svg")]
     assert len(pictures) >= 10
     for own in pictures:
@@ -193,17 +193,6 @@ def test_numbers_are_those_of_the_records(page, runs):
     assert "avg@2 before" in cells
 
 
-def test_transitions_count_every_problem_once(page):
-    matrices = page.all("table", **{"class": "matrix"})
-    # Training and held-out problems of two methods, both seeds of grpo together.
-    assert len(matrices) == 4
-    shaded = [text for own, text in page.all("td") if own.get("style", "").startswith("--share")]
-    counts = [int(text) for text in shaded]
-    for i, problems in enumerate((16, 24, 8, 12)):
-        assert f"{problems} problems" in matrices[i][1]
-        assert sum(counts[25 * i : 25 * i + 25]) == problems
-
-
 # Sample responses
 
 
@@ -228,22 +217,6 @@ def test_every_filter_offers_what_the_rows_have(page):
             assert row[f"data-{name}"] in options
     # The script shows the form, so there are no controls that do nothing without it.
     assert "hidden" in page.all("form")[0][0]
-
-
-def test_right_answers_are_shown_where_the_lab_can_make_the_problems_again(runs, tmp_path):
-    told = responses(load_all(runs), 60)
-    assert told["heads"][:4] == ["run", "round", "problem", "right answer"]
-    for row in told["rows"]:
-        question = row["problem"].rpartition("/")[2].rstrip("=")
-        assert row["answer"] == str(eval(question))
-    # The same lab with other problems, of which the manifest says a digest alone.
-    shutil.copytree(runs / "grpo" / "seed-0", tmp_path / "own")
-    manifest = json.loads((tmp_path / "own" / "manifest.json").read_text())
-    manifest["data"]["problems"] = "another"
-    written_records.with_manifest(tmp_path / "own", manifest)
-    other = responses(load_all(tmp_path / "own"), 60)
-    assert "right answer" not in other["heads"]
-    assert {row["answer"] for row in other["rows"]} == {""}
 
 
 def test_an_interval_of_one_seed_is_no_number(runs, tmp_path):
@@ -279,8 +252,7 @@ def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
     assert len(sizes) == 12
     # Too few for a whole group a run.
     assert [len(responses(groups, most)["rows"]) for most in (0, 6, 9)] == [0, 6, 9]
-    # The records do have texts, so the page must not say that they have none.
-    assert "2 rows are too few for the 3 runs" in responses(groups, 2)["note"]
+    assert "too few rows" in responses(groups, 2)["note"]
     with pytest.raises(ValueError, match="rows=-1"):
         report(groups, tmp_path / "few.html", rows=-1)
 
@@ -351,9 +323,7 @@ def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
     assert "Held-out accuracy of" not in said["blind"]
     assert "effective-gradient ratio" in said["blind"]
     assert "kept no texts" in said["thin"]
-    assert "first and last evaluation" in said["thin"]
-    assert "visit" not in said["thin"]
-    assert "No round yet" in said["new"]
+    assert "no round yet" in said["new"]
     assert "Curves" not in said["new"]
 
     groups = {"a": wb.load(tmp_path / "blind"), "b": [wb.load(tmp_path / "thin")]}

@@ -427,12 +427,8 @@ def test_unsloth_loads_a_revision_from_its_snapshot(unsloth, monkeypatch):
         return str(MODEL)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    ours = sys.modules["workbench.policies.unsloth"]
-    monkeypatch.setattr(
-        ours,
-        "load_configuration",
-        lambda path, *rest: checks.load_configuration(MODEL, None, "{prompt}"),
-    )
+    loaded = checks.load_configuration(MODEL, None, "{prompt}")
+    monkeypatch.setattr(checks, "load_configuration", lambda *_: loaded)
     policy = unsloth.from_pretrained(
         "owner/name", revision="v2", lora_rank=4, device="cpu", max_length=64, fast_inference=False
     )
@@ -552,8 +548,7 @@ def test_kernels_that_mix_rows_up_are_found_out(unsloth):
 
 def test_weights_in_4_bits_count_by_the_shape_that_they_stand_for(unsloth, monkeypatch):
     """Two to a byte, in a model that does not say so, as Unsloth makes it from vLLM's tensors."""
-    ours = sys.modules["workbench.policies.unsloth"]
-    monkeypatch.setattr(ours, "check_quantised", lambda *_: None)  # asks for bitsandbytes
+    monkeypatch.setattr(checks, "check_quantised", lambda *_: None)  # asks for bitsandbytes
     options = {"lora_rank": 4, "device": "cpu", "max_length": 128}
     plain = unsloth.from_pretrained(MODEL, **options)
     assert plain.parameter_count == plain.model.get_base_model().num_parameters()
@@ -603,7 +598,7 @@ def test_the_trainer_computes_its_logits_in_the_precision_that_is_asked_for(
     width = policy.head.in_features
     rollouts = hand_made([1, 0], ["a", "a"], lengths=[5, 9])
     states = torch.randn(14, width, generator=torch.manual_seed(0)).bfloat16().requires_grad_()
-    monkeypatch.setattr(policy, "_response_states", lambda rollouts: (states, torch.arange(14)))
+    monkeypatch.setattr(policy, "_states_in", lambda *_: (states, torch.arange(14)))
     own = policy.logprobs(rollouts)[torch.as_tensor(rollouts.response.mask())]
     own.sum().backward()
     exact = (states.detach().double() @ policy.head.weight.detach().double().mT).log_softmax(-1)

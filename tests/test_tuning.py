@@ -58,7 +58,7 @@ def test_every_arm_gets_the_same_effort_whatever_its_runs_say(luck, n_rates, n_s
     stages = all_stages(lambda *_: rng.choice([math.inf, rng.normal()]), coarse, seeds)
     runs = [run for stage in stages for run in stage]
     assert len(runs) == len(set(runs)) == effort(coarse, seeds)
-    assert len(stages) == tuning.stages(seeds)
+    assert len(stages) == 1 + len(seeds)
 
 
 def test_mini_batches_are_a_second_axis_and_only_the_best_is_refined():

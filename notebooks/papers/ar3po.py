@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.difficulty import visits
+from papers.difficulty import visits
 
 __all__ = ["expected_rollouts", "rollouts_by_rate"]
 

@@ -1,7 +1,7 @@
 """What the scores of a scheduler go along with: Pearson's correlations with every feature.
 
 A frame is `Record.rollouts()` of a run with a `Scheduler`, with the columns round, age, score and
-feature_*. `plots.heatmap` draws the tables.
+feature_*. `papers.plots.heatmap` draws the tables.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 and how evenly the rollouts can be dealt out to workers.
 
 A frame is a record's rollouts with the columns problem, round and correct; a visit is one problem
-in one round, see `workbench.analysis.difficulty`.
+in one round, see `papers.difficulty`.
 """
 
 from __future__ import annotations

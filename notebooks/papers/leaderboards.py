@@ -1,9 +1,11 @@
-"""Which orders of a leaderboard turn when every method is tuned, and how each was tuned."""
+"""Which orders of a leaderboard turn when every method is tuned, how each was tuned, what each
+changes, and the table of the page.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
+from papers.tables import markdown_table
 from workbench.analysis.courses import Course, Unit, of_common_seeds
 from workbench.analysis.intervals import holm
 from workbench.analysis.targets import crossings, ratio_to_target
@@ -27,6 +30,10 @@ from workbench.plots.style import (
     style,
 )
 from workbench.plots.text import plain
+from workbench.records import Record
+from workbench.utils.names import SLOTS
+from workbench.utils.numbers import ratio_text
+from workbench.utils.validation import one_of
 
 LEVEL = 0.05
 ACROSS = 6  # panels beside one another
@@ -237,3 +244,59 @@ def tuning_panels(tuning: pd.DataFrame, arms: pd.DataFrame, *, title: str) -> Fi
         figure.supylabel("rollouts to the target", size="medium")
         heading(figure, title)
     return figure
+
+
+def changed_slots(groups: Mapping[str, Sequence[Record]], baseline: str = "grpo") -> dict[str, str]:
+    """What each method decides otherwise than the baseline.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    baseline : str
+        A label.
+
+    Returns
+    -------
+    dict from label to str
+        The slots, in the order of a round, such as "allocator, selector"; empty for the baseline.
+    """
+    one_of("baseline", baseline, groups)
+    usual = groups[baseline][0].manifest["method"]
+    changed = {}
+    for label, records in groups.items():
+        method = records[0].manifest["method"]
+        slots = [slot for slot in SLOTS if method.get(slot) != usual.get(slot)]
+        changed[label] = ", ".join(slots)
+    return changed
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """The table in Markdown, as the page of the leaderboard shows it.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `leaderboard.table` of the analysis gives it, with a column `changes` of what
+        `changed_slots` gives.
+
+    Returns
+    -------
+    str
+        A line a method: its label, what it changes, the ratios of rollouts and of FLOPs to the
+        target with their intervals, the verdict, p after Holm's correction, how many runs
+        reached the target, and the change that its seeds would have shown.
+    """
+    head = ["method", "changes", "rollouts", "FLOPs", "verdict"]
+    head += ["p (Holm)", "reached", "resolves, %"]
+    rows = []
+    for method, row in table.fillna({"changes": ""}).iterrows():
+        shown = [
+            ratio_text(row[unit], row[f"{unit}_low"], row[f"{unit}_high"])
+            for unit in ("rollouts", "flops")
+        ]
+        p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
+        resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""
+        outcome = row["verdict"] if isinstance(row["verdict"], str) else "the baseline"
+        reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
+        rows.append([f"`{method}`", row["changes"], *shown, outcome, p, reached, resolves])
+    return markdown_table(head, rows)

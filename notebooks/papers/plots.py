@@ -8,20 +8,26 @@ title, xlabel, ylabel and legend.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from papers.verdicts import kind as verdict_kind
 from papers.verdicts import table as verdict_table
+from workbench.analysis import sequential
 from workbench.analysis.courses import comparable, name_of
 from workbench.analysis.runs import arms
+from workbench.plots.cost import mark_price
+from workbench.plots.cost import prices as plain_prices
 from workbench.plots.curves import (
     AXIS_LABELS,
     axis_label,
@@ -34,27 +40,35 @@ from workbench.plots.style import (
     GRID,
     INK,
     MARKERS,
+    NAMED,
     PALETTE,
+    PAPER,
     SOFT,
     WIDTH,
+    Look,
     finish,
     framed,
     heading,
     looks,
     new_axes,
+    ratio_ticks,
     seeds,
     short_numbers,
     style,
 )
 from workbench.plots.tables import (
     estimates,
-    heatmap,
+    from_above,
     height_of_rows,
-    name_panels,
     name_rows,
+    with_seeds,
 )
 from workbench.plots.text import plain
 from workbench.utils.validation import one_of
+
+USUAL_NAME = 14  # letters of a row or column of a heat map
+# Ink and paper that a dark page leaves as they are, for text on a part that keeps its colour.
+FIXED = {INK: "#272727", PAPER: "#fefefe"}
 
 __all__ = [
     "bands",
@@ -852,3 +866,239 @@ def transitions(tables: Mapping[str, pd.DataFrame], *, title: str | None = None)
         figure.supxlabel("at the last visit", size="medium")
         heading(figure, title)
     return used
+
+
+def heatmap(
+    table: pd.DataFrame,
+    *,
+    diverging: bool = False,
+    largest: float | None = None,
+    digits: int = 2,
+    title: str | None = None,
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    label: str | None = None,
+    bar: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """A table as coloured, numbered cells, empty where it is NaN.
+
+    Parameters
+    ----------
+    table : DataFrame
+    diverging : bool
+        A scale around 0, from -1 to 1, for correlations. Otherwise from 0 to `largest`.
+    largest : float, optional
+        None for the table's own largest value.
+    digits : int
+        Decimals of the numbers.
+    title, xlabel, ylabel : str, optional
+    label : str, optional
+        Of the colour bar.
+    bar : bool
+        Whether there is one.
+    ax : Axes, optional
+    """
+    rows, columns = table.shape
+    table = table.astype(float).rename(index=plain, columns=plain)
+    # Names longer than the usual ones take room of their own; those of columns are tilted.
+    tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
+    wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
+    with style():
+        # The figure grows with its rows and columns, so that the numbers in the cells stay
+        # readable.
+        width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
+        ax = ax or new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
+        ax.grid(visible=False)
+        sns.heatmap(
+            table,
+            annot=True,
+            fmt=f".{digits}f",
+            linewidths=0.5,
+            linecolor="white",
+            ax=ax,
+            annot_kws={"size": 7.5},
+            cbar=bar,
+            cbar_kws={"label": label or ""} if bar else None,
+            cmap="vlag" if diverging else "Blues",
+            vmin=-1 if diverging else 0,
+            vmax=1 if diverging else largest,
+        )
+        keep_colours(ax.texts)
+        ax.tick_params(length=0)
+        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
+        plt.setp(ax.get_yticklabels(), rotation=0)
+        finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
+    return ax
+
+
+def keep_colours(texts: Iterable[Text]) -> None:
+    """Let texts keep their colour on a dark page, as the cells that they stand in do."""
+    for text in texts:
+        colour = to_hex(text.get_color())
+        text.set_color(FIXED.get(colour, colour))
+
+
+def leaderboard(
+    tables: Mapping[str, pd.DataFrame] | pd.DataFrame,
+    *,
+    baseline: str,
+    title: str | None = None,
+    label: str = "cost to the target, baseline = 1 (left is better; hollow: no difference found)",
+    notes: Mapping[str, str] | None = None,
+    by_outcome: bool = False,
+) -> list[Axes]:
+    """Methods by what they need to a target, as ratios to a baseline with intervals.
+
+    Parameters
+    ----------
+    tables : DataFrame, or dict from title to DataFrame
+        As `targets.to_target` gives them with a baseline; a panel each, all in the order of the
+        first one's ratios. A ratio whose interval is open on one side, because a run did not reach
+        the target, ends in an arrow. A dot is filled where `sequential.verdicts` calls the row
+        better or worse.
+    baseline : str
+        The row that all are compared with.
+    title, label : str, optional
+        The finding, and the x axis. The x axis also says how many pairs of runs each ratio is of;
+        where the methods differ in that, each name does.
+    notes : dict from method to str, optional
+        A few words that stand behind the row of a method.
+    by_outcome : bool
+        Colour the rows by their verdict. Of many methods the colours that belong to each of them
+        cannot be told apart.
+
+    Returns
+    -------
+    list of Axes
+    """
+    if isinstance(tables, pd.DataFrame):
+        tables = {"": tables}
+    first = next(iter(tables.values()))
+    # One order for all panels, so that a row is the same method in each of them.
+    order = first.drop(index=baseline)["ratio"].dropna().sort_values().index
+    tables = {name: table.loc[order] for name, table in tables.items()}
+    with style():
+        # A long list is set more tightly, so that it can be seen as a whole.
+        row_height = 0.3 if len(order) <= 25 else 0.21
+        axes = panels(len(tables), height=1.3 + row_height * len(order))
+        styles = looks([baseline, *order])
+        for ax, (name, table) in zip(axes, tables.items()):
+            colours = [styles[method].colour for method in order]
+            outcomes = sequential.verdicts(table)["verdict"]
+            if by_outcome:
+                colours = [NAMED[outcome] for outcome in outcomes]
+            filled = outcomes.isin(["better", "worse"])
+            estimates(ax, table, "ratio", colours, bound=1, filled=filled)
+            ax.set_title(plain(name))
+        # Ticks and limits are settled when all panels are drawn, since they share them.
+        # Two panels are wide enough for more ticks.
+        low, high = _ratio_limits(pd.concat(tables.values()))
+        for ax in axes:
+            ax.set(xscale="log", xlim=(low, high))
+            ratio_ticks(ax.xaxis, low, high, most=6 if len(axes) <= 2 else 4)
+        pairs = first.loc[order].get("pairs")
+        if pairs is not None and pairs.nunique(dropna=False) == 1 and len(order) > 1:
+            label = f"{label}; {seeds(pairs)} seeds"
+            pairs = None
+        name_panels(axes, order, pairs)
+        beside = axes[-1].get_yaxis_transform()
+        for place, method in zip(from_above(order), order):
+            note = plain((notes or {}).get(method, ""))
+            axes[-1].text(1.02, place, note, transform=beside, va="center", color=SOFT, size=8)
+        figure = axes[0].figure
+        figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
+        heading(figure, title)
+    return axes
+
+
+def name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None) -> None:
+    """Name the rows of all panels once, at the left; the other panels keep ticks without text."""
+    for ax in axes:
+        ax.set_yticks(from_above(names), [""] * len(names))
+        ax.set_ylim(-0.7, len(names) - 0.3)
+        ax.grid(visible=False, axis="y")
+    axes[0].set_yticks(from_above(names), with_seeds(names, counts))
+
+
+def _ratio_limits(table: pd.DataFrame) -> tuple[float, float]:
+    """Where an axis of ratios begins and ends, with 1 and all ends that are not open on it."""
+    values = table[["ratio", "low", "high"]].to_numpy(float)
+    values = values[np.isfinite(values) & (values > 0)]
+    high = max(values.max(), 1) * 1.15
+    # Arrows need room beyond the largest ratio.
+    if np.isposinf(table["high"]).any():
+        high = max(high, 1.8 * table["ratio"].max())
+    return min(values.min(), 1) / 1.15, high
+
+
+def panels(n: int, *, height: float = 3.2) -> list[Axes]:
+    """n Axes side by side in a figure of the usual width, as a list.
+
+    Parameters
+    ----------
+    n : int
+    height : float
+        In inches.
+    """
+    with style():
+        size = (WIDTH, height)
+        _, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
+    return list(axes.flat)
+
+
+def prices(
+    table: pd.DataFrame,
+    *,
+    baseline: str,
+    break_even: pd.DataFrame | None = None,
+    machines: Mapping[str, float | tuple[float, float, float]] | None = None,
+    title: str | None = None,
+    bill: str = "gradient",
+    ax: Axes | None = None,
+) -> Axes:
+    """`workbench.plots.prices` with break-even prices and the prices of machines.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `cost.ratios_by_price`.
+    baseline : str
+        Its name.
+    break_even : DataFrame, optional
+        Of `tables.break_even_prices`: a dot with its interval where a line crosses 1.
+    machines : dict from name to price, or to (price, low, high)
+        Vertical lines, with the interval as a band: this machine, a GPU, FLOPs.
+    title : str, optional
+    bill : {"gradient", "selected"}
+        Which bill the table is of, for the label of the y axis.
+    ax : Axes, optional
+    """
+    ax = plain_prices(table, baseline=baseline, title=title, ax=ax)
+    trained = "with a gradient" if bill == "gradient" else "selected"
+    with style():
+        ax.set_ylabel(f"{ax.get_ylabel()}\n(trained rollouts: {trained})")
+        if break_even is not None:
+            _mark_break_even(ax, break_even, looks([baseline, *table["label"].unique()]))
+        for name, place in (machines or {}).items():
+            # A price that was not measured, such as that of FLOPs, comes without an interval.
+            price, low, high = place if isinstance(place, tuple) else (place, place, place)
+            mark_price(ax, name, price)
+            if high > low:
+                ax.axvspan(low, high, color=SOFT, alpha=0.1, lw=0)
+    return ax
+
+
+def _mark_break_even(ax: Axes, table: pd.DataFrame, styles: Mapping[str, Look]) -> None:
+    """A dot with its interval at the height of 1."""
+    left, right = ax.get_xlim()
+    for label, row in table.iterrows():
+        # An arm that is cheaper at every price has no break-even.
+        if not np.isfinite(row["price"]):
+            continue
+        colour = styles[str(label)].colour
+        # An interval that goes on beyond the prices tried ends at the edge of the axes.
+        ends = [max(row["low"], left), min(row["high"], right)]
+        if not np.isnan(ends).any():
+            ax.plot(ends, [1, 1], color=colour, lw=4, solid_capstyle="butt", label=f"_{label}")
+        ax.plot(row["price"], 1, "o", color=colour, mec="white", ms=7, label=f"_{label}")

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.comparisons import at_budget, common_budget, paired
-from workbench.analysis.courses import Unit
+from workbench.analysis import cost
+from workbench.analysis.comparisons import at_budget
+from workbench.analysis.courses import Course, Unit, common_budget, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
-from workbench.analysis.runs import arms
+from workbench.analysis.runs import arms, by_seed
 from workbench.records import Record
+from workbench.utils.validation import one_of, shown
 
-__all__ = ["accuracy_by_level", "evaluations", "over_seeds", "percent_saved", "seed_means"]
+__all__ = [
+    "accuracy_by_level",
+    "accuracy_gain",
+    "break_even_prices",
+    "column_means",
+    "evaluations",
+    "markdown_table",
+    "over_seeds",
+    "paired",
+    "percent_saved",
+    "seed_means",
+]
 
 
 def accuracy_by_level(
@@ -159,3 +172,134 @@ def evaluations(groups: Any) -> pd.DataFrame:
         rows[label] = np.mean(by_run, axis=0)
     columns = ["evaluations", "responses", "tokens", "share", "seconds"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def accuracy_gain(
+    records: Any,
+    baseline: Any,
+    unit: str | Unit,
+    budget: float | None = None,
+    *,
+    y: str = "accuracy",
+) -> Measurement:
+    """Held-out score of one arm minus another's at equal cost, in percentage points.
+
+    Parameters
+    ----------
+    records, baseline : records of one setting each
+    unit, budget, y
+        As in `comparisons.at_budget`.
+    """
+    courses = read({"arm": records, "baseline": baseline}, y)
+    # A budget of one's own is checked too: beyond the last evaluation of some run, that arm would
+    # be compared with a score that it had earlier.
+    reached = common_budget(courses, unit)
+    budget = reached if budget is None else budget
+    if not 0 <= budget <= reached:
+        raise ValueError(
+            f"budget={shown(budget)}: the runs were last evaluated at {reached:g} of it"
+        )
+
+    def gain(run: Course, rival: Course) -> float:
+        return 100 * run.score_at(unit, budget) - 100 * rival.score_at(unit, budget)
+
+    return paired(courses["arm"], courses["baseline"], gain)
+
+
+def paired(
+    arm: Any,
+    baseline: Any,
+    quantity: Callable[[Any, Any], float],
+    level: float = LEVEL,
+    scale: str = "linear",
+) -> Measurement:
+    """A number of two runs of the same seed, for every seed that both arms have.
+
+    Parameters
+    ----------
+    arm, baseline : records of one setting each, or dicts from seed to anything
+    quantity : function from a run and the baseline's of the same seed to a number
+        A difference, a ratio, a change in percent.
+    level : float
+        Probability of the interval.
+    scale : {"linear", "ratio", "percent"}
+        What the number is, see `intervals.Measurement`.
+
+    Raises
+    ------
+    ValueError
+        When the two have no seed in common.
+    """
+    arm = _seeded(arm)
+    baseline = _seeded(baseline)
+    values = [quantity(*pair) for pair in zip(*of_common_seeds(arm, baseline))]
+    return Measurement(np.array(values), scale=scale, level=level)
+
+
+def break_even_prices(
+    groups: Any, target: float, baseline: str, *, bill: str = "gradient"
+) -> pd.DataFrame:
+    """`break_even` of every arm against the baseline: a DataFrame, a row a label.
+
+    Columns: price (the break-even), low, high, cheaper_below and n (pairs).
+    """
+    rows = {}
+    tokens = cost.tokens_to_target(groups, target, bill)
+    one_of("baseline", baseline, tokens)
+    of_baseline = tokens.pop(baseline)
+    for label, of_arm in tokens.items():
+        pairs = of_common_seeds(of_arm, of_baseline)
+        rows[label] = {**cost.break_even(*pairs)._asdict(), "n": len(pairs[0])}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.rename(columns={"estimate": "price"})
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown: `head` has a text a column, and `rows` one list of texts a row.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _seeded(runs: Any) -> dict[int, Any]:
+    """Runs by seed, from records or from such a dict."""
+    if isinstance(runs, Mapping):
+        return dict(runs)
+    [group] = arms({"arm": runs}).values()
+    return by_seed(group)
+
+
+def column_means(
+    groups: Any, columns: Iterable[str], *, rounds: tuple[int, int] | None = None
+) -> pd.DataFrame:
+    """Means of columns of the rounds table, with intervals over seeds.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    columns : names of columns
+        Empty cells are left out of a run's mean.
+    rounds : (first, last), optional
+        Both included; None for all.
+
+    Returns
+    -------
+    DataFrame, a row a label
+        Columns (name, "mean") and (name, "half"), the 95 % half-width over seeds.
+    """
+    columns = list(columns)
+    rows: dict[str, dict[tuple[str, str], float]] = {}
+    for label, records in arms(groups).items():
+        tables = [record.rounds for record in records]
+        if rounds is not None:
+            tables = [table[table["round"].between(*rounds)] for table in tables]
+        rows[label] = {}
+        for column in columns:
+            interval = mean_interval([table[column].mean() for table in tables])
+            rows[label][column, "mean"], rows[label][column, "half"] = interval
+    return pd.DataFrame.from_dict(rows, orient="index")

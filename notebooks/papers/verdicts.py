@@ -32,8 +32,8 @@ import pandas as pd
 
 from papers.intervals import Unpaired
 from papers.measures import Measure, Released
+from papers.tables import markdown_table
 from workbench.analysis.intervals import Measurement, holm
-from workbench.analysis.leaderboard import markdown_table
 from workbench.utils.validation import one_of
 
 __all__ = [

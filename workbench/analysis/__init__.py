@@ -1,9 +1,8 @@
-"""Numbers from records: comparisons of arms, costs, intervals, and how hard problems are."""
+"""Numbers from records: comparisons of arms, costs and intervals."""
 
 from workbench.analysis import comparisons as comparisons
 from workbench.analysis import cost as cost
 from workbench.analysis import courses as courses
-from workbench.analysis import difficulty as difficulty
 from workbench.analysis import intervals as intervals
 from workbench.analysis import leaderboard as leaderboard
 from workbench.analysis import metrics as metrics

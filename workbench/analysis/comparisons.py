@@ -7,18 +7,18 @@ arm takes to a target is `workbench.analysis.targets`; costs at a chosen price o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Course, Unit, common_budget, of_common_seeds, read
+from workbench.analysis.courses import Unit, against, common_budget, read
 from workbench.analysis.courses import comparable as comparable
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
-from workbench.analysis.runs import arms, by_seed
+from workbench.analysis.runs import arms
 from workbench.analysis.runs import load_all as load_all
-from workbench.utils.validation import one_of, shown
+from workbench.utils.validation import one_of
 
 PHASES = ("generate", "verify", "schedule", "update")
 # Records count FLOPs where a model computes; verifying and scheduling are counted in seconds
@@ -67,8 +67,6 @@ def at_budget(
         compared.
     """
     courses = read(groups, y, levels=levels)
-    if baseline is not None:
-        one_of("baseline", baseline, courses)
     # One budget for all arms, settled before anything is read off their curves.
     if budget is None:
         budget = common_budget(courses, unit)
@@ -79,104 +77,11 @@ def at_budget(
     for label, scores in reached.items():
         mean, half = mean_interval(list(scores.values()), level)
         rows[label] = {"n": len(scores), "mean": mean, "half": half}
-        rivals = reached.get(str(baseline), {}) if label != baseline else {}
-        # Arms without a common seed have no difference.
-        if scores.keys() & rivals.keys():
-            differences = np.subtract(*of_common_seeds(scores, rivals))
-            rows[label] |= Measurement(differences, level=level).columns("difference", n="pairs")
-            # The sign is 1, 0 or -1, which becomes 1, 1/2 and 0.
-            rows[label]["better"] = float((np.sign(differences) + 1).mean() / 2)
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def accuracy_gain(
-    records: Any,
-    baseline: Any,
-    unit: str | Unit,
-    budget: float | None = None,
-    *,
-    y: str = "accuracy",
-) -> Measurement:
-    """Held-out score of one arm minus another's at equal cost, in percentage points.
-
-    Parameters
-    ----------
-    records, baseline : records of one setting each
-    unit, budget, y
-        As in `at_budget`.
-    """
-    courses = read({"arm": records, "baseline": baseline}, y)
-    # A budget of one's own is checked too: beyond the last evaluation of some run, that arm would
-    # be compared with a score that it had earlier.
-    reached = common_budget(courses, unit)
-    budget = reached if budget is None else budget
-    if not 0 <= budget <= reached:
-        raise ValueError(
-            f"budget={shown(budget)}: the runs were last evaluated at {reached:g} of it"
-        )
-
-    def gain(run: Course, rival: Course) -> float:
-        return 100 * run.score_at(unit, budget) - 100 * rival.score_at(unit, budget)
-
-    return paired(courses["arm"], courses["baseline"], gain)
-
-
-def paired(
-    arm: Any,
-    baseline: Any,
-    quantity: Callable[[Any, Any], float],
-    level: float = LEVEL,
-    scale: str = "linear",
-) -> Measurement:
-    """A number of two runs of the same seed, for every seed that both arms have.
-
-    Parameters
-    ----------
-    arm, baseline : records of one setting each, or dicts from seed to anything
-    quantity : function from a run and the baseline's of the same seed to a number
-        A difference, a ratio, a change in percent.
-    level : float
-        Probability of the interval.
-    scale : {"linear", "ratio", "percent"}
-        What the number is, see `intervals.Measurement`.
-
-    Raises
-    ------
-    ValueError
-        When the two have no seed in common.
-    """
-    arm = _seeded(arm)
-    baseline = _seeded(baseline)
-    values = [quantity(*pair) for pair in zip(*of_common_seeds(arm, baseline))]
-    return Measurement(np.array(values), scale=scale, level=level)
-
-
-def means(
-    groups: Any, columns: Iterable[str], *, rounds: tuple[int, int] | None = None
-) -> pd.DataFrame:
-    """Means of columns of the rounds table, with intervals over seeds.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    columns : names of columns
-        Empty cells are left out of a run's mean.
-    rounds : (first, last), optional
-        Both included; None for all.
-
-    Returns
-    -------
-    DataFrame, a row a label
-        Columns (name, "mean") and (name, "half"), the 95 % half-width over seeds.
-    """
-    columns = list(columns)
-    rows: dict[str, dict[tuple[str, str], float]] = {}
-    for label, records in arms(groups).items():
-        tables = [_between(record.rounds, rounds) for record in records]
-        rows[label] = {}
-        for column in columns:
-            interval = mean_interval([table[column].mean() for table in tables])
-            rows[label][column, "mean"], rows[label][column, "half"] = interval
+    for label, pairs in against(reached, baseline).items():
+        differences = np.subtract(*pairs)
+        rows[label] |= Measurement(differences, level=level).columns("difference", n="pairs")
+        # The sign is 1, 0 or -1, which becomes 1, 1/2 and 0.
+        rows[label]["better"] = float((np.sign(differences) + 1).mean() / 2)
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -201,15 +106,3 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
         # The median, so that one run on a busy machine does not decide how long a phase takes.
         rows[label] = np.median(by_run, axis=0)
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))
-
-
-def _between(table: pd.DataFrame, rounds: tuple[int, int] | None) -> pd.DataFrame:
-    return table if rounds is None else table[table["round"].between(*rounds)]
-
-
-def _seeded(runs: Any) -> dict[int, Any]:
-    """Runs by seed, from records or from such a dict."""
-    if isinstance(runs, Mapping):
-        return dict(runs)
-    [group] = arms({"arm": runs}).values()
-    return by_seed(group)

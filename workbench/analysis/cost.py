@@ -381,8 +381,11 @@ def ratios_by_price(
         label, price, ratio, low, high, n (pairs), censored and censored_baseline.
     """
     prices = _checked_prices(prices)
+    tokens = tokens_to_target(groups, target, bill)
+    one_of("baseline", baseline, tokens)
     rows = []
-    for label, pairs in _pairs(groups, target, baseline, bill).items():
+    for label in [label for label in tokens if label != baseline]:
+        pairs = of_common_seeds(tokens[label], tokens[baseline])
         for price in prices:
             measured = bill_ratio(*pairs, float(price))
             rows.append(
@@ -395,32 +398,6 @@ def ratios_by_price(
                 }
             )
     return pd.DataFrame(rows)
-
-
-def break_even_prices(
-    groups: Any, target: float, baseline: str, *, bill: str = "gradient"
-) -> pd.DataFrame:
-    """`break_even` of every arm against the baseline: a DataFrame, a row a label.
-
-    Columns: price (the break-even), low, high, cheaper_below and n (pairs).
-    """
-    rows = {}
-    for label, pairs in _pairs(groups, target, baseline, bill).items():
-        even = break_even(*pairs)
-        rows[label] = {**even._asdict(), "n": len(pairs[0])}
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    return table.rename(columns={"estimate": "price"})
-
-
-def _pairs(
-    groups: Any, target: float, baseline: str, bill: str
-) -> dict[str, tuple[list[Tokens], list[Tokens]]]:
-    """Tokens of every arm and of the baseline, for the seeds that both have."""
-    tokens = tokens_to_target(groups, target, bill)
-    one_of("baseline", baseline, tokens)
-    # Taken out, so that the baseline is not compared with itself.
-    of_baseline = tokens.pop(baseline)
-    return {label: of_common_seeds(of_arm, of_baseline) for label, of_arm in tokens.items()}
 
 
 def tokens_of(course: Course, target: float, bill: str = "gradient") -> Tokens:

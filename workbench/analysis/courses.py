@@ -53,7 +53,6 @@ class Unit(Protocol):
 
     def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
         """What each row of a record's rounds table cost, (rounds,)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -245,6 +244,31 @@ def of_common_seeds(arm: Mapping[int, Any], baseline: Mapping[int, Any]) -> tupl
     if not seeds:
         raise ValueError(f"no seed in common: {sorted(arm)} and {sorted(baseline)}")
     return [arm[seed] for seed in seeds], [baseline[seed] for seed in seeds]
+
+
+def against(by_label: Mapping[str, Mapping[int, Any]], baseline: str | None) -> dict[str, tuple]:
+    """What every other arm and the baseline have for the seeds that both have.
+
+    Parameters
+    ----------
+    by_label : dict from label to a dict from seed to anything
+    baseline : str, optional
+        A label; without it nothing is compared.
+
+    Returns
+    -------
+    dict from label to two lists
+        As `of_common_seeds` gives them, without the arms that share no seed with the baseline.
+    """
+    if baseline is None:
+        return {}
+    one_of("baseline", baseline, by_label)
+    others = by_label[baseline]
+    return {
+        label: of_common_seeds(by_seed, others)
+        for label, by_seed in by_label.items()
+        if label != baseline and by_seed.keys() & others.keys()
+    }
 
 
 def name_of(unit: str | Unit) -> str:

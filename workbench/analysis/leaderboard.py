@@ -11,7 +11,7 @@ its seeds could have shown: an open verdict is a result only together with that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,11 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Course, common_budget, each, of_common_seeds, read
+from workbench.analysis.courses import against, common_budget, each, of_common_seeds, read
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.resolution import resolved_ratio
 from workbench.analysis.sequential import verdicts
-from workbench.analysis.targets import common_target, crossings, to_target
-from workbench.records import Record
-from workbench.utils.names import SLOTS
-from workbench.utils.numbers import ratio_text
+from workbench.analysis.targets import common_target, crossings, ratio_to_target, to_target
 from workbench.utils.validation import one_of
 
 # Name of a column, and what is counted in it.
@@ -66,30 +63,6 @@ def target_of(groups: Any, baseline: str = "grpo", share: float = SHARE) -> floa
     courses = read(groups)
     one_of("baseline", baseline, courses)
     return common_target({baseline: courses[baseline]}, share=share)
-
-
-def changed_slots(groups: Mapping[str, Sequence[Record]], baseline: str = "grpo") -> dict[str, str]:
-    """What each method decides otherwise than the baseline.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    baseline : str
-        A label.
-
-    Returns
-    -------
-    dict from label to str
-        The slots, in the order of a round, such as "allocator, selector"; empty for the baseline.
-    """
-    one_of("baseline", baseline, groups)
-    usual = groups[baseline][0].manifest["method"]
-    changed = {}
-    for label, records in groups.items():
-        method = records[0].manifest["method"]
-        slots = [slot for slot in SLOTS if method.get(slot) != usual.get(slot)]
-        changed[label] = ", ".join(slots)
-    return changed
 
 
 def table(
@@ -137,8 +110,12 @@ def table(
     }
     by_rollouts = by_unit["rollouts"].reindex(columns=["n", "reached", *RATIO])
     frame = by_rollouts[["n", "reached"]].rename(columns={"n": "seeds"})
-    for label, by_seed in courses.items():
-        frame.loc[label, "resolves"] = _resolves(by_seed, courses[baseline], target)
+    frame["resolves"] = np.nan
+    crossed = {label: crossings(of, target, "rollouts") for label, of in courses.items()}
+    for label, pairs in against(crossed, baseline).items():
+        ratio = ratio_to_target(*pairs)
+        if not ratio.censored + ratio.censored_baseline:
+            frame.loc[label, "resolves"] = resolved_ratio(ratio.values)
     # One family for the whole table: each method asks whether it differs from the baseline.
     frame[["p_holm", "verdict"]] = verdicts(by_rollouts)
     scores = at_budget(courses, "rollouts", budget, baseline=baseline)
@@ -260,57 +237,3 @@ def winners(
         best = compared[winner].columns("ratio", n="pairs")
         rows.append({"price": float(price), "winner": winner, **best, "tied": ", ".join(tied)})
     return pd.DataFrame(rows)
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """The table in Markdown, as the page of the leaderboard shows it.
-
-    Parameters
-    ----------
-    table : DataFrame
-        As `table` gives it, with a column `changes` of what `changed_slots` gives.
-
-    Returns
-    -------
-    str
-        A line a method: its label, what it changes, the ratios of rollouts and of FLOPs to the
-        target with their intervals, the verdict, p after Holm's correction, how many runs
-        reached the target, and the change that its seeds would have shown.
-    """
-    head = ["method", "changes", "rollouts", "FLOPs", "verdict"]
-    head += ["p (Holm)", "reached", "resolves, %"]
-    rows = []
-    for method, row in table.fillna({"changes": ""}).iterrows():
-        shown = [
-            ratio_text(row[unit], row[f"{unit}_low"], row[f"{unit}_high"])
-            for unit in ("rollouts", "flops")
-        ]
-        p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
-        resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""
-        outcome = row["verdict"] if isinstance(row["verdict"], str) else "the baseline"
-        reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
-        rows.append([f"`{method}`", row["changes"], *shown, outcome, p, reached, resolves])
-    return markdown_table(head, rows)
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown: `head` has a text a column, and `rows` one list of texts a row.
-
-    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
-    | a | b |
-    | --- | --- |
-    | 1 | 2 |
-    """
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _resolves(arm: dict[int, Course], baseline: dict[int, Course], target: float) -> float:
-    """The change in rollouts to the target, in percent, that these pairs would show; or NaN."""
-    if not arm.keys() & baseline.keys():
-        return np.nan
-    crossed = [crossings(by_seed, target, "rollouts") for by_seed in (arm, baseline)]
-    pairs = list(zip(*of_common_seeds(*crossed)))
-    if not all(one.reached and other.reached for one, other in pairs):
-        return np.nan
-    return resolved_ratio([one.place / other.place for one, other in pairs])

@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from workbench.analysis.courses import Course, Unit, each, name_of, of_common_seeds, read
+from workbench.analysis.courses import Course, Unit, against, each, name_of, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
-from workbench.utils.validation import one_of, shown
+from workbench.utils.validation import shown
 
 
 class Crossing(NamedTuple):
@@ -178,8 +178,6 @@ def to_target(
         For a target at or below where a run begins, and for runs that cannot be compared.
     """
     courses = read(groups, y)
-    if baseline is not None:
-        one_of("baseline", baseline, courses)
     crossed_by = {label: crossings(by_seed, target, unit) for label, by_seed in courses.items()}
     rows: dict[str, dict[str, float]] = {}
     for label, by_seed in crossed_by.items():
@@ -191,16 +189,14 @@ def to_target(
             # seeds is the mean ratio.
             "cost": float(np.exp(np.log(places).mean())),
         }
-        of_baseline = crossed_by.get(str(baseline), {}) if label != baseline else {}
-        # Arms without a common seed have no ratio.
-        if by_seed.keys() & of_baseline.keys():
-            measured = ratio_to_target(*of_common_seeds(by_seed, of_baseline), level)
-            rows[label] |= measured.columns("ratio", n="pairs")
-            rows[label] |= {
-                "censored": measured.censored,
-                "censored_baseline": measured.censored_baseline,
-                "p": measured.p_value(1.0),
-            }
+    for label, pairs in against(crossed_by, baseline).items():
+        measured = ratio_to_target(*pairs, level)
+        rows[label] |= measured.columns("ratio", n="pairs")
+        rows[label] |= {
+            "censored": measured.censored,
+            "censored_baseline": measured.censored_baseline,
+            "p": measured.p_value(1.0),
+        }
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename_axis(f"{y} {target:g}, {name_of(unit)}")
 

@@ -6,7 +6,6 @@ package: versions come from the installed metadata, GPUs from nvidia-smi.
 
 from __future__ import annotations
 
-import inspect
 import platform
 import shutil
 import sys
@@ -40,15 +39,10 @@ OTHER_OPTIONS = {
     "rollouts": 64,
     "gradient_checkpointing": None,
 }
-# What makes a model smaller, in the order in which it is tried, each on top of those before.
-SMALLER: dict[str, dict[str, Any]] = {
-    "LoRA": {"lora_rank": 64},
-    "weights in bfloat16": {"dtype": "bfloat16"},
-    "half of the tokens in a micro-batch": {"micro_tokens": 8192},
-    "64 rows sampled at once": {"rows": 64},
-    "load_in_4bit": {"load_in_4bit": True},
-    "gpu_memory_utilization=0.3": {"gpu_memory_utilization": 0.3},
-}
+WAY_OUT = (
+    "take LoRA (lora_rank=64), dtype=bfloat16, less of micro_tokens, rows, max_length or "
+    "gpu_memory_utilization, load_in_4bit with Unsloth, or a smaller model"
+)
 ENGINES = ("transformers", "vllm")
 CUDA_DRIVER = 580  # the first driver for CUDA 13, which torch of our pins is built for
 GLIBC = "2.31"  # of llguidance, which vLLM asks for: the newest that a wheel of the pins needs
@@ -114,13 +108,13 @@ def report(lab: str = "tiny", model: Any = None, **given: Any) -> dict[str, Any]
     """
     settings = settings_of(lab, given)
     here = this_machine()
-    told: dict[str, Any] = {"machine": here, "packages": packages(), "lab": lab}
-    problems = told["obstacles"] = obstacles(lab, **given)
+    problems = obstacles(lab, **given)
+    told = {"machine": here, "packages": packages(), "lab": lab, "obstacles": problems}
     if model is not None:
         sizes = told["model"] = _model(model, here, settings)
         # The tiny lab trains its own models, so there the size of another one is shown and no more.
         if lab != "tiny" and not sizes["fits"]:
-            problems.append(f"{model} does not fit: {_way_out(model, here, settings)}")
+            problems.append(f"{model} does not fit: {WAY_OUT}")
     # Last, since the model may have been one obstacle more.
     told["can_run"] = not problems
     return told
@@ -283,21 +277,22 @@ def text(told: dict[str, Any]) -> str:
     lines = [*_machine_lines(told["machine"]), "", *_package_lines(told["packages"])]
     if "model" in told:
         lines += _memory_lines(told["model"])
-    verdict = "can run here" if told["can_run"] else "cannot run here"
-    lines += ["", f"lab {told['lab']}: {verdict}"]
-    for place, line in enumerate(told["obstacles"], 1):
-        lines.append(f"  {place}. {line}")
-    lines.append(
-        f"next: {NEXT[told['lab']]}" if told["can_run"] else "next: mend these, and ask again"
-    )
-    return "\n".join(lines)
+    can, further = "cannot", "mend these, and ask again"
+    if told["can_run"]:
+        can, further = "can", NEXT[told["lab"]]
+    lines += ["", f"lab {told['lab']}: {can} run here"]
+    lines += [f"  {place}. {line}" for place, line in enumerate(told["obstacles"], 1)]
+    return "\n".join([*lines, f"next: {further}"])
 
 
 def _model(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """A model's size, what it takes by part, and whether the largest device has room for it."""
-    cpu: dict[str, Any] = {"name": "CPU", "bytes": 0, "free": here["memory"]}
+    # A GPU that shares the main memory reports none of its own, as here the CPU.
+    cpu: dict[str, Any] = {"name": "CPU", "bytes": 0, "free": 0}
     gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=cpu)
-    known = inspect.signature(memory.estimate).parameters
+    room = gpu["bytes"] or here["memory"]
+    free = gpu["free"] or room
+    known = defaults(memory.estimate)
     options = {name: value for name, value in settings.items() if name in known}
     on_gpu = options["autocast"] = bool(here["gpus"])
     if options["gradient_checkpointing"] is None:
@@ -309,9 +304,6 @@ def _model(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> dict[s
     parts = memory.estimate(model, **options)
     shape = memory.shape(model)
     total = sum(parts.values())
-    # A GPU that shares the main memory reports none of its own.
-    room = gpu["bytes"] or here["memory"]
-    free = gpu["free"] or room
     return {
         **options,
         "name": str(model),
@@ -326,33 +318,15 @@ def _model(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> dict[s
     }
 
 
-def _way_out(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> str:
-    """The first of the smaller settings with which a model fits."""
-    taken = []
-    least = _model(model, here, settings)["total"]
-    for words, changes in SMALLER.items():
-        sizes = _model(model, here, settings | changes)
-        # Other labs than "unsloth" do not quantise the weights.
-        if sizes["total"] < least and (settings["lab"] == "unsloth" or words != "load_in_4bit"):
-            settings = settings | changes
-            least = sizes["total"]
-            taken.append(words)
-            if sizes["fits"]:
-                return f"{_gb(least)} are enough with {', '.join(taken)}"
-    return "take a smaller model, or a shorter max_length"
-
-
 def _machine_lines(here: dict[str, Any]) -> list[str]:
     gpus = [
-        f"{gpu['name']}, {_gb(gpu['bytes'])}, {_gb(gpu['free'])} free, driver {gpu['driver']} "
-        f"({CUDA_DRIVER} needed)"
+        f"{gpu['name']}, {_gb(gpu['bytes'])}, {_gb(gpu['free'])} free, driver {gpu['driver']}"
         for gpu in here["gpus"]
     ]
-    libc = here["libc"] or "unknown"
     facts = [
         ("python", f"{here['python']} ({here['executable']})"),
         ("system", here["system"]),
-        ("libc", f"{libc} (a GPU's packages need glibc {GLIBC})"),
+        ("libc", here["libc"] or "unknown"),
         ("cores", here["cores"]),
         ("memory", _gb(here["memory"])),
         ("disk", f"{_gb(here['disk'])} free here"),
@@ -364,34 +338,26 @@ def _machine_lines(here: dict[str, Any]) -> list[str]:
 
 
 def _package_lines(entries: list[dict[str, Any]]) -> list[str]:
-    """The table of packages, and for every extra that is not complete the command that helps."""
+    """The table of packages, and the command that brings an extra."""
     lines = []
-    lacking: dict[str, list[str]] = {}
     for entry in entries:
         asked_by = ", ".join(extra or "always" for extra in entry["extras"])
         version = entry["version"] or "-"
         lines.append(f"  {entry['name']:<20}{version:<18}{entry['state']:<15}{asked_by}")
-        if entry["state"] != "ok":
-            for extra in entry["extras"]:
-                lacking.setdefault(extra, []).append(entry["name"])
-    if lacking:
-        lines += ["", "what brings the rest"]
-    # A command for each extra, since hardly anybody wants all of them.
-    for extra, names in lacking.items():
-        lines.append(f"  {extra or 'always':<14}{install_command(names)}")
+    lines.append("what belongs to an extra comes with it, in a clone: pip install -e '.[EXTRA]'")
     return lines
 
 
 def _memory_lines(model: dict[str, Any]) -> list[str]:
     adapters = f"{model['lora_parameters']:,} in adapters"
     lines = ["", f"{model['name']}: {model['parameters']:,} parameters, {adapters}"]
-    for name, size in model["bytes"].items():
+    for name, size in [*model["bytes"].items(), ("together", model["total"])]:
         lines.append(f"  {name:<20}{_gb(size):>12}")
     verdict = "fits" if model["fits"] else "does not fit"
-    room = (
-        f"{memory.SHARE:.0%} of {_gb(model['room'])}, {_gb(model['free'])} free ({model['device']})"
+    lines.append(
+        f"an estimate: it {verdict} in {memory.SHARE:.0%} of {_gb(model['room'])}, "
+        f"{_gb(model['free'])} free ({model['device']})"
     )
-    lines.append(f"  {'together':<20}{_gb(model['total']):>12}  an estimate: {verdict} in {room}")
     return lines
 
 

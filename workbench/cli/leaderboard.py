@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
 from workbench.cli.options import Jobs, Json, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
+from workbench.cli.train import pairs
 from workbench.cli.trial import importable_from_here, write_tables
 from workbench.utils.names import BASES_WITH_MISTAKES, REGIMES, SIZES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from workbench.trials import Trial
 
 # The columns that fit on a terminal; the file has all.
@@ -35,8 +34,7 @@ def leaderboard(
         list[str],
         Option(
             metavar="LABEL=MODULE:FUNCTION",
-            help="A method of your own, which FUNCTION returns. This runs the code of MODULE. "
-            "Repeatable.",
+            help="A method of your own, which FUNCTION returns. This runs the code of MODULE.",
         ),
     ] = [],  # noqa: B006
     base: Annotated[
@@ -103,48 +101,28 @@ def leaderboard(
     """
     from workbench.trials import leaderboard as boards
 
+    importable_from_here()
     # With --json the lines about progress go to stderr, so that stdout holds the tables alone.
-    def report(line: str) -> None:
-        say(line, err=json)
-
-    options: dict[str, Any] = {
-        "out": out,
-        "lab": {"base": base, "size": size, "regime": regime},
-        "seeds": seeds,
-        "only": only,
-        "own": own_methods(add),
-        "rates": rates or None,
-        "tuning_seeds": tuning_seeds,
-        "target": target,
-        "jobs": jobs,
-        "ray": ray,
-        "report": report,
-    }
-    if search:
-        board: Trial = boards.search(single, price, grid, **options)
-    else:
-        board = boards.leaderboard(grid, **options)
+    report = partial(say, err=json)
+    make = partial(boards.search, single, price) if search else boards.leaderboard
+    board = make(
+        grid,
+        out=out,
+        lab={"base": base, "size": size, "regime": regime},
+        seeds=seeds,
+        only=only,
+        own=pairs(add),
+        rates=rates or None,
+        tuning_seeds=tuning_seeds,
+        target=target,
+        jobs=jobs,
+        ray=ray,
+        report=report,
+    )
     if not only_table:
         report(f"{len(board.arms)} methods, in {os.path.relpath(board.out)}")
         board.run()
     _write_and_say(board, json)
-
-
-def own_methods(texts: Iterable[str]) -> dict[str, str]:
-    """LABEL=MODULE:FUNCTION texts as a dict; modules in the working directory can be imported.
-
-    >>> own_methods(["mine=my_methods:mine"])
-    {'mine': 'my_methods:mine'}
-    """
-    own = {}
-    for text in texts:
-        label, equals, function = text.partition("=")
-        if not label or not equals or ":" not in function:
-            raise ValueError(f"--add {text}: LABEL=MODULE:FUNCTION is needed, as mine=my_file:mine")
-        own[label] = function
-    if own:
-        importable_from_here()
-    return own
 
 
 def _write_and_say(board: Trial, json: bool) -> None:
@@ -171,14 +149,11 @@ def _write_and_say(board: Trial, json: bool) -> None:
         rows = table.reset_index().to_dict("records")
         say(as_json({"methods": rows, "prices": prices.to_dict("records"), "missing": missing}))
         return
+    digits = "{:.3g}".format
     say(f"\nto an accuracy of {board.target:.2f}, as ratios to GRPO's cost; below 1 is less\n")
-    say(_as_text(table[SHOWN]))
+    say(table[SHOWN].to_string(float_format=digits))
     say("\nthe cheapest method by the price of sampling; tied: the interval holds 1\n")
-    say(_as_text(prices.set_index("price")))
+    say(prices.set_index("price").to_string(float_format=digits))
     if missing:
         say(f"\nnot complete, and not in the table: {', '.join(missing)}")
     say(f"\n{os.path.relpath(board.out / 'leaderboard.csv')}")
-
-
-def _as_text(table: pd.DataFrame) -> str:
-    return table.to_string(float_format=lambda number: f"{number:.3g}")

@@ -37,6 +37,7 @@ def show(
     from workbench.analysis import comparisons
     from workbench.cli import pictures
     from workbench.reports import report
+    from workbench.reports.tables import results
 
     groups = comparisons.load_all(*paths)
     records = [record for group in groups.values() for record in group]
@@ -62,8 +63,8 @@ def show(
     if len(records) == 1:
         say(f"{records[0]!r}\n{summaries.text(summarized[0])}\n")
     else:
-        labels = [label for label, group in groups.items() for _ in group]
-        say(summaries.table(labels, summarized) + "\n")
+        table = results(groups)
+        say(f"{table.caption}\n\n{table.parts[''].to_string()}\n")
     for name, path in written.items():
         say(f"{name:<10}{path}")
 

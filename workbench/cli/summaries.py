@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import TRAINING_PHASES
 
 if TYPE_CHECKING:
     from workbench.records import Record
-
-# The columns of a table of many records: where a summary has them, and their names.
-COLUMNS = {
-    "seed": "seed",
-    "rounds": "rounds",
-    "rollouts": "rollouts",
-    "held_out.first.accuracy": "accuracy at first",
-    "held_out.last.accuracy": "at last",
-    "held_out.last.greedy": "greedy at last",
-    "effective": "with a gradient",
-    "seconds_round": "seconds a round",
-}
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -80,16 +67,6 @@ def text(summarized: dict[str, Any]) -> str:
             f"seconds a round {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
-
-
-def table(labels: Sequence[str], summarized: Sequence[dict[str, Any]]) -> str:
-    """Summaries of many records, a line each."""
-    import pandas as pd
-
-    frame = pd.json_normalize(list(summarized)).reindex(columns=list(COLUMNS)).convert_dtypes()
-    frame.insert(0, "method", list(labels))
-    digits = "{:.3f}".format
-    return frame.rename(columns=COLUMNS).to_string(index=False, na_rep="", float_format=digits)
 
 
 def amount(budget: float) -> str:

@@ -23,7 +23,10 @@ def printable(text: str) -> str:
     'café \\x1b[31mred\\x07'
     """
     return "".join(
-        letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in text
+        letter
+        if letter.isprintable() or letter == "\n"
+        else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for letter in text
     )
 
 
@@ -36,7 +39,3 @@ def as_json(value: Any) -> str:
     # By way of a text, in which numbers of NumPy are plain, and what is not finite has names.
     text = json.dumps(value, default=lambda number: number.item())
     return json.dumps(json.loads(text, parse_constant=lambda name: None), indent=2)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -236,7 +237,7 @@ def sweep(
         ray=ray,
         gpus=gpus,
         records=records,
-        report=lambda line: say(line, err=json),
+        report=partial(say, err=json),
     )
     if json:
         say(frame.to_json(orient="records", indent=2))

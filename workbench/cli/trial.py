@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -15,8 +16,6 @@ from workbench.cli.train import lab_options
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from workbench.trials import Trial
 
 # The columns that fit on a terminal; the file has all.
 SHOWN = ["arm", "verdict", "ratio", "low", "high", "seeds", "learning_rate"]
@@ -64,10 +63,6 @@ def trial(
 
     importable_from_here()
 
-    def report(line: str) -> None:
-        say(line, err=json)
-
-    options: dict[str, Any] = {"jobs": jobs, "ray": ray, "report": report}
     done = wb.trial(
         arms,
         against=against,
@@ -79,9 +74,22 @@ def trial(
         seeds=seeds,
         rates=rates or None,
         tuning_seeds=tuning_seeds,
-        **options,
+        jobs=jobs,
+        ray=ray,
+        report=partial(say, err=json),
     )
-    show(done, json)
+    table = done.table
+    write_tables(done.out, trial=table, tuning=done.tuning)
+    if json:
+        tuning = done.tuning.to_dict("records")
+        say(as_json({"arms": table.to_dict("records"), "tuning": tuning}))
+        return
+    say(f"\n{done}\n")
+    say(table.reindex(columns=SHOWN).to_string(index=False, float_format="{:.3g}".format))
+    say(f"\n{os.path.relpath(done.out / 'trial.csv')}")
+    # There is no page where every arm turned out not to be compared.
+    if done.answers:
+        say(os.path.relpath(done.report(done.out / "trial.html")))
 
 
 def importable_from_here() -> None:
@@ -92,22 +100,6 @@ def importable_from_here() -> None:
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-
-
-def show(trial: Trial, json: bool) -> None:
-    """Write the table and the page of a trial, and print the sentences and the table."""
-    table = trial.table
-    write_tables(trial.out, trial=table, tuning=trial.tuning)
-    if json:
-        tuning = trial.tuning.to_dict("records")
-        say(as_json({"arms": table.to_dict("records"), "tuning": tuning}))
-        return
-    say(f"\n{trial}\n")
-    say(table.reindex(columns=SHOWN).to_string(index=False, float_format="{:.3g}".format))
-    say(f"\n{os.path.relpath(trial.out / 'trial.csv')}")
-    # There is no page where every arm turned out not to be compared.
-    if trial.answers:
-        say(os.path.relpath(trial.report(trial.out / "trial.html")))
 
 
 def write_tables(folder: Path, **tables: pd.DataFrame) -> None:

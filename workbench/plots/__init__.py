@@ -2,36 +2,17 @@
 in one house style (`style`).
 """
 
-from workbench.plots.cost import prices
-from workbench.plots.curves import (
-    accuracy_by_level,
-    by_level,
-    learning_curve,
-    overview,
-    sampled_and_greedy,
-    watch,
-    zero_gradient,
-)
-from workbench.plots.style import heading, save, style
-from workbench.plots.tables import differences, heatmap, leaderboard, stacked
-from workbench.plots.trials import trial, tuning_curves
-
-__all__ = [
-    "accuracy_by_level",
-    "by_level",
-    "differences",
-    "heading",
-    "heatmap",
-    "leaderboard",
-    "learning_curve",
-    "overview",
-    "prices",
-    "sampled_and_greedy",
-    "save",
-    "stacked",
-    "style",
-    "trial",
-    "tuning_curves",
-    "watch",
-    "zero_gradient",
-]
+from workbench.plots.cost import prices as prices
+from workbench.plots.curves import accuracy_by_level as accuracy_by_level
+from workbench.plots.curves import by_level as by_level
+from workbench.plots.curves import learning_curve as learning_curve
+from workbench.plots.curves import overview as overview
+from workbench.plots.curves import sampled_and_greedy as sampled_and_greedy
+from workbench.plots.curves import watch as watch
+from workbench.plots.curves import zero_gradient as zero_gradient
+from workbench.plots.style import heading as heading
+from workbench.plots.style import save as save
+from workbench.plots.style import style as style
+from workbench.plots.tables import differences as differences
+from workbench.plots.tables import stacked as stacked
+from workbench.plots.trials import trial as trial

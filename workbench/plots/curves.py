@@ -1,12 +1,16 @@
 """Figures of runs, one function each: it draws on the given or new Axes and returns them.
 
+`frame` stands for what `style.framed` takes: ax, title, xlabel, ylabel and legend.
+
 Records are compared by their settings: a list is divided by `runs.labelled`, and functions that
 show one method's seeds refuse records of several.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -35,26 +39,9 @@ from workbench.plots.text import plain
 from workbench.records import Record
 from workbench.utils.validation import one_of
 
-AXIS_LABELS = {
-    "round": "round",
-    "seconds": "training time (s)",
-    "rollouts": "rollouts sampled",
-    "flops": "floating-point operations",
-    "tokens_sampled": "tokens sampled",
-    "tokens_trained": "tokens trained on",
-    "accuracy": "held-out accuracy (avg@k)",
-    "greedy": "held-out accuracy (greedy)",
-    "reward": "mean reward of a round",
-    "effective_gradient_ratio": "effective-gradient ratio",
-    "all_negative": "problems all wrong (share)",
-    "all_positive": "problems all right (share)",
-    "unsolved": "problems without a right response (share)",
-    "trained": "rollouts trained on in a round",
-    "selected": "rollouts selected in a round",
-    "entropy": "token entropy (nats)",
-    "gradient_norm": "gradient norm",
-    "length": "response length (tokens)",
-}
+AXIS_LABELS: dict[str, str] = tomllib.loads(
+    (Path(__file__).parent / "labels.toml").read_text(encoding="utf-8")
+)
 FEW_POINTS = 30  # up to which points are marked
 
 
@@ -65,11 +52,7 @@ def learning_curve(
     y: str = "accuracy",
     smooth: int = 1,
     until: float | str | None = None,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    legend: str | None = "outside",
-    ax: Axes | None = None,
+    **frame: Any,
 ) -> Axes:
     """y against x, a line for each setting, with an interval over its seeds.
 
@@ -86,12 +69,8 @@ def learning_curve(
         Rounds of a moving mean, for columns of the rounds table.
     until : number or "common", optional
         Where curves end: a value of x, or where the first of them does.
-    title, xlabel, ylabel : str, optional
-        In place of the usual ones.
-    legend : {"outside", "above", "direct", None}
-        As in `style.finish`.
-    ax : Axes, optional
-        New ones by default. Curves that are there already keep their colours.
+    frame
+        As for `style.framed`. Curves that are on the Axes already keep their colours.
 
     Returns
     -------
@@ -103,13 +82,8 @@ def learning_curve(
         comparable(groups)
     name = plain(name_of(x))
     everyone = [record for group in groups.values() for record in group]
-    with framed(
-        ax,
-        title=title,
-        xlabel=xlabel or AXIS_LABELS.get(name, name),
-        ylabel=axis_label(y, everyone) if ylabel is None else ylabel,
-        legend=legend,
-    ) as ax:
+    labels = {"xlabel": AXIS_LABELS.get(name, name), "ylabel": axis_label(y, everyone)}
+    with framed(**{**labels, **frame}) as ax:
         # Looks depend on all labels of a figure. What earlier calls drew is counted first, so
         # that new lines look unlike the old ones.
         drawn = [str(line.get_label()) for line in ax.lines]
@@ -128,13 +102,7 @@ def learning_curve(
     return ax
 
 
-def sampled_and_greedy(
-    records: Any,
-    *,
-    title: str | None = None,
-    legend: str | None = "outside",
-    ax: Axes | None = None,
-) -> Axes:
+def sampled_and_greedy(records: Any, **frame: Any) -> Axes:
     """Held-out accuracy of sampled and of greedy responses by round, of one setting's seeds.
 
     Where only the sampled curve rises, the model puts more weight on what it could do before
@@ -143,17 +111,13 @@ def sampled_and_greedy(
     Parameters
     ----------
     records : records of one setting
-    title : str, optional
-    legend : {"outside", "above", "direct", None}
-    ax : Axes, optional
+    frame
+        As for `style.framed`.
     """
     group = one_setting(records)
     # What stands in brackets behind the accuracy, such as "avg@8".
     sampled = axis_label("accuracy", group).partition("(")[2].rstrip(")")
-    title = who(group) if title is None else title
-    xlabel = _of_seeds("round", group)
-    ylabel = "held-out accuracy"
-    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
+    with framed(**{**_usual(group), "ylabel": "held-out accuracy", **frame}) as ax:
         names = {"accuracy": f"sampled ({sampled})", "greedy": "greedy"}
         for (y, name), colour in zip(names.items(), PALETTE):
             curves = [curve(record, "round", y) for record in group]
@@ -162,14 +126,7 @@ def sampled_and_greedy(
     return ax
 
 
-def accuracy_by_level(
-    records: Any,
-    *,
-    rounds: Sequence[int] | None = None,
-    title: str | None = None,
-    legend: str | None = "outside",
-    ax: Axes | None = None,
-) -> Axes:
+def accuracy_by_level(records: Any, *, rounds: Sequence[int] | None = None, **frame: Any) -> Axes:
     """Held-out accuracy at each difficulty level, a bar for each evaluation.
 
     Parameters
@@ -178,9 +135,8 @@ def accuracy_by_level(
         Seeds are averaged.
     rounds : list of int, optional
         Numbers of the evaluations; the first and the last by default.
-    title : str, optional
-    legend : {"outside", "above", None}
-    ax : Axes, optional
+    frame
+        As for `style.framed`.
     """
     group = one_setting(records)
     # Seeds have the same held-out problems, so a mean over all rows is one over problems and
@@ -194,18 +150,12 @@ def accuracy_by_level(
     evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
     table = evals.pivot_table(index="level", columns="round", values="accuracy")
     table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
-    ax = by_level(table, title=who(group) if title is None else title, legend=legend, ax=ax)
+    ax = by_level(table, **{"title": who(group), **frame})
     ax.set_xlabel(_of_seeds(ax.get_xlabel(), group))
     return ax
 
 
-def zero_gradient(
-    records: Any,
-    *,
-    smooth: int = 5,
-    title: str | None = None,
-    ax: Axes | None = None,
-) -> Axes:
+def zero_gradient(records: Any, *, smooth: int = 5, **frame: Any) -> Axes:
     """Share of problems whose rollouts were all right, mixed, or all wrong, round by round.
 
     Only mixed groups have a gradient under group-normalised advantages.
@@ -216,8 +166,8 @@ def zero_gradient(
         Seeds are averaged.
     smooth : int
         Rounds of the moving mean.
-    title : str, optional
-    ax : Axes, optional
+    frame
+        As for `style.framed`.
     """
     group = one_setting(records)
     tables = pd.concat([record.rounds for record in group], ignore_index=True)
@@ -226,9 +176,8 @@ def zero_gradient(
     smoothed = rounds.rolling(smooth, min_periods=1).mean()
     wrong, right = smoothed["all_negative"], smoothed["all_positive"]
     shares = {"all right": right, "mixed": 1 - wrong - right, "all wrong": wrong}
-    title = who(group) if title is None else title
-    xlabel = _of_seeds("round", group)
-    with framed(ax, title=title, xlabel=xlabel, ylabel="share of problems", legend=None) as ax:
+    labels = {**_usual(group), "ylabel": "share of problems"}
+    with framed(**{**labels, **frame, "legend": None}) as ax:
         colours = [NAMED[name] for name in shares]
         # The three shares add up to 1, so together they fill the axes.
         ax.stackplot(rounds.index, *shares.values(), labels=list(shares), colors=colours, lw=0)
@@ -241,30 +190,22 @@ def zero_gradient(
     return ax
 
 
-def by_level(
-    table: pd.DataFrame,
-    *,
-    title: str | None = None,
-    legend: str | None = "outside",
-    ax: Axes | None = None,
-) -> Axes:
+def by_level(table: pd.DataFrame, **frame: Any) -> Axes:
     """Bars of accuracy by level.
 
     Parameters
     ----------
     table : DataFrame (levels x series)
         A bar for each column.
-    title : str, optional
-    legend : {"outside", "above", None}
-    ax : Axes, optional
+    frame
+        As for `style.framed`.
     """
     if table.empty:
         raise ValueError(
             "table: it is empty; a row for each level and a column for each series are needed"
         )
-    xlabel = "level (operations in a chain)"
-    ylabel = "held-out accuracy"
-    with framed(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend) as ax:
+    labels = {"xlabel": "level (operations in a chain)", "ylabel": "held-out accuracy"}
+    with framed(**{**labels, **frame}) as ax:
         bars = table.rename(columns=plain)
         bars.plot.bar(ax=ax, width=0.8, rot=0, color=PALETTE, legend=False)
         ax.set_ylim(0, 1)
@@ -423,6 +364,11 @@ def who(records: Sequence[Record]) -> str:
     if len(records) == 1:
         return f"{known}, seed {records[0].manifest['seed']}"
     return f"{known}, {seeds([len(records)])} seeds"
+
+
+def _usual(records: Sequence[Record]) -> dict[str, str]:
+    """Title and x axis of a figure of one setting by rounds."""
+    return {"title": who(records), "xlabel": _of_seeds("round", records)}
 
 
 def _of_seeds(label: str, records: Sequence[Record]) -> str:

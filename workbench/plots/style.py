@@ -26,7 +26,7 @@ import seaborn as sns
 from matplotlib import rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import same_color, to_hex
+from matplotlib.colors import same_color
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -58,9 +58,6 @@ DARK = {
     PAPER: "#16191d",
     BASELINE: "#d0d0d0",
 }
-
-# Ink and paper that a dark page leaves as they are, for text on a part that keeps its colour.
-FIXED = {INK: "#272727", PAPER: "#fefefe"}
 
 # Later settings of one method share its colour and differ in their dashes.
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -108,21 +105,6 @@ def style() -> Iterator[Any]:
 def new_axes(height: float = HEIGHT, width: float = WIDTH) -> Axes:
     """An Axes of a figure of its own, in inches."""
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
-
-
-def panels(n: int, *, height: float = 3.2) -> list[Axes]:
-    """n Axes side by side in a figure of the usual width, as a list.
-
-    Parameters
-    ----------
-    n : int
-    height : float
-        In inches.
-    """
-    with style():
-        size = (WIDTH, height)
-        _, axes = plt.subplots(1, n, figsize=size, layout="constrained", squeeze=False)
-    return list(axes.flat)
 
 
 def looks(labels: Iterable[str]) -> dict[str, Look]:
@@ -281,13 +263,6 @@ def heading(
     if title:
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return figure
-
-
-def keep_colours(texts: Iterable[Text]) -> None:
-    """Let texts keep their colour on a dark page, as the cells that they stand in do."""
-    for text in texts:
-        colour = to_hex(text.get_color())
-        text.set_color(FIXED.get(colour, colour))
 
 
 def label_ends(ax: Axes) -> None:

@@ -9,34 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
-from workbench.analysis.sequential import verdicts, verdicts_on_gains
-from workbench.plots.style import (
-    INK,
-    NAMED,
-    PALETTE,
-    SOFT,
-    WIDTH,
-    finish,
-    framed,
-    heading,
-    keep_colours,
-    looks,
-    named_colours,
-    new_axes,
-    panels,
-    ratio_ticks,
-    seeds,
-    style,
-)
+from workbench.analysis.sequential import verdicts_on_gains
+from workbench.plots.style import INK, PALETTE, framed, named_colours
 from workbench.plots.text import plain
-
-USUAL_NAME = 14  # letters of a row or column of a heat map
 
 
 def differences(
@@ -75,79 +54,6 @@ def differences(
     return ax
 
 
-def leaderboard(
-    tables: Mapping[str, pd.DataFrame] | pd.DataFrame,
-    *,
-    baseline: str,
-    title: str | None = None,
-    label: str = "cost to the target, baseline = 1 (left is better; hollow: no difference found)",
-    notes: Mapping[str, str] | None = None,
-    by_outcome: bool = False,
-) -> list[Axes]:
-    """Methods by what they need to a target, as ratios to a baseline with intervals.
-
-    Parameters
-    ----------
-    tables : DataFrame, or dict from title to DataFrame
-        As `targets.to_target` gives them with a baseline; a panel each, all in the order of the
-        first one's ratios. A ratio whose interval is open on one side, because a run did not reach
-        the target, ends in an arrow. A dot is filled where `sequential.verdicts` calls the row
-        better or worse.
-    baseline : str
-        The row that all are compared with.
-    title, label : str, optional
-        The finding, and the x axis. The x axis also says how many pairs of runs each ratio is of;
-        where the methods differ in that, each name does.
-    notes : dict from method to str, optional
-        A few words that stand behind the row of a method.
-    by_outcome : bool
-        Colour the rows by their verdict. Of many methods the colours that belong to each of them
-        cannot be told apart.
-
-    Returns
-    -------
-    list of Axes
-    """
-    if isinstance(tables, pd.DataFrame):
-        tables = {"": tables}
-    first = next(iter(tables.values()))
-    # One order for all panels, so that a row is the same method in each of them.
-    order = first.drop(index=baseline)["ratio"].dropna().sort_values().index
-    tables = {name: table.loc[order] for name, table in tables.items()}
-    with style():
-        # A long list is set more tightly, so that it can be seen as a whole.
-        row_height = 0.3 if len(order) <= 25 else 0.21
-        axes = panels(len(tables), height=1.3 + row_height * len(order))
-        styles = looks([baseline, *order])
-        for ax, (name, table) in zip(axes, tables.items()):
-            colours = [styles[method].colour for method in order]
-            outcomes = verdicts(table)["verdict"]
-            if by_outcome:
-                colours = [NAMED[outcome] for outcome in outcomes]
-            filled = outcomes.isin(["better", "worse"])
-            estimates(ax, table, "ratio", colours, bound=1, filled=filled)
-            ax.set_title(plain(name))
-        # Ticks and limits are settled when all panels are drawn, since they share them.
-        # Two panels are wide enough for more ticks.
-        low, high = _ratio_limits(pd.concat(tables.values()))
-        for ax in axes:
-            ax.set(xscale="log", xlim=(low, high))
-            ratio_ticks(ax.xaxis, low, high, most=6 if len(axes) <= 2 else 4)
-        pairs = first.loc[order].get("pairs")
-        if pairs is not None and pairs.nunique(dropna=False) == 1 and len(order) > 1:
-            label = f"{label}; {seeds(pairs)} seeds"
-            pairs = None
-        name_panels(axes, order, pairs)
-        beside = axes[-1].get_yaxis_transform()
-        for place, method in zip(_from_above(order), order):
-            note = plain((notes or {}).get(method, ""))
-            axes[-1].text(1.02, place, note, transform=beside, va="center", color=SOFT, size=8)
-        figure = axes[0].figure
-        figure.supxlabel(label.replace("baseline", plain(baseline)), size="medium")
-        heading(figure, title)
-    return axes
-
-
 def stacked(
     table: pd.DataFrame,
     *,
@@ -178,75 +84,11 @@ def stacked(
         start = np.zeros(len(table))
         for name, colour in named_colours(table.columns, palette).items():
             text = (names or {}).get(name, plain(name))
-            places = _from_above(table)
+            places = from_above(table)
             ax.barh(places, table[name], left=start, color=colour, height=0.65, label=text)
             # The next part begins where this one ends.
             start = start + table[name].to_numpy()
         name_rows(ax, table)
-    return ax
-
-
-def heatmap(
-    table: pd.DataFrame,
-    *,
-    diverging: bool = False,
-    largest: float | None = None,
-    digits: int = 2,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    label: str | None = None,
-    bar: bool = True,
-    ax: Axes | None = None,
-) -> Axes:
-    """A table as coloured, numbered cells, empty where it is NaN.
-
-    Parameters
-    ----------
-    table : DataFrame
-    diverging : bool
-        A scale around 0, from -1 to 1, for correlations. Otherwise from 0 to `largest`.
-    largest : float, optional
-        None for the table's own largest value.
-    digits : int
-        Decimals of the numbers.
-    title, xlabel, ylabel : str, optional
-    label : str, optional
-        Of the colour bar.
-    bar : bool
-        Whether there is one.
-    ax : Axes, optional
-    """
-    rows, columns = table.shape
-    table = table.astype(float).rename(index=plain, columns=plain)
-    # Names longer than the usual ones take room of their own; those of columns are tilted.
-    tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
-    wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
-    with style():
-        # The figure grows with its rows and columns, so that the numbers in the cells stay
-        # readable.
-        width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
-        ax = ax or new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
-        ax.grid(visible=False)
-        sns.heatmap(
-            table,
-            annot=True,
-            fmt=f".{digits}f",
-            linewidths=0.5,
-            linecolor="white",
-            ax=ax,
-            annot_kws={"size": 7.5},
-            cbar=bar,
-            cbar_kws={"label": label or ""} if bar else None,
-            cmap="vlag" if diverging else "Blues",
-            vmin=-1 if diverging else 0,
-            vmax=1 if diverging else largest,
-        )
-        keep_colours(ax.texts)
-        ax.tick_params(length=0)
-        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
-        plt.setp(ax.get_yticklabels(), rotation=0)
-        finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
     return ax
 
 
@@ -257,23 +99,14 @@ def height_of_rows(rows: int) -> float:
 
 def name_rows(ax: Axes, table: pd.DataFrame) -> None:
     """Name the rows of a table at the y axis, with the number of seeds where the table has it."""
-    ax.set_yticks(_from_above(table), _with_seeds(table.index, table.get("n")))
+    ax.set_yticks(from_above(table), with_seeds(table.index, table.get("n")))
     ax.set_ylim(-0.6, len(table) - 0.4)
     ax.grid(visible=False, axis="y")
 
 
-def _from_above(rows: Any) -> np.ndarray:
+def from_above(rows: Any) -> np.ndarray:
     """The place of each row. Rows are read from above, while the y axis counts from below."""
     return np.arange(len(rows))[::-1]
-
-
-def name_panels(axes: Sequence[Axes], names: Sequence[Any], counts: Any = None) -> None:
-    """Name the rows of all panels once, at the left; the other panels keep ticks without text."""
-    for ax in axes:
-        ax.set_yticks(_from_above(names), [""] * len(names))
-        ax.set_ylim(-0.7, len(names) - 0.3)
-        ax.grid(visible=False, axis="y")
-    axes[0].set_yticks(_from_above(names), _with_seeds(names, counts))
 
 
 def estimates(
@@ -292,7 +125,7 @@ def estimates(
     rows = table[[column, "low", "high"]].to_numpy(float)
     if filled is None:
         filled = (table["low"] > bound) | (table["high"] < bound)
-    for place, row, colour, full in zip(_from_above(table), rows, colours, filled):
+    for place, row, colour, full in zip(from_above(table), rows, colours, filled):
         interval(ax, place, row, colour, full, is_ratio=bound == 1)
 
 
@@ -315,18 +148,7 @@ def interval(
             ax.annotate("", (value * factor, place), (value, place), arrowprops=arrow)
 
 
-def _ratio_limits(table: pd.DataFrame) -> tuple[float, float]:
-    """Where an axis of ratios begins and ends, with 1 and all ends that are not open on it."""
-    values = table[["ratio", "low", "high"]].to_numpy(float)
-    values = values[np.isfinite(values) & (values > 0)]
-    high = max(values.max(), 1) * 1.15
-    # Arrows need room beyond the largest ratio.
-    if np.isposinf(table["high"]).any():
-        high = max(high, 1.8 * table["ratio"].max())
-    return min(values.min(), 1) / 1.15, high
-
-
-def _with_seeds(names: Sequence[Any], counts: Any) -> list[str]:
+def with_seeds(names: Sequence[Any], counts: Any) -> list[str]:
     """Names, with the number of seeds behind each where it is known."""
     counts = [np.nan] * len(names) if counts is None else counts
     texts = ["" if np.isnan(n) else f" (n = {int(n)})" for n in counts]

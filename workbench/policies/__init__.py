@@ -151,11 +151,9 @@ class Policy(Protocol):
     @property
     def device(self) -> Any:
         """Where the model lies."""
-        ...
 
     def check_prompts(self, problems: Iterable[Problem]) -> None:
         """Raise ValueError for a problem whose prompt the tokenizer cannot express."""
-        ...
 
     def generate(
         self,
@@ -184,20 +182,17 @@ class Policy(Protocol):
         rounding. They come from the weights of this moment. `old_logprobs` are those of what
         samples; where `samples_apart`, `rescored` replaces them by the trainer's.
         """
-        ...
 
     def rescored(self, rollouts: Rollouts, temperature: float = 1.0) -> Rollouts:
         """The rollouts with log-probabilities and entropies by the trainer, at its present weights.
 
         It costs a forward pass over all of them.
         """
-        ...
 
     def comparable(self, sampling: Sampling) -> bool:
         """Whether the log-probabilities of `generate` are of the same distribution as those of
         `logprobs`: the whole tempered one.
         """
-        ...
 
     def logprobs(
         self,
@@ -212,28 +207,21 @@ class Policy(Protocol):
         With entropy=True a pair: the same, and the entropy of each token's distribution in nats,
         (R, T), with a gradient unless entropy_gradient is False.
         """
-        ...
 
     def prompt_states(self, prompts: Iterable[str]) -> np.ndarray:
         """Mean final hidden state over the tokens of each prompt, (P, H) float32."""
-        ...
 
     def frozen(self) -> Any:
         """The policy as it stands, never to change: the reference of a KL penalty."""
-        ...
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """The trainable parameters, as torch wants them for an optimizer."""
-        ...
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Name to tensor of the trainable parameters."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Set the trainable parameters from `state_dict()`."""
-        ...
 
     def save(self, path: Any) -> None:
         """Write model (or adapter) and tokenizer to a directory, weights as safetensors."""
-        ...

@@ -173,8 +173,7 @@ def lost_characters(tokenizer: Any, text: str) -> list[str]:
 
 
 def check_model(path: Any) -> None:
-    """Raise FileNotFoundError for what can only be a directory and is none, and ValueError for a
-    directory with a pipe or a device among its files, at which a reader would wait.
+    """Raise FileNotFoundError for what can only be a directory and is none.
 
     A name on the hub has one slash at most, and does not begin with a dot, a slash or a tilde.
     """
@@ -185,11 +184,6 @@ def check_model(path: Any) -> None:
             f"model={text!r}: there is no such directory here; give the path of a model that is "
             "there, or its name on the hub, such as 'Qwen/Qwen2.5-0.5B-Instruct'"
         )
-    if Path(path).is_dir():
-        for part in Path(path).iterdir():
-            # Links are followed, since the cache of the hub is made of them.
-            if part.exists() and not (part.is_file() or part.is_dir()):
-                raise ValueError(f"model={text!r}: {part.name} in it is not an ordinary file")
 
 
 def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:

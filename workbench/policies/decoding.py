@@ -7,19 +7,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from workbench.policies import END, GO_ON, STOP, Growing, Sampling
+from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
 from workbench.rollouts import Ragged
 from workbench.utils.seeding import generator
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
 HEAD = 1024  # most likely tokens among which a nucleus is looked for before everything is sorted
+STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
 
 
@@ -86,38 +87,42 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Guide:
-    """What ends N responses besides their own end.
+class Request:
+    """N responses that are to be drawn, and what ends them.
 
     Attributes
     ----------
+    policy : TransformersPolicy
+    sampling : Sampling
+    plan : Plan
+    owner : (N,) int64
+        The text that each response goes on from.
+    uniforms : (N, T) float64
+        One number from [0, 1) for each token that a response may draw. The tokens of a response
+        depend on its own numbers only, whatever else is in the batch.
     room : (N,) int64
-        Tokens that each response may draw.
+        Tokens that each response may draw, at most T.
     rows : (N,) int64
-        Number of each response in the whole request.
-    stop : function, optional
-        See `Plan.stop`.
-    states : bool
-        Whether `stop` reads hidden states.
-    decode : function
-        Rows of tokens as texts.
+        Number of each response in what was asked for as a whole.
     """
 
+    policy: Any
+    sampling: Sampling
+    plan: Plan
+    owner: np.ndarray
+    uniforms: np.ndarray
     room: np.ndarray
     rows: np.ndarray
-    stop: Callable[[Growing], np.ndarray] | None
-    states: bool
-    decode: Callable[[list[list[int]]], list[str]]
 
-    def take(self, rows: np.ndarray) -> Guide:
+    def take(self, rows: np.ndarray) -> Request:
         """The same for some of the responses."""
-        return replace(self, room=self.room[rows], rows=self.rows[rows])
+        columns = ("owner", "uniforms", "room", "rows")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
     def ends(
         self,
         drawn: Drawn,
         going: np.ndarray,
-        ended: np.ndarray,
         step: int,
         logits: torch.Tensor,
         states: torch.Tensor | None,
@@ -129,8 +134,7 @@ class Guide:
         ----------
         drawn : Drawn
             Where it is marked what becomes of them.
-        going, ended : (n,)
-            The responses, and which of them have ended by themselves.
+        going : (n,)
         step : int
         logits : (R, V) tensor
             That the newest tokens were drawn from.
@@ -139,8 +143,13 @@ class Guide:
         sources : (n,) tensor
             The row of the logits that each response belongs to.
         """
+        # A stop string may be spread over several tokens. Copying all tokens so far at every step
+        # would take longer and longer.
+        newest = drawn.tokens[going, max(0, step + 1 - STOP_TOKENS) : step + 1]
+        ended = self.policy.ends(newest, self.sampling.stop)
+        drawn.truncated[going[ended]] = False
         over = ended | (step + 1 >= self.room[going])
-        if self.stop is None or over.all():
+        if self.plan.stop is None or over.all():
             return over
         left = np.flatnonzero(~over)
         rows = going[left]
@@ -164,11 +173,11 @@ class Guide:
             rows=self.rows[rows],
             step=step + 1,
             tokens=tokens,
-            texts=lambda last: self.decode(tokens(last).tolist()),
+            texts=lambda last: self.policy.decode(tokens(last).tolist()),
             margin=margin,
             states=hidden,
         )
-        said = np.asarray(self.stop(growing))
+        said = np.asarray(self.plan.stop(growing))
         if said.shape != rows.shape or not np.isin(said, (GO_ON, STOP, END)).all():
             raise ValueError(
                 f"course: its stop returned {said.tolist()}; GO_ON, STOP or END for each of the "
@@ -180,35 +189,13 @@ class Guide:
         return over
 
 
-class Decoder(Protocol):
-    """A batch of rows in the middle of decoding.
+class CachedDecoder:
+    """Any causal language model on the public cache of transformers.
 
-    compacts_at_once: whether ended rows are best dropped as soon as there are any.
+    `MergedDecoder` has the same three methods. Both are a batch of rows in the middle of decoding.
     """
 
-    compacts_at_once: bool
-
-    def spread(self, rows: np.ndarray) -> None:
-        """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
-        ...
-
-    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits (R, V) after one more token (R,) in every row."""
-        ...
-
-    def branch(self, children: np.ndarray) -> np.ndarray:
-        """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
-
-        Returns which of the old rows each new row is a copy of, (R',). Their order is the
-        decoder's choice.
-        """
-        ...
-
-
-class CachedDecoder:
-    """Any causal language model on the public cache of transformers."""
-
-    compacts_at_once = False
+    compacts_at_once = False  # whether ended rows are best dropped as soon as there are any
     states: torch.Tensor | None = None  # (R, H), that the latest logits were computed from
 
     def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
@@ -218,14 +205,14 @@ class CachedDecoder:
         self.positions = mask.sum(1)  # of the next token of each row
 
     def spread(self, rows: np.ndarray) -> None:
-        """See `Decoder`."""
+        """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
         index = torch.as_tensor(rows, device=self.mask.device)
         self.cache.batch_select_indices(index)
         self.mask = self.mask[index]
         self.positions = self.positions[index]
 
     def advance(self, tokens: torch.Tensor) -> torch.Tensor:
-        """See `Decoder`."""
+        """Logits (R, V) after one more token (R,) in every row."""
         self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
         # Prompts are padded on the left, so a token's place in the cache is not its position in its
         # own text: the positions are passed explicitly.
@@ -241,69 +228,61 @@ class CachedDecoder:
         return self.policy.head(self.states)
 
     def branch(self, children: np.ndarray) -> np.ndarray:
-        """See `Decoder`."""
+        """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
+
+        Returns which of the old rows each new row is a copy of, (R',). Their order is the
+        decoder's choice.
+        """
         order = np.repeat(np.arange(len(children)), children)
         self.spread(order)
         return order
 
 
 def sample(
-    decoder: Decoder,
+    decoder: Any,
     logits: torch.Tensor,
-    owner: np.ndarray,
-    uniforms: np.ndarray,
-    sampling: Sampling,
-    ends: Callable[[np.ndarray, np.ndarray, int], np.ndarray],
+    row_of: np.ndarray,
+    request: Request,
     share_prefixes: bool = False,
-    guide: Guide | None = None,
 ) -> Drawn:
     """Draw N responses with a decoder that holds their prompts.
 
     Parameters
     ----------
-    decoder : Decoder
+    decoder : CachedDecoder or MergedDecoder
         Its R rows hold prompts.
     logits : (R, V) tensor
         Of the first token after each row.
-    owner : (N,)
+    row_of : (N,)
         The row that each response goes on from.
-    uniforms : (N, T)
-        One number from [0, 1) for each token that a response may draw. The tokens of a response
-        depend on its own numbers only, whatever else is in the batch.
-    sampling : Sampling
-    ends : function
-        ends(tokens, responses, step) says which of the responses (n,) of all tokens (N, T) end with
-        the token of that step, (n,) bool.
+    request : Request
     share_prefixes : bool
         Keep one row for all responses that have drawn the same tokens so far. Each response has a
-        row of its own otherwise, and `owner` must name each row once.
-    guide : Guide, optional
-        What ends responses besides; None for nothing.
+        row of its own otherwise, and `row_of` must name each row once.
     """
-    size, width = uniforms.shape
+    size, width = request.uniforms.shape
     drawn = Drawn.empty(size, width)
     going = np.arange(size)  # the responses that have not ended
-    row_of = owner  # the decoder's row of each of them
     # Each pass draws a token for every response that goes on, and then tells the decoder which rows
     # are still needed, and what comes next in each of them.
     for step in range(width):
-        of_step = torch.as_tensor(uniforms[going, step], device=logits.device)
+        of_step = torch.as_tensor(request.uniforms[going, step], device=logits.device)
         sources = torch.as_tensor(row_of, device=logits.device)
-        tokens, logprobs, entropies = draw_tokens(logits.float(), of_step, sampling, sources)
+        tokens, logprobs, entropies = draw_tokens(
+            logits.float(), of_step, request.sampling, sources
+        )
         chosen = tokens.cpu().numpy()
         drawn.tokens[going, step] = chosen
         drawn.logprobs[going, step] = logprobs.cpu().numpy()
         drawn.entropies[going, step] = entropies.cpu().numpy()
         drawn.lengths[going] += 1
 
-        ended = ends(drawn.tokens, going, step)
-        drawn.truncated[going[ended]] = False
-        if guide is not None:
-            states = getattr(decoder, "states", None)
-            ended = guide.ends(drawn, going, ended, step, logits, states, sources)
-        going, row_of, chosen = going[~ended], row_of[~ended], chosen[~ended]
-        if not len(going) or step + 1 == width:
+        states = getattr(decoder, "states", None)
+        ended = request.ends(drawn, going, step, logits, states, sources)
+        # No response has room for more than the last step, so that all have ended by then.
+        if ended.all():
             break
+        going, row_of, chosen = going[~ended], row_of[~ended], chosen[~ended]
         row_of, rows = _next_rows(decoder, row_of, chosen, len(logits), share_prefixes)
         # A row that has ended and is still there goes on with any token: nobody reads what follows.
         newest = np.zeros(rows, dtype=np.int64)
@@ -313,7 +292,7 @@ def sample(
 
 
 def _next_rows(
-    decoder: Decoder, row_of: np.ndarray, tokens: np.ndarray, rows: int, share_prefixes: bool
+    decoder: Any, row_of: np.ndarray, tokens: np.ndarray, rows: int, share_prefixes: bool
 ) -> tuple[np.ndarray, int]:
     """Let a decoder of R rows drop those that nobody needs and copy those whose responses part.
 

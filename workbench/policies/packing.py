@@ -10,9 +10,6 @@ A prompt is computed once for all its responses, since causal attention never le
 same holds for the tokens that several responses to a prompt begin with: where prefixes are shared,
 prompt and responses are a tree, and each of its tokens is computed once. The last token of a
 response predicts nothing and is left out.
-
-`join` is for another kind of model: one whose own attention takes the lengths of rows that stand
-end to end, and computes each of them with its prompt.
 """
 
 from __future__ import annotations
@@ -84,29 +81,6 @@ class Packing:
     predicts: torch.Tensor
 
 
-@dataclass(frozen=True)
-class Joined:
-    """Whole rows end to end, N tokens: each response behind a prompt of its own.
-
-    For models whose attention takes the lengths of the rows and shares no prompts, as Unsloth's.
-
-    Attributes
-    ----------
-    ids : (N,) int64
-    positions : (N,) int64
-        Of each token in its own row, from 0.
-    lengths : (R,) int32
-        Tokens of each row.
-    predicts : (M,) int64
-        For each response token of all rows, end to end, the token that predicts it.
-    """
-
-    ids: torch.Tensor
-    positions: torch.Tensor
-    lengths: torch.Tensor
-    predicts: torch.Tensor
-
-
 def supports(model: Any) -> bool:
     """Whether a model of transformers has the structure that `attention` computes.
 
@@ -125,8 +99,8 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     With `share_prefixes`, the tokens that several responses to a prompt begin with are computed
     once for all of them, as the prompt itself always is.
     """
-    prompts, prompt_of_row = distinct_prompts(rollouts)
-    tokens = _without_last(rollouts.response).padded(fill=-1)
+    prompts, prompt_of_row = distinct(rollouts.prompt)
+    tokens = without_last(rollouts.response).padded(fill=-1)
     start = len(prompts.values)  # of the responses among all tokens
     # The order in which rows are packed, which of its tokens each row computes itself, and where
     # all of them stand.
@@ -140,7 +114,7 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     ids = np.empty(start + np.count_nonzero(own), dtype=np.int64)
     positions = np.empty_like(ids)
     ids[:start] = prompts.values
-    positions[:start] = _within(prompts)
+    positions[:start] = within(prompts)
     # A response goes on with the positions where its prompt ends, as in a row of its own.
     widths = prompts.lengths[prompt_of_row]
     ids[paths[own]] = tokens[own]
@@ -191,39 +165,27 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     )
 
 
-def join(rollouts: Rollouts, device: Any) -> Joined:
-    """The rows of some rollouts end to end, for a model on `device`."""
-    responses = _without_last(rollouts.response)
-    rows = [np.concatenate([rollouts.prompt[i], responses[i]]) for i in range(len(rollouts))]
-    joined = Ragged.of(rows, np.int64)
-    # Of each response token: how far it stands from the first one of its response. The prompt's
-    # last token predicts the first one, and each token the next.
-    steps = _within(rollouts.response)
-    before_first = joined.offsets[:-1] + rollouts.prompt.lengths - 1
-    predicts = np.repeat(before_first, rollouts.lengths) + steps
-    return Joined(
-        ids=torch.as_tensor(joined.values, device=device),
-        positions=torch.as_tensor(_within(joined), device=device),
-        lengths=torch.as_tensor(joined.lengths, device=device, dtype=torch.int32),
-        predicts=torch.as_tensor(predicts, device=device),
-    )
-
-
-def distinct_prompts(rollouts: Rollouts) -> tuple[Ragged, np.ndarray]:
-    """Each different prompt once, in order of first appearance, and the number of each row's prompt
+def distinct(texts: Ragged) -> tuple[Ragged, np.ndarray]:
+    """Each different text once, in order of first appearance, and the number of each row's text
     (R,).
     """
     numbers: dict[bytes, int] = {}
     first: list[int] = []
-    prompt_of_row = np.empty(len(rollouts), dtype=np.int64)
-    for row in range(len(rollouts)):
+    number_of_row = np.empty(len(texts), dtype=np.int64)
+    for row in range(len(texts)):
         # Prompts are compared by their tokens and not by their problem, so two problems with one
         # text share its computation too.
-        number = numbers.setdefault(rollouts.prompt[row].tobytes(), len(first))
+        number = numbers.setdefault(texts[row].tobytes(), len(first))
         if number == len(first):
             first.append(row)
-        prompt_of_row[row] = number
-    return rollouts.prompt.take(np.array(first, dtype=np.int64)), prompt_of_row
+        number_of_row[row] = number
+    return texts.take(np.array(first, dtype=np.int64)), number_of_row
+
+
+def whole_rows(prompts: Ragged, responses: Ragged, dtype: Any = np.int64) -> Ragged:
+    """Each response behind its prompt."""
+    rows = [np.concatenate([prompts[i], responses[i]]) for i in range(len(prompts))]
+    return Ragged.of(rows, dtype)
 
 
 # The attention function
@@ -298,7 +260,7 @@ def _gathered(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 # Places of tokens
 
 
-def _without_last(responses: Ragged) -> Ragged:
+def without_last(responses: Ragged) -> Ragged:
     """All tokens but the last of each row."""
     kept = np.ones(len(responses.values), dtype=bool)
     # An empty response has no last token, and its offset would name that of the row before.
@@ -307,7 +269,7 @@ def _without_last(responses: Ragged) -> Ragged:
     return Ragged.of_lengths(responses.values[kept], lengths)
 
 
-def _within(rows: Ragged) -> np.ndarray:
+def within(rows: Ragged) -> np.ndarray:
     """Place of each value in its row, rows end to end."""
     return np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
 

@@ -27,28 +27,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from workbench.grpo import micro_batches
-from workbench.policies import Plan, Sampling, packing
-from workbench.policies.checks import (
-    check_hand_over,
-    check_length,
-    check_memory,
-    check_packages,
-    check_quantised,
-    check_template,
-    check_tokenizer,
-    load_configuration,
-    lost_characters,
-    offline_hint,
-    quiet,
-)
-from workbench.policies.decoding import (
-    CachedDecoder,
-    Decoder,
-    Drawn,
-    Guide,
-    sample,
-    uniforms_of,
-)
+from workbench.policies import Plan, Sampling, checks, packing
+from workbench.policies.decoding import CachedDecoder, Drawn, Request, sample, uniforms_of
 from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, supports
 from workbench.pools import Problem
@@ -61,7 +41,6 @@ from workbench.utils.validation import shown
 LOGIT_CHUNK = 2**24
 LOGIT_CHUNK_ON_CUDA = 2**27
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
-STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 
 
 class TransformersPolicy:
@@ -124,8 +103,8 @@ class TransformersPolicy:
         max_length: int | None = None,
         float32_head: bool = False,
     ) -> None:
-        check_template(template, tokenizer)
-        check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
+        checks.check_template(template, tokenizer)
+        checks.check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
@@ -198,9 +177,10 @@ class TransformersPolicy:
             Further arguments of the class.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        config, tokenizer = load_configuration(path, revision, options.get("template", "{prompt}"))
-        check_quantised(config, lora)
-        check_length(config, (vllm or {}).get("max_length"))
+        template = options.get("template", "{prompt}")
+        config, tokenizer = checks.load_configuration(path, revision, template)
+        checks.check_quantised(config, lora)
+        checks.check_length(config, (vllm or {}).get("max_length"))
         # Bytes a weight: itself, and where it is trained its gradient and Adam's two moments.
         trainer = BYTES[dtype] * (1 if lora else 4)
         if vllm is not None:
@@ -208,7 +188,7 @@ class TransformersPolicy:
             from workbench.policies.vllm import Engine
 
             merges = vllm.get("merges", False)
-            check_hand_over(lora or {}, merges)
+            checks.check_hand_over(lora or {}, merges)
             if merges and config.to_dict().get("quantization_config"):
                 raise ValueError(
                     "hand_over='merged': the model is quantised, and its weights cannot hold what "
@@ -225,8 +205,8 @@ class TransformersPolicy:
                 **vllm,
             )
         if str(device).startswith("cuda"):
-            check_memory(config, trainer=trainer)
-        with offline_hint(path), quiet():
+            checks.check_memory(config, trainer=trainer)
+        with checks.offline_hint(path), checks.quiet():
             model = AutoModelForCausalLM.from_pretrained(
                 path,
                 # The one that was checked: an adapter's directory would lead to another's.
@@ -291,41 +271,41 @@ class TransformersPolicy:
         draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         # The texts that responses go on from, and which of them each row has.
         starts, start_of = encoded, owner
-        prefixes = None if plan is None else plan.prefixes
-        if prefixes is not None:
-            starts, start_of = self._continued(encoded.take(owner), prefixes)
-        guide = None if plan is None else self._guide(plan, len(owner), sampling)
+        room = np.full(len(owner), sampling.max_new_tokens)
+        asked = plan or Plan()
+        self._check_plan(asked, len(owner))
+        if asked.prefixes is not None:
+            # Each different text of a prompt with its prefix once.
+            whole = packing.whole_rows(encoded.take(owner), asked.prefixes, np.int32)
+            starts, start_of = packing.distinct(whole)
+            room -= asked.prefixes.lengths
 
         self.model.eval()
         if not len(owner):
             drawn = Drawn.empty(0, 1)
         elif self.engine is None:
             uniforms = uniforms_of(seeds, counts, sampling.max_new_tokens)
-            drawn = self._draw(starts, start_of, uniforms, sampling, guide)
+            rows = np.arange(len(owner))
+            request = Request(self, sampling, asked, start_of, uniforms, room, rows)
+            drawn = self._draw(starts, request)
         else:
             self.engine.update(self.model)
             # An engine takes a seed a response. It depends on the prompt's seed and on the number
             # of the draw alone, so it does not matter what else is in the call.
             of_rows = [derive(seeds[i], "response", int(j)) for i, j in zip(owner, draw)]
-            room = None if guide is None else guide.room
             texts = starts.take(start_of)
             drawn = self.engine.respond(texts, of_rows, sampling, self.end_ids, room)
-        rollouts = self._rollouts(problems, starts.take(start_of), owner, draw, drawn, prefixes)
+        prompts = starts.take(start_of)
+        rollouts = self._rollouts(problems, prompts, owner, draw, drawn, asked.prefixes)
         return rollouts if plan is None else rollouts.assign(stopped=drawn.stopped)
 
-    def _continued(self, prompts: Ragged, prefixes: Ragged) -> tuple[Ragged, np.ndarray]:
-        """Each different text of a prompt with its prefix once, and which of them each row has."""
-        if np.isin(prefixes.values, self.end_ids).any():
+    def _check_plan(self, plan: Plan, size: int) -> None:
+        """ValueError for a plan that this policy cannot follow in a request of so many rows."""
+        if plan.prefixes is not None and np.isin(plan.prefixes.values, self.end_ids).any():
             raise ValueError(
                 "course: a prefix holds a token that ends responses; leave out the end of an old "
                 "response"
             )
-        rows = [np.concatenate([prompts[i], prefixes[i]]) for i in range(len(prompts))]
-        texts = Ragged.of(rows, np.int32)
-        return packing.distinct_prompts(Rollouts(np.zeros(len(rows), str), prompt=texts))
-
-    def _guide(self, plan: Plan, size: int, sampling: Sampling) -> Guide:
-        """What ends the responses of a request of so many rows besides their own end."""
         if plan.stop is not None and (self.engine is not None or not self.draws_itself):
             raise ValueError(
                 "course: it stops rollouts while they grow, and an engine returns them whole; take "
@@ -336,78 +316,45 @@ class TransformersPolicy:
                 f"rows={self.rows}: a course that stops rollouts sees all of a request at once, "
                 f"and this one has {size}; raise rows, or ask for fewer rollouts"
             )
-        room = np.full(size, sampling.max_new_tokens)
-        if plan.prefixes is not None:
-            room -= plan.prefixes.lengths
-
-        def decode(rows: list[list[int]]) -> list[str]:
-            return self._decode(rows, skip_special_tokens=True)
-
-        return Guide(room, np.arange(size), plan.stop, plan.states, decode)
 
     def comparable(self, sampling: Sampling) -> bool:
         """See `Policy.comparable`."""
         return self.engine is None or self.engine.comparable(sampling)
 
-    def _draw(
-        self,
-        prompts: Ragged,
-        owner: np.ndarray,
-        uniforms: np.ndarray,
-        sampling: Sampling,
-        guide: Guide | None = None,
-    ) -> Drawn:
-        """A response to `prompts[owner[i]]` for each row i of the uniforms (R, T)."""
-        # Prompts of like length go together, so that little is padded.
-        order = np.argsort(prompts.lengths[owner], kind="stable")
-        parts = []
-        for start in range(0, len(order), self.rows):
-            rows = order[start : start + self.rows]
-            of_rows = None if guide is None else guide.take(rows)
-            parts.append(self._draw_batch(prompts, owner[rows], uniforms[rows], sampling, of_rows))
+    def _draw(self, texts: Ragged, request: Request) -> Drawn:
+        """A response to `texts[request.owner[i]]` for each row i of the request."""
+        # Texts of like length go together, so that little is padded.
+        order = np.argsort(texts.lengths[request.owner], kind="stable")
+        parts = [
+            self._draw_batch(texts, request.take(order[start : start + self.rows]))
+            for start in range(0, len(order), self.rows)
+        ]
         return Drawn.concat(parts).take(np.argsort(order))
 
-    def _draw_batch(
-        self,
-        prompts: Ragged,
-        owner: np.ndarray,
-        uniforms: np.ndarray,
-        sampling: Sampling,
-        guide: Guide | None = None,
-    ) -> Drawn:
-        tail = STOP_TOKENS if sampling.stop else 1
-
-        def ends(tokens: np.ndarray, rows: np.ndarray, step: int) -> np.ndarray:
-            # Copying all tokens so far at every step would take longer and longer.
-            return self._ends(tokens[rows, max(0, step + 1 - tail) : step + 1], sampling.stop)
-
+    def _draw_batch(self, texts: Ragged, request: Request) -> Drawn:
+        """As `_draw`, all rows at once."""
         # An architecture that is not known may keep tensors, which must stay ordinary ones.
         # The merged decoder has no hidden states of the model's own to show.
-        merges = self.merges and not (guide is not None and guide.states)
+        merges = self.merges and not request.plan.states
         without_gradient = torch.inference_mode if merges else torch.no_grad
         with without_gradient(), self._precision():
-            # Each distinct prompt is computed once for all its responses.
-            distinct, prompt_of_row = np.unique(owner, return_inverse=True)
-            decoder, logits = self._prefill(prompts.take(distinct), merges)
+            # Each distinct text is computed once for all its responses.
+            distinct, text_of_row = np.unique(request.owner, return_inverse=True)
+            decoder, logits = self._prefill(texts.take(distinct), merges)
             # Where a decoder copies its whole cache for every new row, sharing rows does not pay.
             share_prefixes = self.share_prefixes and decoder.compacts_at_once
             if share_prefixes:
                 decoder.spread(np.arange(len(distinct)))
-                owner_row = prompt_of_row
+                row_of = text_of_row
             else:
-                decoder.spread(prompt_of_row)
-                logits = logits[torch.as_tensor(prompt_of_row, device=logits.device)]
-                owner_row = np.arange(len(owner))
-            return sample(
-                decoder, logits, owner_row, uniforms, sampling, ends, share_prefixes, guide
-            )
+                decoder.spread(text_of_row)
+                logits = logits[torch.as_tensor(text_of_row, device=logits.device)]
+                row_of = np.arange(len(text_of_row))
+            return sample(decoder, logits, row_of, request, share_prefixes)
 
-    def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Decoder, torch.Tensor]:
+    def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Any, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
-        # Padded on the left, so that the newest token of every row is in the last column. The mask
-        # of right padding, read backwards, is that of left padding.
-        ids = torch.as_tensor(prompts.padded(self._pad_id, side="left"), device=self.device).long()
-        mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
+        ids, mask = self._left_padded(prompts)
         cache = DynamicCache(config=self.model.config)
         states = self.decoder(
             input_ids=ids,
@@ -419,6 +366,13 @@ class TransformersPolicy:
         kind = MergedDecoder if merged else CachedDecoder
         return kind(self, cache, mask), self.head(states[:, -1])
 
+    def _left_padded(self, texts: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids and mask, with the newest token of every row in the last column."""
+        ids = texts.padded(self._pad_id, side="left")
+        # The mask of right padding, read backwards, is that of left padding.
+        mask = texts.mask()[:, ::-1].copy()
+        return tuple(torch.as_tensor(each, device=self.device).long() for each in (ids, mask))
+
     def check_prompts(self, problems: Iterable[Problem]) -> None:
         """Raise ValueError for a problem whose prompt the tokenizer cannot express."""
         unknown = self.tokenizer.unk_token_id
@@ -428,7 +382,7 @@ class TransformersPolicy:
         problems = list(problems)
         for problem, ids in zip(problems, self.encode([each.prompt for each in problems])):
             if unknown in ids:
-                lost = lost_characters(self.tokenizer, problem.prompt)
+                lost = checks.lost_characters(self.tokenizer, problem.prompt)
                 raise ValueError(
                     f"problems: the model's tokenizer cannot express {''.join(lost)!r} in the "
                     f"prompt of {problem.id!r}, {shown(problem.prompt)}; change the prompt, leave "
@@ -449,16 +403,15 @@ class TransformersPolicy:
         texts = [self.template.format(prompt=prompt) for prompt in prompts]
         return self.tokenizer(texts)["input_ids"]
 
-    def _ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
-        """Which of the rows (R, t) end with their newest token, (R,) bool."""
-        newest = tokens[:, -1]
-        ended = np.zeros(len(newest), dtype=bool)
-        for token in self.end_ids:
-            ended |= newest == token
+    def ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
+        """Which of the responses, by their newest tokens (R, t), end with the last one, (R,) bool.
+
+        A stop string of more tokens than these is not found.
+        """
+        ended = np.isin(tokens[:, -1], self.end_ids)
         # A stop string may be spread over several tokens, so the newest ones are decoded together.
-        # A text of more than STOP_TOKENS tokens would not be found.
         if stop:
-            tails = self._decode(tokens[:, -STOP_TOKENS:].tolist(), skip_special_tokens=False)
+            tails = self.decode(tokens.tolist(), skip_special_tokens=False)
             ended |= np.array([any(text in tail for text in stop) for tail in tails], dtype=bool)
         return ended
 
@@ -483,14 +436,14 @@ class TransformersPolicy:
             prompt=prompts,
             response=response,
             old_logprobs=Ragged.of_padded(drawn.logprobs, drawn.lengths),
-            text=np.array(self._decode(tokens, skip_special_tokens=True), dtype=object),
+            text=np.array(self.decode(tokens), dtype=object),
             draw=draw,
             truncated=drawn.truncated,
             token_entropy=entropy,
             entropy=entropy.means(),
         )
 
-    def _decode(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
+    def decode(self, rows: list[list[int]], skip_special_tokens: bool = True) -> list[str]:
         """Each row of token ids as text."""
         decode = self.tokenizer.batch_decode
         if self.tokenizer.is_fast and not self.tokenizer.clean_up_tokenization_spaces:
@@ -526,13 +479,16 @@ class TransformersPolicy:
         entropy_gradient: bool = True,
     ) -> Any:
         """Log-probabilities of the response tokens by a forward pass; see `Policy.logprobs`."""
+        # The token before predicts a token, so the first one of a response needs a prompt.
+        if (rollouts.prompt.lengths == 0).any():
+            raise ValueError("rollouts: a prompt has no tokens; every prompt needs at least one")
         mask = torch.as_tensor(rollouts.response.mask(), device=self.device)
         targets = torch.as_tensor(rollouts.response.values, device=self.device).long()
         chunk = max(1, logits_at_once(self.device) // self.head.weight.shape[0])
         # Greedy sampling reports the plain distribution, so temperature 0 scales nothing.
         scale = 1.0 / temperature if temperature > 0 else 1.0
         with self._precision():
-            states, predicts = self._response_states(rollouts)
+            states, predicts = self._states_in(self.layout, rollouts)
             # The states of a chunk with the tokens that they predict. One chunk at least, so that a
             # table without tokens gives empty tensors.
             tokens = []
@@ -560,43 +516,25 @@ class TransformersPolicy:
         logprobs, entropies = zip(*pieces)
         return (padded(logprobs), padded(entropies)) if entropy else padded(logprobs)
 
-    def _response_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+    def _states_in(self, layout: str, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """Final hidden states at positions that predict response tokens, (K, H), and for each
         response token of all rows, end to end, which of the states predicts it, (M,).
         """
-        # The token before predicts a token, so the first one of a response needs a prompt.
-        if (rollouts.prompt.lengths == 0).any():
-            raise ValueError("rollouts: a prompt has no tokens; every prompt needs at least one")
-        return self._states_in(self.layout, rollouts)
-
-    def _states_in(self, layout: str, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `_response_states`, with the rows laid out in a certain way."""
         if layout == "packed":
-            return self._packed_states(rollouts)
-        return self._padded_states(rollouts)
-
-    def _packed_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `_response_states`, of rows end to end."""
-        packed = packing.pack(rollouts, self.device, self.share_prefixes)
-        states = self.decoder(
-            input_ids=packed.ids[None],
-            position_ids=packed.positions[None],
-            # An attention mask of four dimensions tells transformers to make none.
-            attention_mask=torch.zeros(1, 1, 1, 1, device=self.device),
-            use_cache=False,
-            packing=packed,
-        ).last_hidden_state[0]
-        return states.index_select(0, packed.predictors), packed.predicts
-
-    def _padded_states(self, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `_response_states`, of rows padded to one length."""
+            packed = packing.pack(rollouts, self.device, self.share_prefixes)
+            states = self.decoder(
+                input_ids=packed.ids[None],
+                position_ids=packed.positions[None],
+                # An attention mask of four dimensions tells transformers to make none.
+                attention_mask=torch.zeros(1, 1, 1, 1, device=self.device),
+                use_cache=False,
+                packing=packed,
+            ).last_hidden_state[0]
+            return states.index_select(0, packed.predictors), packed.predicts
         prompts = rollouts.prompt.lengths
         ends = prompts + rollouts.lengths
-        rows = [
-            np.concatenate([rollouts.prompt[i], rollouts.response[i]]) for i in range(len(rollouts))
-        ]
         # Rows are padded on the right, where a causal model cannot see them.
-        ids = Ragged.of(rows, np.int64).padded(self._pad_id)
+        ids = packing.whole_rows(rollouts.prompt, rollouts.response).padded(self._pad_id)
         states = self._states(torch.as_tensor(ids, device=self.device))
         place = np.arange(ids.shape[1])
         # Place t predicts the token at t + 1: from the prompt's last token to the one before the
@@ -703,7 +641,7 @@ class TransformersPolicy:
 
     def save(self, path: Any) -> None:
         """Write the model, with LoRA its adapter, and the tokenizer to a directory."""
-        with quiet():
+        with checks.quiet():
             self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
 
@@ -823,7 +761,7 @@ class _Reference:
 
 def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
     """The model with a fresh adapter, which is the same whatever was drawn before."""
-    check_packages("peft")
+    checks.check_packages("peft")
     from peft import LoraConfig, get_peft_model
 
     # peft draws the adapter from the global generator. A seed of its own gives all runs the same
@@ -855,10 +793,7 @@ def logits_at_once(device: torch.device) -> int:
 def _end_ids(tokenizer: Any, generation_config: Any) -> list[int]:
     """The tokens that end a response, ascending: the tokenizer's, and those the model names."""
     named = generation_config.eos_token_id
-    if named is None:
-        named = []
-    if isinstance(named, int):
-        named = [named]
+    named = [] if named is None else np.atleast_1d(named).tolist()
     return sorted({tokenizer.eos_token_id, *named})
 
 

@@ -19,21 +19,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from workbench.policies.checks import (
-    GIB,
-    check_gpu,
-    check_length,
-    check_memory,
-    check_packages,
-    check_quantised,
-    has_windows,
-    load_configuration,
-    local_snapshot,
-    offline_hint,
-    quiet,
-)
+from workbench.policies import checks
 
-check_packages("unsloth", "unsloth_zoo", "peft")
+checks.check_packages("unsloth", "unsloth_zoo", "peft")
 from unsloth import FastLanguageModel  # noqa: E402
 
 # isort: split
@@ -48,7 +36,7 @@ from transformers import (  # noqa: E402
 )
 
 from workbench.policies import Sampling, packing  # noqa: E402
-from workbench.policies.decoding import Drawn, Guide, draw_tokens  # noqa: E402
+from workbench.policies.decoding import STOP_TOKENS, Drawn, Request, draw_tokens  # noqa: E402
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
 from workbench.policies.vllm import Engine  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
@@ -140,13 +128,13 @@ class UnslothPolicy(TransformersPolicy):
         options
             Further arguments of the class.
         """
-        on_cpu = check_gpu(device, "UnslothPolicy") == "cpu"
+        on_cpu = checks.check_gpu(device, "UnslothPolicy") == "cpu"
         _check_standby()
-        config, _ = load_configuration(path, revision, options.get("template", "{prompt}"))
-        check_quantised(config, True, load_in_4bit)
-        check_length(config, max_length)
+        config, _ = checks.load_configuration(path, revision, options.get("template", "{prompt}"))
+        checks.check_quantised(config, True, load_in_4bit)
+        checks.check_length(config, max_length)
         # vLLM would be given no revision, so all parts load from the directory of that revision.
-        source = local_snapshot(path, revision)
+        source = checks.local_snapshot(path, revision)
         settings = {
             "lora_rank": lora_rank,
             "load_in_4bit": load_in_4bit,
@@ -185,47 +173,31 @@ class UnslothPolicy(TransformersPolicy):
             _SERVED[served] = (model, tokenizer, engine, policy.state_dict())
         return policy
 
-    def _draw(
-        self,
-        prompts: Ragged,
-        owner: np.ndarray,
-        uniforms: np.ndarray,
-        sampling: Sampling,
-        guide: Guide | None = None,
-    ) -> Drawn:
+    def _draw(self, texts: Ragged, request: Request) -> Drawn:
         # Unsloth switches the whole model between two modes. Whatever happens while sampling, it
         # must be left in the mode for training.
         FastLanguageModel.for_inference(self.model)
         try:
-            return super()._draw(prompts, owner, uniforms, sampling, guide)
+            return super()._draw(texts, request)
         finally:
             FastLanguageModel.for_training(self.model, use_gradient_checkpointing="unsloth")
             # A forward pass in training mode copies activations to the machine's memory, also
             # where no backward pass will ask for them.
             self.model.eval()
 
-    def _draw_batch(
-        self,
-        prompts: Ragged,
-        owner: np.ndarray,
-        uniforms: np.ndarray,
-        sampling: Sampling,
-        guide: Guide | None = None,
-    ) -> Drawn:
+    def _draw_batch(self, texts: Ragged, request: Request) -> Drawn:
         """As in `TransformersPolicy`, through `generate`: Unsloth's cache is its own."""
-        prompts = prompts.take(owner)
-        ids = torch.as_tensor(prompts.padded(self._pad_id, side="left"), device=self.device).long()
-        mask = torch.as_tensor(prompts.mask()[:, ::-1].copy(), device=self.device).long()
+        ids, mask = self._left_padded(texts.take(request.owner))
         # `generate` is left to run the model and its cache. Which token is drawn, and when a row
         # ends, is decided by the same functions as in our own loop, so that draws depend on the
         # seed alone.
-        draws = _Draws(torch.as_tensor(uniforms, device=self.device), sampling)
-        ends = _Ends(self, ids.shape[1], sampling.stop)
+        draws = _Draws(torch.as_tensor(request.uniforms, device=self.device), request.sampling)
+        ends = _Ends(self, ids.shape[1], request.sampling.stop)
         with self._precision():
             out = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                max_new_tokens=sampling.max_new_tokens,
+                max_new_tokens=request.sampling.max_new_tokens,
                 # Greedy among the logits that `_Draws` leaves, which allow exactly one token.
                 do_sample=False,
                 logits_processor=LogitsProcessorList([draws]),
@@ -236,15 +208,13 @@ class UnslothPolicy(TransformersPolicy):
         # Beyond the end of a row it has padding, which is set to 0 as everywhere else.
         width = tokens.shape[1]
         lengths = np.where(ends.at > 0, ends.at, width)
-        truncated = ends.at == 0
-        if guide is not None:
-            # `generate` knows one limit for all rows. What a row drew beyond its own is dropped.
-            truncated |= lengths > guide.room
-            lengths = np.minimum(lengths, guide.room)
-        drawn = Drawn.empty(len(tokens), sampling.max_new_tokens)
+        # `generate` knows one limit for all rows. What a row drew beyond its own is dropped.
+        truncated = (ends.at == 0) | (lengths > request.room)
+        lengths = np.minimum(lengths, request.room)
+        drawn = Drawn.empty(*request.uniforms.shape)
         inside = np.arange(width) < lengths[:, None]
-        drawn.tokens[:, :width] = tokens * inside
         logprobs, entropies = draws.measured()
+        drawn.tokens[:, :width] = tokens * inside
         drawn.logprobs[:, :width] = np.where(inside, logprobs, 0)
         drawn.entropies[:, :width] = np.where(inside, entropies, 0)
         drawn.lengths[:] = lengths
@@ -255,13 +225,18 @@ class UnslothPolicy(TransformersPolicy):
         """As in `TransformersPolicy`; "joined" rows stand end to end, each with its prompt."""
         if layout != "joined":
             return super()._states_in(layout, rollouts)
-        joined = packing.join(rollouts, self.device)
+        joined = packing.whole_rows(rollouts.prompt, packing.without_last(rollouts.response))
         states = self._states(
-            joined.ids[None],
-            position_ids=joined.positions[None],
-            packed_seq_lengths=joined.lengths,
+            torch.as_tensor(joined.values, device=self.device)[None],
+            position_ids=torch.as_tensor(packing.within(joined), device=self.device)[None],
+            packed_seq_lengths=torch.as_tensor(
+                joined.lengths, device=self.device, dtype=torch.int32
+            ),
         )
-        found = states[0].index_select(0, joined.predicts)
+        # The prompt's last token predicts the first one of a response, and each token the next.
+        before_first = joined.offsets[:-1] + rollouts.prompt.lengths - 1
+        predicts = np.repeat(before_first, rollouts.lengths) + packing.within(rollouts.response)
+        found = states[0].index_select(0, torch.as_tensor(predicts, device=self.device))
         return found, torch.arange(len(found), device=found.device)
 
     def _states(self, ids: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
@@ -291,7 +266,7 @@ class UnslothPolicy(TransformersPolicy):
         Its CPU backend replaces the attention and is not asked.
         """
         config = self.model.config
-        may_join = config.model_type in JOINED and not has_windows(config)
+        may_join = config.model_type in JOINED and not checks.has_windows(config)
         can_join = self.device.type != "cpu" and may_join and self._joins_alike()
         return "joined" if can_join else "padded"
 
@@ -339,7 +314,7 @@ class _Ends(StoppingCriteria):
         tokens = input_ids[:, self.start :].cpu().numpy()
         if not len(self.at):
             self.at = np.zeros(len(tokens), dtype=np.int64)
-        ended = self.policy._ends(tokens, self.stop)
+        ended = self.policy.ends(tokens[:, -STOP_TOKENS:], self.stop)
         # Only the first end counts: `generate` goes on with ended rows until all have ended.
         self.at[(self.at == 0) & ended] = tokens.shape[1]
         return torch.as_tensor(self.at > 0, device=input_ids.device)
@@ -360,9 +335,9 @@ def _check_room(config: Any, load_in_4bit: bool, fast_inference: bool, share: fl
     """Raise ValueError when the weights cannot fit the GPU; vLLM's are the trainer's too."""
     weight = WEIGHT_BYTES[load_in_4bit]
     if fast_inference:
-        check_memory(config, trainer=0, sampler=weight, share=share)
+        checks.check_memory(config, trainer=0, sampler=weight, share=share)
     else:
-        check_memory(config, trainer=weight)
+        checks.check_memory(config, trainer=weight)
 
 
 def _started_vllm(model: Any) -> Any:
@@ -390,7 +365,7 @@ def _sequences() -> int:
     take on an A100.
     """
     if torch.cuda.is_available() and "A100" not in torch.cuda.get_device_name():
-        if torch.cuda.mem_get_info()[1] >= 70 * GIB:
+        if torch.cuda.mem_get_info()[1] >= 70 * checks.GIB:
             return 1024
     return 512
 
@@ -411,7 +386,7 @@ def _load(
             "gpu_memory_utilization": settings["gpu_memory_utilization"],
             "max_num_seqs": _sequences(),
         }
-    with offline_hint(source), quiet():
+    with checks.offline_hint(source), checks.quiet():
         model, tokenizer = FastLanguageModel.from_pretrained(
             source,
             # Otherwise its tables put another repository in the place of a known name.

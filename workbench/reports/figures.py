@@ -8,11 +8,14 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from workbench.analysis import comparisons
@@ -44,25 +47,7 @@ INK = {
 # HTML has no such characters, and a terminal that shows the file would act on some of them.
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
-HELD_OUT = {
-    ("round", "accuracy"): "Held-out accuracy of sampled responses by round.",
-    ("seconds", "accuracy"): "The same by training time; evaluation is not counted.",
-    ("round", "greedy"): "Held-out accuracy of greedy responses by round.",
-}
-CURVES = {
-    "reward": "Mean reward of a round's rollouts.",
-    "entropy": "Mean entropy of the sampling distribution.",
-    "length": "Mean length of responses.",
-}
-MECHANISMS = {
-    "effective_gradient_ratio": "Share of the selected rollouts whose advantage is not zero.",
-    "all_positive": "Share of the problems whose rollouts were all right.",
-    "all_negative": "Share of the problems whose rollouts were all wrong.",
-    "trained": "Rollouts trained on in a round.",
-    "tokens_sampled": "Tokens sampled in a round.",
-    "tokens_trained": "Tokens of a round from which a gradient comes.",
-    "gradient_norm": "Norm of the gradient before clipping.",
-}
+CAPTIONS = tomllib.loads((Path(__file__).parent / "captions.toml").read_text(encoding="utf-8"))
 
 
 def curves(groups: Groups) -> list[dict[str, Any]]:
@@ -75,19 +60,19 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
             evaluated[label] = runs
     figures = []
     if evaluated:
-        figures = [_curve(evaluated, x, y, caption) for (x, y), caption in HELD_OUT.items()]
+        figures = [_curve(evaluated, **curve) for curve in CAPTIONS["held_out"]]
     # By level there is a bar for each level and round; several labels would be too many bars.
     if len(evaluated) == 1:
         [runs] = evaluated.values()
         name = "Held-out accuracy by difficulty level"
         caption = f"{name}, at the first and the last evaluation."
         figures.append(drawn(lambda ax: plots.accuracy_by_level(runs, ax=ax), name, caption))
-    return figures + _round_curves(groups, CURVES)
+    return figures + _round_curves(groups, CAPTIONS["curves"])
 
 
 def mechanisms(groups: Groups) -> list[dict[str, Any]]:
     """Where gradients came from, and phases of a round: svg and caption of each figure."""
-    return [*_round_curves(groups, MECHANISMS), _phases(groups)] if groups else []
+    return [*_round_curves(groups, CAPTIONS["mechanisms"]), _phases(groups)] if groups else []
 
 
 def _round_curves(groups: Groups, shown: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -159,17 +144,23 @@ def drawn(draw: Callable[[Any], Any], alt: str, caption: str, rows: int = 0) -> 
     """What `draw` draws on new axes, as an element of the page; `rows` are those of a bar chart."""
     # The figure grows with its rows, so that their names do not meet.
     size = (WIDTH, max(HEIGHT, 1.0 + A_ROW * rows))
-    with plots.style() as colours:
+    with plots.style():
         figure, ax = plots.plt.subplots(figsize=size, layout="constrained")
         draw(ax)
         # The page has captions in place of titles.
         ax.set_title("")
+    return element(figure, alt, caption)
+
+
+def element(figure: Figure, alt: str, caption: str) -> dict[str, Any]:
+    """A figure as an element of the page."""
+    with plots.style() as colours:
         buffer = io.StringIO()
         # Without metadata the same records always give the same page.
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", metadata=nothing)
-        # Matplotlib keeps every open figure in memory, and a report has many.
-        plots.plt.close(figure)
+    # Matplotlib keeps every open figure in memory, and a report has many.
+    plots.plt.close(figure)
     svg = _inline(buffer.getvalue(), escape(visible(alt)), colours.as_hex())
     return {"svg": Markup(svg), "caption": caption}
 

@@ -1,8 +1,7 @@
 """One HTML file that shows one or several runs: `report(records, "report.html")`.
 
-It has what was run, in words; curves; where gradients came from; how problems moved between
-difficulties; and sample responses with their rewards and whether they were trained on, which can be
-filtered in the page.
+It has what was run, in words; curves; where gradients came from; and sample responses with their
+rewards and whether they were trained on, which can be filtered in the page.
 
 The file loads nothing: figures are SVG in it, and its policy lets no script run but its own, by
 hash. Responses are text that a model wrote, and names are whatever a record says, so all of it is
@@ -24,14 +23,7 @@ from workbench.records import Record
 from workbench.reports import figures
 from workbench.reports.configurations import configuration
 from workbench.reports.responses import responses
-from workbench.reports.tables import (
-    Groups,
-    average_round,
-    comparison,
-    each_record,
-    results,
-    transitions,
-)
+from workbench.reports.tables import Groups, average_round, comparison, each_record, results
 from workbench.utils.validation import whole_number
 
 if TYPE_CHECKING:
@@ -99,7 +91,6 @@ def content(groups: Groups, title: str, rows: int) -> dict[str, Any]:
         "curves": figures.curves(trained),
         "mechanisms": figures.mechanisms(trained),
         "average_round": average_round(trained),
-        "transitions": transitions(trained),
         "responses": responses(trained, rows),
         "runs": [configuration(label, group) for label, group in groups.items()],
     }

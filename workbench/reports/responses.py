@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.config import recorded_lab
-from workbench.pools import Pool
 from workbench.records import Record, RecordError
 
 ROUNDS_SHOWN = 6  # rounds of a run that responses come from
 ROLLOUTS_A_ROUND = 16  # fewest that are worth another round
 HEAD = 240  # letters of a response that are shown at once
 LIMIT = 4000  # letters of a response that the page holds
-MOST_MADE = 4096  # problems that are made again to show their answers
 COLUMNS: tuple[str, ...] = ("problem", "text", "reward", "status", "advantage")
 COLUMNS += ("selected", "trained", "round", "age")
+NONE = (
+    "There are none: no round yet, records that kept no texts of responses, or too few rows for so "
+    "many runs."
+)
 NOTE = (
     "The first problems of rounds spread over each run, all rollouts of each; nothing is picked by "
     "quality. “Chosen” was selected, but its advantage was zero or its gradient stopped."
@@ -41,73 +42,22 @@ def responses(groups: Mapping[str, Sequence[Record]], most: int) -> dict[str, An
     # The same for every run, so that a long one does not push out the others.
     share = most // max(1, len(runs))
     rows = [row for run, record in runs.items() for row in _sampled(run, record, share)][:most]
-    answers: dict[str, str] = {}
-    for record in runs.values():
-        answers |= _gold_answers(record)
-
     heads = ["round", "problem", "response", "verdict", "reward", "advantage", "training"]
     filters = ["round", "reward", "training"]
     # With one run, a column and a filter that always say the same are left out.
     if len(runs) > 1:
         heads.insert(0, "run")
         filters.insert(0, "run")
-    for row in rows:
-        row["answer"] = answers.get(row["problem"], "")
-    if any(row["answer"] for row in rows):
-        heads.insert(heads.index("response"), "right answer")
     offered = {name: list(dict.fromkeys(row[name] for row in rows)) for name in filters}
-    note = NOTE if rows else _why_none(list(runs.values()), most)
-    return {"rows": rows, "heads": heads, "filters": offered, "note": note}
-
-
-def kept_rollouts(
-    record: Record, columns: Sequence[str], rounds: Sequence[int] | None = None
-) -> pd.DataFrame | None:
-    """These columns of the rollouts; None where the record kept no rollouts or not all of them."""
-    recorded = record.rounds_with_rollouts()
-    # Whether a column was recorded is read off the first part, not off all of them.
-    if not recorded or not set(columns) <= set(record.rollouts(recorded[:1])):
-        return None
-    return record.rollouts(rounds, list(columns))
-
-
-def _gold_answers(record: Record) -> dict[str, str]:
-    """The gold answers by problem, as far as the embedded lab can make the run's problems again.
-
-    A record has no texts of problems. The ids of this lab's problems hold the question.
-    """
-    config = record.manifest["lab"]
-    pool = config.get("pool")
-    # No other lab is made here: its problems may be files of somebody else's choice.
-    is_small = isinstance(pool, int) and pool <= MOST_MADE
-    if config.get("lab") != "tiny" or not is_small:
-        return {}
-    try:
-        # Without the held-out problems, which nothing is trained on.
-        problems = recorded_lab({**config, "held_out": 0}).problems
-    except (ValueError, OSError):
-        return {}
-    recorded = record.manifest.get("data") or {}
-    if not isinstance(problems, Pool) or recorded.get("problems") != problems.digest:
-        return {}
-    return {problem.id: problem.answer for problem in problems}
-
-
-def _why_none(records: Sequence[Record], most: int) -> str:
-    """Why there is no row to show."""
-    if not any(len(record.rounds) for record in records):
-        return "No round yet."
-    if all(
-        kept_rollouts(record, COLUMNS, record.rounds_with_rollouts()[:1]) is None
-        for record in records
-    ):
-        return "The record kept no texts of responses."
-    return f"No responses: {most} rows are too few for the {len(records)} runs of this report."
+    return {"rows": rows, "heads": heads, "filters": offered, "note": NOTE if rows else NONE}
 
 
 def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
     """Rows of one run, at most its share."""
     recorded = record.rounds_with_rollouts()
+    # Whether texts were kept is read off the first part, not off all of them.
+    if not recorded or not set(COLUMNS) <= set(record.rollouts(recorded[:1])):
+        return []
     # Rather few rounds with whole groups than many with a response each.
     number = min(ROUNDS_SHOWN, len(recorded), max(1, share // ROLLOUTS_A_ROUND))
     # Evenly from the first to the last round; unique, since few rounds may round to the same
@@ -115,11 +65,9 @@ def _sampled(run: str, record: Record, share: int) -> list[dict[str, Any]]:
     places = np.unique(np.linspace(0, len(recorded) - 1, number).astype(int))
     rows = []
     for place in places:
-        frame = kept_rollouts(record, COLUMNS, [recorded[place]])
-        if frame is not None:
-            frame = _of_the_right_types(frame, record)
-            first = _whole_groups(frame, share // len(places))
-            rows += [_row(run, recorded[place], each) for each in first.to_dict("records")]
+        frame = _of_the_right_types(record.rollouts([recorded[place]], list(COLUMNS)), record)
+        first = _whole_groups(frame, share // len(places))
+        rows += [_row(run, recorded[place], each) for each in first.to_dict("records")]
     return rows
 
 

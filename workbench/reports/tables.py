@@ -1,4 +1,4 @@
-"""Tables of the HTML report: results, the comparison, an average round, transitions.
+"""Tables of the HTML report: results, the comparison, an average round.
 
 A table of the page has a caption and parts: data frames of texts by their titles.
 """
@@ -12,24 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import comparisons, difficulty
+from workbench.analysis import comparisons
 from workbench.analysis.courses import UNITS
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.sequential import verdicts_on_gains
 from workbench.plots.curves import AXIS_LABELS
 from workbench.records import Record
-from workbench.reports.responses import kept_rollouts
 from workbench.utils.numbers import NOTHING, duration, mean_and_half, span
 
 Groups = Mapping[str, Sequence[Record]]
-
-# Columns of the rounds table, by section.
-AVERAGE_ROUND = {
-    "Counts": "problems rollouts selected trained steps tokens_sampled tokens_trained",
-    "Gradient": "effective_gradient_ratio all_positive all_negative gradient_norm clip_ratio",
-    "Responses": "reward length entropy truncated status_unparsed status_timeout status_crash",
-    "Seconds": "seconds_generate seconds_verify seconds_schedule seconds_update seconds",
-}
 
 
 class Table(NamedTuple):
@@ -145,88 +136,17 @@ def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def average_round(groups: Groups) -> Table:
-    """Means over all rounds of the numbers that every run has."""
-    # A row of the table needs a number of every run, so only columns that all of them have remain.
-    numeric = [
-        {name for name, column in record.rounds.items() if has_numbers(column)}
-        for _, record in each_record(groups)
-    ]
-    shared = sorted(set.intersection(*numeric)) if numeric else []
-    means = comparisons.means(groups, shared) if groups else pd.DataFrame()
-    parts = {}
-    for title, columns in AVERAGE_ROUND.items():
-        rows = {}
-        for column in columns.split():
-            if column in shared:
-                name = AXIS_LABELS.get(column, column.replace("_", " "))
-                pairs = zip(means[column, "mean"], means[column, "half"])
-                rows[name] = [mean_and_half(mean, half) for mean, half in pairs]
-        if rows:
-            parts[title] = frame(rows, list(groups))
-    return Table("Means over all rounds; ± is the 95 % interval over seeds", parts)
+    """Means over all rounds and seeds of every number that a round has."""
+    means = {
+        label: pd.concat([record.rounds for record in group]).mean(numeric_only=True)
+        for label, group in groups.items()
+    }
+    table = pd.DataFrame(means).drop(index="round", errors="ignore")
+    names = {name: AXIS_LABELS.get(name, name.replace("_", " ")) for name in table.index}
+    shown = table.rename(index=names).map(lambda mean: mean_and_half(mean, np.nan))
+    return Table("Means over all rounds", {"": shown})
 
 
 def has_numbers(column: pd.Series) -> bool:
     """Whether a column is numeric and not empty; methods may write others, or without a number."""
     return column.dtype.kind in "iuf" and bool(column.notna().any())
-
-
-# Transitions
-
-
-def transitions(groups: Groups) -> list[dict[str, Any]]:
-    """How problems moved between difficulties, from the first to the last time they were seen.
-
-    A matrix for the training problems that were drawn more than once, where the record kept its
-    rollouts, and one for the held-out problems.
-    """
-    matrices = []
-    for label, group in groups.items():
-        for name, rates in SEEN_TWICE.items():
-            # Seeds without the rollouts, or with one evaluation only, say nothing of moves.
-            pairs = [pair for pair in map(rates, group) if pair is not None]
-            if not pairs:
-                continue
-            # Problems of all seeds together: single seeds would leave most cells of the matrix
-            # empty.
-            before = np.concatenate([pair[0] for pair in pairs])
-            after = np.concatenate([pair[1] for pair in pairs])
-            seeds = f", {len(pairs)} seeds together" if len(pairs) > 1 else ""
-            caption = f"{len(before)} problems{seeds}: counts, shaded by the share of a row"
-            classes = [each.replace("-", " ") for each in difficulty.CLASSES]
-            counts = difficulty.transition_matrix(before, after)
-            shares = difficulty.transition_matrix(before, after, "rows").round(3)
-            matrix = {"label": f"{label}: {name}", "caption": caption, "names": classes}
-            matrices.append(matrix | {"counts": counts.tolist(), "shares": shares.tolist()})
-    return matrices
-
-
-def _visited(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
-    """Rates at the first and the last visit of problems drawn more than once; None without any."""
-    frame = kept_rollouts(record, ("problem", "round", "correct", "age"))
-    if frame is None:
-        return None
-    # Old responses that joined a round say nothing of the policy of that round.
-    drawn = difficulty.visits(frame[frame["age"] == 0])["rate"].groupby("problem")
-    again = drawn.size() > 1
-    if not again.any():
-        return None
-    return drawn.first()[again].to_numpy(), drawn.last()[again].to_numpy()
-
-
-def _evaluated(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
-    evals = record.evals
-    if evals["round"].nunique() < 2:
-        return None
-    evals = evals.assign(rate=evals["correct"] / evals["samples"])
-    # A row a problem and a column a round, so the first and the last column are of the same
-    # problems.
-    rates = evals.pivot_table(index="problem", columns="round", values="rate")
-    return rates.iloc[:, 0].to_numpy(), rates.iloc[:, -1].to_numpy()
-
-
-# What moves are of, and the rates of a record's problems before and after.
-SEEN_TWICE = {
-    "training problems, first and last visit": _visited,
-    "held-out problems, first and last evaluation": _evaluated,
-}

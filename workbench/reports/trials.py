@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import pyplot as plt
 
 from workbench.analysis import cost
 from workbench.analysis.courses import name_of, read
 from workbench.analysis.targets import to_target
 from workbench.plots import trials as plots
-from workbench.plots.curves import learning_curve
 from workbench.records import Record
-from workbench.reports.figures import drawn
+from workbench.reports.figures import element
 from workbench.reports.page import content, snapshots, write
-from workbench.reports.tables import Table, frame
+from workbench.reports.tables import Table
 from workbench.utils.numbers import NOTHING, ratio_text
 
 # What the answer is asked in besides the measure of the trial.
@@ -28,6 +28,26 @@ MEASURES: dict[str, Any] = {
     "FLOPs": "flops",
     **{model.name: model for name, model in cost.MACHINES.items() if name != "flops"},
 }
+# Columns of the table of answers: what is shown, and how.
+NUMBERS = {
+    "seeds": ("seeds", "{:.0f}"),
+    "reached the target": ("reached", "{:.0f}"),
+    "of the baseline": ("baseline_reached", "{:.0f}"),
+    "learning rate": ("learning_rate", "{:.2g}"),
+    "accuracy at equal cost, points": ("difference", "{:+.1f}"),
+    "from": ("difference_low", "{:+.1f}"),
+    "to": ("difference_high", "{:+.1f}"),
+    "p (Holm)": ("p_holm", "{:.2g}"),
+    "would have been seen": ("resolves", "{:.0f} %"),
+}
+CAPTION = (
+    "Held-out accuracy by {name}, means over seeds with 95 % bands. Cost to an accuracy of "
+    "{target:.3g} over {baseline}'s: a dot is a seed, hollow where a run did not arrive; within "
+    "the grey band costs are alike. Tuning: circles are the rates taken, hollow dots runs that "
+    "did not arrive, crosses runs that collapsed. Cost by what a sampled token costs over what a "
+    "trained one costs."
+)
+SIZE = (11.2, 6.6)  # of the figure in inches, such that its texts are as large as those of the page
 MACHINES_NOTE = (
     "Seconds are those of a cost model: a fixed part for every problem, and a part for every "
     "rollout sampled and trained on. The models are fitted to numbers that papers printed for "
@@ -76,83 +96,31 @@ def trial(
     page["comparison"] = None
     page["notes"] = []
     page["curves"] = [each for each in page["curves"] if "training time" not in each["caption"]]
+    figure = plt.figure(figsize=SIZE, layout="constrained")
+    options = {"baseline": baseline, "target": target, "measure": measure}
+    # The title stands above the page.
+    plots.trial(records, table, tuning, title="", figure=figure, **options)
+    sentences = list(table["sentence"])
+    alt = f"Learning curves, cost by seed, tuning, cost by price: {'; '.join(sentences)}"
+    caption = CAPTION.format(name=name_of(measure), target=target, baseline=baseline)
     page["answer"] = {
-        "sentences": list(table["sentence"]),
-        "figures": _figures(groups, table, tuning, baseline, target, measure),
+        "sentences": sentences,
+        "figures": [element(figure, alt, caption)],
         "tables": [_answers(table), _by_measure(groups, baseline, target)],
         "notes": [MACHINES_NOTE],
     }
     return write(path, page)
 
 
-def _figures(
-    groups: Any,
-    table: pd.DataFrame,
-    tuning: pd.DataFrame | None,
-    baseline: str,
-    target: float,
-    measure: Any,
-) -> list[dict[str, Any]]:
-    """The panels of the trial's figure as figures of the page."""
-    courses = read(groups)
-    legend = "above" if len(groups) <= 4 else "outside"
-    said = "; ".join(table["sentence"])
-    figures = [
-        drawn(
-            lambda ax: learning_curve(groups, x=measure, legend=legend, ax=ax),
-            f"Held-out accuracy by {name_of(measure)}: {said}",
-            f"Held-out accuracy by {name_of(measure)}, means over seeds with 95 % bands.",
-        ),
-        drawn(
-            lambda ax: plots.ratios_by_seed(
-                courses, table, baseline=baseline, target=target, unit=measure, ax=ax
-            ),
-            f"Cost to the target by seed: {said}",
-            f"Cost to an accuracy of {target:.3g} over {baseline}'s: a dot is a seed, hollow where "
-            "a run did not arrive. Within the grey band costs are alike.",
-            rows=2 * len(table),
-        ),
-    ]
-    if tuning is not None and len(tuning):
-        chosen = plots.chosen_rates(table, baseline)
-        figures.append(
-            drawn(
-                lambda ax: plots.tuning_curves(tuning, chosen, labels=list(groups), ax=ax),
-                f"Tuning: cost to the target by learning rate; taken were {chosen}",
-                "Tuning: cost to the target by learning rate. Circles are the rates taken, hollow "
-                "dots runs that did not arrive, crosses runs that collapsed.",
-            )
-        )
-    if len(groups) > 1:
-        figures.append(
-            drawn(
-                lambda ax: plots.price_axis(courses, baseline=baseline, target=target, ax=ax),
-                "Cost to the target by the price of sampling",
-                f"Cost to the target over {baseline}'s, by what a sampled token costs over what a "
-                "trained one costs.",
-            )
-        )
-    return figures
-
-
 def _answers(table: pd.DataFrame) -> Table:
-    """The answers as texts, with how many runs reached the target."""
-    rows = {}
-    for row in table.to_dict("records"):
-        rows[str(row["arm"])] = [
-            row["verdict"],
-            ratio_text(row["ratio"], row["low"], row["high"]),
-            _number(row["seeds"]),
-            f"{_number(row.get('reached'))} and {_number(row.get('baseline_reached'))}",
-            _number(row.get("learning_rate"), "{:.2g}"),
-            _points(row),
-            _number(row.get("p_holm"), "{:.2g}"),
-            _number(row.get("resolves"), "{:.0f} %"),
-        ]
-    heads = ["verdict", "ratio", "seeds", "reached: arm and baseline", "learning rate"]
-    heads += ["accuracy at equal cost, points", "p (Holm)", "would have been seen"]
+    """The answers as texts."""
+    ratios = table[["ratio", "low", "high"]].itertuples(index=False)
+    columns = {"verdict": list(table["verdict"]), "ratio": [ratio_text(*row) for row in ratios]}
+    for head, (column, form) in NUMBERS.items():
+        values = table[column].astype(float)
+        columns[head] = [form.format(value) if np.isfinite(value) else NOTHING for value in values]
     caption = "Cost to the target over the baseline's, with the interval of the last look"
-    return Table(caption, {"": frame(rows, heads)})
+    return Table(caption, {"": pd.DataFrame(columns, index=table["arm"])})
 
 
 def _by_measure(groups: Any, baseline: str, target: float) -> Table:
@@ -166,16 +134,3 @@ def _by_measure(groups: Any, baseline: str, target: float) -> Table:
     shown = pd.DataFrame(columns, index=list(courses)).drop(index=baseline)
     caption = "The same by what is counted; intervals of 95 %, for a single look at a single arm"
     return Table(caption, {"": shown})
-
-
-def _points(row: Mapping[str, Any]) -> str:
-    """The difference of accuracies with its interval, such as +2.1 [+0.4, +3.8]."""
-    value = _number(row.get("difference"), "{:+.1f}")
-    low, high = row.get("difference_low", np.nan), row.get("difference_high", np.nan)
-    return f"{value} [{low:+.1f}, {high:+.1f}]" if np.isfinite([low, high]).all() else value
-
-
-def _number(value: Any, form: str = "{:.0f}") -> str:
-    """A number as a text, and a dash where there is none."""
-    known = value is not None and np.isfinite(value)
-    return form.format(value) if known else NOTHING

@@ -8,9 +8,9 @@ is `workbench.analysis.sequential`, and how a run that did not reach the target 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -20,11 +20,12 @@ from workbench.analysis.courses import UNITS, Course, Unit, name_of, read
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.resolution import resolved_ratio
 from workbench.analysis.sequential import ALPHA, BAND, LOOKS, Reading, look_at, readings
-from workbench.analysis.targets import Crossing, crossing, ratio_to_target
+from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.records import Record
+from workbench.utils.numbers import ratio_text
 
-# Columns of the rounds that tell two runs apart, whatever machine they were made on.
-TELLING = ("rollouts", "selected", "reward", "tokens_sampled", "tokens_trained", "gradient_norm")
+# Of an arm that has no pair of seeds yet.
+NO_READING = Reading(Measurement(np.array([np.nan])), np.nan, np.nan, "open", False)
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,10 @@ class Answer:
 
     Attributes
     ----------
-    arm, baseline : str
-        Their labels.
+    arm : str
+        Its label.
     verdict : str
         "better", "worse", "alike" or "open", see `sequential.verdict`.
-    known : bool
-        Whether no further seeds are needed.
     ratio, low, high : float
         The arm's cost to the target over the baseline's, with the interval at the level of this
         look. Below 1 the arm needs less. NaN without a pair of seeds; an end is 0 or infinite where
@@ -47,25 +46,27 @@ class Answer:
         Pairs of seeds that count.
     reached, baseline_reached : int
         How many of these runs reached the target.
-    p, p_holm : float
-        The overall level at which this look would just decide, alone and after Holm's correction.
-    resolves : float
-        The change in percent that so many seeds find four times out of five; NaN where runs did not
-        reach the target, or with one pair.
-    difference, difference_low, difference_high : float
-        Held-out accuracy minus the baseline's, in percentage points, when both runs of a pair had
-        spent as much as the one that ended first.
-    break_even : BreakEven or None
-        The price of sampling at which both cost the same; None where a run did not reach the
-        target.
     learning_rate, baseline_learning_rate : float or None
         Of the runs; None where they took that of the lab.
     measure : str
         What is counted.
     target : float
         Held-out accuracy.
-    same : bool
-        Whether every round of the arm is that of the baseline, to the bit.
+    difference, difference_low, difference_high : float
+        Held-out accuracy minus the baseline's, in percentage points, when both runs of a pair had
+        spent as much as the one that ended first.
+    resolves : float
+        The change in percent that so many seeds find four times out of five; NaN where runs did not
+        reach the target, or with one pair.
+    p, p_holm : float
+        The overall level at which this look would just decide, alone and after Holm's correction.
+    known : bool
+        Whether no further seeds are needed.
+    break_even : BreakEven or None
+        The price of sampling at which both cost the same; None where a run did not reach the
+        target.
+    baseline : str
+        Its label.
     arms : int
         How many arms were corrected for.
     tuned : bool
@@ -75,33 +76,37 @@ class Answer:
     """
 
     arm: str
-    baseline: str
     verdict: str
-    known: bool
     ratio: float
     low: float
     high: float
     seeds: int
     reached: int
     baseline_reached: int
-    p: float
-    p_holm: float
-    resolves: float
-    difference: float
-    difference_low: float
-    difference_high: float
-    break_even: cost.BreakEven | None
     learning_rate: float | None
     baseline_learning_rate: float | None
     measure: str
     target: float
-    same: bool
+    difference: float
+    difference_low: float
+    difference_high: float
+    resolves: float
+    p: float
+    p_holm: float
+    known: bool
+    break_even: cost.BreakEven | None
+    baseline: str
     arms: int
     tuned: bool
     band: float
 
     def __str__(self) -> str:
         return sentence(self)
+
+
+# The attributes that the table shows, in this order.
+COLUMNS = [field.name for field in fields(Answer)]
+COLUMNS = COLUMNS[: COLUMNS.index("baseline")]
 
 
 def answers(
@@ -153,48 +158,61 @@ def answers(
     if baseline in arms:
         raise ValueError(f"arms: {baseline!r} is the name of the baseline; choose another label")
     groups = {baseline: baseline_records, **arms}
-    started = {label: list(runs.values()) for label, runs in groups.items() if runs}
     # One read of all arms, so that they share a grid of evaluations.
-    courses = read(started) if started else {}
+    courses = read({label: list(runs.values()) for label, runs in groups.items() if runs})
     looks = tuple(looks)
-    pairs = {
-        label: _pairs(courses.get(label, {}), courses.get(baseline, {}), looks) for label in arms
-    }
+    pairs = {}
+    crossed = {}
     ratios = {}
-    for label, of_arm in pairs.items():
-        if of_arm:
-            ratios[label] = ratio_to_target(
-                [_crossed(one, target, measure) for one, _ in of_arm],
-                [_crossed(other, target, measure) for _, other in of_arm],
-            )
+    for label in arms:
+        both = courses.get(label, {}), courses.get(baseline, {})
+        seeds = sorted(both[0].keys() & both[1].keys())
+        # Those of the last look that is past.
+        seeds = seeds[: look_at(len(seeds), looks)]
+        pairs[label] = [{seed: of_arm[seed] for seed in seeds} for of_arm in both]
+        crossed[label] = [crossings(of_arm, target, measure) for of_arm in pairs[label]]
+        if seeds:
+            ratios[label] = ratio_to_target(*[of_arm.values() for of_arm in crossed[label]])
     read_off = readings(ratios, looks, level=level, band=band)
     found = {}
     for label, runs in arms.items():
-        seeds = [one.seed for one, _ in pairs[label]]
-        same = bool(seeds) and all(same_runs(runs[s], baseline_records[s]) for s in seeds)
-        found[label] = _answer(
-            pairs[label],
-            read_off.get(label),
-            target,
-            measure,
+        mine, others = pairs[label]
+        n = len(mine)
+        reached, baseline_reached = (
+            sum(place.reached for place in of_arm.values()) for of_arm in crossed[label]
+        )
+        all_reached = 0 < n == reached == baseline_reached
+        reading = read_off.get(label, NO_READING)
+        resolved = resolved_ratio(reading.measured.values, reading.measured.level)
+        gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
+        gain = Measurement(np.array(gains or [np.nan]))
+        found[label] = Answer(
             arm=label,
-            baseline=baseline,
+            verdict=reading.verdict,
+            ratio=reading.measured.value,
+            low=reading.measured.low,
+            high=reading.measured.high,
+            seeds=n,
+            reached=reached,
+            baseline_reached=baseline_reached,
             learning_rate=_rate(runs),
             baseline_learning_rate=_rate(baseline_records),
-            same=same,
+            measure=name_of(measure),
+            target=float(target),
+            difference=gain.value,
+            difference_low=gain.low,
+            difference_high=gain.high,
+            resolves=resolved if all_reached else np.nan,
+            p=reading.p,
+            p_holm=reading.p_holm,
+            known=reading.known,
+            break_even=_break_even(mine, others, target) if all_reached else None,
+            baseline=baseline,
             arms=len(arms),
             tuned=tuned,
             band=band,
         )
     return found
-
-
-def same_runs(record: Record, other: Record) -> bool:
-    """Whether two runs of the same seed did the same in every round, to the bit."""
-    rounds, others = record.rounds, other.rounds
-    columns = [name for name in TELLING if name in rounds and name in others]
-    # Weights that differ in one bit show in the norm of the next gradient.
-    return len(rounds) > 0 and rounds[columns].equals(others[columns])
 
 
 def table(found: Mapping[str, Answer]) -> pd.DataFrame:
@@ -208,20 +226,13 @@ def table(found: Mapping[str, Answer]) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row an arm
-        The attributes of `Answer` from `arm` to `baseline_learning_rate`, with `break_even` as a
-        price, and `sentence`.
+        The attributes of `Answer` from `arm` to `known`; `break_even`, the price; and `sentence`.
     """
-    columns = ["arm", "verdict", "ratio", "low", "high", "seeds", "reached", "baseline_reached"]
-    columns += ["learning_rate", "baseline_learning_rate", "measure", "target"]
-    columns += ["difference", "difference_low", "difference_high", "resolves", "p", "p_holm"]
     rows = []
     for answer in found.values():
-        row = {name: getattr(answer, name) for name in columns}
-        row["known"] = answer.known
-        row["break_even"] = answer.break_even.estimate if answer.break_even else np.nan
-        row["sentence"] = sentence(answer)
-        rows.append(row)
-    return pd.DataFrame(rows, columns=[*columns, "known", "break_even", "sentence"])
+        price = answer.break_even.estimate if answer.break_even else np.nan
+        rows.append({**vars(answer), "break_even": price, "sentence": str(answer)})
+    return pd.DataFrame(rows, columns=[*COLUMNS, "sentence"])
 
 
 def sentence(answer: Answer) -> str:
@@ -235,38 +246,39 @@ def sentence(answer: Answer) -> str:
     -------
     str
         Such as "mine needs .81 [.74, .89] of grpo's rollouts to reach 60 % (9 seeds, both tuned:
-        9e-4 and 1.3e-3); a change of 6 % would have been seen."
+        0.0009 and 0.0013); a change of 6 % would have been seen."
     """
-    arm, baseline = answer.arm, answer.baseline
-    if answer.seeds == 0:
+    arm, baseline, n = answer.arm, answer.baseline, answer.seeds
+    goal = f"{100 * answer.target:.3g} %"
+    seeds = "1 seed" if n == 1 else f"{n} seeds"
+    if n == 0:
         return f"{arm}: no run has the same seed as one of {baseline} yet."
-    if answer.same:
-        return (
-            f"{arm} is {baseline} under another name: every round is the same "
-            f"({_count(answer.seeds, 'seed')})."
-        )
-    goal = f"to reach {_percent(answer.target)} %"
     if answer.reached + answer.baseline_reached == 0:
         return (
-            f"Neither {arm} nor {baseline} reached {_percent(answer.target)} % in any of "
-            f"{_count(answer.seeds, 'run')}; choose a lower target or longer runs."
-        )
-    what = UNITS.get(answer.measure, answer.measure)
-    ratio = f"{_number(answer.ratio)}{_interval(answer)} of {baseline}'s {what}"
-    notes = [_count(answer.seeds, "seed"), *_rates(answer)]
-    if answer.reached < answer.seeds or answer.baseline_reached < answer.seeds:
-        notes.append(
-            f"{answer.reached} of {answer.seeds} runs reached it, of {baseline} "
-            f"{answer.baseline_reached}"
+            f"Neither {arm} nor {baseline} reached {goal} with any of {seeds}; choose a lower "
+            "target or longer runs."
         )
     needs = "needs"
-    if answer.reached < answer.seeds == answer.baseline_reached:
+    if answer.reached < n == answer.baseline_reached:
         needs = "needs at least"
-    if answer.baseline_reached < answer.seeds == answer.reached:
+    if answer.baseline_reached < n == answer.reached:
         needs = "needs at most"
-    text = f"{arm} {needs} {ratio} {goal} ({', '.join(notes)})"
+    # Ratios without the zero before the point, which is the same in nearly all of them.
+    ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
+    ratio = ratio.removesuffix(" [open, open]")
+    what = UNITS.get(answer.measure, answer.measure)
+    notes = [seeds]
+    rates = [answer.learning_rate, answer.baseline_learning_rate]
+    if None not in rates:
+        texts = dict.fromkeys(f"{rate:.2g}" for rate in rates)
+        notes.append(("both tuned: " if answer.tuned else "learning rates ") + " and ".join(texts))
+    if answer.reached + answer.baseline_reached < 2 * n:
+        notes.append(
+            f"{answer.reached} of {n} runs reached it, of {baseline} {answer.baseline_reached}"
+        )
+    text = f"{arm} {needs} {ratio} of {baseline}'s {what} to reach {goal} ({', '.join(notes)})"
     if answer.verdict == "alike":
-        text += f": alike, within {_percent(answer.band)} %"
+        text += f": alike, within {100 * answer.band:.3g} %"
     elif answer.verdict == "open" and answer.known:
         # An interval without an end says that too few runs arrived, not that arms are alike.
         has_ends = answer.low > 0 and answer.high < np.inf
@@ -276,72 +288,19 @@ def sentence(answer: Answer) -> str:
     return "; ".join([text, *_remarks(answer)]) + "."
 
 
-def _pairs(
-    arm: Mapping[int, Course], baseline: Mapping[int, Course], looks: Iterable[int]
-) -> list[tuple[Course, Course]]:
-    """The runs of common seeds that count: those of the last look that is past."""
-    seeds = sorted(arm.keys() & baseline.keys())
-    return [(arm[seed], baseline[seed]) for seed in seeds[: look_at(len(seeds), looks)]]
-
-
-def _crossed(course: Course, target: float, measure: str | Unit) -> Crossing:
-    return crossing(course.places(measure), course.scores, target)
-
-
-def _answer(
-    pairs: list[tuple[Course, Course]],
-    reading: Reading | None,
-    target: float,
-    measure: str | Unit,
-    *,
-    same: bool,
-    **settings: Any,
-) -> Answer:
-    """The numbers of one arm, from its pairs of runs."""
-    nothing = Measurement(np.array([np.nan]))
-    measured = reading.measured if reading else nothing
-    reached, baseline_reached = (
-        sum(_crossed(pair[side], target, measure).reached for pair in pairs) for side in (0, 1)
-    )
-    gains = [_gain(one, other, measure) for one, other in pairs]
-    gain = Measurement(np.array(gains)) if pairs else nothing
-    all_reached = bool(pairs) and reached == baseline_reached == len(pairs)
-    verdict, known = (reading.verdict, reading.known) if reading else ("open", False)
-    # Two seeds whose every round is the same leave no room for a difference.
-    if same and len(pairs) > 1:
-        verdict, known = "alike", True
-    return Answer(
-        verdict=verdict,
-        known=known,
-        ratio=measured.value,
-        low=measured.low,
-        high=measured.high,
-        seeds=len(pairs),
-        reached=reached,
-        baseline_reached=baseline_reached,
-        p=reading.p if reading else np.nan,
-        p_holm=reading.p_holm if reading else np.nan,
-        resolves=(resolved_ratio(measured.values, measured.level) if all_reached else np.nan),
-        difference=gain.value,
-        difference_low=gain.low,
-        difference_high=gain.high,
-        break_even=_break_even(pairs, target) if all_reached else None,
-        measure=name_of(measure),
-        target=float(target),
-        same=same,
-        **settings,
-    )
-
-
 def _gain(course: Course, baseline: Course, measure: str | Unit) -> float:
     """The difference of accuracies, in points, when both had spent the smaller of two totals."""
     budget = min(course.places(measure)[-1], baseline.places(measure)[-1])
     return 100 * (course.score_at(measure, budget) - baseline.score_at(measure, budget))
 
 
-def _break_even(pairs: list[tuple[Course, Course]], target: float) -> cost.BreakEven:
-    tokens = [(cost.tokens_of(one, target), cost.tokens_of(other, target)) for one, other in pairs]
-    return cost.break_even([one for one, _ in tokens], [other for _, other in tokens])
+def _break_even(
+    arm: Mapping[int, Course], baseline: Mapping[int, Course], target: float
+) -> cost.BreakEven:
+    of_arm, of_baseline = (
+        [cost.tokens_of(course, target) for course in runs.values()] for runs in (arm, baseline)
+    )
+    return cost.break_even(of_arm, of_baseline)
 
 
 def _rate(runs: Mapping[int, Record]) -> float | None:
@@ -349,15 +308,6 @@ def _rate(runs: Mapping[int, Record]) -> float | None:
     if not runs:
         return None
     return next(iter(runs.values())).manifest.get("arguments", {}).get("learning_rate")
-
-
-def _rates(answer: Answer) -> list[str]:
-    """Which learning rates were compared; nothing where the runs took that of the lab."""
-    if answer.learning_rate is None or answer.baseline_learning_rate is None:
-        return []
-    mine, other = _power(answer.learning_rate), _power(answer.baseline_learning_rate)
-    both = mine if mine == other else f"{mine} and {other}"
-    return [f"both tuned: {both}" if answer.tuned else f"learning rates {both}"]
 
 
 def _remarks(answer: Answer) -> list[str]:
@@ -368,8 +318,8 @@ def _remarks(answer: Answer) -> list[str]:
     if even is not None and 0 < even.low <= even.high < np.inf and np.isfinite(even.estimate):
         side = "more" if even.cheaper_below else "less"
         remarks.append(
-            f"where sampling a token costs {side} than {_number(even.estimate)} of training on it, "
-            "it costs more"
+            f"where sampling a token costs {side} than {even.estimate:.2g} of training on it, it "
+            "costs more"
         )
     # Where the interval leaves 1 out although nothing is decided, a reader asks why.
     if answer.verdict == "open" and (answer.high < 1 or answer.low > 1) and answer.arms > 1:
@@ -377,42 +327,3 @@ def _remarks(answer: Answer) -> list[str]:
     if np.isfinite(answer.resolves):
         remarks.append(f"a change of {answer.resolves:.0f} % would have been seen")
     return remarks
-
-
-def _interval(answer: Answer) -> str:
-    """Such as " [.74, .89]"; nothing where there is one seed."""
-    if np.isnan(answer.low) and np.isnan(answer.high):
-        return ""
-    if answer.low == 0 and np.isinf(answer.high):
-        return ""
-    low = "open" if answer.low == 0 else _number(answer.low)
-    high = "open" if np.isinf(answer.high) else _number(answer.high)
-    return f" [{low}, {high}]"
-
-
-def _number(value: float) -> str:
-    """Two digits behind the point, without a zero before it.
-
-    >>> _number(0.814), _number(1.2), _number(12.34)
-    ('.81', '1.20', '12.3')
-    """
-    text = f"{value:.2f}" if value < 10 else f"{value:.3g}"
-    return text.removeprefix("0") if text.startswith("0.") else text
-
-
-def _power(rate: float) -> str:
-    """A learning rate as people write it.
-
-    >>> _power(0.0013), _power(2e-4), _power(1.8385e-3)
-    ('1.3e-3', '2e-4', '1.8e-3')
-    """
-    digits, _, exponent = f"{rate:.1e}".partition("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -206,17 +206,10 @@ def imported(name: str) -> Any:
 def _called(maker: Any) -> Any:
     """What a class or function makes without arguments."""
     name = getattr(maker, "__name__", repr(maker))
-    needed = [
-        parameter.name
-        for parameter in inspect.signature(maker).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if needed:
-        raise ValueError(
-            f"arm {name}: it needs the argument {needed[0]}; give what it makes, as in "
-            f"{name}({needed[0]}=...)"
-        )
+    try:
+        inspect.signature(maker).bind()
+    except TypeError as error:
+        raise ValueError(f"arm {name}: {error}; give what it makes, as in {name}(...)") from None
     made = maker()
     if not isinstance(made, Method | Slot):
         raise ValueError(f"arm {name}: it makes {shown(made)}; {EXAMPLES} is needed")
@@ -310,7 +303,11 @@ def own_code(value: Any) -> dict[str, str]:
                     left.append(used)
                     _keep_constant(found, f"{part.__module__}.{name}", used)
         elif type(part).__module__ != "builtins" and not isinstance(part, types.ModuleType):
-            left += [type(part), *_arguments_of(part)]
+            left.append(type(part))
+            # Not every object of another package keeps what it was made with, or tells its
+            # arguments.
+            with contextlib.suppress(ValueError, TypeError):
+                left += parameters(part).values()
     return found
 
 
@@ -342,17 +339,11 @@ def _text_of(function: types.FunctionType) -> str:
     try:
         return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
     except (OSError, TypeError, SyntaxError):
-        return "".join(_bytecode(function.__code__))
-
-
-def _bytecode(code: types.CodeType) -> Iterable[str]:
-    yield code.co_code.hex()
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _bytecode(constant)
-        else:
-            yield repr(constant)
-    yield " ".join(code.co_names)
+        parts = []
+        for code in _codes(function.__code__):
+            constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
+            parts.append(f"{code.co_code.hex()} {code.co_names} {constants!r}")
+        return "\n".join(parts)
 
 
 def _used_by(function: types.FunctionType) -> dict[str, Any]:
@@ -379,15 +370,5 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
 def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
     """Keep the text of a plain value; code has a text of its own."""
     if isinstance(value, bool | int | float | str | list | tuple | dict):
-        try:
+        with contextlib.suppress(ValueError):
             found[name] = json.dumps(describe(value), sort_keys=True)
-        except ValueError:
-            return
-
-
-def _arguments_of(value: Any) -> list[Any]:
-    try:
-        return list(parameters(value).values())
-    # Not every object of another package keeps what it was made with, or tells its arguments.
-    except (ValueError, TypeError):
-        return []

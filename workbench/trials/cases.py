@@ -111,11 +111,6 @@ class Case:
         return told if isinstance(told, dict) and told.keys() == OUTCOME else {}
 
     @property
-    def has_damaged_outcome(self) -> bool:
-        """Whether there is an `outcome.json` that tells nothing."""
-        return (self.logs / "outcome.json").exists() and not self.outcome
-
-    @property
     def finished(self) -> bool:
         """Whether it ended well, and what it made is still there."""
         if self.outcome.get("status") != "done":

@@ -1,9 +1,9 @@
 """Making many runs: several at a time, on this machine or on a Ray cluster.
 
-Grids, tuning, trials, the leaderboard and the search all make their runs here. `make` takes cases,
-each of which says what to run and where its record and its logs go, and makes those that are not
-finished. A case that fails, or whose process dies, stops no other one. Whoever calls `make` again
-with the same cases goes on where it ended.
+Grids, tuning, trials, the leaderboard and the search all make their runs here. `at_work` gives a
+function that takes cases, each of which says what to run and where its record and its logs go, and
+makes those that are not finished. A case that fails, or whose process dies, stops no other one.
+Whoever comes again with the same cases goes on where it ended.
 
 On this machine every case gets a process of its own, forked from the standard library's forkserver.
 The forkserver has imported torch and transformers, so that a run starts within a tenth of a second.
@@ -58,15 +58,6 @@ DEFAULTS = {
 CONTEXT = multiprocessing.get_context("forkserver")
 STOP_SECONDS = 10
 SERVER_DIED = 255  # what multiprocessing takes for the exit code where the forkserver was killed
-
-
-def make(cases: Sequence[Case], **options: Any) -> None:
-    """Make the runs of these cases that are not finished; the options are those of `at_work`."""
-    if all(case.finished for case in cases):
-        check_arguments(options.get("jobs"), options.get("ray"), options.get("gpus", 0.0))
-        return
-    with at_work(**options) as work_off:
-        work_off(cases)
 
 
 @contextmanager
@@ -148,7 +139,7 @@ def check_directory(out: Path, mark: str, lock: str, what: str) -> None:
 
 
 def check_arguments(jobs: int | None, ray: str | None, gpus: float) -> None:
-    """ValueError for what `make` cannot do."""
+    """ValueError for what `at_work` cannot do."""
     if jobs is not None:
         whole_number("jobs", jobs, 1)
         if ray not in (None, "local"):
@@ -245,7 +236,7 @@ class Processes:
 
 def _work(case: Case, environment: dict[str, str]) -> None:
     """One case in a process of its own, everything that it prints going to its log."""
-    # Nothing outlives the one who called `make`. The kernel kills this process when the forkserver
+    # Nothing outlives the caller. The kernel kills this process when the forkserver
     # is killed, and the thread ends it when the caller is gone, by whatever signal.
     die_with_parent(os.getppid())
     threading.Thread(target=_end_with_caller, daemon=True).start()

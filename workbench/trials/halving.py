@@ -40,8 +40,6 @@ class Search(Trial):
         The combinations, and `invited`.
     invited : labels
         Arms that are compared in any case, such as the best single paper.
-    keep : int
-        One in so many goes on after a stage of the tuning.
     finalists : int
         How many are compared on fresh seeds, beside the baseline and those invited.
     options
@@ -53,14 +51,11 @@ class Search(Trial):
         arms: Any,
         *,
         invited: Iterable[str] = (),
-        keep: int = KEEP,
         finalists: int = FINALISTS,
         **options: Any,
     ) -> None:
-        whole_number("keep", keep, 2)
         whole_number("finalists", finalists, 1)
         self.invited = tuple(invited)
-        self.keep = keep
         self.finalists = finalists
         super().__init__(arms, **options)
 
@@ -94,13 +89,13 @@ class Search(Trial):
         ]
 
     def _survivors(self, costs: Mapping[str, float]) -> list[str]:
-        return survivors(costs, max(self.finalists, len(costs) // self.keep))
+        return survivors(costs, max(self.finalists, len(costs) // KEEP))
 
     def _plan(self) -> dict[str, Any]:
         plan = super()._plan()
         plan["settings"] |= {
             "invited": list(self.invited),
-            "keep": self.keep,
+            "keep": KEEP,
             "finalists": self.finalists,
         }
         return plan
@@ -108,7 +103,7 @@ class Search(Trial):
     def _stages(self) -> Iterator[dict[str, float]]:
         """What the combinations cost after each stage of the tuning that all of them have ended."""
         left = self._combinations()
-        for stage in range(tuning.stages(self.tuning_seeds)):
+        for stage in range(1 + len(self.tuning_seeds)):
             costs = {label: self._cost_after(label, stage) for label in left}
             if None in costs.values():
                 return

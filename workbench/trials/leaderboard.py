@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench import config
 from workbench.analysis import cost
-from workbench.trials.grids import read, read_content
+from workbench.trials.grids import read
 from workbench.trials.halving import Search, methods
 from workbench.trials.trial import Trial
 from workbench.utils.shipped import shipped
@@ -23,8 +23,8 @@ from workbench.utils.validation import one_of
 
 GRID = "grids/leaderboard.yaml"
 BASELINE = "grpo"
-# What the grid's lab is where the command does not say otherwise; a folder is called after the
-# difference.
+# What the grid's lab is where the command does not say otherwise; the folder of another lab is
+# called after the difference.
 LAB = {"base": "early", "size": "small", "regime": "spread"}
 # The effort of tuning: the coarse grid of learning rates, and seeds.
 RATES = (3e-4, 6e-4, 1.2e-3, 2.4e-3, 4.8e-3)
@@ -42,7 +42,7 @@ def leaderboard(grid: Any = None, *, out: Any = None, **options: Any) -> Trial:
     grid : path, optional
         None for the one that comes with the package. Its learning rates are not used.
     out : path, optional
-        None for runs/leaderboard, with the lab in the name if it is not the grid's own.
+        None for runs/NAME, NAME being the grid's, with the lab behind it if it is another one.
     options
         lab : dict of other values of the lab's base, size and regime;
         only : labels of the methods to compare with the baseline, all where it is empty;
@@ -111,60 +111,41 @@ def _arms_and_settings(
     **settings: Any,
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """The arms of a leaderboard, the further arguments of its trial, and the name of its folder."""
-    content = _content(grid, only, own)
-    changed = _changed(lab)
-    parameters = dict(content.get("parameters", {}))
-    arms: dict[str, Any] = {
-        case["label"]: config.method(
-            case.get("method", BASELINE), case.get("arguments"), case.get("settings")
+    path = Path(shipped(GRID) if grid is None else grid)
+    planned = [case.values for case in read(path, Path.cwd(), records=Path.cwd())]
+    # What all seeds of a method share.
+    cases = {values.get("label"): values for values in planned}
+    if None in cases:
+        raise ValueError(f"grid {str(path)!r}: the methods need labels, under `cases`")
+    arms = dict(own or {})
+    for label in arms.keys() & cases.keys():
+        raise ValueError(f"{label}: the grid has a method of this label; choose another one")
+    only = list(only)
+    for label in only:
+        one_of("only", label, [*cases, *arms])
+    made = {
+        label: config.method(
+            values.get("method", BASELINE), values.get("arguments"), values.get("settings")
         )
-        for case in content["cases"]
-        if case["label"] not in (own or {})
+        for label, values in cases.items()
     }
-    options = {**config.mapping("lab", parameters.get("lab")), **changed}
-    of_grid = {name: parameters[name] for name in OF_TRIAL if name in parameters}
-    seeds = content.get("seeds", SEEDS)
+    arms = {
+        label: arm
+        for label, arm in [*made.items(), *arms.items()]
+        if not only or label in (*only, BASELINE)
+    }
+    shared = planned[0]
+    seeds = {values.get("seed") for values in planned}
+    changed = {name: value for name, value in (lab or {}).items() if value != LAB[name]}
+    of_lab = {**config.mapping("lab", shared.get("lab")), **changed}
     defaults = {
         "against": arms.pop(BASELINE, BASELINE),
-        "lab": config.lab(options.pop("name", "tiny"), options),
-        "seeds": seeds if isinstance(seeds, int) else len(seeds),
+        "lab": config.lab(of_lab.pop("name", "tiny"), of_lab),
+        "seeds": SEEDS if None in seeds else len(seeds),
         "rates": RATES,
         "tuning_seeds": TUNING_SEEDS,
     }
+    of_grid = {name: shared[name] for name in OF_TRIAL if name in shared}
     # What is None was left out by the caller.
     given = {name: value for name, value in settings.items() if value is not None}
-    name = "-".join([_folder_name(content, grid), *changed.values()])
-    return {**arms, **(own or {})}, {**defaults, **of_grid, **given}, name
-
-
-def _changed(lab: Mapping[str, str] | None) -> dict[str, str]:
-    return {name: value for name, value in (lab or {}).items() if value != LAB[name]}
-
-
-def _content(grid: Any, only: Iterable[str], own: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A grid with the cases that are wanted, checked."""
-    if grid is not None:
-        # All of it is checked, so that what follows may rely on its form.
-        read(grid, Path.cwd(), records=Path.cwd())
-    _, content = read_content(shipped(GRID) if grid is None else grid)
-    if "cases" not in content:
-        raise ValueError(f"grid {str(grid)!r}: the methods to compare are needed under `cases`")
-    cases = list(content["cases"])
-    labels = [case.get("label") for case in cases]
-    for label in own or {}:
-        if label in labels:
-            raise ValueError(f"{label}: the grid has a method of this label; choose another one")
-    cases += [{"label": label} for label in own or {}]
-    only = list(only)
-    for label in only:
-        one_of("only", label, [case["label"] for case in cases])
-    wanted = [case for case in cases if not only or case["label"] in (*only, BASELINE)]
-    return {**content, "cases": wanted}
-
-
-def _folder_name(content: Mapping[str, Any], grid: Any) -> str:
-    # A grid may be a stranger's, so it decides no more than the name below a known place.
-    name = Path(content.get("folder", "leaderboard")).name
-    if name in ("", ".."):
-        raise ValueError(f"grid {str(grid)!r}: its folder must end in the name of a directory")
-    return name
+    return arms, {**defaults, **of_grid, **given}, "-".join([path.stem, *changed.values()])

@@ -46,7 +46,7 @@ def sweep(
     out : path, optional
         The output directory, runs/sweeps/NAME by default, NAME being the file's.
     jobs, ray, gpus
-        As for `engine.make`.
+        As for `engine.at_work`.
     records : path, optional
         Directory of the records, in place of the one that the grid names. A grid in a file, which
         may be a stranger's, can name one in the working directory or in `out` alone.
@@ -75,9 +75,6 @@ def sweep(
         # What is done is looked up under the lock, since another sweep may have made runs until
         # now.
         _check_same_runs(out, cases)
-        for case in cases:
-            if case.has_damaged_outcome:
-                report(f"{case.name}: its outcome.json cannot be read; it counts as not finished")
         todo = [case for case in cases if not case.finished]
         if todo and todo[0].notebook is not None:
             report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")
@@ -88,8 +85,9 @@ def sweep(
         if todo:
             runs = {case.name: case.values for case in cases}
             (out / LISTED).write_text(json.dumps(runs, indent=1) + "\n")
-        # The longest run first, so that none is left to the end.
-        engine.make(sorted(cases, key=_shortness), jobs=jobs, ray=ray, gpus=gpus, report=report)
+            with engine.at_work(jobs=jobs, ray=ray, gpus=gpus, report=report) as work_off:
+                # The longest run first, so that none is left to the end.
+                work_off(sorted(cases, key=_shortness))
         frame = _frame(cases)
         frame.to_csv(out / "results.csv", index=False)
     return frame

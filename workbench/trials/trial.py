@@ -21,7 +21,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from workbench.trials.cases import Case, prepare
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.numbers import duration
-from workbench.utils.validation import instance_of, one_of, shown, whole_number
+from workbench.utils.validation import instance_of, number, one_of, share, shown, whole_number
 
 PLAN = "trial.json"
 LOCK = "trial.lock"
@@ -136,10 +136,9 @@ class Trial:
         engine.check_arguments(jobs, ray, gpus)
         whole_number("rounds", rounds, EVALUATIONS)
         whole_number("tuning_seeds", tuning_seeds, 1, 1000)
-        if target is not None and not 0 < target <= 1:
-            raise ValueError(f"target={shown(target)}: an accuracy above 0 and up to 1 is needed")
-        if not 0 < level < 1:
-            raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed")
+        if target is not None:
+            share("target", target, zero=False)
+        number("level", level, above=0, below=1)
         self.arms = {arm.label: arm for arm in made_arms(arms, against)}
         self.baseline = next(iter(self.arms))
         self.lab = _checked_lab(lab)
@@ -152,14 +151,10 @@ class Trial:
         self.problems_per_round = problems_per_round
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
         self.coarse = tuning.coarse_grid(self.lab.learning_rate, rates, steps)
-        self.tuning_seeds = [FIRST_SEED + number for number in range(tuning_seeds)]
+        self.tuning_seeds = [*range(FIRST_SEED, FIRST_SEED + tuning_seeds)]
         self.out = Path(out).absolute()
-        self._options: dict[str, Any] = {
-            "jobs": jobs,
-            "ray": ray,
-            "gpus": gpus,
-            "report": report,
-        }
+        self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
+        self._at_once = jobs or engine.cores()
         self._say = report
         self._carried = {label: arm.carried() for label, arm in self.arms.items()}
         # Once here, so that no run has to look through the answers again.
@@ -175,9 +170,7 @@ class Trial:
         ]
         self.failed: dict[str, str] = {}
         self._shown: tuple[Any, Any] = (None, None)  # the figure, and its place in a notebook
-        # Of runs that are over, by name, so that none is read twice: their record and their course,
-        # None for one that diverged.
-        self._records: dict[str, Record | None] = {}
+        # Of runs that are over, by name, so that none is read twice; None for one that diverged.
         self._courses: dict[str, Course | None] = {}
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
@@ -228,9 +221,9 @@ class Trial:
             found[label] = {}
             for seed in range(self.looks[-1]):
                 case = self._final(label, tuned, seed)
-                record = self._records[case.name] if self._is_over(case) else None
-                if record is not None:
-                    found[label][seed] = record
+                course = self._courses[case.name] if self._is_over(case) else None
+                if course is not None:
+                    found[label][seed] = load(course.path)
         return found
 
     @property
@@ -260,12 +253,12 @@ class Trial:
         "collapsed" for an arm that no learning rate made better, and "failed".
         """
         rows = answer_table(self.answers)
-        found = self.tunings
-        tunings = [found[label] for label in rows["arm"]]
-        rows["rate_low"] = [tuned.low for tuned in tunings]
-        rows["rate_high"] = [tuned.high for tuned in tunings]
-        rows["at_edge"] = [tuned.at_edge for tuned in tunings]
-        rows["collapsed"] = [tuned.collapsed for tuned in tunings]
+        tunings = self.tunings
+        of_rows = [tunings[label] for label in rows["arm"]]
+        rows["rate_low"] = [tuned.low for tuned in of_rows]
+        rows["rate_high"] = [tuned.high for tuned in of_rows]
+        rows["at_edge"] = [tuned.at_edge for tuned in of_rows]
+        rows["collapsed"] = [tuned.collapsed for tuned in of_rows]
         put_aside = self._put_aside()
         rows = rows[~rows["arm"].isin(put_aside)]
         aside = [
@@ -356,17 +349,14 @@ class Trial:
         with engine.only_one(self.out / LOCK, self._say):
             self._write_plan()
             for label in self.same:
-                self._say(
-                    f"{label} is {self.baseline} under another name: every slot is the same, so "
-                    "its runs would be the same, and none is made"
-                )
+                self._say(f"{label} is {self.baseline} under another name, so no run is made")
             if len(self._compared()) < 2:
                 return self
-            with engine.at_work(**self._options, ended=self._ended) as work_off:
+            with engine.at_work(**self._workers, ended=self._ended) as work_off:
                 self._tune(work_off)
                 self._compare(work_off)
-        made = [record for record in self._records.values() if record is not None]
-        used = sum(not record.path.is_relative_to(self.out) for record in made)
+        made = [course for course in self._courses.values() if course is not None]
+        used = sum(not course.path.is_relative_to(self.out) for course in made)
         if used:
             self._say(f"{used} runs of trials beside this one were used again")
         return self
@@ -399,7 +389,7 @@ class Trial:
             labels = [self.baseline, *waiting]
             have = min(len(records[label]) for label in labels)
             # As many pairs as there are workers for, and up to the first look in any case.
-            at_once = max(1, (self._options["jobs"] or engine.cores()) // len(labels))
+            at_once = max(1, self._at_once // len(labels))
             seeds = range(min(max(least, have + at_once), most))
             cases = [
                 self._final(label, self.tunings[label], seed)
@@ -457,8 +447,7 @@ class Trial:
         """How many runs are left, and how long they take at the pace of those of this call."""
         if not self._seconds:
             return f"at most {runs} to make; how long that takes is said once runs have ended"
-        jobs = self._options["jobs"] or engine.cores()
-        seconds = statistics.mean(self._seconds) * math.ceil(runs / jobs)
+        seconds = statistics.mean(self._seconds) * math.ceil(runs / self._at_once)
         return f"at most {runs} to make, about {duration(seconds)} as runs take here now"
 
     def _check_target(self) -> None:
@@ -543,32 +532,25 @@ class Trial:
         """Whether a run is made, or diverged; ValueError for another run in its place."""
         if case.name in self._courses:
             return True
-        found = case
-        if not (case.finished or _diverged(case)):
-            elsewhere = self._made_elsewhere(case)
-            if elsewhere is None:
-                return False
-            found = elsewhere
-        elif case.outcome["fingerprint"] != case.fingerprint():
-            raise ValueError(
-                f"out={str(self.out)!r}: {case.name} was made there by another definition of "
-                f"{case.values['label']!r} or with other settings; name another directory, or give "
-                "the arm another label"
-            )
-        record = None if _diverged(found) else load(found.record)
-        self._records[case.name] = record
-        self._courses[case.name] = None if record is None else _course(record)
-        return True
-
-    def _made_elsewhere(self, case: Case) -> Case | None:
-        """The same run in another trial that stands beside this one."""
-        for folder in self._beside:
+        for folder in (self.out, *self._beside):
             logs = folder / LOGS / case.name
-            other = dataclasses.replace(case, record=folder / case.name, logs=logs)
+            made = dataclasses.replace(case, record=folder / case.name, logs=logs)
+            if not (made.finished or _diverged(made)):
+                continue
             # The fingerprint is that of method, lab, seed and all settings.
-            if other.finished and other.outcome["fingerprint"] == case.fingerprint():
-                return other
-        return None
+            if made.outcome["fingerprint"] == case.fingerprint():
+                course = None
+                if not _diverged(made):
+                    [course] = each(read([load(made.record)]))
+                self._courses[case.name] = course
+                return True
+            if folder == self.out:
+                raise ValueError(
+                    f"out={str(self.out)!r}: {case.name} was made there by another definition of "
+                    f"{case.values['label']!r} or with other settings; name another directory, or "
+                    "give the arm another label"
+                )
+        return False
 
     def _tuning(self, label: str, point: Point, seed: int) -> Case:
         """A run of the tuning."""
@@ -585,30 +567,21 @@ class Trial:
     def _case(
         self, name: str, label: str, point: Point, seed: int, evaluate_every: int, lab: Carried
     ) -> Case:
+        # What the baseline samples in its rounds, every run samples at least.
+        sampled = self.arms[self.baseline].method.allocator.sampled()
         values = {
             "label": label,
             "seed": seed,
             "rounds": self.rounds,
-            "rollouts": self._rollouts(),
+            "rollouts": sampled and self.rounds * self.problems_per_round * sampled.n,
             "learning_rate": point.learning_rate,
             "mini_batches": point.mini_batches,
             "problems_per_round": self.problems_per_round,
             "evaluate_every": evaluate_every,
             "columns": "none",
         }
-        return Case(
-            name,
-            values,
-            self.out / name,
-            self.out / LOGS / name,
-            own=self._carried[label],
-            lab=lab,
-        )
-
-    def _rollouts(self) -> int | None:
-        """What the baseline samples in its rounds, which every run samples at least."""
-        sampled = self.arms[self.baseline].method.allocator.sampled()
-        return sampled and self.rounds * self.problems_per_round * sampled.n
+        logs = self.out / LOGS / name
+        return Case(name, values, self.out / name, logs, own=self._carried[label], lab=lab)
 
     # The plan on disk
 
@@ -640,10 +613,9 @@ class Trial:
     def _check_directory(self) -> None:
         """ValueError unless the directory holds this trial, or nothing yet."""
         engine.check_directory(self.out, PLAN, LOCK, "trial")
-        if not (self.out / PLAN).exists():
-            return
         # By way of a text, as what is recorded.
-        ours, theirs = json.loads(json.dumps(self._plan())), self._recorded_plan()
+        ours = json.loads(json.dumps(self._plan()))
+        theirs = self._recorded_plan() or ours
         different = differences(ours["settings"], theirs["settings"])
         if different:
             raise ValueError(
@@ -663,13 +635,14 @@ class Trial:
     def _write_plan(self) -> None:
         """Write what is compared and how; arms of earlier calls stay in it."""
         plan = self._plan()
-        if (self.out / PLAN).exists():
-            plan["arms"] = self._recorded_plan()["arms"] | plan["arms"]
+        plan["arms"] = self._recorded_plan().get("arms", {}) | plan["arms"]
         with replacing(self.out / PLAN) as temporary:
             temporary.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
 
-    def _recorded_plan(self) -> Mapping[str, Any]:
-        return json.loads((self.out / PLAN).read_text(encoding="utf-8"))
+    def _recorded_plan(self) -> dict[str, Any]:
+        """What an earlier call has written; empty before the first one."""
+        path = self.out / PLAN
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def _check_arms(self) -> None:
         """ValueError for an arm that cannot run, by what can be seen without running it."""
@@ -707,9 +680,9 @@ def _checked_measure(measure: Any) -> Any:
 def _looks(seeds: Any) -> tuple[int, ...]:
     """After how many pairs of seeds the trial is looked at."""
     ends = (seeds, seeds) if isinstance(seeds, int) else tuple(seeds)
-    for number in ends:
+    for end in ends:
         # One pair has no interval.
-        whole_number("seeds", number, 2, FIRST_SEED)
+        whole_number("seeds", end, 2, FIRST_SEED)
     if len(ends) != 2 or ends[0] > ends[1]:
         raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
     least, most = ends
@@ -718,8 +691,3 @@ def _looks(seeds: Any) -> tuple[int, ...]:
 
 def _diverged(case: Case) -> bool:
     return case.outcome.get("error", "").startswith(DIVERGED)
-
-
-def _course(record: Record) -> Course:
-    [course] = each(read([record]))
-    return course

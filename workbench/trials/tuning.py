@@ -169,11 +169,6 @@ def next_runs(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int]) -> li
     return [run for run in points_by_stage(costs, coarse, seeds)[-1] if run not in costs]
 
 
-def stages(seeds: Sequence[int]) -> int:
-    """How many stages a tuning with these seeds has."""
-    return 1 + len(seeds)
-
-
 def effort(coarse: Sequence[Point], seeds: Sequence[int]) -> int:
     """The runs that the tuning of one arm takes, the same for every arm.
 
@@ -222,15 +217,10 @@ def log_cost(course: Course, target: float, unit: str | Unit) -> float:
     return math.log(crossed.place * (target - fit[0]) / gained)
 
 
-def score_at_share(course: Course, unit: str | Unit, share: float = SHARE) -> float:
-    """The accuracy after a share of what a run spent, on the rising fit of its curve."""
+def score_at_share(course: Course, unit: str | Unit) -> float:
+    """The accuracy after three fifths of what a run spent, on the rising fit of its curve."""
     places = course.places(unit)
-    return float(np.interp(share * places[-1], places, rising(course.scores)))
-
-
-def is_collapsed(course: Course) -> bool:
-    """Whether a run ends below where it began."""
-    return bool(course.scores[-1] < course.scores[0])
+    return float(np.interp(SHARE * places[-1], places, rising(course.scores)))
 
 
 @dataclass(frozen=True)
@@ -308,21 +298,19 @@ def tuned(
     rows = []
     costs = {}
     for (point, seed), course in runs.items():
-        cost = math.inf if course is None else log_cost(course, target, unit)
-        costs[point, seed] = cost
-        start, end = (math.nan, math.nan) if course is None else course.scores[[0, -1]]
-        rows.append(
-            {
-                "learning_rate": point.learning_rate,
-                "mini_batches": point.mini_batches,
-                "seed": seed,
-                "cost": math.exp(cost),
-                "reached": course is not None and bool(rising(course.scores)[-1] >= target),
-                "start": float(start),
-                "end": float(end),
-                "collapsed": course is None or is_collapsed(course),
-            }
-        )
+        costs[point, seed] = math.inf if course is None else log_cost(course, target, unit)
+        # What is not finite has no scores.
+        scores = np.full(2, np.nan) if course is None else course.scores
+        row = {
+            **point._asdict(),
+            "seed": seed,
+            "cost": math.exp(costs[point, seed]),
+            "reached": course is not None and bool(rising(scores)[-1] >= target),
+            "start": float(scores[0]),
+            "end": float(scores[-1]),
+            "collapsed": not scores[-1] >= scores[0],
+        }
+        rows.append(row)
     curve = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
     whole = [point for point, seed in runs if all((point, each) in runs for each in seeds)]
     best = _choice({point: mean_cost(costs, point, seeds) for point in whole})
