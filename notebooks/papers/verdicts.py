@@ -127,6 +127,8 @@ class Claim:
         How it is measured on recorded runs: a call of a function of `measures`.
     released : Released, optional
         The same comparison in the runs that the authors of PODS released.
+    headline : bool
+        Whether README shows it.
     """
 
     paper: str
@@ -140,6 +142,7 @@ class Claim:
     published_gain: tuple[float, ...] = ()
     measured_by: Measure | None = None
     released: Released | None = None
+    headline: bool = False
 
     def __post_init__(self) -> None:
         one_of("direction", self.direction, DIRECTIONS)
