@@ -5,7 +5,9 @@ what the paper prints and `sizes` the same as numbers. `published_gain` is what 
 gained over its start; sizes of accuracy are scaled by it. A claim is that a quantity lies above 0,
 unless `direction` and `bound` say otherwise. `measured_by` names recorded runs, as "folder/label"
 of `data/runs`; the folder regime-pods has the runs of the regime `pods`. In a claim, n is the
-number of rollouts of a problem. `headline` marks the claims that README shows.
+number of rollouts of a problem. `one_rate` is the claim of `data/verdicts-one-rate.csv` that was
+made of runs at one learning rate for all arms, where there is one; and `headline` marks the claims
+that README shows.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ PODS = (
     Claim(
         paper="PODS",
         claim="accuracy above GRPO with n = 8, 32 problems a round, equal cost on an L40S, points",
+        one_rate="accuracy above GRPO with n = 8, equal time, points",
         place="figure 2b",
         published="higher",
         measured_by=accuracy(
@@ -77,6 +80,7 @@ PODS = (
     Claim(
         paper="PODS",
         claim="accuracy above GRPO with n = 32 on all of them, equal rollouts, points",
+        one_rate="accuracy above GRPO with n = 32, equal time, points",
         place="figure 2c",
         published="higher",
         measured_by=accuracy(
@@ -90,6 +94,7 @@ PODS = (
     Claim(
         paper="PODS",
         claim="FLOPs of an update against GRPO with n = 32, %",
+        one_rate="update time against GRPO with n = 32, %",
         place="figure 2, right",
         published="less",
         direction="below",
@@ -102,6 +107,7 @@ PODS = (
     Claim(
         paper="PODS",
         claim="max-variance above random, equal hours and equal steps, points",
+        one_rate="max-variance above random, equal rounds, points",
         place="figure 4; released runs",
         published="+1.0",
         sizes=(1.0,),
@@ -122,6 +128,7 @@ PODS = (
     Claim(
         paper="PODS",
         claim="max-variance above max-reward, equal hours and equal steps, points",
+        one_rate="max-variance above max-reward, equal rounds, points",
         place="figure 4; released runs",
         published="+15.3",
         sizes=(15.3,),
@@ -146,6 +153,7 @@ AR3PO = (
     Claim(
         paper="AR3PO",
         claim="rollouts a problem against GRPO's 8, %",
+        one_rate="rollouts a problem against GRPO's 8, %",
         place="table 1",
         published="-29, -16",
         sizes=(-28.75, -16.25),
@@ -167,6 +175,7 @@ AR3PO = (
     Claim(
         paper="AR3PO",
         claim="rollouts a round against those that DAPO samples, %",
+        one_rate="rollouts a round against DAPO's, %",
         place="table 1",
         published="-76, -72",
         sizes=(-76.25, -72.1),
@@ -180,6 +189,7 @@ AR3PO = (
     Claim(
         paper="AR3PO",
         claim="problems without a right response against GRPO's, %",
+        one_rate="problems without a right response against GRPO's, %",
         place="section 4.4, figure 2c",
         published="more than -33",
         sizes=(-33.3,),
@@ -192,6 +202,7 @@ AR3PO = (
     Claim(
         paper="AR3PO",
         claim="accuracy above GRPO, equal rounds, points",
+        one_rate="accuracy above GRPO, equal rounds, points",
         place="table 1",
         published="+0.9, +1.3",
         sizes=(0.9, 1.3),
@@ -201,6 +212,7 @@ AR3PO = (
     Claim(
         paper="AR3PO",
         claim="at most 1 point below DAPO, equal rounds, points",
+        one_rate="at most 1 point below DAPO, equal rounds, points",
         place="table 1",
         published="+0.2, 0.0",
         sizes=(0.2, 0.0),
@@ -213,6 +225,7 @@ AR3PO = (
     Claim(
         paper="AR3PO",
         claim="stopped gradient above direct replay, equal rounds, points",
+        one_rate="stopped gradient above direct replay, equal rounds, points",
         place="table 2",
         published="+1.3",
         sizes=(1.3,),
@@ -246,6 +259,9 @@ def _knapsack_at(n: int) -> Claim:
     return Claim(
         paper="Knapsack RL",
         claim=f"accuracy above GRPO, both with N = {n}, equal rollouts, points",
+        one_rate="accuracy above GRPO, equal rollouts, half of the pool solved, points"
+        if n == 8
+        else "",
         place="table 1" if n == 8 else "section 5.3, figure 7",
         published="+1.9 to +3.8" if n == 8 else "higher",
         **(KNAPSACK_SIZES if n == 8 else {}),
@@ -262,6 +278,7 @@ KNAPSACK = (
     Claim(
         paper="Knapsack RL",
         claim="effective-gradient ratio above GRPO's, points",
+        one_rate="effective-gradient ratio above GRPO's, half of the pool solved, points",
         place="section 5.2, figure 5",
         published="+20 to +40",
         sizes=(20.0, 40.0),
@@ -278,6 +295,8 @@ KNAPSACK = (
         paper="Knapsack RL",
         claim="problems without a right rollout at their last visit against GRPO's, "
         "equal numbers of rollouts, %",
+        one_rate="problems without a right rollout at their last visit against GRPO's, "
+        "equal numbers of rollouts, %",
         place="section 5.2, figure 4",
         published="-5",
         sizes=(-5.2,),
@@ -290,6 +309,7 @@ KNAPSACK = (
     Claim(
         paper="Knapsack RL",
         claim="with N = 4 at most 1 point below GRPO with N = 8, equal rounds, points",
+        one_rate="with N = 4 at most 1 point below GRPO with N = 8, equal rounds, points",
         place="section 5.3, figure 7",
         published="+0.3",
         sizes=(0.3,),
@@ -302,6 +322,7 @@ KNAPSACK = (
     Claim(
         paper="Knapsack RL",
         claim="InfoGain gains accuracy, equal rounds, points",
+        one_rate="InfoGain gains accuracy, equal rounds, points",
         place="table 4",
         published="+1.8",
         sizes=(1.8,),
@@ -336,6 +357,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="FLOPs of a round against GRPO with n = 16, %",
+        one_rate="FLOPs of a round against GRPO with n = 16, %",
         place="table 1",
         published="-50, -47",
         sizes=(-50.1, -47.0),
@@ -349,6 +371,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="time of a round against GRPO with n = 16 on two A10, %",
+        one_rate="time of a round against GRPO with n = 16, %",
         place="table 1",
         published="-44, -50",
         sizes=(-44.3, -49.8),
@@ -360,6 +383,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="rollouts trained on against GRPO's 16, %",
+        one_rate="rollouts trained on against GRPO's 16, %",
         place="section 4.4",
         published="-71",
         sizes=(-71.25,),
@@ -375,6 +399,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="problems left without a right response against GRPO's, %",
+        one_rate="problems left without a right response against GRPO's, %",
         place="section 5.2, figure 9",
         published="-22, -27",
         sizes=(-22.3, -27.0),
@@ -390,6 +415,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="the same over equal numbers of rollouts, %",
+        one_rate="the same over equal numbers of rollouts, %",
         place="section 5.2, figure 9",
         published="-22, -27",
         sizes=(-22.3, -27.0),
@@ -401,6 +427,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="accuracy above GRPO with n = 16, equal rounds, points",
+        one_rate="accuracy above GRPO with n = 16, equal rounds, points",
         place="table 1",
         published="+0.5, +1.1",
         sizes=(0.5, 1.1),
@@ -412,6 +439,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="accuracy above GRPO with n = 5, equal rounds, points",
+        one_rate="accuracy above GRPO with n = 5, equal rounds, points",
         place="table 6, .32 N",
         published="+2.7, +2.2",
         sizes=(2.7,),
@@ -421,6 +449,7 @@ AERO = (
     Claim(
         paper="AERO",
         claim="gradient norm with the prior against GRPO's, rounds 70 to 90, %",
+        one_rate="gradient norm with the prior against GRPO's, rounds 70 to 90, %",
         place="table 7",
         published="+54",
         sizes=(54.0,),
@@ -458,6 +487,7 @@ CBS = (
     Claim(
         paper="CBS",
         claim="tokens of CBS*'s updates against the full set's, %",
+        one_rate="update time of CBS* against the full set's, %",
         place="section 6.2, figure 2",
         published="-50.4 of the time",
         sizes=(-50.4,),
@@ -469,6 +499,7 @@ CBS = (
     Claim(
         paper="CBS",
         claim="accuracy of CBS* above the full set's, equal rounds, points",
+        one_rate="accuracy of CBS* above the full set's, equal rounds, points",
         place="table 2",
         published="+1.8, +1.6, +0.7",
         sizes=(1.36,),
@@ -498,6 +529,7 @@ CBS = (
     Claim(
         paper="CBS",
         claim="accuracy of CBS above the full set's, equal rounds, points",
+        one_rate="accuracy of CBS above the full set's, equal rounds, points",
         place="table 2",
         published="+1.5, +2.8, +0.6",
         sizes=(1.65,),
@@ -517,6 +549,7 @@ CBS = (
     Claim(
         paper="CBS",
         claim="time spent on the scheduler, at most 4 %",
+        one_rate="time spent on the scheduler, at most 4 %",
         place="table 3",
         published="0.7 to 3.8",
         direction="below",
@@ -526,6 +559,7 @@ CBS = (
     Claim(
         paper="CBS",
         claim="learnt scores above random ones, three objectives, equal rounds, points",
+        one_rate="learnt scores above random ones, equal rounds, points",
         place="table 5",
         published="+1.0",
         sizes=(1.0,),
