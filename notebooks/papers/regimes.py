@@ -5,12 +5,15 @@ compares in it. Every arm is tuned with the same effort, by the rounds to what t
 in three fifths of its rounds, and then gets eight fresh seeds (`workbench.trial`).
 
 In the folder `notebooks`, `python -m papers.regimes knapsack ar3po` makes the runs of two regimes.
-Each may be stopped at any time; the same command goes on.
+Each may be stopped at any time; the same command goes on. With `--shelve` it also puts finished
+runs into `data/runs/regime-knapsack`, with what was found of every arm in `arms.csv` and a row for
+every tuning run in `tuning.csv`.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +23,7 @@ from workbench import labs, methods
 from workbench.advantages import Posterior
 from workbench.labs import Lab
 from workbench.methods import Method
+from workbench.records.packing import pack
 from workbench.rewards import Boxed, Correct
 from workbench.selectors import All
 from workbench.trials.trial import Trial
@@ -48,6 +52,9 @@ class Regime:
         Makes the methods, by label, the baseline among them.
     settings : dict
         Further arguments of `workbench.trial`.
+    outcomes : tuple of str
+        The arms of which it is kept which rollouts were right; of all others only the tables of
+        rounds and evaluations are.
     """
 
     paper: str
@@ -55,6 +62,7 @@ class Regime:
     against: str
     arms: Callable[[], dict[str, Method]]
     settings: dict[str, Any] = field(default_factory=dict)
+    outcomes: tuple[str, ...] = ()
 
     def trial(self, out: Path, **options: Any) -> Trial:
         """The trial of this regime, before it is run.
@@ -202,6 +210,7 @@ REGIMES = {
         "grpo-8",
         knapsack_arms,
         {"rounds": 100},
+        outcomes=("grpo-8", "knapsack-8"),
     ),
     "knapsack-late": Regime(
         "Knapsack RL", lambda: labs.tiny(base="late"), "grpo-8", knapsack_pair, {"rounds": 100}
@@ -216,8 +225,11 @@ REGIMES = {
         "grpo",
         ar3po_arms,
         {"rounds": 100, "mini_batches": 4},
+        outcomes=("grpo", "ar3po"),
     ),
-    "aero": Regime("AERO", labs.tiny, "grpo-16", aero_arms, {"rounds": 100}),
+    "aero": Regime(
+        "AERO", labs.tiny, "grpo-16", aero_arms, {"rounds": 100}, outcomes=("grpo-16", "aero")
+    ),
     # One problem a step, as the authors released it.
     "pods": Regime(
         "PODS",
@@ -245,15 +257,40 @@ REGIMES = {
 }
 
 
+def shelve(trial: Trial, outcomes: tuple[str, ...], place: Path) -> None:
+    """Pack copies of the runs of a finished trial, with its tables beside them.
+
+    Parameters
+    ----------
+    trial : Trial
+    outcomes : labels
+        The arms whose tables of rollouts are kept.
+    place : path
+        The folder of the shelf; what is there is replaced.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(trial.out / "runs", place)
+    for folder in sorted(place.iterdir()):
+        pack(folder, None if folder.name in outcomes else ())
+    pack(place)
+    for name, table in {"arms": trial.table, "tuning": trial.tuning}.items():
+        table.to_csv(place / f"{name}.csv", index=False, float_format="%.6g")
+
+
 def main() -> None:
     """Make the runs of the regimes that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("regimes", nargs="+", choices=REGIMES)
     parser.add_argument("--out", default="../runs/regimes")
     parser.add_argument("--jobs", type=int)
+    parser.add_argument("--shelve", metavar="FOLDER", help="such as ../data/runs")
     given = parser.parse_args()
     for name in given.regimes:
-        print(REGIMES[name].trial(Path(given.out, name), jobs=given.jobs).run(), flush=True)
+        regime = REGIMES[name]
+        trial = regime.trial(Path(given.out, name), jobs=given.jobs).run()
+        print(trial, flush=True)
+        if given.shelve:
+            shelve(trial, regime.outcomes, Path(given.shelve, f"regime-{name}"))
 
 
 if __name__ == "__main__":
