@@ -1,5 +1,8 @@
 """What becomes of single problems, against cases worked out by hand."""
 
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,9 +12,11 @@ from hypothesis import strategies as st
 from written_records import write
 
 import workbench as wb
-from papers import aero, ar3po, correlations, difficulty, knapsack
+from papers import aero, ar3po, correlations, difficulty, knapsack, tuned
 from papers.difficulty import CLASSES, classify, transition_matrix
 from workbench.analysis.runs import load_all
+
+ROOT = Path(__file__).parent.parent
 
 
 def frame(*rows):
@@ -292,6 +297,62 @@ class TestKnapsack:
         assert min(loads.values()) == loads["rollouts"]
 
 
+class TestKnapsackOnRecords:
+    @pytest.fixture(scope="class")
+    def recorded(self):
+        return tuned.recorded([ROOT / "data/runs/regime-knapsack"])
+
+    @pytest.fixture(scope="class")
+    def pair(self, recorded):
+        """Two seeds of each method are enough."""
+        arms = ("regime-knapsack/grpo-8", "regime-knapsack/knapsack-8")
+        return knapsack.Pair(*(recorded[arm][:2] for arm in arms))
+
+    def test_pools_without_records_are_left_out(self, recorded):
+        table = knapsack.across_pools(recorded)
+        assert table.index.tolist() == ["half of the pool solved"]
+        assert table["seeds"].tolist() == [8]
+        assert table["equal rollouts"].item().startswith("+")
+
+    def test_a_bill_is_relative_to_the_first_arm(self, pair):
+        table = knapsack.bill(pair.groups, tuned.EVERYTHING_TRAINED, (17, 100))
+        assert table["rollouts"].tolist() == [256, 256]
+        relative = ["FLOPs, %", "every rollout trained, %"]
+        assert table.loc["GRPO", relative].tolist() == [100, 100]
+        assert (table.loc["Knapsack", relative] > 100).all()
+
+    def test_every_claim_of_a_figure_is_measured(self, pair):
+        findings = knapsack.measured(pair)
+        assert len(findings) == len(knapsack.CLAIMS_OF_FIGURES)
+        assert [found.measured.n for found in findings] == [2] * len(findings)
+
+    def test_errors_stand_beside_those_of_chance(self, pair):
+        lines = pair.errors_and_chance(visits=3, seed=0)
+        assert list(lines) == ["GRPO", "Knapsack"]
+        for kinds in lines.values():
+            assert kinds["error"].index.tolist() == [1, 2, 3]
+            assert (kinds["error"]["mean"] > kinds["chance"]["mean"]).all()
+
+    def test_figures_name_the_methods(self, pair):
+        bars = knapsack.class_bars(pair.ends, title="alike")
+        assert len(bars.get_yticklabels()) == 4
+        assert len(bars.get_legend().get_texts()) == len(CLASSES)
+        assert bars.get_xlabel().endswith("(2 seeds)")
+        panels = knapsack.fallback_panels({"it": pair.frames["Knapsack"]}, 2, title="more")
+        assert len(panels) == 3
+        shares = knapsack.gradient_panels(pair.groups, title="more")
+        assert [ax.get_ylim() for ax in shares] == [(0, 1)] * 3
+        plt.close("all")
+
+
+def test_published_budgets_come_out():
+    second, third = knapsack.published_budgets()
+    for name in ("yes", "no"):
+        assert (second.loc[name] == second.loc[f"{name}, ours"]).all()
+    assert third.loc["ours, N_low = 2", "value"] > third.loc["Knapsack-GRPO", "value"]
+    assert knapsack.published_scores()["difference"].between(1.7, 3.8).all()
+
+
 class TestAr3po:
     def test_rollouts_by_rate_by_hand(self):
         table = ar3po.rollouts_by_rate(TWO_VISITS)
@@ -338,6 +399,19 @@ def test_a_real_run(tmp_path):
     spent = knapsack.spending(frames["knapsack"][0])
     assert spent["visits"].sum() == pytest.approx(1)
     assert (spent["rollouts"].dropna() >= 2).all()
+    # Asked again with what was known before each round, the allocation is the recorded one.
+    settings = {"again": {}, "even": {"low": 4, "up": 4}}
+    visited = knapsack.reallocated(frames["knapsack"][0], settings)
+    assert len(visited) == 8, "two rounds of four problems after the first epoch"
+    assert (visited["again"] == visited["rollouts"]).all()
+    assert (visited["even"] == 4).all()
+    table = knapsack.reallocated_by_class(frames["knapsack"], settings)
+    assert table.loc["moved, %", ["recorded", "again"]].tolist() == [0, 0]
+    assert table.loc["largest", "even"] == 4
+    moved = (visited["rollouts"] - 4).clip(lower=0).sum()
+    assert table.loc["moved, %", "even"] == pytest.approx(100 * moved / 16 / 2)
+    loads = knapsack.loads(frames["knapsack"][0], (1, 2), np.random.default_rng(0))
+    assert loads[1].tolist() == [1, 1, 1]
 
 
 # Dealing rollouts out to workers

@@ -8,11 +8,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from written_records import curve
 
 from papers import plots as papers
 from papers.verdicts import VERDICTS, Claim, Finding, judge
 from workbench import plots
 from workbench.analysis.intervals import Measurement
+from workbench.analysis.runs import load_all
 from workbench.plots.style import NAMED, WIDTH
 
 
@@ -186,7 +188,7 @@ class TestCurves:
         table = pd.DataFrame({"mean": [0.1, 0.2], "half": [0.05, 0.1], "n": [10, 9]}, index=[0, 2])
         ax = papers.bands({"PODS": table})
         assert ax.lines[0].get_ydata().tolist() == [0.1, 0.2]
-        assert legend(ax) == ["PODS (n = 9 or 10)"]
+        assert legend(ax) == ["PODS (9 or 10 seeds)"]
         edge = ax.collections[0].get_paths()[0].vertices
         assert edge[edge[:, 0] == 2][:, 1].max() == pytest.approx(0.3)
 
@@ -203,6 +205,80 @@ class TestCurves:
         assert len(axes[1, 1].lines) == 2
         assert axes[1, 1].lines[0].get_ydata().tolist() == [8, 20]
         assert axes[1, 0].get_ylim()[1] > 20
+
+
+class TestPanels:
+    @pytest.fixture
+    def groups(self, tmp_path):
+        for label, seeds in (("grpo", 2), ("pods", 3)):
+            for seed in range(seeds):
+                curve(tmp_path, label, seed, [0.2, 0.3 + 0.01 * seed, 0.4])
+        return load_all(tmp_path)
+
+    def test_seeds_stand_behind_the_title_where_all_have_as_many(self, groups):
+        one = {"records": {"grpo": groups["grpo"]}}
+        axes = papers.curve_panels(
+            {"by rounds": one | {"x": "round"}, "by rollouts": one | {"x": "rollouts"}},
+            title="It learns",
+        )
+        [legend] = axes[0].figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["grpo"]
+        assert axes[0].figure.get_suptitle() == "It learns (2 seeds)"
+        assert [ax.get_title("left") for ax in axes] == ["by rounds", "by rollouts"]
+        assert axes[0].get_ylim() == axes[1].get_ylim()
+        assert axes[0].get_ylabel() and not axes[1].get_ylabel()
+
+    def test_else_behind_each_name(self, groups):
+        axes = papers.curve_panels({"": {"records": groups}}, title="Two learn")
+        [legend] = axes[0].figure.legends
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert texts == ["grpo (2 seeds)", "pods (3 seeds)"]
+        assert axes[0].figure.get_suptitle() == "Two learn"
+
+    def test_panels_with_other_curves_have_legends_of_their_own(self, groups):
+        records = {label: group[:2] for label, group in groups.items()}
+        axes = papers.curve_panels(
+            {"one": {"records": {"grpo": records["grpo"]}}, "both": {"records": records}},
+            title="One and both",
+            ylim=(0, 1),
+        )
+        assert not axes[0].figure.legends
+        assert [legend(ax) for ax in axes] == [["grpo"], ["grpo", "pods"]]
+        assert axes[1].get_ylim() == (0, 1)
+
+    def test_sweeps_begin_at_zero_and_share_a_legend(self):
+        table = pd.DataFrame({"mean": [5, 6], "half": [1, 1]}, index=[1, 2])
+        axes = papers.sweep_panels(
+            {"hard": {"knapsack": table}, "easy": {"knapsack": table}},
+            title="More",
+            xlabel="visit",
+            ylabel="rollouts",
+            reference=8,
+        )
+        assert [ax.get_ylim()[0] for ax in axes] == [0, 0]
+        assert len(axes[0].figure.legends) == 1
+        assert axes[1].lines[-1].get_ydata()[0] == 8
+
+    def test_bills_are_lines_of_one_arm(self):
+        table = pd.DataFrame(
+            {
+                "label": "knapsack",
+                "price": [0.1, 1],
+                "ratio": [1.4, 1.2],
+                "low": 1.1,
+                "high": 1.5,
+                "n": 8,
+            }
+        )
+        ax = papers.bills(
+            {"every rollout": table, "only gradients": table},
+            arm="Knapsack",
+            baseline="GRPO",
+            title="Dearer",
+        )
+        names = ["Knapsack, every rollout trained", "Knapsack, only gradients trained"]
+        assert legend(ax) == names
+        assert ax.get_title("left") == "Dearer (8 seeds)"
 
 
 class TestDistributions:
@@ -240,7 +316,7 @@ class TestDistributions:
         spread = pd.DataFrame({"ratio": [1.0, 3.0]}, index=["reward", "age"])
         axes = papers.correlation_maps(mean, mean.abs(), spread=spread, counts=[5])
         assert len(axes) == 3
-        assert "n = 5 seeds" in axes[0].get_title("left")
+        assert "5 seeds" in axes[0].get_title("left")
         assert [text.get_text() for text in axes[2].texts] == ["1.0", "3.0"]
         assert len(papers.correlation_maps(mean, mean.abs())) == 2
         several = papers.correlation_maps(mean, mean.abs(), spread={"CBS": spread, "CBS*": spread})
@@ -274,7 +350,9 @@ class TestSpentAndGained:
         axes = papers.gains({"equal time": GAINED, "equal FLOPs": GAINED}, label="points")
         assert rows(axes[0]) == ["GSPO", "PODS"]
         assert rows(axes[1]) == ["", ""]
-        assert axes[0].figure.get_supxlabel() == "points (n = 4 or 5 seeds)"
+        assert axes[0].figure.get_supxlabel() == "points (4 or 5 seeds)"
+        axes = papers.gains({"equal time": GAINED}, label="points (hollow: it holds 0)")
+        assert axes[0].figure.get_supxlabel() == "points (hollow: it holds 0; 4 or 5 seeds)"
         assert hollow(axes[0]) == [False, True]
         first, second = dots(axes[0])
         assert first.get_color() != second.get_color()

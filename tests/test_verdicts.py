@@ -133,29 +133,29 @@ class TestJudge:
         [row] = judge([claim], [seen(1, 2, 3)]).to_dict("records")
         assert row["here"] == 2
         assert [row["low"], row["high"]] == pytest.approx([-0.484, 4.484], abs=0.001)
-        assert (row["n"], row["expected"], row["verdict"]) == (3, 9, "none seen")
+        assert (row["n"], row["expected"], row["alone"]) == (3, 9, "none seen")
         assert row["p"] == pytest.approx(0.0742, abs=0.001)
         # Two tests are in the family: is it 0 (p .074), and is it 9 (p .0067)?
         assert row["p_holm"] == pytest.approx(row["p"])
-        assert row["verdict_holm"] == "none seen"
+        assert row["verdict"] == "none seen"
 
     def test_a_claim_that_something_is_smaller_is_turned_around(self):
         claim = Claim("AERO", "saves, %", sizes=(-50.0, -47.0), direction="below")
         [agrees] = judge([claim], [seen(-55, -54, -56)]).to_dict("records")
-        assert (agrees["verdict"], agrees["expected"]) == ("agrees", -47)
+        assert (agrees["alone"], agrees["expected"]) == ("agrees", -47)
         [smaller] = judge([claim], [seen(-20, -21, -22)]).to_dict("records")
-        assert smaller["verdict"] == "smaller than published"
+        assert smaller["alone"] == "smaller than published"
         [against] = judge([claim], [seen(20, 21, 22)]).to_dict("records")
-        assert against["verdict"] == "disagrees"
+        assert against["alone"] == "disagrees"
 
     def test_one_seed_and_no_runs_cannot_tell_and_say_why(self):
         claims = [Claim("A", "one"), Claim("A", "none")]
         table = judge(claims, [seen(5), Finding(reason="no runs of pods")])
-        assert table["verdict"].tolist() == [
+        assert table["alone"].tolist() == [
             "cannot tell: a single seed has no interval",
             "cannot tell: no runs of pods",
         ]
-        assert table["verdict_holm"].tolist() == table["verdict"].tolist()
+        assert table["verdict"].tolist() == table["alone"].tolist()
         assert table["n"].tolist() == [1, 0]
         assert table["p_holm"].isna().all()
 
@@ -165,10 +165,10 @@ class TestJudge:
         nothing = [seen(1, -1, 0.5, -0.5) for _ in range(9)]
         claims = [Claim("A", f"claim {i}") for i in range(10)]
         alone = judge(claims[:1], [weak])
-        assert alone["verdict_holm"].tolist() == ["agrees"]
+        assert alone["verdict"].tolist() == ["agrees"]
         family = judge(claims, [weak, *nothing])
-        assert family["verdict"].iloc[0] == "agrees"
-        assert family["verdict_holm"].iloc[0] == "cannot tell"
+        assert family["alone"].iloc[0] == "agrees"
+        assert family["verdict"].iloc[0] == "cannot tell"
         assert family["p_holm"].iloc[0] == pytest.approx(10 * family["p"].iloc[0])
 
     @given(st.lists(st.lists(NUMBERS, min_size=2, max_size=5), min_size=1, max_size=5))
@@ -177,7 +177,7 @@ class TestJudge:
         assume(all(np.ptp(each) > 1e-6 for each in values))
         claims = [Claim("A", f"claim {i}", sizes=(2.0,)) for i in range(len(values))]
         table = judge(claims, [seen(*each) for each in values])
-        for alone, within in zip(table["verdict"], table["verdict_holm"]):
+        for alone, within in zip(table["alone"], table["verdict"]):
             weaker = {
                 "agrees": {"agrees", "cannot tell"},
                 "smaller than published": {
@@ -197,12 +197,12 @@ class TestJudge:
         never = seen(20.0, 40.0, 60.0, scale="percent", censored=3)
         [row] = judge([claim], [never]).to_dict("records")
         assert row["high"] == math.inf
-        assert row["verdict"] == "cannot tell"
+        assert row["alone"] == "cannot tell"
 
     def test_runs_of_others_are_judged_the_same_way(self):
         measured = Unpaired(np.array([3.0, 4.0, 5.0, 4.0]), np.array([1.0, 2.0, 1.5, 1.5]))
         [row] = judge([Claim("PODS", "gains")], [Finding(measured)]).to_dict("records")
-        assert (row["verdict"], row["n"], row["here"]) == ("agrees", 4, 2.5)
+        assert (row["alone"], row["n"], row["here"]) == ("agrees", 4, 2.5)
 
     def test_each_claim_needs_a_finding(self):
         with pytest.raises(ValueError, match="2 claims and 1 findings"):

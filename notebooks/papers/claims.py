@@ -7,16 +7,17 @@ those that the claims name: another base model, another batch size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from papers.measures import Runs
 from papers.published_claims import CLAIMS
-from papers.verdicts import AGREES, CANNOT_TELL, SMALLER, Claim, Finding, judge, kind
+from papers.verdicts import AGREES, CANNOT_TELL, SMALLER, Claim, Finding, here, judge, kind, read
 from workbench.analysis.intervals import LEVEL
 from workbench.utils.validation import one_of
 
-__all__ = ["carried_over", "findings", "judged", "of"]
+__all__ = ["at_one_rate", "carried_over", "findings", "judged", "of"]
 
 
 def of(paper: str | None = None) -> list[Claim]:
@@ -69,6 +70,29 @@ def _finding(claim: Claim, runs: Runs, level: float) -> Finding:
     # Only published sizes that are scaled need the gain, and claims without it may have no
     # baseline.
     return Finding(measured, how.gain(runs) if claim.published_gain else None)
+
+
+def at_one_rate(claims: Sequence[Claim], path: Any) -> pd.DataFrame:
+    """What the same claims came to in runs at one learning rate for all arms.
+
+    Parameters
+    ----------
+    claims : list of Claim
+    path : path
+        The table of those runs, "data/verdicts-one-rate.csv".
+
+    Returns
+    -------
+    DataFrame, a row a claim
+        here_one_rate (size and interval, as text) and verdict_one_rate; both are empty where there
+        is no such claim.
+    """
+    before = read(path).set_index(["paper", "claim"])
+    rows = []
+    for claim in claims:
+        row = before.loc[(claim.paper, claim.one_rate)] if claim.one_rate else None
+        rows.append(("", "") if row is None else (here(row), kind(row["verdict"])))
+    return pd.DataFrame(rows, columns=["here_one_rate", "verdict_one_rate"])
 
 
 def carried_over(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

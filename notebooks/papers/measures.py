@@ -4,9 +4,9 @@ Each function below, called with the labels of the runs to compare, makes a `Mea
 of `published_claims.py` holds. Several labels in a tuple are several pairs of arm and baseline,
 which are averaged within each seed.
 
-What a budget or a target is counted in, `unit`, is "round", "rollouts", "flops" or "seconds", or
-"time": `times.OwnPrice`, where seconds cannot be compared. A `column` is one of the rounds table,
-or "time" (as above), or "update_time" (`times.update_time`).
+What a budget or a target is counted in, `unit`, is "round", "rollouts", "flops" or "seconds", the
+name of a machine of `cost.MACHINES`, or "time": `times.OwnPrice`, where seconds cannot be compared.
+A `column` is one of the rounds table, a machine, "time", or "update_time" (`times.update_time`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ import pandas as pd
 from papers import difficulty
 from papers.aero import unsolved_shares
 from papers.times import OwnPrice, update_time
+from workbench.analysis.cost import MACHINES
 from workbench.analysis.courses import Course, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import by_seed, one_setting
 from workbench.analysis.targets import common_target, crossing
 from workbench.records import Record
+from workbench.utils.validation import one_of
 
 __all__ = [
     "BySeed",
     "Measure",
     "Released",
     "accuracy",
+    "against_number",
     "change",
     "difference",
     "share",
@@ -44,10 +47,13 @@ Runs = Mapping[str, Sequence[Record]]
 # One label, or several whose pairs are averaged.
 Labels = str | tuple[str, ...]
 LAST_ROUND = 2**62  # later than any round: to the end of the run
-# Columns that are computed from a rounds table. "time" is a unit of spending as well.
-TIME = OwnPrice()
+# Units of spending that are computed from a rounds table. Each is a column as well.
+UNITS: dict[str, Unit] = {
+    "time": OwnPrice(),
+    **{name: machine for name, machine in MACHINES.items() if name != "flops"},
+}
 COMPUTED: dict[str, Callable[[pd.DataFrame], np.ndarray]] = {
-    "time": TIME.per_round,
+    **{name: unit.per_round for name, unit in UNITS.items()},
     "update_time": update_time,
 }
 
@@ -174,7 +180,13 @@ class Released:
 
 
 def accuracy(
-    *, arm: Labels, baseline: Labels, unit: str, budget: float = 1.0, gain_of: Labels = ""
+    *,
+    arm: Labels,
+    baseline: Labels,
+    unit: str,
+    budget: float = 1.0,
+    gain_of: Labels = "",
+    checkpoint: str = "last",
 ) -> Measure:
     """Held-out score of the arm minus the baseline's at equal cost, in points.
 
@@ -186,7 +198,10 @@ def accuracy(
         Share of the budget that both arms reached; 1 for all of it.
     gain_of : str or tuple of str
         The runs whose gain scales the published sizes; empty for the baseline.
+    checkpoint : {"last", "best"}
+        Whether a run counts with its score at the budget, or with its best evaluation up to there.
     """
+    one_of("checkpoint", checkpoint, ("last", "best"))
 
     def of_pair(arm_runs: list[Record], baseline_runs: list[Record]) -> BySeed:
         courses = read({"arm": arm_runs, "baseline": baseline_runs})
@@ -195,12 +210,30 @@ def accuracy(
         spent = common_budget(courses, counted) * budget
         values = {}
         for seed in _common(courses["arm"], courses["baseline"]):
-            score = courses["arm"][seed].score_at(counted, spent)
-            rival = courses["baseline"][seed].score_at(counted, spent)
-            values[seed] = 100 * (score - rival)
+            pair = (courses["arm"][seed], courses["baseline"][seed])
+            scores = [course.score_at(counted, spent) for course in pair]
+            if checkpoint == "best":
+                scores = [
+                    max(score, *course.scores[course.places(counted) <= spent])
+                    for score, course in zip(scores, pair)
+                ]
+            values[seed] = 100 * (scores[0] - scores[1])
         return BySeed(values)
 
     return Measure(arm, baseline, of_pair, unit=unit, budget=budget, gain_of=gain_of)
+
+
+def against_number(*, arm: Labels, column: str, number: float) -> Measure:
+    """By how many percent the mean of a column lies above a number that a paper counts with."""
+
+    def of_pair(arm_runs: list[Record], _: list[Record]) -> BySeed:
+        values = {
+            record.manifest["seed"]: 100 * (float(record.rounds[column].mean()) / number - 1)
+            for record in arm_runs
+        }
+        return BySeed(values, "percent")
+
+    return Measure(arm, "", of_pair)
 
 
 def change(
@@ -408,7 +441,7 @@ def _column_means(
 
 def _unit(name: str) -> str | Unit:
     """What a claim counts its budget or target in."""
-    return TIME if name == "time" else name
+    return UNITS.get(name, name)
 
 
 def _first_round(record: Record, epoch: int) -> int:

@@ -24,6 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from papers.verdicts import kind as verdict_kind
 from papers.verdicts import table as verdict_table
 from workbench.analysis import sequential
+from workbench.analysis.cost import FLOP_PRICE
 from workbench.analysis.courses import comparable, name_of
 from workbench.analysis.runs import arms
 from workbench.plots.cost import mark_price
@@ -34,6 +35,7 @@ from workbench.plots.curves import (
     band,
     curve,
     is_held_out,
+    learning_curve,
     mean_and_half,
 )
 from workbench.plots.style import (
@@ -72,16 +74,20 @@ FIXED = {INK: "#272727", PAPER: "#fefefe"}
 
 __all__ = [
     "bands",
+    "bills",
     "correlation_maps",
     "counts",
     "course_grid",
+    "curve_panels",
     "dots",
     "gains",
+    "of_seeds",
     "relation",
     "resolution",
     "sampled_and_trained",
     "spent_and_gained",
     "sweep",
+    "sweep_panels",
     "trajectories",
     "trajectory_grid",
     "verdicts",
@@ -218,7 +224,7 @@ def bands(series: Mapping[str, pd.DataFrame], **frame: Any) -> Axes:
             x, mean, half = (
                 values.to_numpy(float) for values in (table.index, table["mean"], table["half"])
             )
-            text = f"{plain(name)} ({seeds(table['n'].unique())})"
+            text = f"{plain(name)} ({of_seeds(table['n'].unique())})"
             mean_and_half(ax, x, mean, half, text, styles[name])
     return ax
 
@@ -254,6 +260,112 @@ def sweep(series: Mapping[str, pd.DataFrame], *, log: bool = True, **frame: Any)
         ax.set_xticks(values, [f"{value:g}" for value in values])
         ax.minorticks_off()
     return ax
+
+
+def curve_panels(
+    curves: Mapping[str, Mapping[str, Any]],
+    *,
+    title: str,
+    ylabel: str | None = None,
+    ylim: tuple[float, float] | None = None,
+    columns: int = 3,
+    height: float = 3.8,
+) -> list[Axes]:
+    """Learning curves side by side. The number of seeds stands behind the title.
+
+    Where the curves differ in their number of seeds, it stands behind each name instead.
+
+    Parameters
+    ----------
+    curves : dict from the title of a panel to arguments of `plots.learning_curve`
+        `records` is a dict from name to records. Panels with the same names have one legend.
+    title : str
+    ylabel : str, optional
+        Of the first panel, in place of the usual one.
+    ylim : (low, high), optional
+        Of all panels.
+    columns : int
+        Of the legend.
+    height : float
+        In inches.
+
+    Returns
+    -------
+    list of Axes
+    """
+    counts = {len(group) for options in curves.values() for group in options["records"].values()}
+    names = [tuple(options["records"]) for options in curves.values()]
+    same = len(set(names)) == 1
+    # A legend in every panel takes a line for each curve.
+    if not same:
+        height += 0.2 * max(map(len, names))
+    with style():
+        axes = panels(len(curves), height=height)
+        for ax, (text, options) in zip(axes, curves.items()):
+            learning_curve(**{**options, "legend": None, "title": text, "ax": ax})
+            _name_seeds(ax, behind=len(counts) > 1)
+        # Panels of one quantity have one y axis, which is named once.
+        if ylabel or len({options.get("y", "accuracy") for options in curves.values()}) == 1:
+            ends = [ax.get_ylim() for ax in axes]
+            ylim = ylim or (min(low for low, _ in ends), max(high for _, high in ends))
+            for ax in axes[1:]:
+                ax.set_ylabel("")
+        if ylabel:
+            axes[0].set_ylabel(ylabel)
+        if ylim:
+            for ax in axes:
+                ax.set_ylim(ylim)
+        if not same:
+            for ax in axes:
+                ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        number = f" ({of_seeds(counts)})" if len(counts) == 1 else ""
+        heading(axes[0], title + number, legend=columns if same else 0)
+    return axes
+
+
+def _name_seeds(ax: Axes, behind: bool) -> None:
+    """Write "(8 seeds)" behind the names of the curves of `learning_curve`, or nothing."""
+    for line in ax.lines:
+        name, _, number = str(line.get_label()).partition(" (n = ")
+        if number:
+            said = of_seeds([int(number.rstrip(")"))])
+            line.set_label(f"{name} ({said})" if behind else name)
+
+
+def sweep_panels(
+    series: Mapping[str, Mapping[str, pd.DataFrame]],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    reference: float | None = None,
+    top: float | None = None,
+) -> list[Axes]:
+    """Panels of `sweep` side by side, whose y axes begin at 0, with one legend.
+
+    Parameters
+    ----------
+    series : dict from the title of a panel to what `sweep` takes
+    title, xlabel, ylabel : str
+    reference : float, optional
+        Where a dotted line runs through all panels.
+    top : float, optional
+        Where the y axes end.
+
+    Returns
+    -------
+    list of Axes
+    """
+    with style():
+        axes = panels(len(series), height=3.4)
+        for ax, (text, of_panel) in zip(axes, series.items()):
+            sweep(of_panel, log=False, xlabel=xlabel, legend=None, ax=ax)
+            if reference is not None:
+                ax.axhline(reference, color=SOFT, ls=":", lw=1)
+            ax.set(title=text, ylim=(0, top))
+        axes[0].set_ylabel(ylabel)
+        heading(axes[0], title, legend=2)
+    return axes
 
 
 def trajectories(series: Mapping[str, pd.Series], **frame: Any) -> Axes:
@@ -315,7 +427,10 @@ def trajectory_grid(
                 series = {label: table.loc[problem, name] for label, table in visits.items()}
                 trajectories(series, legend=None, ax=ax)
             # The name of the family stands before a slash, and is the same for all.
-            column[0].set(title=plain(str(problem).split("/", 1)[-1]), xlabel="")
+            name = plain(str(problem).split("/", 1)[-1])
+            # Long problems go on in a second line, since the columns are narrow.
+            column[0].set_title("\n".join(textwrap.wrap(name, 14)), size="small")
+            column[0].set_xlabel("")
         axes[0, 0].set_ylabel("success rate")
         # The rows share their y axis, so the limit comes from all problems and methods.
         largest = max(table.loc[list(problems), "rollouts"].max() for table in visits.values())
@@ -374,7 +489,8 @@ def course_grid(
             for name in (baseline, label):
                 curves = [curve(record, x, y) for record in groups[name]]
                 band(ax, curves, plain(name), styles[name], until, points=False)
-            ax.set_title(f"{plain(label)} (n = {counts[label]})", color=styles[label].colour)
+            name = f"{plain(label)} ({of_seeds([counts[label]])})"
+            ax.set_title(name, color=styles[label].colour)
             if until is not None:
                 ax.set_xlim(0, until)
             short_numbers(ax, x)
@@ -386,7 +502,8 @@ def course_grid(
                 # The lowest panel of its column, which need not be in the last row.
                 ax.tick_params(labelbottom=True)
         name = plain(name_of(x))
-        text = f"grey: {plain(baseline)} ({seeds([counts[baseline]])}); bands: 95 % over seeds"
+        of_baseline = f"{plain(baseline)}, {of_seeds([counts[baseline]])}"
+        text = f"grey: {of_baseline}; bands: 95 % over seeds"
         figure.supxlabel(f"{AXIS_LABELS.get(name, name)}\n{text}", size="medium")
         figure.supylabel(axis_label(y, groups[baseline]), size="medium")
         heading(figure, title)
@@ -479,7 +596,7 @@ def correlation_maps(
     ----------
     CBS (arXiv 2602.08499), figure 9.
     """
-    n = f", {seeds(counts)} seeds" if len(counts) else ""
+    n = f", {of_seeds(counts)}" if len(counts) else ""
     # Panels are as high as their numbers of rows, so that all cells have the same size.
     heights = [len(mean), len(deviation)]
     if spread is not None:
@@ -524,6 +641,32 @@ def correlation_maps(
 
 
 # What is spent and gained
+
+
+def bills(
+    tables: Mapping[str, pd.DataFrame], *, arm: str, baseline: str, title: str | None = None
+) -> Axes:
+    """The cost of one arm to a target over the baseline's, by the price of sampling and the bill.
+
+    Parameters
+    ----------
+    tables : dict from what is billed to a table of `cost.ratios_by_price`
+        Each has rows of the arm.
+    arm, baseline : str
+        What they are called.
+    title : str, optional
+    """
+    rows = [table.assign(label=f"{arm}, {text} trained") for text, table in tables.items()]
+    table = pd.concat(rows)
+    named = f"{title} ({of_seeds(table['n'].unique())})" if title else None
+    ax = plain_prices(table, baseline=baseline, title=named, legend=None)
+    with style():
+        # FLOPs have no fixed part, so that they are a point on this axis.
+        mark_price(ax, "FLOPs", FLOP_PRICE)
+        _name_seeds(ax, behind=False)
+        ax.set_ylabel(f"cost to the target / {plain(baseline)}'s")
+        ax.legend(loc="upper right")
+    return ax
 
 
 def sampled_and_trained(
@@ -678,8 +821,11 @@ def gains(
             ax.locator_params(axis="x", nbins=4)
         name_panels(axes, first.index)
         numbers = [n for table in tables.values() for n in table.get("n", ())]
-        named = f" ({seeds(numbers)} seeds)" if numbers else ""
-        axes[0].figure.supxlabel(label + named, size="medium")
+        if numbers and label.endswith(")"):
+            label = f"{label[:-1]}; {of_seeds(numbers)})"
+        elif numbers:
+            label = f"{label} ({of_seeds(numbers)})"
+        axes[0].figure.supxlabel(label, size="medium")
         heading(axes[0].figure, title)
     return list(axes)
 
@@ -748,6 +894,18 @@ def verdicts(
 
 
 # Parts
+
+
+def of_seeds(counts: Iterable[int]) -> str:
+    """How many seeds, in words: "8 seeds", "5 or 8 seeds".
+
+    Examples
+    --------
+    >>> of_seeds([8, 5, 8])
+    '5 or 8 seeds'
+    """
+    numbers = sorted({int(count) for count in counts})
+    return " or ".join(map(str, numbers)) + (" seed" if numbers == [1] else " seeds")
 
 
 def _beside(ax: Axes, x: float, y: float, text: str) -> None:

@@ -16,8 +16,9 @@ Published gains in accuracy are scaled first: a method that adds 2 points where 
 data sets), the interval must exclude the smallest of them. A claim that one method matches another
 has a margin in place of a size.
 
-Asking many questions at once makes some intervals miss by chance. `judge` therefore also gives what
-is left of each verdict after Holm's correction over the family of all tests of all claims.
+Asking many questions at once makes some intervals miss by chance. The verdict of `judge` is
+therefore what is left after Holm's correction over the family of all tests of all claims; what each
+interval says alone stands beside it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ __all__ = [
     "VERDICTS",
     "Claim",
     "Finding",
+    "here",
     "judge",
     "kind",
     "markdown",
@@ -127,6 +129,11 @@ class Claim:
         How it is measured on recorded runs: a call of a function of `measures`.
     released : Released, optional
         The same comparison in the runs that the authors of PODS released.
+    one_rate : str
+        The claim of the table of runs at one learning rate for all arms that says the same; empty
+        where there is none.
+    headline : bool
+        Whether README shows it.
     """
 
     paper: str
@@ -140,6 +147,8 @@ class Claim:
     published_gain: tuple[float, ...] = ()
     measured_by: Measure | None = None
     released: Released | None = None
+    one_rate: str = ""
+    headline: bool = False
 
     def __post_init__(self) -> None:
         one_of("direction", self.direction, DIRECTIONS)
@@ -218,10 +227,11 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
     -------
     DataFrame, a row a claim
         paper, claim, place, published (as printed), expected (the published size that the interval
-        has to exclude, scaled by the baseline's gain), here, low, high, n, verdict, p (of the test
-        that the quantity is at its bound), p_holm, and verdict_holm: the verdict when each of the
-        two tests behind it counts only after Holm's correction over all tests of all claims. A
-        verdict is one of `VERDICTS`; "cannot tell" may be followed by a colon and a reason.
+        has to exclude, scaled by the baseline's gain), here, low, high, n, alone (the verdict of
+        the interval by itself), p (of the test that the quantity is at its bound), p_holm, and
+        verdict: each of the two tests behind it counts only after Holm's correction over all tests
+        of all claims. A verdict is one of `VERDICTS`; "cannot tell" may be followed by a colon and
+        a reason.
     """
     if len(claims) != len(findings):
         raise ValueError(f"{len(claims)} claims and {len(findings)} findings: one each is needed")
@@ -233,8 +243,8 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
     # does not make the family larger.
     corrected = holm(tests.ravel()).reshape(tests.shape)
     judged["p_holm"] = corrected[:, 0]
-    judged["verdict_holm"] = [
-        _after_holm(claim, finding, row["verdict"], at_bound, as_published)
+    judged["verdict"] = [
+        _after_holm(claim, finding, row["alone"], at_bound, as_published)
         for claim, finding, (_, row), (at_bound, as_published) in zip(
             claims, findings, judged.iterrows(), corrected
         )
@@ -257,7 +267,7 @@ def read(path: Any) -> pd.DataFrame:
     path : path
         Such as "data/verdicts.csv".
     """
-    texts = ["paper", "claim", "place", "published", "verdict", "verdict_holm"]
+    texts = ["paper", "claim", "place", "published", "alone", "verdict"]
     # Cells that are texts stay as they were written: "+2" is not the number 2, and an empty cell
     # is an empty text.
     frame = pd.read_csv(path, dtype=dict.fromkeys(texts, str))
@@ -275,16 +285,18 @@ def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     digits : int
         Decimals of `here`.
     """
-    here = [
-        f"{row['here']:+.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
-        if np.isfinite(row["here"])
-        else ""
-        for _, row in frame.iterrows()
-    ]
-    texts = frame[["paper", "claim", "published"]].assign(here=here)
+    sizes = [here(row, digits) for _, row in frame.iterrows()]
+    texts = frame[["paper", "claim", "published"]].assign(here=sizes)
     # A claim without a measurement has 0 seeds; its cell is left empty.
     texts["seeds"] = [str(int(n)) if n else "" for n in frame["n"]]
     return texts.assign(verdict=frame["verdict"].to_numpy())
+
+
+def here(row: pd.Series, digits: int = 1) -> str:
+    """The size in a row of `judge` with its interval; empty where nothing was measured."""
+    if not np.isfinite(row["here"]):
+        return ""
+    return f"{row['here']:+.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
 
 
 def markdown(frame: pd.DataFrame, digits: int = 1) -> str:
@@ -327,7 +339,7 @@ def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
         "low": np.nan,
         "high": np.nan,
         "n": 0,
-        "verdict": f"{CANNOT_TELL}: {finding.reason}",
+        "alone": f"{CANNOT_TELL}: {finding.reason}",
         "p": np.nan,
         "p_published": np.nan,
     }
@@ -343,10 +355,10 @@ def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
     if expected is not None:
         row["expected"] = claim.sign * expected
         row["p_published"] = measured.p_value(claim.sign * expected)
-    row["verdict"] = verdict(low, high, bound=claim.edge, published=expected)
+    row["alone"] = verdict(low, high, bound=claim.edge, published=expected)
     # The ends are NaN, so the verdict is "cannot tell" already; this adds the reason.
     if measured.n < 2:
-        row["verdict"] = f"{CANNOT_TELL}: a single seed has no interval"
+        row["alone"] = f"{CANNOT_TELL}: a single seed has no interval"
     return row
 
 

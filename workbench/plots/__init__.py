@@ -16,3 +16,4 @@ from workbench.plots.style import style as style
 from workbench.plots.tables import differences as differences
 from workbench.plots.tables import stacked as stacked
 from workbench.plots.trials import trial as trial
+from workbench.plots.trials import tuning_curves as tuning_curves

@@ -91,7 +91,9 @@ def trial(
         if tuning is None or tuning.empty:
             tuned.set_axis_off()
         else:
-            _tuning(tuned, tuning, table, list(groups))
+            chosen = table.set_index("arm")["learning_rate"].to_dict()
+            chosen[baseline] = table["baseline_learning_rate"].max()
+            tuning_curves(tuning, chosen, labels=list(groups), ax=tuned)
         if len(groups) > 1:
             _by_price(by_price, courses, baseline, target)
         else:
@@ -185,15 +187,23 @@ def _by_seed(
     ax.set_xlabel(f"{what} to the target / {plain(baseline)}'s")
 
 
-def _tuning(ax: Axes, tuning: pd.DataFrame, table: pd.DataFrame, labels: Sequence[str]) -> None:
+def tuning_curves(
+    tuning: pd.DataFrame, chosen: Mapping[str, float], *, labels: Sequence[str], ax: Axes
+) -> None:
     """Cost to the target by learning rate: a line through the means of every arm, a dot a run.
 
     The rate that was taken has a circle. A run that did not reach the target counts with what it
     would have cost at the pace that it had, and is hollow. Collapsed runs have no cost that means
     anything, so they are crosses at the upper edge.
+
+    Parameters
+    ----------
+    tuning : DataFrame
+        As in `trial`.
+    chosen : dict from label to the learning rate that was taken
+    labels : names of the arms
+    ax : Axes
     """
-    chosen = table.set_index("arm")["learning_rate"].to_dict()
-    chosen[labels[0]] = table["baseline_learning_rate"].max()
     for label, look in looks(labels).items():
         runs = tuning[tuning["arm"] == label]
         logs = np.log(runs["cost"]).groupby(runs["learning_rate"]).mean()

@@ -40,7 +40,7 @@ from workbench.trials.answer import answers as find_answers
 from workbench.trials.answer import table as answer_table
 from workbench.trials.arms import LOGS, Carried, carried_lab
 from workbench.trials.arms import arms as made_arms
-from workbench.trials.cases import Case, prepare
+from workbench.trials.cases import KEPT_COLUMNS, Case, prepare
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.numbers import duration
@@ -98,6 +98,8 @@ class Trial:
     problems_per_round : int
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
+    columns : {"none", "outcomes", "scores", "all"}
+        What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
     level : float
         Probability of calling any arm better or worse that is not.
     jobs, ray, gpus
@@ -127,6 +129,7 @@ class Trial:
         tuning_seeds: int = 3,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
+        columns: str = "none",
         level: float = ALPHA,
         jobs: int | None = None,
         ray: str | None = None,
@@ -136,6 +139,7 @@ class Trial:
         engine.check_arguments(jobs, ray, gpus)
         whole_number("rounds", rounds, EVALUATIONS)
         whole_number("tuning_seeds", tuning_seeds, 1, 1000)
+        one_of("columns", columns, KEPT_COLUMNS)
         if target is not None:
             share("target", target, zero=False)
         number("level", level, above=0, below=1)
@@ -148,6 +152,7 @@ class Trial:
         self.rounds = rounds
         self.given_target = target
         self.evaluate_every = evaluate_every
+        self.columns = columns
         self.problems_per_round = problems_per_round
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
         self.coarse = tuning.coarse_grid(self.lab.learning_rate, rates, steps)
@@ -556,16 +561,23 @@ class Trial:
         """A run of the tuning."""
         name = f"tuning/{label}/{point.name}/seed-{seed}"
         every = max(1, self.rounds // EVALUATIONS)
-        return self._case(name, label, point, seed, every, self._tuning_lab)
+        return self._case(name, label, point, seed, every, self._tuning_lab, "none")
 
     def _final(self, label: str, tuned: Tuning, seed: int) -> Case:
         """A run of the comparison."""
         name = f"runs/{label}/seed-{seed}"
         every = self.evaluate_every or max(1, self.rounds // FINAL_EVALUATIONS)
-        return self._case(name, label, tuned.best, seed, every, self._carried_lab)
+        return self._case(name, label, tuned.best, seed, every, self._carried_lab, self.columns)
 
     def _case(
-        self, name: str, label: str, point: Point, seed: int, evaluate_every: int, lab: Carried
+        self,
+        name: str,
+        label: str,
+        point: Point,
+        seed: int,
+        evaluate_every: int,
+        lab: Carried,
+        columns: str,
     ) -> Case:
         # What the baseline samples in its rounds, every run samples at least.
         sampled = self.arms[self.baseline].method.allocator.sampled()
@@ -578,7 +590,7 @@ class Trial:
             "mini_batches": point.mini_batches,
             "problems_per_round": self.problems_per_round,
             "evaluate_every": evaluate_every,
-            "columns": "none",
+            "columns": columns,
         }
         logs = self.out / LOGS / name
         return Case(name, values, self.out / name, logs, own=self._carried[label], lab=lab)

@@ -1,0 +1,297 @@
+"""The five papers, each in its own regime, every arm tuned: the trials that claims rest on.
+
+A regime is a lab, a number of problems and of optimizer steps a round, and the arms that a paper
+compares in it. Every arm is tuned with the same effort, by the rounds to what the baseline reaches
+in three fifths of its rounds, and then gets eight fresh seeds (`workbench.trial`).
+
+In the folder `notebooks`, `python -m papers.regimes knapsack ar3po` makes the runs of two regimes.
+Each may be stopped at any time; the same command goes on. With `--shelve` it also puts finished
+runs into `data/runs/regime-knapsack`, with what was found of every arm in `arms.csv` and a row for
+every tuning run in `tuning.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench import labs, methods
+from workbench.advantages import Posterior
+from workbench.labs import Lab
+from workbench.methods import Method
+from workbench.records.shelf import pack
+from workbench.rewards import Boxed, Correct
+from workbench.selectors import All
+from workbench.trials.trial import Trial
+
+__all__ = ["REGIMES", "Regime"]
+
+SEEDS = 8
+TUNING_SEEDS = 2
+CBS_ROUNDS = 120  # with 16 problems in each, an eighth of the paper's batch
+# PODS's released setting takes one problem a step, and its step is small.
+SMALL_BATCH_RATES = (1.12e-4, 2.25e-4, 4.5e-4, 9e-4)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What a paper compares, and where.
+
+    Attributes
+    ----------
+    paper : str
+    lab : function
+        Makes the lab.
+    against : str
+        The label of the baseline.
+    arms : function
+        Makes the methods, by label, the baseline among them.
+    settings : dict
+        Further arguments of `workbench.trial`.
+    outcomes : tuple of str
+        The arms of which it is kept which rollouts were right; of all others only the tables of
+        rounds and evaluations are.
+    """
+
+    paper: str
+    lab: Callable[[], Lab]
+    against: str
+    arms: Callable[[], dict[str, Method]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    outcomes: tuple[str, ...] = ()
+
+    def trial(self, out: Path, **options: Any) -> Trial:
+        """The trial of this regime, before it is run.
+
+        Parameters
+        ----------
+        out : path
+        options
+            Such as `jobs`.
+        """
+        arms = self.arms()
+        against = arms.pop(self.against)
+        return Trial(
+            arms,
+            against=against.but(name=self.against),
+            lab=self.lab(),
+            out=out,
+            measure="round",
+            seeds=SEEDS,
+            tuning_seeds=TUNING_SEEDS,
+            columns="outcomes",
+            **{**self.settings, **options},
+        )
+
+
+def pods_arms() -> dict[str, Method]:
+    """PODS's own objective in all arms, and a reward of correctness plus format."""
+    reward = (Correct(), Boxed())
+
+    def pods(**arguments: Any) -> Method:
+        return methods.pods(**arguments).but(reward=reward)
+
+    def grpo(n: int) -> Method:
+        method = methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="rollout")
+        return method.but(reward=reward)
+
+    return {
+        "grpo-16": grpo(16),
+        "pods": pods(n=64, m=16),
+        "random": pods(n=64, m=16, rule="random"),
+        "max-reward": pods(n=64, m=16, rule="max_reward"),
+    }
+
+
+def pods_batch_arms() -> dict[str, Method]:
+    """Settings (b) and (c) of section 4.1 at 32 problems a round, in PODS's objective."""
+
+    def grpo(n: int) -> Method:
+        return methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="rollout")
+
+    return {
+        "grpo-8": grpo(8),
+        "grpo-32": grpo(32),
+        "pods": methods.pods(32, 8),
+        "random": methods.pods(32, 8, rule="random"),
+        "max-reward": methods.pods(32, 8, rule="max_reward"),
+    }
+
+
+def ar3po_arms() -> dict[str, Method]:
+    """AR3PO with each way of reuse and with none, GRPO and DAPO."""
+    return {
+        "grpo": methods.grpo(),
+        "ar3po": methods.ar3po(),
+        "direct": methods.ar3po(mode="direct"),
+        "recompute": methods.ar3po(mode="recompute"),
+        "no-reuse": methods.ar3po(mode=None),
+        "dapo": methods.dapo(),
+    }
+
+
+def knapsack_arms() -> dict[str, Method]:
+    """Knapsack RL and GRPO at three budgets, and Knapsack RL without one part at a time."""
+    return {
+        "grpo-8": methods.grpo(8),
+        "grpo-4": methods.grpo(4),
+        "grpo-16": methods.grpo(16),
+        "knapsack-8": methods.knapsack(8),
+        "knapsack-4": methods.knapsack(4),
+        "knapsack-16": methods.knapsack(16),
+        "no-info-gain": methods.knapsack(8, info_gain=False),
+        "no-fallback": methods.knapsack(8, fallback=False),
+        # The fewest rollouts that a problem can have, and as many as all problems have together.
+        "no-bounds": methods.knapsack(8, low=1, up=256),
+    }
+
+
+def knapsack_pair() -> dict[str, Method]:
+    """Knapsack RL and GRPO at the same budget."""
+    return {"grpo-8": methods.grpo(8), "knapsack-8": methods.knapsack(8)}
+
+
+def aero_arms() -> dict[str, Method]:
+    """AERO, and GRPO with AERO's objective at several budgets and with the prior alone."""
+
+    def grpo(n: int) -> Method:
+        return methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="group", entropy=1e-3)
+
+    return {
+        "grpo-16": grpo(16),
+        "grpo-8": grpo(8),
+        "grpo-5": grpo(5),
+        "aero": methods.aero(),
+        "grpo-prior": grpo(16).but(advantage=Posterior()),
+        "no-prior": methods.aero(prior=None),
+        "no-rejection": methods.aero().but(selector=All()),
+    }
+
+
+def cbs_arms(base: str) -> Callable[[], dict[str, Method]]:
+    """The arms of CBS on one objective.
+
+    The full set with whole problems in a mini-batch, and mixed; CBS* and CBS with the paper's share
+    of a round in a mini-batch, and CBS* with mini-batches of 8, so that a round has as many
+    optimizer steps as the full set; and random scores in place of learnt ones.
+    """
+
+    def cbs(**options: Any) -> Method:
+        return methods.cbs(base=base, planned=CBS_ROUNDS, **options)
+
+    def arms() -> dict[str, Method]:
+        full = {
+            "grpo": methods.grpo(loss_aggregation="rollout"),
+            "dapo": methods.dapo(),
+            "gspo": methods.gspo(),
+        }[base]
+        return {
+            "full": full,
+            "mixed": full.but(selector=All(mini_batch=32)),
+            "round": cbs(mini_batch=32),
+            "round-8": cbs(mini_batch=8),
+            "random-8": cbs(mini_batch=8, scores="random"),
+            "buffer": cbs(mini_batch=32, scope="buffer"),
+            "random-buffer": cbs(mini_batch=32, scope="buffer", scores="random"),
+        }
+
+    return arms
+
+
+REGIMES = {
+    # A fifth of the pool out of reach, half of it solved: late in the training of Knapsack RL.
+    "knapsack": Regime(
+        "Knapsack RL",
+        lambda: labs.tiny(regime="knapsack"),
+        "grpo-8",
+        knapsack_arms,
+        {"rounds": 100},
+        outcomes=("grpo-8", "knapsack-8"),
+    ),
+    "knapsack-late": Regime(
+        "Knapsack RL", lambda: labs.tiny(base="late"), "grpo-8", knapsack_pair, {"rounds": 100}
+    ),
+    "knapsack-clean": Regime(
+        "Knapsack RL", lambda: labs.tiny(base="clean"), "grpo-8", knapsack_pair, {"rounds": 100}
+    ),
+    # Three tenths of the pool unsolved, four updates a round, to the plateau.
+    "ar3po": Regime(
+        "AR3PO",
+        lambda: labs.tiny(regime="ar3po"),
+        "grpo",
+        ar3po_arms,
+        {"rounds": 100, "mini_batches": 4},
+        outcomes=("grpo", "ar3po"),
+    ),
+    "aero": Regime(
+        "AERO", labs.tiny, "grpo-16", aero_arms, {"rounds": 100}, outcomes=("grpo-16", "aero")
+    ),
+    # One problem a step, as the authors released it.
+    "pods": Regime(
+        "PODS",
+        labs.tiny,
+        "grpo-16",
+        pods_arms,
+        {
+            "rounds": 600,
+            "problems_per_round": 1,
+            "rates": SMALL_BATCH_RATES,
+            "evaluate_every": 120,
+        },
+    ),
+    "pods-batch": Regime("PODS", labs.tiny, "grpo-8", pods_batch_arms, {"rounds": 100}),
+    **{
+        f"cbs-{base}": Regime(
+            "CBS",
+            lambda: labs.tiny(pool=None),
+            "full",
+            cbs_arms(base),
+            {"rounds": CBS_ROUNDS, "problems_per_round": 16, "mini_batches": 4},
+        )
+        for base in ("grpo", "dapo", "gspo")
+    },
+}
+
+
+def shelve(trial: Trial, outcomes: tuple[str, ...], place: Path) -> None:
+    """Pack copies of the runs of a finished trial, with its tables beside them.
+
+    Parameters
+    ----------
+    trial : Trial
+    outcomes : labels
+        The arms whose tables of rollouts are kept.
+    place : path
+        The folder of the shelf; what is there is replaced.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(trial.out / "runs", place)
+    for folder in sorted(place.iterdir()):
+        pack(folder, None if folder.name in outcomes else ())
+    pack(place)
+    for name, table in {"arms": trial.table, "tuning": trial.tuning}.items():
+        table.to_csv(place / f"{name}.csv", index=False, float_format="%.6g")
+
+
+def main() -> None:
+    """Make the runs of the regimes that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("regimes", nargs="+", choices=REGIMES)
+    parser.add_argument("--out", default="../runs/regimes")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--shelve", metavar="FOLDER", help="such as ../data/runs")
+    given = parser.parse_args()
+    for name in given.regimes:
+        regime = REGIMES[name]
+        trial = regime.trial(Path(given.out, name), jobs=given.jobs).run()
+        print(trial, flush=True)
+        if given.shelve:
+            shelve(trial, regime.outcomes, Path(given.shelve, f"regime-{name}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Recorded trials of `regimes.py`, as the notebooks show them: rates, gains, costs and verdicts.
+
+A trial is recorded as a shelf of runs, `data/runs/regime-NAME`. Beside the runs lie `arms.csv`,
+with what was found of every arm, and `tuning.csv`, with a row for every tuning run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from papers.plots import panels
+from papers.tables import accuracy_gain
+from papers.verdicts import here, kind
+from papers.verdicts import table as verdict_texts
+from workbench.analysis import cost
+from workbench.analysis.courses import Course, Unit, read
+from workbench.analysis.runs import load_all
+from workbench.plots import tuning_curves
+from workbench.plots.style import heading, ratio_ticks, style
+from workbench.records import Record
+
+__all__ = [
+    "EVERYTHING_TRAINED",
+    "Shelf",
+    "gains",
+    "one_rate",
+    "recorded",
+    "tuning_figure",
+    "verdict_table",
+]
+
+# FLOPs as a trainer counts them that computes every selected rollout, also those without a
+# gradient, as the papers' trainers do.
+EVERYTHING_TRAINED = cost.CostModel(
+    cost.FLOP_PRICE, "selected", label="FLOPs with every rollout trained"
+)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A recorded trial.
+
+    Attributes
+    ----------
+    folder : path
+        Such as data/runs/regime-knapsack.
+    names : dict from label to text
+        What the arms are called in figures and tables, in the order in which they are shown. Arms
+        that it leaves out are not shown.
+    """
+
+    folder: Path
+    names: Mapping[str, str]
+
+    @cached_property
+    def records(self) -> dict[str, list[Record]]:
+        """The runs of every arm, by its label."""
+        return load_all(self.folder)
+
+    @cached_property
+    def groups(self) -> dict[str, list[Record]]:
+        """The runs of the arms that are shown, by their names."""
+        return {name: self.records[label] for label, name in self.names.items()}
+
+    @cached_property
+    def courses(self) -> dict[str, dict[int, Course]]:
+        """The same as courses."""
+        return read(self.groups)
+
+    @cached_property
+    def arms(self) -> pd.DataFrame:
+        """What was found of every arm but the baseline, as `Trial.table`."""
+        return pd.read_csv(Path(self.folder, "arms.csv"))
+
+    @cached_property
+    def tuning(self) -> pd.DataFrame:
+        """The tuning runs of the arms that are shown, as `Trial.tuning`, with their names."""
+        table = pd.read_csv(Path(self.folder, "tuning.csv"))
+        table = table[table["arm"].isin(list(self.names))]
+        return table.assign(arm=table["arm"].map(dict(self.names)))
+
+    @property
+    def target(self) -> float:
+        """The held-out accuracy that runs have to reach."""
+        return float(self.arms["target"].dropna().iloc[0])
+
+    def rate_of(self, name: str) -> float:
+        """The learning rate at which the runs of an arm were made."""
+        return float(self.groups[name][0].manifest["arguments"]["learning_rate"])
+
+    def rates(self) -> pd.DataFrame:
+        """How every arm was tuned.
+
+        Returns
+        -------
+        DataFrame, a row an arm
+            learning rate, at which its runs were made; tried, the lowest and the highest rate of
+            its tuning; tuning runs, and how many of them collapsed; and seeds, rounds and rollouts
+            of the runs that are compared.
+        """
+        rows = {}
+        for name, group in self.groups.items():
+            tuned = self.tuning[self.tuning["arm"] == name]
+            ends = tuned["learning_rate"].min(), tuned["learning_rate"].max()
+            rounds = group[0].rounds
+            rows[name] = {
+                "learning rate": f"{self.rate_of(name):.2g}",
+                "tried": f"{ends[0]:.2g} to {ends[1]:.2g}",
+                "tuning runs": len(tuned),
+                "collapsed": int(tuned["collapsed"].sum()),
+                "seeds": len(group),
+                "rounds": len(rounds),
+                "rollouts": int(rounds["rollouts"].sum()),
+            }
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def recorded(folders: Iterable[Path]) -> dict[str, list[Record]]:
+    """The records of several shelves by "folder/label", as claims name them.
+
+    Parameters
+    ----------
+    folders : paths
+        Folders that are missing are passed over.
+    """
+    runs = {}
+    for folder in map(Path, folders):
+        if not folder.exists():
+            continue
+        for label, group in load_all(folder).items():
+            runs[f"{folder.name}/{label}"] = group
+    return runs
+
+
+def tuning_figure(shelf: Shelf, arms: Mapping[str, Sequence[str]], *, title: str) -> Figure:
+    """What each arm cost to the target at each learning rate, a line an arm.
+
+    Parameters
+    ----------
+    shelf : Shelf
+    arms : dict from the title of a panel to names of arms
+    title : str
+    """
+    measure = str(shelf.arms["measure"].iloc[0])
+    with style():
+        axes = panels(len(arms), height=4.2)
+        for ax, (text, names) in zip(axes, arms.items()):
+            runs = shelf.tuning[shelf.tuning["arm"].isin(names)]
+            # The table rounds its rates, and an arm is marked only at a rate that the table has.
+            chosen = {name: _nearest(runs["learning_rate"], shelf.rate_of(name)) for name in names}
+            tuning_curves(runs, chosen, labels=names, ax=ax)
+            ax.set_title(text)
+            # Lines of `tuning_curves` have hidden labels, since it draws a part of a larger figure.
+            for line in ax.lines:
+                name = str(line.get_label()).removeprefix("_")
+                if name in names:
+                    line.set_label(name)
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+        low = min(ax.get_ylim()[0] for ax in axes)
+        high = max(ax.get_ylim()[1] for ax in axes)
+        for ax in axes:
+            ax.set(ylabel="", ylim=(low, high))
+            ratio_ticks(ax.yaxis, low, high, most=6)
+        axes[0].set_ylabel(f"{measure}s to an accuracy of {shelf.target:.2f}")
+        heading(axes[0], title)
+    return axes[0].figure
+
+
+def gains(
+    courses: Mapping[str, Mapping[int, Course]],
+    pairs: Mapping[str, tuple[str, str]],
+    units: Mapping[str, str | Unit],
+) -> dict[str, pd.DataFrame]:
+    """Held-out accuracy above a baseline at equal cost, in points.
+
+    Parameters
+    ----------
+    courses : dict from name to a dict from seed to Course
+        As `courses.read` gives it.
+    pairs : dict from the name of a row to (arm, baseline)
+        Each pair is compared at the largest budget that all of its runs have reached.
+    units : dict from text to a unit of spending
+
+    Returns
+    -------
+    dict from text to a DataFrame, a row a pair
+        value, low, high and n (seeds), as `plots.gains` draws them.
+    """
+    tables = {}
+    for text, unit in units.items():
+        rows = {}
+        for name, (arm, baseline) in pairs.items():
+            rows[name] = accuracy_gain(courses[arm], courses[baseline], unit).columns()
+        tables[text] = pd.DataFrame.from_dict(rows, orient="index")
+    return tables
+
+
+def verdict_table(found: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
+    """Claims for reading: what is published, what came out at one rate, and what came out tuned.
+
+    Parameters
+    ----------
+    found : DataFrame
+        Of `verdicts.judge`, between tuned arms.
+    before : DataFrame
+        Of `claims.at_one_rate` or `one_rate`, of the same claims.
+
+    Returns
+    -------
+    DataFrame, a row a claim
+        claim, published, at one rate and its verdict, tuned, seeds and verdict.
+    """
+    texts = verdict_texts(found)
+    return pd.DataFrame(
+        {
+            "claim": texts["claim"],
+            "published": texts["published"],
+            "at one rate": before["here_one_rate"].to_numpy(),
+            "verdict at one rate": before["verdict_one_rate"].to_numpy(),
+            "tuned": texts["here"],
+            "seeds": texts["seeds"],
+            "verdict": texts["verdict"],
+        }
+    )
+
+
+def one_rate(judged: pd.DataFrame) -> pd.DataFrame:
+    """Claims that were judged on runs at one rate, as `claims.at_one_rate` gives them.
+
+    Parameters
+    ----------
+    judged : DataFrame
+        Of `verdicts.judge`. A claim that was not measured has empty cells.
+    """
+    rows = [(here(row), kind(row["verdict"]) if row["n"] else "") for _, row in judged.iterrows()]
+    return pd.DataFrame(rows, columns=["here_one_rate", "verdict_one_rate"])
+
+
+def _nearest(rates: pd.Series, rate: float) -> float:
+    """The rate of a table that is closest to another one by its factor."""
+    return float(rates[np.abs(np.log(rates / rate)).idxmin()])
