@@ -156,7 +156,7 @@ def knapsack_pair() -> dict[str, Method]:
 
 
 def aero_arms() -> dict[str, Method]:
-    """AERO and what it is without rejection; GRPO with AERO's objective at N and .32 N; the prior."""
+    """AERO, whole and without rejection; GRPO with its objective at N and .32 N; the prior."""
 
     def grpo(n: int) -> Method:
         return methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="group", entropy=1e-3)
