@@ -17,6 +17,7 @@ import workbench as wb
 from papers import ar3po, tuned
 from workbench.analysis.courses import read
 from workbench.analysis.runs import load_all
+from workbench.analysis.targets import to_target
 
 ROOT = Path(__file__).parent.parent
 # Problem p: 2 of 4, then 1 of 2; problem q: 0 of 2.
@@ -91,6 +92,14 @@ class TestCosts:
         assert table.index.tolist() == [2, 4]
         assert table["AR3PO", "difference"].tolist() == pytest.approx([10, 20])
         assert "GRPO" not in table.columns.get_level_values(0)
+
+    def test_ratios_as_texts_leave_the_baseline_out(self, courses):
+        tables = {"rounds": to_target(courses, 0.35, "round", baseline="GRPO")}
+        texts = ar3po.ratio_texts(tables, "GRPO")
+        assert texts.loc["rounds"].to_dict() == {
+            "AR3PO": "0.50 [0.50, 0.50]",
+            "DAPO": "0.50 [0.50, 0.50]",
+        }
 
     def test_costs_by_rate(self, recorded):
         rounds = ar3po.cost_by_rate(recorded.shelf)

@@ -55,6 +55,7 @@ __all__ = [
     "measured",
     "published",
     "published_scores",
+    "ratio_texts",
     "reused_and_fresh",
     "reward_panels",
     "rollouts_by_rate",
@@ -331,6 +332,30 @@ def accuracy_after(courses: Mapping[int, Course], rollouts: float) -> dict[str, 
     rounds = [(course.table["rollouts"].cumsum() <= rollouts).sum() for course in courses.values()]
     mean, half = mean_interval(scores)
     return {"accuracy": mean, "±": half, "rounds": np.mean(rounds), "seeds": len(scores)}
+
+
+def ratio_texts(tables: Mapping[str, pd.DataFrame], baseline: str) -> pd.DataFrame:
+    """Ratios to a baseline with their intervals, for reading.
+
+    Parameters
+    ----------
+    tables : dict from unit to a DataFrame
+        Of `targets.to_target`.
+    baseline : str
+        Its row is left out.
+
+    Returns
+    -------
+    DataFrame of texts, a row a unit and a column an arm
+    """
+    texts = {}
+    for unit, table in tables.items():
+        rows = table.drop(index=baseline)
+        texts[unit] = {
+            arm: f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+            for arm, row in rows.iterrows()
+        }
+    return pd.DataFrame.from_dict(texts, orient="index")
 
 
 # What is borrowed
