@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from written_records import write
 
 import workbench as wb
-from papers import aero, ar3po, correlations, difficulty, knapsack, tuned
+from papers import aero, correlations, difficulty, knapsack, tuned
 from papers.difficulty import CLASSES, classify, transition_matrix
 from workbench.analysis.runs import load_all
 
@@ -351,23 +351,6 @@ def test_published_budgets_come_out():
         assert (second.loc[name] == second.loc[f"{name}, ours"]).all()
     assert third.loc["ours, N_low = 2", "value"] > third.loc["Knapsack-GRPO", "value"]
     assert knapsack.published_scores()["difference"].between(1.7, 3.8).all()
-
-
-class TestAr3po:
-    def test_rollouts_by_rate_by_hand(self):
-        table = ar3po.rollouts_by_rate(TWO_VISITS)
-        assert table["problems"].tolist() == [1, 0, 1, 0, 0]
-        assert table.loc["0 to 0.2", ["rollouts", "rate"]].tolist() == [2, 0]
-        assert table.loc["0.4 to 0.6", ["rollouts", "rate"]].tolist() == [3, 0.5]
-        assert np.isnan(table.loc["0.8 to 1", "rollouts"])
-        sure = ar3po.rollouts_by_rate(TWO_VISITS.assign(correct=True))
-        assert sure.loc["0.8 to 1", "problems"] == 2
-
-    def test_a_second_stage_is_asked_for_where_the_first_has_no_right_one(self):
-        """4 rollouts, and 4 more with probability (1 - p)^4."""
-        rates = np.array([0.0, 0.5, 1.0])
-        expected = [8, 4 + 4 / 16, 4]
-        assert ar3po.expected_rollouts(rates).tolist() == pytest.approx(expected)
 
 
 class TestCbs:
