@@ -988,7 +988,7 @@ def released_curves(*, title: str) -> list[Axes]:
         for ax, (text, sizes) in zip(axes, RELEASED_SIZES.items()):
             part = everything[everything["setting"].isin(list(sizes.values()))]
             found = curves(part, "hours")
-            shades = plt.get_cmap("viridis")(np.linspace(0.15, 0.85, len(sizes)))
+            shades = plt.get_cmap("viridis")(np.linspace(0.3, 0.9, len(sizes)))
             for shade, (size, setting) in zip(shades, sizes.items()):
                 mean = found[setting]["mean"]
                 ax.plot(mean.index, mean, color=shade, label=f"{size}")
