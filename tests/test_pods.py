@@ -39,6 +39,7 @@ def write_arm(place, label, slope, rollouts, lost):
         "tokens_selected": [160] * 12,
         "effective_gradient_ratio": [number / 16 for number in trained],
         "gradient_norm": [0.5] * 12,
+        "all_negative": [float(number == 0) for number in trained],
         "length": list(np.linspace(10, 12, 12)),
     }
     for seed in SEEDS:
@@ -137,6 +138,7 @@ class TestWhatIsTrained:
         table = pods.rules_at_work(shelf.groups)
         lost = table["without a gradient, %"]
         assert lost.tolist() == pytest.approx([25, 0, 25, 50])
+        assert table["no right one, %"].tolist() == pytest.approx(lost.tolist())
         assert table.loc[GRPO, "trained rollouts"] == pytest.approx(12)
 
     def test_parts_of_a_run_are_named_by_their_steps(self, shelf):

@@ -577,8 +577,8 @@ def rules_at_work(groups: Any, parts: int = 1) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row an arm, or an arm and part
-        without a gradient (percent of the steps), trained (rollouts with a gradient a step) and
-        gradient norm.
+        without a gradient (percent of the steps), no right one (percent of the problems, among all
+        rollouts sampled), trained rollouts (those with a gradient, a step) and gradient norm.
     """
     rows = {}
     for name, records in arms(groups).items():
@@ -588,6 +588,7 @@ def rules_at_work(groups: Any, parts: int = 1) -> pd.DataFrame:
             first, last = part["round"].min(), part["round"].max()
             rows[name, f"steps {first} to {last}"] = {
                 "without a gradient, %": 100 * (part["trained"] == 0).mean(),
+                "no right one, %": 100 * part["all_negative"].mean(),
                 "trained rollouts": part["trained"].mean(),
                 "gradient norm": part["gradient_norm"].mean(),
             }
