@@ -235,6 +235,15 @@ class TestPanels:
         assert texts == ["grpo (2 seeds)", "pods (3 seeds)"]
         assert axes[0].figure.get_suptitle() == "Two learn"
 
+    def test_or_behind_the_title_of_each_panel_where_panels_differ(self, groups):
+        panels = {name: {"records": {"it": group}} for name, group in groups.items()}
+        axes = papers.curve_panels(panels, title="Two learn")
+        [legend] = axes[0].figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["it"]
+        titles = [ax.get_title("left") for ax in axes]
+        assert titles == ["grpo (2 seeds)", "pods (3 seeds)"]
+        assert axes[0].figure.get_suptitle() == "Two learn"
+
     def test_panels_with_other_curves_have_legends_of_their_own(self, groups):
         records = {label: group[:2] for label, group in groups.items()}
         axes = papers.curve_panels(

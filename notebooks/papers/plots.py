@@ -273,7 +273,8 @@ def curve_panels(
 ) -> list[Axes]:
     """Learning curves side by side. The number of seeds stands behind the title.
 
-    Where the curves differ in their number of seeds, it stands behind each name instead.
+    Where panels of the same names differ in their number of seeds, it stands behind the title of
+    each panel instead, and where the curves of a panel differ, behind each name.
 
     Parameters
     ----------
@@ -293,17 +294,21 @@ def curve_panels(
     -------
     list of Axes
     """
-    counts = {len(group) for options in curves.values() for group in options["records"].values()}
+    of_panels = [set(map(len, options["records"].values())) for options in curves.values()]
+    counts = set.union(*of_panels)
     names = [tuple(options["records"]) for options in curves.values()]
     same = len(set(names)) == 1
+    # One legend for all panels cannot say what is true of one of them.
+    apart = same and len(counts) > 1 and all(len(numbers) == 1 for numbers in of_panels)
     # A legend in every panel takes a line for each curve.
     if not same:
         height += 0.2 * max(map(len, names))
     with style():
         axes = panels(len(curves), height=height)
-        for ax, (text, options) in zip(axes, curves.items()):
+        for ax, (text, options), numbers in zip(axes, curves.items(), of_panels):
+            text = f"{text} ({of_seeds(numbers)})" if apart else text
             learning_curve(**{**options, "legend": None, "title": text, "ax": ax})
-            _name_seeds(ax, behind=len(counts) > 1)
+            _name_seeds(ax, behind=len(counts) > 1 and not apart)
         # Panels of one quantity have one y axis, which is named once.
         if ylabel or len({options.get("y", "accuracy") for options in curves.values()}) == 1:
             ends = [ax.get_ylim() for ax in axes]

@@ -1,41 +1,155 @@
-"""The 160 GPU runs that the authors of PODS released, under the statistics of our own runs.
+"""PODS (arXiv 2504.13818): the runs that its authors released, and the runs of this lab.
 
 `data/published/pods_released_runs.csv` has the evaluations of runs on one L40S: 10 runs a setting,
 a checkpoint every half hour of training time. The models are Qwen2.5-3B-Instruct in 4 bits and a
 Llama, with LoRA of rank 64, and one problem a step. `pods_released_multi_gpu.csv` has those on 8
 GPUs, `pods_released_base.csv` the models before training. They come from the result files of the
-repository YixuanEvenXu/pods, commit 187f43b6, Apache-2.0 (arXiv 2504.13818).
+repository YixuanEvenXu/pods, commit 187f43b6, Apache-2.0.
 
 The runs share no seeds between settings, so differences have Welch's intervals; everything else is
 as for runs of our own.
+
+Of this lab there are the tuned trials `pods` (one problem a step) and `pods-batch` (32 problems a
+round) of `regimes.py`, and older runs at one learning rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from scipy.optimize import brentq
 
-from papers.intervals import LinearFit, Unpaired, linear_fit
-from papers.measures import Released
-from papers.verdicts import Claim, Finding
-from workbench.analysis.intervals import LEVEL, mean_interval
+from papers import claims
+from papers.intervals import Interval, LinearFit, Unpaired, linear_fit
+from papers.measures import Measure, Released, accuracy
+from papers.plots import bands, curve_panels, of_seeds, panels, sweep
+from papers.tables import accuracy_gain, column_means, over_seeds, paired
+from papers.tuned import Shelf, one_rate, recorded
+from papers.tuned import verdict_table as side_by_side
+from papers.verdicts import Claim, Finding, judge
+from workbench.analysis import comparisons
+from workbench.analysis.courses import Course, Unit
+from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
+from workbench.analysis.runs import arms
 from workbench.labs import shipped
-from workbench.utils.validation import one_of, shown
+from workbench.plots.style import INK, MARKERS, PALETTE, SOFT, framed, heading, ratio_ticks, style
+from workbench.records import Record
+from workbench.utils.validation import one_of, positive_number, shown
 
 __all__ = [
+    "ARMS",
+    "BATCHES",
+    "BATCH_ARMS",
+    "CLAIMS_AT_ONE_RATE",
+    "CLAIMS_OF_FIGURES",
+    "RELEASED_SIZES",
+    "RULES_AT_ONE_RATE",
+    "SIZES",
+    "Recorded",
+    "WithGradient",
     "against",
+    "at_last_and_best",
+    "batches",
+    "break_even_step",
+    "by_step_price",
     "curves",
+    "kept_figure",
+    "load",
+    "machine_points",
+    "measured_step",
     "multi_gpu_runs",
+    "nearest_to_half",
+    "released_curves",
     "released_findings",
+    "released_panels",
     "released_runs",
+    "released_sizes",
+    "rule_panels",
+    "rules_at_work",
     "seconds_a_step",
     "seconds_by_setting",
+    "size_panels",
+    "step_prices",
     "values_at",
+    "verdict_table",
+    "with_measured",
 ]
 
+# What the arms of the regime `pods` are called: "16 of 64" are kept of those that are sampled.
+ARMS = {
+    "grpo-16": "GRPO, 16 of 16",
+    "pods": "PODS, 16 of 64",
+    "random": "random, 16 of 64",
+    "max-reward": "max-reward, 16 of 64",
+}
+# Those of the regime `pods-batch`.
+BATCH_ARMS = {
+    "grpo-8": "GRPO, 8 of 8",
+    "grpo-32": "GRPO, 32 of 32",
+    "pods": "PODS, 8 of 32",
+    "random": "random, 8 of 32",
+    "max-reward": "max-reward, 8 of 32",
+}
+FOLDERS = ("regime-pods", "regime-pods-batch", "head-to-head", "pods", "pods-small-batches")
+# PODS and GRPO by the number of problems a step, with the rate at which both were run.
+BATCHES = {
+    "1 problem, tuned": ("regime-pods/pods", "regime-pods/grpo-16"),
+    "1 problem, at 2e-4": ("pods-small-batches/one-pods", "pods-small-batches/one-grpo"),
+    "4 problems, at 2e-4": ("pods-small-batches/four-pods", "pods-small-batches/four-grpo"),
+    "32 problems, at 3e-4": ("head-to-head/pods", "head-to-head/grpo"),
+}
+# The rules at one rate by the base model, 32 problems a round.
+RULES_AT_ONE_RATE = {
+    "default base": {
+        "max-variance": "head-to-head/pods",
+        "random": "pods/random",
+        "max-reward": "pods/max-reward",
+    },
+    "base late": {
+        "max-variance": "pods/late-max-variance",
+        "random": "pods/late-random",
+        "max-reward": "pods/late-max-reward",
+    },
+}
+# The runs at one rate by n and by m, 32 problems a round.
+SIZES = {
+    "n sampled, m = 8 kept": {
+        8: "head-to-head/grpo",
+        16: "pods/n-16",
+        32: "head-to-head/pods",
+        64: "pods/n-64",
+    },
+    "m kept of n = 32": {
+        2: "pods/m-2",
+        4: "pods/m-4",
+        8: "head-to-head/pods",
+        16: "pods/m-16",
+        32: "pods/grpo-32",
+    },
+}
+# The authors' runs by n and by m.
+RELEASED_SIZES = {
+    "n sampled, m = 16 kept": {
+        16: "GRPO 16",
+        32: "max-variance 32 to 16",
+        64: "max-variance 64 to 16",
+        128: "max-variance 128 to 16",
+        256: "max-variance 256 to 16",
+    },
+    "m kept of n = 64": {
+        2: "max-variance 64 to 2",
+        4: "max-variance 64 to 4",
+        8: "max-variance 64 to 8",
+        16: "max-variance 64 to 16",
+    },
+}
 # Model and training set; the part behind the last dash names the set.
 FAMILIES = ("qwen2.5-3b-gsm8k", "qwen2.5-3b-math", "llama-gsm8k")
 EVALUATED = ("gsm8k", "math500", "amc23")
@@ -102,8 +216,9 @@ def multi_gpu_runs(gpus: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row a checkpoint
-        As `released_runs`, with value the accuracy on GSM8K. Both settings train on 512 rollouts an
-        update: GRPO on all of 32 in 16 parts, PODS on 32 of 128 in 4 parts.
+        As `released_runs`, with value the accuracy on GSM8K. Both settings sample 512 rollouts an
+        update on each GPU: GRPO 32 in each of 16 parts, and PODS 128 in each of 4 parts, of which
+        it trains on 32.
     """
     one_of("gpus", gpus, ("a100s", "h100s"))
     frame = pd.read_csv(shipped("published/pods_released_multi_gpu.csv"))
@@ -377,3 +492,659 @@ def _check_setting(runs: pd.DataFrame, setting: str) -> None:
     known = list(dict.fromkeys(runs["setting"]))
     if setting not in known:
         raise ValueError(f"setting={shown(setting)}: there are {', '.join(known)}")
+
+
+def measured_step(arm: str, baseline: str, level: float = LEVEL) -> Interval:
+    """What a step of one released setting takes, in steps of another, as the authors' card took.
+
+    Parameters
+    ----------
+    arm, baseline : str
+        Settings of `released_runs`.
+    level : float
+        Probability of Welch's interval, on the log scale.
+
+    Returns
+    -------
+    Interval
+    """
+    runs = released_runs()
+    logs = []
+    for setting in (arm, baseline):
+        _check_setting(runs, setting)
+        by_run = runs[runs["setting"] == setting].groupby("run")
+        logs.append(np.log((by_run["hours"].max() / by_run["steps"].max()).to_numpy(float)))
+    found = Unpaired(*logs, level=level)
+    return Interval(*np.exp([found.value, found.low, found.high]).tolist())
+
+
+# This lab's runs
+
+
+class Recorded(NamedTuple):
+    """The recorded runs that the notebook reads, see `load`."""
+
+    records: dict[str, list[Record]]
+    shelf: Shelf
+    batch: Shelf | None
+
+
+def load(folder: Any) -> Recorded:
+    """The recorded runs of PODS.
+
+    Parameters
+    ----------
+    folder : path
+        Such as data/runs.
+
+    Returns
+    -------
+    records : dict from "folder/label" to records
+    shelf : tuned.Shelf
+        The trial of the regime `pods`.
+    batch : tuned.Shelf or None
+        That of `pods-batch`, as soon as it is there.
+    """
+    records = recorded(Path(folder, name) for name in FOLDERS)
+    batch = Path(folder, "regime-pods-batch")
+    return Recorded(
+        records,
+        Shelf(Path(folder, "regime-pods"), ARMS),
+        Shelf(batch, BATCH_ARMS) if batch.exists() else None,
+    )
+
+
+@dataclass(frozen=True)
+class WithGradient:
+    """A unit of spending that counts only the steps in which some rollout has a gradient."""
+
+    name: ClassVar[str] = "steps with a gradient"
+
+    def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
+        """1 for every row that trained on something, (rounds,) float64."""
+        return (rounds["trained"] > 0).to_numpy(float)
+
+
+def rules_at_work(groups: Any, parts: int = 1) -> pd.DataFrame:
+    """What the rules leave to train on: means over steps and seeds.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+    parts : int
+        Parts of equally many steps that are shown apart.
+
+    Returns
+    -------
+    DataFrame, a row an arm, or an arm and part
+        without a gradient (percent of the steps), no right one (percent of the problems, among all
+        rollouts sampled), trained rollouts (those with a gradient, a step) and gradient norm.
+    """
+    rows = {}
+    for name, records in arms(groups).items():
+        table = pd.concat([record.rounds for record in records])
+        length = -(-int(table["round"].max()) // parts)
+        for _, part in table.groupby((table["round"] - 1) // length):
+            first, last = part["round"].min(), part["round"].max()
+            rows[name, f"steps {first} to {last}"] = {
+                "without a gradient, %": 100 * (part["trained"] == 0).mean(),
+                "no right one, %": 100 * part["all_negative"].mean(),
+                "trained rollouts": part["trained"].mean(),
+                "gradient norm": part["gradient_norm"].mean(),
+            }
+    found = pd.DataFrame.from_dict(rows, orient="index")
+    return found if parts > 1 else found.droplevel(1)
+
+
+def by_step_price(
+    courses: Mapping[str, Mapping[int, Course]], arm: str, baseline: str, prices: Iterable[float]
+) -> pd.DataFrame:
+    """Held-out accuracy above a baseline at equal cost, by what a step of the arm costs.
+
+    Where every step of an arm samples and trains on as much as the next one, a machine is one
+    number, with its fixed part: the cost of a step of the arm, in steps of the baseline.
+
+    Parameters
+    ----------
+    courses : dict from name to a dict from seed to Course
+    arm, baseline : str
+    prices : numbers above 0
+        Costs of a step of the arm; 1 is equal steps.
+
+    Returns
+    -------
+    DataFrame indexed by price
+        value, low, high (points) and n (seeds).
+    """
+    rows = {}
+    for price in prices:
+        rows[float(price)] = _at_step_price(courses, arm, baseline, float(price)).columns()
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("price")
+
+
+def break_even_step(
+    courses: Mapping[str, Mapping[int, Course]], arm: str, baseline: str, highest: float = 4.0
+) -> Interval:
+    """The cost of a step of the arm at which both reach the same accuracy for the same cost.
+
+    Parameters
+    ----------
+    courses, arm, baseline
+        As in `by_step_price`.
+    highest : float
+        Where to look, from 1 on. An end of the interval that lies beyond is NaN.
+
+    Returns
+    -------
+    Interval
+        Its ends are the prices at which the interval of the difference begins and ends to hold 0.
+    """
+
+    def root(part: str) -> float:
+        def value(price: float) -> float:
+            return float(getattr(_at_step_price(courses, arm, baseline, price), part))
+
+        # A dearer step leaves fewer of them, so that the difference falls.
+        return float(brentq(value, 1, highest)) if value(1) > 0 > value(highest) else np.nan
+
+    return Interval(root("value"), root("low"), root("high"))
+
+
+def machine_points(
+    courses: Mapping[str, Mapping[int, Course]],
+    arm: str,
+    baseline: str,
+    units: Mapping[str, str | Unit],
+) -> pd.DataFrame:
+    """Machines and other units as points: what a step of the arm costs, and what that leaves.
+
+    Parameters
+    ----------
+    courses, arm, baseline
+        As in `by_step_price`.
+    units : dict from text to a unit of spending
+
+    Returns
+    -------
+    DataFrame, a row a unit
+        price (mean cost of a step of the arm over the baseline's), and value, low, high (points at
+        equal cost) and n.
+    """
+    rows = {}
+    for text, unit in units.items():
+
+        def of_step(run: Course, rival: Course, unit: str | Unit = unit) -> float:
+            spent = [course.places(unit)[-1] / course.rounds[-1] for course in (run, rival)]
+            return float(spent[0] / spent[1])
+
+        price = paired(courses[arm], courses[baseline], of_step, scale="ratio").value
+        gain = accuracy_gain(courses[arm], courses[baseline], unit)
+        rows[text] = {"price": price, **gain.columns()}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def with_measured(
+    points: pd.DataFrame,
+    name: str,
+    measured: Interval,
+    courses: Mapping[str, Mapping[int, Course]],
+    arm: str,
+    baseline: str,
+) -> pd.DataFrame:
+    """Points of `machine_points` with a first one, whose price was measured with an interval.
+
+    Parameters
+    ----------
+    points : DataFrame
+    name : str
+        Of the machine.
+    measured : Interval
+        Of `measured_step`.
+    courses, arm, baseline
+        As in `by_step_price`.
+
+    Returns
+    -------
+    DataFrame
+        As `points`, with price_low and price_high, which are NaN for the others.
+    """
+    row = by_step_price(courses, arm, baseline, [measured.estimate]).reset_index()
+    row = row.assign(price_low=measured.low, price_high=measured.high).set_index([[name]])
+    return pd.concat([row, points])
+
+
+def at_last_and_best(shelf: Shelf, pairs: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
+    """PODS above other arms at the end of the budget, and at each run's best evaluation up to it.
+
+    Parameters
+    ----------
+    shelf : tuned.Shelf
+    pairs : dict from text to (label of the baseline, unit of `measures.accuracy`)
+
+    Returns
+    -------
+    DataFrame, a row a pair
+        Columns (last or best, value, low or high), in points.
+    """
+    tables = {}
+    for checkpoint in ("last", "best"):
+        rows = {}
+        for text, (baseline, unit) in pairs.items():
+            measure = accuracy(arm="pods", baseline=baseline, unit=unit, checkpoint=checkpoint)
+            rows[text] = measure.measured(shelf.records).columns()
+        tables[checkpoint] = pd.DataFrame.from_dict(rows, orient="index").drop(columns="n")
+    return pd.concat(tables, axis=1)
+
+
+def nearest_to_half(right: Any, n: int, m: int) -> np.ndarray:
+    """How many right ones theorem 2 keeps of groups with so many right ones of n.
+
+    Parameters
+    ----------
+    right : numbers
+    n, m : int
+        Rollouts sampled and kept; m is even.
+
+    Examples
+    --------
+    >>> nearest_to_half([0, 1, 5, 31, 32], n=32, m=8)
+    array([0, 1, 4, 7, 8])
+    """
+    right = np.asarray(right)
+    return np.minimum(right, np.maximum(m // 2, m - (n - right)))
+
+
+def batches(
+    records: Mapping[str, Sequence[Record]], units: Mapping[str, str | Unit]
+) -> dict[str, pd.DataFrame]:
+    """PODS above GRPO by the number of problems a step, as `plots.gains` draws it.
+
+    Parameters
+    ----------
+    records : dict from "folder/label" to records
+    units : dict from text to a unit of spending
+    """
+    tables = {}
+    for text, unit in units.items():
+        rows = {
+            name: accuracy_gain(records[arm], records[baseline], unit).columns()
+            for name, (arm, baseline) in BATCHES.items()
+        }
+        tables[text] = pd.DataFrame.from_dict(rows, orient="index")
+    return tables
+
+
+def _at_step_price(
+    courses: Mapping[str, Mapping[int, Course]], arm: str, baseline: str, price: float
+) -> Measurement:
+    positive_number("price", price)
+    of_arm, of_baseline = courses[arm], courses[baseline]
+    last = min(int(course.rounds[-1]) for course in of_arm.values())
+    last_of_baseline = min(int(course.rounds[-1]) for course in of_baseline.values())
+    # In steps of the baseline, as far as the runs of both go.
+    budget = min(last * price, last_of_baseline)
+
+    def gain(run: Course, rival: Course) -> float:
+        return 100 * (run.score_at("round", budget / price) - rival.score_at("round", budget))
+
+    return paired(of_arm, of_baseline, gain)
+
+
+# What its figures claim, beyond the claims of `published_claims.py`
+
+
+def verdict_table(records: Mapping[str, Sequence[Record]], shelf: Shelf) -> pd.DataFrame:
+    """Every claim of the paper: what came out at one rate, and what came out between tuned arms.
+
+    Parameters
+    ----------
+    records : dict from "folder/label" to records
+    shelf : tuned.Shelf
+        The trial of the regime `pods`.
+
+    Returns
+    -------
+    DataFrame
+        As `tuned.verdict_table`, corrected by Holm's method over all claims that were measured
+        between tuned arms. First the claims of `published_claims.py`, then those of figures, then
+        those of which there are only runs at one rate.
+    """
+    listed = claims.of("PODS")
+    of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
+    tuned = [Finding(quantity(shelf.records)) for _, quantity in CLAIMS_OF_FIGURES]
+    untuned = [Finding(reason="no tuned run") for _ in CLAIMS_AT_ONE_RATE]
+    found = judge(
+        [*listed, *of_figures, *CLAIMS_AT_ONE_RATE],
+        [*claims.findings(listed, records), *tuned, *untuned],
+    )
+    before = {label: records[run] for label, run in BEFORE.items()}
+    at_one_rate = judge(
+        [*of_figures, *CLAIMS_AT_ONE_RATE],
+        [
+            *(Finding(quantity(before)) for _, quantity in CLAIMS_OF_FIGURES),
+            *claims.findings(CLAIMS_AT_ONE_RATE, records),
+        ],
+    )
+    first = claims.at_one_rate(listed, shipped("verdicts-one-rate.csv"))
+    return side_by_side(found, pd.concat([first, one_rate(at_one_rate)], ignore_index=True))
+
+
+# The arms of the regime as there were at one rate: 32 problems a round, and 8 kept of 32.
+BEFORE = {"grpo-16": "head-to-head/grpo", "pods": "head-to-head/pods"}
+
+
+def _at_best(runs: Mapping[str, Sequence[Record]]) -> Measurement:
+    measure = accuracy(arm="pods", baseline="grpo-16", unit="l40s", checkpoint="best")
+    return measure.measured(runs)
+
+
+def _longer(runs: Mapping[str, Sequence[Record]]) -> Measurement:
+    def growth(record: Record) -> float:
+        """By how many percent responses got longer, from the first to the last of six parts."""
+        lengths = record.rounds["length"]
+        part = len(lengths) // 6
+        return 100 * (lengths.tail(part).mean() / lengths.head(part).mean() - 1)
+
+    return over_seeds(runs["pods"], growth)
+
+
+def _claim(text: str, published: str = "", **options: Any) -> Claim:
+    return Claim("PODS", text, published=published, **options)
+
+
+CLAIMS_OF_FIGURES: tuple[
+    tuple[Claim, Callable[[Mapping[str, Sequence[Record]]], Measurement]], ...
+] = (
+    (
+        _claim("above GRPO at each run's best evaluation, equal cost on an L40S, points", "higher"),
+        _at_best,
+    ),
+    (
+        _claim(
+            "completions of PODS grow by less than 10 %, last sixth of a run after the first",
+            "about the same",
+            direction="below",
+            bound=10,
+        ),
+        _longer,
+    ),
+)
+
+
+def _sizes(arm: str, baseline: str, unit: str = "l40s") -> Measure:
+    return accuracy(arm=arm, baseline=baseline, unit=unit)
+
+
+# Sizes that no tuned trial has: runs at one rate, 32 problems a round.
+CLAIMS_AT_ONE_RATE: tuple[Claim, ...] = (
+    _claim(
+        "n = 4m above n = m, m = 8, equal cost on an L40S, points",
+        "a peak at 4m",
+        measured_by=_sizes("head-to-head/pods", "head-to-head/grpo"),
+    ),
+    _claim(
+        "n = 4m above n = 8m, m = 8, equal cost on an L40S, points",
+        "a peak at 4m",
+        measured_by=_sizes("head-to-head/pods", "pods/n-64"),
+    ),
+    _claim(
+        "8 of 32 at most 2 points below 16 of 32, equal cost on an L40S, points",
+        "robust",
+        direction="matches",
+        margin=2,
+        measured_by=_sizes("head-to-head/pods", "pods/m-16"),
+    ),
+    _claim(
+        "2 of 32 below 8 of 32, equal cost on an L40S, points",
+        "lower",
+        direction="below",
+        measured_by=_sizes("pods/m-2", "head-to-head/pods"),
+    ),
+    _claim(
+        "2 of 32 below 8 of 32, equal rounds, points",
+        "lower",
+        direction="below",
+        measured_by=_sizes("pods/m-2", "head-to-head/pods", "round"),
+    ),
+    _claim(
+        "max-variance above max-reward from the base late, equal rounds, points",
+        "+15.3",
+        measured_by=_sizes("pods/late-max-variance", "pods/late-max-reward", "round"),
+    ),
+)
+
+
+# Figures
+
+
+def released_panels(
+    runs: Mapping[str, tuple[pd.DataFrame, str]], *, title: str, ylabel: str, height: float = 3.8
+) -> list[Axes]:
+    """Mean curves of released runs side by side, with intervals over runs.
+
+    Parameters
+    ----------
+    runs : dict from the title of a panel to (runs of `released_runs`, "hours" or "steps")
+        Panels with the same settings have one legend; others have one below each of them.
+    title, ylabel : str
+    height : float
+        In inches.
+
+    Returns
+    -------
+    list of Axes
+    """
+    same = len({tuple(table["setting"].unique()) for table, _ in runs.values()}) == 1
+    with style():
+        axes = panels(len(runs), height=height)
+        for ax, (text, (table, x)) in zip(axes, runs.items()):
+            bands(curves(table, x), xlabel=f"training {x}", legend=None, ax=ax)
+            ax.set_title(text)
+            _count_runs(ax)
+            if not same:
+                ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        axes[0].set_ylabel(ylabel)
+        heading(axes[0], title, legend=2 if same else 0)
+    return axes
+
+
+def released_sizes(hours: float, *, title: str) -> list[Axes]:
+    """The authors' accuracy by n and by m, at equal hours and at equal steps, as in figure 3.
+
+    Parameters
+    ----------
+    hours : float
+        After which all settings are read; and after as many steps as the shortest run has.
+    title : str
+    """
+    everything = released_runs()
+    series = {}
+    for xlabel, sizes in RELEASED_SIZES.items():
+        part = everything[everything["setting"].isin(list(sizes.values()))]
+        fewest = int(part.groupby(["setting", "run"])["steps"].max().min())
+        tables = {}
+        for x, place in (("hours", hours), ("steps", fewest)):
+            values = values_at(part, x, place)
+            rows = {size: mean_interval(values[setting]) for size, setting in sizes.items()}
+            tables[f"after {place:g} {x}"] = pd.DataFrame.from_dict(
+                rows, orient="index", columns=["mean", "half"]
+            )
+        series[xlabel] = tables
+    with style():
+        axes = panels(len(series), height=3.8)
+        for ax, (xlabel, tables) in zip(axes, series.items()):
+            sweep(tables, xlabel=xlabel, legend=None, ax=ax)
+            ax.set_ylim(0.79, 0.84)
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        axes[0].set_ylabel("test accuracy on GSM8K (10 runs)")
+        heading(axes[0], title)
+    return axes
+
+
+def released_curves(*, title: str) -> list[Axes]:
+    """The authors' runs of every n and every m against time, from light to dark, as in figure 3."""
+    everything = released_runs()
+    with style():
+        axes = panels(len(RELEASED_SIZES), height=3.8)
+        for ax, (text, sizes) in zip(axes, RELEASED_SIZES.items()):
+            part = everything[everything["setting"].isin(list(sizes.values()))]
+            found = curves(part, "hours")
+            shades = plt.get_cmap("viridis")(np.linspace(0.3, 0.9, len(sizes)))
+            for shade, (size, setting) in zip(shades, sizes.items()):
+                mean = found[setting]["mean"]
+                ax.plot(mean.index, mean, color=shade, label=f"{size}")
+            ax.set(title=text, xlabel="training hours", ylim=(0.76, 0.84))
+            # The curves leave the lower right free.
+            ax.legend(loc="lower right", ncols=2)
+        axes[0].set_ylabel("test accuracy on GSM8K (10 runs)")
+        heading(axes[0], title)
+    return axes
+
+
+def step_prices(
+    courses: Mapping[str, Mapping[int, Course]],
+    arm: str,
+    baseline: str,
+    points: pd.DataFrame,
+    *,
+    title: str,
+) -> Axes:
+    """Accuracy above the baseline at equal cost, by what a step costs, with machines as points.
+
+    Parameters
+    ----------
+    courses, arm, baseline
+        As in `by_step_price`.
+    points : DataFrame
+        Of `machine_points`. With price_low and price_high a point has a horizontal interval.
+    title : str
+    """
+    highest = max(4.0, float(points["price"].max()))
+    line = by_step_price(courses, arm, baseline, np.geomspace(1, highest, 49))
+    with framed(
+        title=f"{title} ({of_seeds(line['n'].unique())})",
+        xlabel="cost of a step of PODS, in steps of GRPO",
+        ylabel="accuracy above GRPO's at equal cost, points",
+        legend=None,
+        height=4,
+    ) as ax:
+        ax.axhline(0, color=SOFT, lw=1)
+        ax.plot(line.index, line["value"], color=INK, lw=1.5)
+        ax.fill_between(line.index, line["low"], line["high"], color=INK, alpha=0.12, lw=0)
+        for number, (name, row) in enumerate(points.iterrows()):
+            ends = [[row["price"] - row.get("price_low", np.nan)]]
+            ends.append([row.get("price_high", np.nan) - row["price"]])
+            ax.errorbar(
+                row["price"],
+                row["value"],
+                xerr=None if np.isnan(ends).any() else ends,
+                yerr=[[row["value"] - row["low"]], [row["high"] - row["value"]]],
+                fmt=MARKERS[number % len(MARKERS)],
+                color=PALETTE[number % len(PALETTE)],
+                capsize=3,
+                label=f"{name}: {row['price']:.2f}",
+            )
+        ax.set(xscale="log", xlim=(0.94, 1.06 * highest))
+        ratio_ticks(ax.xaxis, 1, highest, most=6)
+        ax.legend(loc="upper right")
+    return ax
+
+
+def rule_panels(groups: Any, *, title: str, smooth: int) -> list[Axes]:
+    """Held-out accuracy and the share of kept rollouts with a gradient, a line a rule.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+    title : str
+    smooth : int
+        Rounds of the moving mean of the shares.
+    """
+    options = {"records": groups, "until": "common"}
+    axes = curve_panels(
+        {
+            "held-out accuracy": options,
+            "kept rollouts with a gradient": {
+                **options,
+                "y": "effective_gradient_ratio",
+                "smooth": smooth,
+            },
+        },
+        title=title,
+        columns=2,
+    )
+    axes[1].set(ylabel=f"share, mean of {smooth} rounds", ylim=(0, 1))
+    return axes
+
+
+def size_panels(
+    records: Mapping[str, Sequence[Record]], units: Mapping[str, str | Unit], *, title: str
+) -> tuple[list[Axes], pd.DataFrame]:
+    """Accuracy by n and by m in the runs at one rate, with a table of what is drawn.
+
+    Parameters
+    ----------
+    records : dict from "folder/label" to records
+    units : dict from text to what is held equal
+    title : str
+
+    Returns
+    -------
+    axes : list of Axes
+    table : DataFrame, a row a size
+        Accuracy for each unit; the share of kept rollouts with a gradient, their gradient's norm
+        and the tokens of a response, each a mean over the rounds that all of these runs have.
+    """
+    columns = ["effective_gradient_ratio", "gradient_norm", "length"]
+    found, series = {}, {}
+    for xlabel, labels in SIZES.items():
+        runs = {size: records[label] for size, label in labels.items()}
+        tables = {text: comparisons.at_budget(runs, unit) for text, unit in units.items()}
+        rounds = min(len(record.rounds) for group in runs.values() for record in group)
+        means = column_means(runs, columns, rounds=(1, rounds)).xs("mean", axis=1, level=1)
+        # Sizes are labels of arms there, and numbers here.
+        for table in (means, *tables.values()):
+            table.index = table.index.astype(int)
+        found[xlabel] = pd.DataFrame({text: table["mean"] for text, table in tables.items()})
+        found[xlabel] = found[xlabel].join(means)
+        counts = of_seeds([len(group) for group in runs.values()])
+        series[f"{xlabel} ({counts})"] = tables
+    with style():
+        axes = panels(len(series), height=3.6)
+        for ax, (xlabel, tables) in zip(axes, series.items()):
+            sweep(tables, xlabel=xlabel, ylabel="", legend=None, ax=ax)
+        ends = [ax.get_ylim() for ax in axes]
+        for ax in axes:
+            ax.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+        axes[0].set_ylabel("held-out accuracy")
+        heading(axes[0], title, legend=len(units))
+    return axes, pd.concat(found)
+
+
+def kept_figure(groups: pd.DataFrame, n: int, m: int) -> Axes:
+    """Right rollouts among those kept by right rollouts among those sampled, and theorem 2.
+
+    Parameters
+    ----------
+    groups : DataFrame, a row a problem and round
+        right (of n) and kept (right ones among the m kept).
+    n, m : int
+    """
+    with framed(
+        title=f"{len(groups)} groups keep what theorem 2 says (larger dots: more groups)",
+        xlabel=f"right ones of {n} rollouts sampled",
+        ylabel=f"right ones of {m} kept",
+        legend=None,
+    ) as ax:
+        counts = np.arange(n + 1)
+        ax.plot(counts, nearest_to_half(counts, n, m), color=SOFT, label="theorem 2")
+        for (right, kept), number in groups[["right", "kept"]].value_counts().items():
+            ax.plot(right, kept, "o", ms=3 + 1.5 * np.sqrt(number), color=PALETTE[0], alpha=0.6)
+        ax.legend(loc="upper left")
+    return ax
+
+
+def _count_runs(ax: Axes) -> None:
+    """Say "10 runs" where `bands` says seeds, since the authors' settings share none."""
+    for line in ax.lines:
+        line.set_label(str(line.get_label()).replace(" seeds)", " runs)"))
