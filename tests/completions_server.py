@@ -14,8 +14,8 @@ import torch
 from conftest import tiny_policy
 from safetensors.torch import load_file
 
-from workbench.policies import Sampling
-from workbench.policies.decoding import uniforms_of
+from workbench.policies import Plan, Sampling
+from workbench.policies.decoding import Request, uniforms_of
 from workbench.rollouts import Ragged
 
 LONGEST = 128  # tokens of prompt and response
@@ -88,7 +88,9 @@ def respond(policy, path, body):
     prompt = body["messages"][0]["content"] if "chat" in path else body["prompt"]
     ids = prompt if isinstance(prompt, list) else policy.encode([prompt])[0]
     uniforms = uniforms_of([body["seed"]], np.ones(1, int), sampling.max_new_tokens)
-    drawn = policy._draw(Ragged.of([ids], np.int32), np.zeros(1, int), uniforms, sampling)
+    alone, room = np.zeros(1, int), np.full(1, sampling.max_new_tokens)
+    request = Request(policy, sampling, Plan(), alone, uniforms, room, alone)
+    drawn = policy._draw(Ragged.of([ids], np.int32), request)
     size = int(drawn.lengths[0])
     tokens = drawn.tokens[0, :size].tolist()
     text = policy.tokenizer.decode(tokens, skip_special_tokens=True)

@@ -111,14 +111,14 @@ def test_draws_on_the_axes_given(draw):
 )
 def test_a_mean_over_seeds_says_of_how_many(draw):
     several = draw(RECORDS, title="A title that does not say it")
-    assert several.get_xlabel().endswith(" (n = 3 seeds)")
+    assert several.get_xlabel().endswith(" (3 seeds)")
     assert "seed" not in draw(RECORDS[0], title="One run").get_xlabel()
 
 
 class TestLearningCurves:
     def test_the_number_of_seeds_is_shown(self):
         ax = plots.learning_curve(RECORDS)
-        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["tiny-grpo (n = 3)"]
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["tiny-grpo (3 seeds)"]
 
     def test_what_is_spent_is_summed_along_x_alone(self):
         rounds = RECORDS[0].rounds
@@ -179,7 +179,7 @@ class TestLearningCurves:
         for label in ("grpo", "pods", "aero"):
             curve(tmp_path, label, 0, [0.1, 0.2, 0.3])
         axes = papers.course_grid(load_all(tmp_path), "grpo", title="It learns")
-        assert [ax.get_title("left") for ax in axes] == ["aero (n = 1)", "pods (n = 1)"]
+        assert [ax.get_title("left") for ax in axes] == ["aero (1 seed)", "pods (1 seed)"]
         assert all(len(ax.lines) == 2 for ax in axes)
 
 
@@ -222,7 +222,7 @@ class TestCosts:
         machines = {"this CPU": (0.3, 0.2, 0.4), "FLOPs": 1 / 3}
         ax = papers.prices(PRICES, baseline="grpo", break_even=BREAK_EVEN, machines=machines)
         lines = {str(line.get_label()): line for line in ax.lines}
-        assert lines["pods (n = 5)"].get_ydata().tolist() == [0.5, 1, 2]
+        assert lines["pods (5 seeds)"].get_ydata().tolist() == [0.5, 1, 2]
         dots = [line for line in ax.lines if line.get_marker() == "o"]
         assert [dot.get_xdata()[0] for dot in dots] == [1.0]
         found = texts(drawn(ax))

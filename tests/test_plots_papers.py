@@ -65,14 +65,14 @@ def test_panels_are_side_by_side():
 class TestRows:
     def test_dots_name_their_rows_and_n(self):
         ax = papers.dots(TABLE, reference="grpo", label="avg@8")
-        assert rows(ax) == ["grpo (n = 3)", "pods (n = 3)", "cbs (n = 2)"]
+        assert rows(ax) == ["grpo (3 seeds)", "pods (3 seeds)", "cbs (2 seeds)"]
         points = ax.containers[0].lines[0]
         assert points.get_xdata().tolist() == [0.3, 0.35, 0.2]
         assert points.get_ydata().tolist() == [2, 1, 0]
 
     def test_differences_leave_the_baseline_out_and_show_which_are_clear(self):
         ax = plots.differences(TABLE, baseline="grpo")
-        assert rows(ax) == ["pods (n = 3)", "cbs (n = 2)"]
+        assert rows(ax) == ["pods (3 seeds)", "cbs (2 seeds)"]
         assert hollow(ax) == [False, True]
         assert ax.get_title("left") == "Against grpo"
 
@@ -130,13 +130,13 @@ class TestLeaderboard:
     def test_the_cheapest_stands_above(self):
         [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
         assert rows(ax) == ["pods", "cbs"]
-        assert ax.figure.get_supxlabel().endswith("; n = 5 seeds")
+        assert ax.figure.get_supxlabel().endswith("; 5 seeds")
         assert [dot.get_xdata()[0] for dot in dots(ax)] == [0.5, 1.2]
         assert hollow(ax) == [False, True]
 
     def test_unequal_numbers_of_seeds_stand_at_the_names(self):
         [ax] = papers.leaderboard(self.ROWS.assign(pairs=[np.nan, 5, 3]), baseline="grpo")
-        assert rows(ax) == ["pods (n = 5)", "cbs (n = 3)"]
+        assert rows(ax) == ["pods (5 seeds)", "cbs (3 seeds)"]
         assert "seeds" not in ax.figure.get_supxlabel()
 
     def test_colours_may_be_those_of_the_outcome(self):

@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 import workbench as wb
+from papers.regimes import REGIMES, SEEDS
+from workbench.analysis.runs import load_all
 from workbench.labs import shipped
 from workbench.trials import grids
 from workbench.trials.cases import PARAMETERS, lacks_rollouts, prepare
@@ -59,8 +61,26 @@ def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
     there = {path for path in there if not re.search("tiny-grpo|-search$", path.parts[-3])}
     there = {path for path in there if "leaderboard-tuning" not in path.parts}
     there = {path for path in there if path.parts[-2] != "tiny-grpo"}
+    there = {path for path in there if not path.parts[-3].startswith("regime-")}
     assert len(runs) >= 900
     assert {record.path for _, record in runs.values()} == there
+
+
+def test_the_runs_of_a_regime_are_its_arms_at_their_best_rates():
+    for folder in sorted(RUNS.glob("regime-*")):
+        regime = REGIMES[folder.name.removeprefix("regime-")]
+        arms = pd.read_csv(folder / "arms.csv").set_index("arm")
+        rates = arms["learning_rate"].to_dict()
+        rates[regime.against] = arms["baseline_learning_rate"].max()
+        groups = load_all(folder)
+        assert set(groups) == set(regime.arms()), folder.name
+        for label, records in groups.items():
+            assert sorted(record.manifest["seed"] for record in records) == list(range(SEEDS))
+            for record in records:
+                assert record.problems() == []
+                assert record.manifest["arguments"]["learning_rate"] == pytest.approx(
+                    rates[label], rel=1e-5
+                )
 
 
 def test_every_record_is_whole_and_has_the_rounds_and_settings_of_its_grid(runs):

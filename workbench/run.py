@@ -342,10 +342,13 @@ class Run:
         It is read from the checkpoint when this process holds nothing yet, and also when another
         process may have continued the run in the meantime.
         """
-        if self._work is None or self.lock.taken_over:
-            self._work = self._begin()
-            self._restore(self._work)
+        if self._work is not None and not self.lock.taken_over:
+            self.trackers.start(self.record.manifest)
+            return self._work
+        self._work = self._begin()
+        # The evaluation before the first round is logged by what comes next.
         self.trackers.start(self.record.manifest)
+        self._restore(self._work)
         return self._work
 
     def _begin(self) -> _Work:

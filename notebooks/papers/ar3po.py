@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from papers import claims
 from papers.difficulty import visits
 from papers.gradients import sampled_groups
-from papers.plots import curve_panels, of_seeds, sweep
+from papers.plots import curve_panels, sweep
 from papers.published_claims import DAPO_FLAT
 from papers.tables import accuracy_gain, column_means, over_seeds, paired
 from papers.tuned import Shelf, one_rate, recorded
@@ -31,7 +31,7 @@ from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.grpo import grpo_step
 from workbench.labs import Lab, shipped
 from workbench.methods import ar3po
-from workbench.plots.style import PALETTE, SOFT, style
+from workbench.plots.style import PALETTE, SOFT, seeds, style
 from workbench.records import Record
 from workbench.rollouts import Rollouts
 from workbench.utils.validation import one_of
@@ -867,7 +867,7 @@ def by_rate_figure(table: pd.DataFrame, number: int, *, title: str) -> Axes:
     rates = np.linspace(0, 1, 101)
     with style():
         ax = sweep(
-            {f"measured ({of_seeds([number])})": table.set_index("rate")[["mean", "half"]]},
+            {f"measured ({seeds([number])})": table.set_index("rate")[["mean", "half"]]},
             log=False,
             title=title,
             xlabel="success rate of a problem (bins of width 0.2)",

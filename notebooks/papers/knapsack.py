@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from papers import claims, difficulty
 from papers.difficulty import CLASSES, Frames, classify
 from papers.measures import Measure, accuracy, difference
-from papers.plots import curve_panels, of_seeds, sweep_panels
+from papers.plots import curve_panels, sweep_panels
 from papers.tables import accuracy_gain, column_means, over_seeds, paired, seed_means
 from papers.tuned import Shelf, one_rate, recorded
 from papers.tuned import verdict_table as side_by_side
@@ -32,7 +32,7 @@ from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.analysis.runs import arms
 from workbench.labs import shipped
 from workbench.plots import stacked
-from workbench.plots.style import style
+from workbench.plots.style import seeds, style
 from workbench.records import Record
 from workbench.utils.validation import counts as checked_counts
 from workbench.utils.validation import one_of, whole_number
@@ -1064,7 +1064,7 @@ def class_bars(found: pd.DataFrame, *, title: str) -> Axes:
     means = found.groupby(["counted", "label"]).mean()
     table = means[list(CLASSES)]
     table = table.set_axis([f"{label}, {counted}" for counted, label in means.index])
-    number = of_seeds(found.groupby(["counted", "label"]).size())
+    number = seeds(found.groupby(["counted", "label"]).size())
     ax = stacked(table, label=f"share of the problems at their last visit ({number})")
     with style():
         # The five classes in one line, in the order in which they lie.

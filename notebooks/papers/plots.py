@@ -57,6 +57,7 @@ from workbench.plots.style import (
     seeds,
     short_numbers,
     style,
+    without_seeds,
 )
 from workbench.plots.tables import (
     estimates,
@@ -81,7 +82,6 @@ __all__ = [
     "curve_panels",
     "dots",
     "gains",
-    "of_seeds",
     "relation",
     "resolution",
     "sampled_and_trained",
@@ -224,7 +224,7 @@ def bands(series: Mapping[str, pd.DataFrame], **frame: Any) -> Axes:
             x, mean, half = (
                 values.to_numpy(float) for values in (table.index, table["mean"], table["half"])
             )
-            text = f"{plain(name)} ({of_seeds(table['n'].unique())})"
+            text = f"{plain(name)} ({seeds(table['n'].unique())})"
             mean_and_half(ax, x, mean, half, text, styles[name])
     return ax
 
@@ -306,9 +306,10 @@ def curve_panels(
     with style():
         axes = panels(len(curves), height=height)
         for ax, (text, options), numbers in zip(axes, curves.items(), of_panels):
-            text = f"{text} ({of_seeds(numbers)})" if apart else text
+            text = f"{text} ({seeds(numbers)})" if apart else text
             learning_curve(**{**options, "legend": None, "title": text, "ax": ax})
-            _name_seeds(ax, behind=len(counts) > 1 and not apart)
+            if len(counts) == 1 or apart:
+                _without_seeds(ax)
         # Panels of one quantity have one y axis, which is named once.
         if ylabel or len({options.get("y", "accuracy") for options in curves.values()}) == 1:
             ends = [ax.get_ylim() for ax in axes]
@@ -323,18 +324,15 @@ def curve_panels(
         if not same:
             for ax in axes:
                 ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
-        number = f" ({of_seeds(counts)})" if len(counts) == 1 else ""
+        number = f" ({seeds(counts)})" if len(counts) == 1 else ""
         heading(axes[0], title + number, legend=columns if same else 0)
     return axes
 
 
-def _name_seeds(ax: Axes, behind: bool) -> None:
-    """Write "(8 seeds)" behind the names of the curves of `learning_curve`, or nothing."""
+def _without_seeds(ax: Axes) -> None:
+    """Take "(8 seeds)" from the names of the curves of `learning_curve`."""
     for line in ax.lines:
-        name, _, number = str(line.get_label()).partition(" (n = ")
-        if number:
-            said = of_seeds([int(number.rstrip(")"))])
-            line.set_label(f"{name} ({said})" if behind else name)
+        line.set_label(without_seeds(str(line.get_label())))
 
 
 def sweep_panels(
@@ -494,7 +492,7 @@ def course_grid(
             for name in (baseline, label):
                 curves = [curve(record, x, y) for record in groups[name]]
                 band(ax, curves, plain(name), styles[name], until, points=False)
-            name = f"{plain(label)} ({of_seeds([counts[label]])})"
+            name = f"{plain(label)} ({seeds([counts[label]])})"
             ax.set_title(name, color=styles[label].colour)
             if until is not None:
                 ax.set_xlim(0, until)
@@ -507,7 +505,7 @@ def course_grid(
                 # The lowest panel of its column, which need not be in the last row.
                 ax.tick_params(labelbottom=True)
         name = plain(name_of(x))
-        of_baseline = f"{plain(baseline)}, {of_seeds([counts[baseline]])}"
+        of_baseline = f"{plain(baseline)}, {seeds([counts[baseline]])}"
         text = f"grey: {of_baseline}; bands: 95 % over seeds"
         figure.supxlabel(f"{AXIS_LABELS.get(name, name)}\n{text}", size="medium")
         figure.supylabel(axis_label(y, groups[baseline]), size="medium")
@@ -601,7 +599,7 @@ def correlation_maps(
     ----------
     CBS (arXiv 2602.08499), figure 9.
     """
-    n = f", {of_seeds(counts)}" if len(counts) else ""
+    n = f", {seeds(counts)}" if len(counts) else ""
     # Panels are as high as their numbers of rows, so that all cells have the same size.
     heights = [len(mean), len(deviation)]
     if spread is not None:
@@ -663,12 +661,12 @@ def bills(
     """
     rows = [table.assign(label=f"{arm}, {text} trained") for text, table in tables.items()]
     table = pd.concat(rows)
-    named = f"{title} ({of_seeds(table['n'].unique())})" if title else None
+    named = f"{title} ({seeds(table['n'].unique())})" if title else None
     ax = plain_prices(table, baseline=baseline, title=named, legend=None)
     with style():
         # FLOPs have no fixed part, so that they are a point on this axis.
         mark_price(ax, "FLOPs", FLOP_PRICE)
-        _name_seeds(ax, behind=False)
+        _without_seeds(ax)
         ax.set_ylabel(f"cost to the target / {plain(baseline)}'s")
         ax.legend(loc="upper right")
     return ax
@@ -827,9 +825,9 @@ def gains(
         name_panels(axes, first.index)
         numbers = [n for table in tables.values() for n in table.get("n", ())]
         if numbers and label.endswith(")"):
-            label = f"{label[:-1]}; {of_seeds(numbers)})"
+            label = f"{label[:-1]}; {seeds(numbers)})"
         elif numbers:
-            label = f"{label} ({of_seeds(numbers)})"
+            label = f"{label} ({seeds(numbers)})"
         axes[0].figure.supxlabel(label, size="medium")
         heading(axes[0].figure, title)
     return list(axes)
@@ -899,18 +897,6 @@ def verdicts(
 
 
 # Parts
-
-
-def of_seeds(counts: Iterable[int]) -> str:
-    """How many seeds, in words: "8 seeds", "5 or 8 seeds".
-
-    Examples
-    --------
-    >>> of_seeds([8, 5, 8])
-    '5 or 8 seeds'
-    """
-    numbers = sorted({int(count) for count in counts})
-    return " or ".join(map(str, numbers)) + (" seed" if numbers == [1] else " seeds")
 
 
 def _beside(ax: Axes, x: float, y: float, text: str) -> None:
@@ -1162,7 +1148,7 @@ def leaderboard(
             ratio_ticks(ax.xaxis, low, high, most=6 if len(axes) <= 2 else 4)
         pairs = first.loc[order].get("pairs")
         if pairs is not None and pairs.nunique(dropna=False) == 1 and len(order) > 1:
-            label = f"{label}; {seeds(pairs)} seeds"
+            label = f"{label}; {seeds(pairs)}"
             pairs = None
         name_panels(axes, order, pairs)
         beside = axes[-1].get_yaxis_transform()

@@ -29,7 +29,7 @@ from scipy.optimize import brentq
 from papers import claims
 from papers.intervals import Interval, LinearFit, Unpaired, linear_fit
 from papers.measures import Measure, Released, accuracy
-from papers.plots import bands, curve_panels, of_seeds, panels, sweep
+from papers.plots import bands, curve_panels, panels, sweep
 from papers.tables import accuracy_gain, column_means, over_seeds, paired
 from papers.tuned import Shelf, one_rate, recorded
 from papers.tuned import verdict_table as side_by_side
@@ -39,7 +39,17 @@ from workbench.analysis.courses import Course, Unit
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms
 from workbench.labs import shipped
-from workbench.plots.style import INK, MARKERS, PALETTE, SOFT, framed, heading, ratio_ticks, style
+from workbench.plots.style import (
+    INK,
+    MARKERS,
+    PALETTE,
+    SOFT,
+    framed,
+    heading,
+    ratio_ticks,
+    seeds,
+    style,
+)
 from workbench.records import Record
 from workbench.utils.validation import one_of, positive_number, shown
 
@@ -1022,7 +1032,7 @@ def step_prices(
     highest = max(4.0, float(points["price"].max()))
     line = by_step_price(courses, arm, baseline, np.geomspace(1, highest, 49))
     with framed(
-        title=f"{title} ({of_seeds(line['n'].unique())})",
+        title=f"{title} ({seeds(line['n'].unique())})",
         xlabel="cost of a step of PODS, in steps of GRPO",
         ylabel="accuracy above GRPO's at equal cost, points",
         legend=None,
@@ -1107,7 +1117,7 @@ def size_panels(
             table.index = table.index.astype(int)
         found[xlabel] = pd.DataFrame({text: table["mean"] for text, table in tables.items()})
         found[xlabel] = found[xlabel].join(means)
-        counts = of_seeds([len(group) for group in runs.values()])
+        counts = seeds([len(group) for group in runs.values()])
         series[f"{xlabel} ({counts})"] = tables
     with style():
         axes = panels(len(series), height=3.6)

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from papers.intervals import Interval
 from papers.theorems import split_variances
 from workbench.analysis.intervals import mean_interval
-from workbench.plots.style import MARKERS, PALETTE, SOFT, framed
+from workbench.plots.style import MARKERS, PALETTE, SOFT, framed, seeds
 from workbench.plots.text import plain
 from workbench.utils.validation import one_of
 
@@ -303,7 +303,10 @@ def regret(
             exponent = exponents[label]
             power = f"$T^{{{exponent.estimate:.2f}}}$ [{exponent.low:.2f}, {exponent.high:.2f}]"
             ax.plot(
-                rounds, centre, color=colour, label=f"{plain(label)} (n = {len(runs)})\n{power}"
+                rounds,
+                centre,
+                color=colour,
+                label=f"{plain(label)} ({seeds([len(runs)])})\n{power}",
             )
             low = np.maximum(centre - half, 1e-3)  # a logarithm needs a number above 0
             ax.fill_between(rounds, low, centre + half, color=colour, alpha=0.2, lw=0)

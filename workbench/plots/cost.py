@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from workbench.plots.style import SOFT, framed, looks, ratio_ticks
+from workbench.plots.style import SOFT, framed, looks, ratio_ticks, seeds
 from workbench.plots.text import plain
 
 
@@ -47,7 +47,7 @@ def prices(
         ax.axhline(1, color=styles[baseline].colour, lw=1.5, label=f"_{baseline}")
         for label, part in table.groupby("label", sort=False):
             look = styles[str(label)]
-            text = f"{plain(label)} (n = {int(part['n'].iloc[0])})"
+            text = f"{plain(label)} ({seeds(part['n'].iloc[:1])})"
             ax.plot(part["price"], part["ratio"], color=look.colour, ls=look.dash, label=text)
             # Where a run was censored an end of the interval is open, and there is no band to
             # fill.

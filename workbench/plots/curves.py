@@ -34,6 +34,7 @@ from workbench.plots.style import (
     seeds,
     short_numbers,
     style,
+    without_seeds,
 )
 from workbench.plots.text import plain
 from workbench.records import Record
@@ -87,7 +88,7 @@ def learning_curve(
         # Looks depend on all labels of a figure. What earlier calls drew is counted first, so
         # that new lines look unlike the old ones.
         drawn = [str(line.get_label()) for line in ax.lines]
-        taken = [label.partition(" (n = ")[0] for label in drawn if not label.startswith("_")]
+        taken = [without_seeds(label) for label in drawn if not label.startswith("_")]
         styles = looks([*taken, *groups])
         curves = {
             label: [curve(record, x, y, smooth) for record in group]
@@ -96,7 +97,7 @@ def learning_curve(
         if until == "common":
             until = min(places[-1] for of_label in curves.values() for places, _ in of_label)
         for label, of_label in curves.items():
-            text = f"{plain(label)} (n = {len(of_label)})"
+            text = f"{plain(label)} ({seeds([len(of_label)])})"
             band(ax, of_label, text, styles[label], None if until is None else float(until))
         short_numbers(ax, x)
     return ax
@@ -363,7 +364,7 @@ def who(records: Sequence[Record]) -> str:
     known = ", ".join(dict.fromkeys(names))
     if len(records) == 1:
         return f"{known}, seed {records[0].manifest['seed']}"
-    return f"{known}, {seeds([len(records)])} seeds"
+    return f"{known}, {seeds([len(records)])}"
 
 
 def _usual(records: Sequence[Record]) -> dict[str, str]:
@@ -373,7 +374,7 @@ def _usual(records: Sequence[Record]) -> dict[str, str]:
 
 def _of_seeds(label: str, records: Sequence[Record]) -> str:
     """The label of an axis with the number of seeds, which a title of the caller's may not name."""
-    return label if len(records) == 1 else f"{label} ({seeds([len(records)])} seeds)"
+    return label if len(records) == 1 else f"{label} ({seeds([len(records)])})"
 
 
 def curve(record: Record, x: Any, y: str, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:

@@ -403,14 +403,26 @@ def svg(figure: Figure) -> str:
 
 
 def seeds(counts: Iterable[int]) -> str:
-    """How many seeds, for labels and titles: "n = 8", "n = 5 or 8".
+    """How many seeds, for labels and titles: "8 seeds", "5 or 8 seeds".
 
     Examples
     --------
     >>> seeds([8, 5, 8])
-    'n = 5 or 8'
+    '5 or 8 seeds'
     """
-    return "n = " + " or ".join(str(count) for count in sorted({int(count) for count in counts}))
+    numbers = sorted({int(count) for count in counts})
+    return " or ".join(map(str, numbers)) + (" seed" if numbers == [1] else " seeds")
+
+
+def without_seeds(label: str) -> str:
+    """A label without the number of seeds behind it.
+
+    Examples
+    --------
+    >>> without_seeds("grpo (8 seeds)")
+    'grpo'
+    """
+    return re.sub(r" \(\d+ seeds?\)$", "", label)
 
 
 def _black_to_ink(figure: Figure) -> None:

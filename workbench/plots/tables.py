@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workbench.analysis.sequential import verdicts_on_gains
-from workbench.plots.style import INK, PALETTE, framed, named_colours
+from workbench.plots.style import INK, PALETTE, framed, named_colours, seeds
 from workbench.plots.text import plain
 
 
@@ -151,5 +151,5 @@ def interval(
 def with_seeds(names: Sequence[Any], counts: Any) -> list[str]:
     """Names, with the number of seeds behind each where it is known."""
     counts = [np.nan] * len(names) if counts is None else counts
-    texts = ["" if np.isnan(n) else f" (n = {int(n)})" for n in counts]
+    texts = ["" if np.isnan(n) else f" ({seeds([n])})" for n in counts]
     return [plain(name) + text for name, text in zip(names, texts)]

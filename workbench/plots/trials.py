@@ -31,6 +31,7 @@ from workbench.plots.style import (
     looks,
     ratio_ticks,
     style,
+    without_seeds,
 )
 from workbench.plots.tables import interval
 from workbench.plots.text import plain
@@ -252,5 +253,5 @@ def _by_price(
 def _name_lines(ax: Axes) -> None:
     """Labels at the ends of lines, without the number of seeds, which the title has."""
     for line in ax.lines:
-        line.set_label(str(line.get_label()).partition(" (n = ")[0])
+        line.set_label(without_seeds(str(line.get_label())))
     label_ends(ax)
