@@ -223,7 +223,3 @@ class TestFiles:
         assert shown["here"].tolist() == ["+1.0 [0.8, 1.2]", ""]
         assert shown["seeds"].tolist() == ["3", ""]
         assert verdicts.table(table)["here"].tolist() == shown["here"].tolist()
-        head, rule, *lines = verdicts.markdown(again).splitlines()
-        assert head == "| paper | claim | published | here | seeds | verdict |"
-        assert rule == "| --- | --- | --- | --- | --- | --- |"
-        assert [line.split(" | ")[3] for line in lines] == shown["here"].tolist()

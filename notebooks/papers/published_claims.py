@@ -26,9 +26,11 @@ from papers.verdicts import Claim
 
 __all__ = ["CLAIMS"]
 
-# The three objectives of CBS: with the full set, with mixed mini-batches, with a selection from the
-# round (CBS*), the same in as many optimizer steps as the full set takes, and from a buffer (CBS).
-OBJECTIVES = ("grpo", "dapo", "gspo")
+# CBS with the full set, with mixed mini-batches, with a selection from the round (CBS*), the same
+# in as many optimizer steps as the full set takes, and from a buffer (CBS). The paper takes means
+# over three objectives. Of these the runs with GRPO's are recorded so far; those with "dapo" and
+# "gspo" belong into this tuple once the shelves of `regimes.py` have them.
+OBJECTIVES = ("grpo",)
 CBS_FULL = tuple(f"regime-cbs-{base}/full" for base in OBJECTIVES)
 CBS_MIXED = tuple(f"regime-cbs-{base}/mixed" for base in OBJECTIVES)
 CBS_ROUND = tuple(f"regime-cbs-{base}/round" for base in OBJECTIVES)
@@ -558,7 +560,7 @@ CBS = (
     ),
     Claim(
         paper="CBS",
-        claim="learnt scores above random ones, three objectives, equal rounds, points",
+        claim="learnt scores above random ones, equal rounds, points",
         one_rate="learnt scores above random ones, equal rounds, points",
         place="table 5",
         published="+1.0",

@@ -44,6 +44,8 @@ class Regime:
     Attributes
     ----------
     paper : str
+    where : str
+        The lab in a few words, for tables.
     lab : function
         Makes the lab.
     against : str
@@ -58,6 +60,7 @@ class Regime:
     """
 
     paper: str
+    where: str
     lab: Callable[[], Lab]
     against: str
     arms: Callable[[], dict[str, Method]]
@@ -204,6 +207,7 @@ REGIMES = {
     # A fifth of the pool out of reach, half of it solved: late in the training of Knapsack RL.
     "knapsack": Regime(
         "Knapsack RL",
+        "half of the pool solved, 32 problems a round",
         lambda: labs.tiny(regime="knapsack"),
         "grpo-8",
         knapsack_arms,
@@ -211,14 +215,25 @@ REGIMES = {
         outcomes=("grpo-8", "knapsack-8"),
     ),
     "knapsack-late": Regime(
-        "Knapsack RL", lambda: labs.tiny(base="late"), "grpo-8", knapsack_pair, {"rounds": 100}
+        "Knapsack RL",
+        "the late base, 32 problems a round",
+        lambda: labs.tiny(base="late"),
+        "grpo-8",
+        knapsack_pair,
+        {"rounds": 100},
     ),
     "knapsack-clean": Regime(
-        "Knapsack RL", lambda: labs.tiny(base="clean"), "grpo-8", knapsack_pair, {"rounds": 100}
+        "Knapsack RL",
+        "the clean base, 32 problems a round",
+        lambda: labs.tiny(base="clean"),
+        "grpo-8",
+        knapsack_pair,
+        {"rounds": 100},
     ),
     # Three tenths of the pool unsolved, four updates a round, to the plateau.
     "ar3po": Regime(
         "AR3PO",
+        "three tenths of the pool unsolved, 4 steps a round",
         lambda: labs.tiny(regime="ar3po"),
         "grpo",
         ar3po_arms,
@@ -227,11 +242,18 @@ REGIMES = {
     ),
     # Against the arm that samples least, so that none goes on for longer than the others.
     "aero": Regime(
-        "AERO", labs.tiny, "grpo-5", aero_arms, {"rounds": 100}, outcomes=("grpo-16", "aero")
+        "AERO",
+        "32 problems a round",
+        labs.tiny,
+        "grpo-5",
+        aero_arms,
+        {"rounds": 100},
+        outcomes=("grpo-16", "aero"),
     ),
     # One problem a step, as the authors released it.
     "pods": Regime(
         "PODS",
+        "one problem a step, 600 steps",
         labs.tiny,
         "grpo-16",
         pods_arms,
@@ -242,10 +264,13 @@ REGIMES = {
             "evaluate_every": 120,
         },
     ),
-    "pods-batch": Regime("PODS", labs.tiny, "grpo-8", pods_batch_arms, {"rounds": 100}),
+    "pods-batch": Regime(
+        "PODS", "32 problems a round", labs.tiny, "grpo-8", pods_batch_arms, {"rounds": 100}
+    ),
     **{
         f"cbs-{base}": Regime(
             "CBS",
+            f"{base.upper()}'s objective, 16 new problems a round, 4 steps",
             lambda: labs.tiny(pool=None),
             "full",
             cbs_arms(base),

@@ -15,9 +15,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from papers.claims import at_one_rate
 from papers.plots import panels
-from papers.tables import accuracy_gain
+from papers.published_claims import CLAIMS
+from papers.regimes import REGIMES
+from papers.tables import accuracy_gain, markdown_table
 from papers.verdicts import here, kind
+from papers.verdicts import read as read_verdicts
 from papers.verdicts import table as verdict_texts
 from workbench.analysis import cost
 from workbench.analysis.courses import Course, Unit, read
@@ -30,6 +34,8 @@ __all__ = [
     "EVERYTHING_TRAINED",
     "Shelf",
     "gains",
+    "headlines",
+    "markdown",
     "one_rate",
     "recorded",
     "tuning_figure",
@@ -229,6 +235,71 @@ def verdict_table(found: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
             "verdict": texts["verdict"],
         }
     )
+
+
+def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """The claims that README shows, each with its regime and the rates of its two arms.
+
+    Parameters
+    ----------
+    found : DataFrame
+        Of `claims.judged` or `verdicts.read`, of all claims.
+    before : DataFrame
+        Of `claims.at_one_rate`, of the same claims.
+    folder : path
+        The one with the shelves, data/runs.
+
+    Returns
+    -------
+    DataFrame, a row a claim
+        paper, claim, published, regime, learning rates (of the arm and of its baseline), here,
+        verdict and at one rate.
+    """
+    rows = []
+    tables = zip(CLAIMS, verdict_texts(found).to_dict("records"), before.to_dict("records"))
+    for claim, tuned, untuned in tables:
+        if not claim.headline:
+            continue
+        places = [claim.measured_by.arm, claim.measured_by.baseline]
+        places = [place if isinstance(place, str) else place[0] for place in places]
+        shelf = places[0].partition("/")[0]
+        rates = [_rate(folder / shelf, place.partition("/")[2]) for place in places]
+        one_rate = f"{untuned['here_one_rate']} {untuned['verdict_one_rate']}"
+        rows.append(
+            {
+                "paper": tuned["paper"],
+                "claim": tuned["claim"],
+                "published": tuned["published"],
+                "regime": REGIMES[shelf.removeprefix("regime-")].where,
+                "learning rates": " and ".join(f"{rate:.1e}" for rate in rates),
+                "here": tuned["here"],
+                "verdict": tuned["verdict"],
+                "at one rate": one_rate.strip() or "not measured",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def markdown(data: Path) -> str:
+    """The table of `headlines` in Markdown, as README shows it.
+
+    Parameters
+    ----------
+    data : path
+        The folder with verdicts.csv, verdicts-one-rate.csv and runs.
+    """
+    before = at_one_rate(CLAIMS, data / "verdicts-one-rate.csv")
+    table = headlines(read_verdicts(data / "verdicts.csv"), before, data / "runs")
+    return markdown_table(list(table), table.to_numpy().tolist())
+
+
+def _rate(folder: Path, arm: str) -> float:
+    """The learning rate that an arm of a recorded trial was given by tuning."""
+    arms = pd.read_csv(folder / "arms.csv").set_index("arm")
+    # The baseline has no row of its own.
+    if arm in arms.index:
+        return float(arms.loc[arm, "learning_rate"])
+    return float(arms["baseline_learning_rate"].iloc[0])
 
 
 def one_rate(judged: pd.DataFrame) -> pd.DataFrame:

@@ -33,7 +33,6 @@ import pandas as pd
 
 from papers.intervals import Unpaired
 from papers.measures import Measure, Released
-from papers.tables import markdown_table
 from workbench.analysis.intervals import Measurement, holm
 from workbench.utils.validation import one_of
 
@@ -49,7 +48,6 @@ __all__ = [
     "here",
     "judge",
     "kind",
-    "markdown",
     "read",
     "table",
     "verdict",
@@ -297,18 +295,6 @@ def here(row: pd.Series, digits: int = 1) -> str:
     if not np.isfinite(row["here"]):
         return ""
     return f"{row['here']:+.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
-
-
-def markdown(frame: pd.DataFrame, digits: int = 1) -> str:
-    """The table of `table` in Markdown, as README shows it.
-
-    Parameters
-    ----------
-    frame, digits
-        As in `table`.
-    """
-    texts = table(frame, digits)
-    return markdown_table(list(texts), texts.to_numpy().tolist())
 
 
 def kind(text: str) -> str:
