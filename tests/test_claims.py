@@ -1,7 +1,6 @@
 """Published claims put to hand-made records: every metric by hand, and reasons where none holds."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from written_records import curve, write
 
@@ -225,23 +224,6 @@ class TestWhatCannotBeTold:
         late = difference(**PAIR, column="ratio", from_epoch=2)
         with pytest.raises(ValueError, match="its lab has no pool, so it has no epoch 2"):
             late.measured(load_all(tmp_path))
-
-
-def test_verdicts_of_several_subjects_side_by_side():
-    one = pd.DataFrame({"paper": "A", "claim": ["a", "b", "c", "d", "e"]})
-    unknown = "cannot tell: no runs of x"
-    verdicts = {
-        "early": ["agrees", "disagrees", unknown, unknown, "agrees"],
-        "late": ["smaller than published", unknown, unknown, unknown, "agrees"],
-        "clean": ["agrees", "agrees", "agrees", unknown, unknown],
-    }
-    tables = {title: one.assign(verdict=texts) for title, texts in verdicts.items()}
-    found = claims.carried_over(tables)
-    assert found["early"].tolist() == ["agrees", "disagrees", *["cannot tell"] * 2, "agrees"]
-    # A single verdict agrees with nothing.
-    assert found["same"].tolist() == [True, False, pd.NA, pd.NA, True]
-    with pytest.raises(ValueError, match="late"):
-        claims.carried_over({"early": tables["early"], "late": tables["clean"].iloc[:2]})
 
 
 def test_claims_of_a_paper():

@@ -6,18 +6,18 @@ those that the claims name: another base model, another batch size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from papers.measures import Runs
 from papers.published_claims import CLAIMS
-from papers.verdicts import AGREES, CANNOT_TELL, SMALLER, Claim, Finding, here, judge, kind, read
+from papers.verdicts import Claim, Finding, here, judge, kind, read
 from workbench.analysis.intervals import LEVEL
 from workbench.utils.validation import one_of
 
-__all__ = ["at_one_rate", "carried_over", "findings", "judged", "of"]
+__all__ = ["at_one_rate", "findings", "judged", "of"]
 
 
 def of(paper: str | None = None) -> list[Claim]:
@@ -93,31 +93,3 @@ def at_one_rate(claims: Sequence[Claim], path: Any) -> pd.DataFrame:
         row = before.loc[(claim.paper, claim.one_rate)] if claim.one_rate else None
         rows.append(("", "") if row is None else (here(row), kind(row["verdict"])))
     return pd.DataFrame(rows, columns=["here_one_rate", "verdict_one_rate"])
-
-
-def carried_over(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Does a verdict carry over? The verdicts of several sets of runs side by side.
-
-    Parameters
-    ----------
-    tables : dict from title to a table of `judged`
-        The same claims on other subjects or regimes.
-
-    Returns
-    -------
-    DataFrame, a row a claim
-        paper, claim, one column of verdicts for each table, and same: whether all those that could
-        tell say the same, where an effect that is smaller than published counts as one that agrees.
-        <NA> where fewer than two of them could tell.
-    """
-    first = next(iter(tables.values()))
-    side_by_side = first[["paper", "claim"]].copy()
-    for title, table in tables.items():
-        if table["claim"].tolist() != first["claim"].tolist():
-            raise ValueError(f"{title}: other claims than in the first table")
-        side_by_side[title] = table["verdict"].map(kind).to_numpy()
-    directions = side_by_side[list(tables)].replace(SMALLER, AGREES).to_numpy()
-    # A verdict that could not tell contradicts nothing, and it agrees with nothing either.
-    told = [[text for text in row if text != CANNOT_TELL] for row in directions]
-    same = [None if len(texts) < 2 else len(set(texts)) == 1 for texts in told]
-    return side_by_side.assign(same=pd.array(same, dtype="boolean"))

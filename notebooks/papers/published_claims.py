@@ -491,7 +491,7 @@ CBS = (
         claim="tokens of CBS*'s updates against the full set's, %",
         one_rate="update time of CBS* against the full set's, %",
         place="section 6.2, figure 2",
-        published="-50.4 of the time",
+        published="-50.4",
         sizes=(-50.4,),
         direction="below",
         measured_by=change(arm=CBS_ROUND, baseline=CBS_FULL, column="tokens_selected"),

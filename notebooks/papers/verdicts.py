@@ -228,8 +228,8 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
         has to exclude, scaled by the baseline's gain), here, low, high, n, alone (the verdict of
         the interval by itself), p (of the test that the quantity is at its bound), p_holm, and
         verdict: each of the two tests behind it counts only after Holm's correction over all tests
-        of all claims. A verdict is one of `VERDICTS`; "cannot tell" may be followed by a colon and
-        a reason.
+        of all claims of its paper. A verdict is one of `VERDICTS`; "cannot tell" may be followed
+        by a colon and a reason.
     """
     if len(claims) != len(findings):
         raise ValueError(f"{len(claims)} claims and {len(findings)} findings: one each is needed")
@@ -237,9 +237,11 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
     judged = pd.DataFrame(rows)
     # Two tests a claim make the family: is it at its bound, and is it as large as published?
     tests = judged[["p", "p_published"]].to_numpy(dtype=float)
-    # (K, 2): both tests of all claims are corrected together. A test that was not made is NaN and
-    # does not make the family larger.
-    corrected = holm(tests.ravel()).reshape(tests.shape)
+    # (K, 2): both tests of all claims of a paper are corrected together. A test that was not made
+    # is NaN and does not make the family larger.
+    corrected = np.full(tests.shape, np.nan)
+    for of_paper in judged.groupby("paper").indices.values():
+        corrected[of_paper] = holm(tests[of_paper].ravel()).reshape(-1, 2)
     judged["p_holm"] = corrected[:, 0]
     judged["verdict"] = [
         _after_holm(claim, finding, row["alone"], at_bound, as_published)
