@@ -321,7 +321,7 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert chosen == expected.loc["grpo-round"].to_dict()
     assert f"{chosen['mean']:.3f} ± {chosen['half']:.3f}" in result.output
     assert f"{chosen['difference']:+.3f}" in result.output
-    assert "grpo-round (n = 8)" in figure.read_text()
+    assert "grpo-round (8 seeds)" in figure.read_text()
 
     other = invoke(*arguments, "--baseline", "grpo-round", "--y", "greedy", "--budget", "6400")
     assert other.exit_code == 0

@@ -160,7 +160,7 @@ def test_the_figure_has_the_ratios_of_the_table(groups):
         assert shown == pytest.approx(expected)
     [ax] = papers.leaderboard(drawn, baseline="grpo")
     assert [text.get_text() for text in ax.get_yticklabels()] == ["fast", "slow"]
-    assert ax.figure.get_supxlabel().endswith("n = 3 seeds")
+    assert ax.figure.get_supxlabel().endswith("; 3 seeds")
 
 
 def test_the_table_in_markdown(groups):

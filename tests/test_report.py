@@ -343,7 +343,7 @@ def test_many_labels_have_a_legend_in_every_figure_of_curves(tmp_path):
         written_records.write(tmp_path, label)
         groups[label] = [wb.load(tmp_path / label / "seed-0")]
     svg = figures.curves(groups)[0]["svg"]
-    assert all(f"{label} (n = 1)" in svg for label in labels)
+    assert all(f"{label} (1 seed)" in svg for label in labels)
     assert len({look[:2] for look in looks(labels).values()}) == len(labels)
     # The page has every variable, in light and in dark.
     sheet = (TEMPLATES / "report.css").read_text()

@@ -33,7 +33,7 @@ def test_settings_of_one_name_are_kept_apart(tmp_path):
 def test_curves_of_one_name_are_kept_apart(tmp_path):
     ax = plots.learning_curve([grpo(tmp_path, 4), grpo(tmp_path, 8)])
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert texts == ["grpo (allocator.n=4) (n = 1)", "grpo (allocator.n=8) (n = 1)"]
+    assert texts == ["grpo (allocator.n=4) (1 seed)", "grpo (allocator.n=8) (1 seed)"]
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,14 @@ def test_killed_from_outside_while_idle(judge):
             assert not pids & {reply["pid"] for reply in replies}
 
 
+def test_an_item_is_not_tried_again_by_a_worker_that_was_killed_as_well(judge):
+    with Pool(judge, workers=2) as pool:
+        for victim in {reply["pid"] for reply in pool.run([{}] * 8)}:
+            os.kill(victim, signal.SIGKILL)
+        [reply] = pool.run([{}])
+        assert reply["status"] == "ok"
+
+
 @LINUX
 @pytest.mark.parametrize("victim", ["worker", "server"])
 def test_killed_from_outside_in_the_middle(judge, victim):

@@ -219,8 +219,12 @@ class Pool:
         busy: dict[Connection, Worker] = {}
         while waiting or busy:
             while waiting and len(busy) < self.size:
-                worker = self._resting.pop() if self._resting else self._start()
-                worker.item = waiting.pop()
+                item = waiting.pop()
+                # What killed one worker at rest may have killed the others, so that an item is
+                # tried again by a new one.
+                may_rest = self._resting and item not in tried
+                worker = self._resting.pop() if may_rest else self._start()
+                worker.item = item
                 worker.until = time.monotonic() + self.deadline
                 busy[worker.link] = worker
                 # That nobody reads any more shows when the reply is read.
