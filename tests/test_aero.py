@@ -333,7 +333,8 @@ def test_savings_add_up_for_every_case(few):
 def test_figures_of_outcomes_are_drawn(few, pairs):
     columns = {("zero", None): "all", ("zero", 8): "first eight"}
     left, right = aero.category_panels(few, columns, title="unsolved", height=3.4)
-    assert [left.get_title(), right.get_title()] == ["all", "first eight"]
+    titles = [ax.get_title(loc="left") for ax in (left, right)]
+    assert titles == ["all", "first eight"]
     assert left.get_ylim() == right.get_ylim()
     _, shares = aero.advantage_figure(few, title="advantages")
     assert shares.loc["all"].tolist() == [1, 1]
