@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from written_records import write
 
 import workbench as wb
-from papers import aero, correlations, difficulty, knapsack, tuned
+from papers import correlations, difficulty, knapsack, tuned
 from papers.difficulty import CLASSES, classify, transition_matrix
 from workbench.analysis.runs import load_all
 
@@ -101,11 +101,11 @@ class TestVisits:
 
     def test_unsolved_shares_read_as_many_rollouts_of_every_visit(self):
         """SAVING has two rollouts of a in round 2, so two are read everywhere."""
-        even, saving = aero.unsolved_shares([EVEN, SAVING])
+        even, saving = difficulty.unsolved_shares([EVEN, SAVING])
         assert even == saving == 0.5, "b in both rounds: its right rollout is the fourth"
         late = frame(("b", 2, "0001"))
         short = frame(("b", 2, "000"))
-        assert aero.unsolved_shares([late, short]) == [1, 1]
+        assert difficulty.unsolved_shares([late, short]) == [1, 1]
 
     def test_sampling_until_the_first_success_does_not_look_like_solving_more(self):
         """Every rollout of both runs is right with the same chance; one run stops at a success."""
@@ -120,13 +120,13 @@ class TestVisits:
                     end = next((n for n in (8, 10, 12, 14) if "1" in text[:n]), 16)
                     text = text[:end]
                 texts[name].append((f"p{number}", 1, text))
-        shares = aero.unsolved_shares([frame(*rows) for rows in texts.values()])
+        shares = difficulty.unsolved_shares([frame(*rows) for rows in texts.values()])
         # Each is .9 ** 8 = .43 with a standard error of .008.
         assert shares == pytest.approx([0.9**8, 0.9**8], abs=0.03)
 
     def test_runs_without_a_common_visit_are_refused(self):
         with pytest.raises(ValueError, match="no visit in common"):
-            aero.unsolved_shares([frame(("a", 1, "0")), frame(("b", 1, "0"))])
+            difficulty.unsolved_shares([frame(("a", 1, "0")), frame(("b", 1, "0"))])
 
 
 class TestWhereProblemsEnd:

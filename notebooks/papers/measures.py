@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from papers import difficulty
-from papers.aero import unsolved_shares
+from papers.difficulty import unsolved_shares
 from papers.times import OwnPrice, update_time
 from workbench.analysis.cost import MACHINES
 from workbench.analysis.courses import Course, Unit, common_budget, each, read
