@@ -49,7 +49,6 @@ __all__ = [
     "Steps",
     "above",
     "by_objective",
-    "common_seeds",
     "correlation_spread",
     "ends_by_seed",
     "ends_figure",
@@ -266,14 +265,6 @@ def ends_by_seed(courses: Mapping[str, Mapping[int, Course]]) -> pd.DataFrame:
     }
     table = pd.DataFrame.from_dict(ends, orient="index")
     return table.assign(deviation=table.std(axis=1, ddof=1))
-
-
-def common_seeds(
-    courses: Mapping[str, Mapping[int, Course]],
-) -> dict[str, dict[int, Course]]:
-    """The courses of the seeds that all names have."""
-    common = sorted(set.intersection(*(set(of_seed) for of_seed in courses.values())))
-    return {name: {seed: of_seed[seed] for seed in common} for name, of_seed in courses.items()}
 
 
 def scores_by_seed(
