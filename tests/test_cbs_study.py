@@ -165,7 +165,7 @@ class TestOnRecords:
         ax = cbs.ends_figure(cbs.ends_by_seed(shelf.courses), title="a seed fails")
         assert [text.get_text() for text in ax.get_yticklabels()] == list(cbs.ARMS.values())
         axes = cbs.update_panels(recorded.records, title="cheaper")
-        assert [ax.get_title() for ax in axes] == ["GRPO", "DAPO", "GSPO"]
+        assert [ax.get_title("left") for ax in axes] == ["GRPO", "DAPO", "GSPO"]
         [legend] = axes[0].figure.legends
         assert [text.get_text() for text in legend.get_texts()] == list(cbs.SCOPES.values())
 
