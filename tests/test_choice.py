@@ -141,6 +141,9 @@ READ = [
     ("The answer is:\nA. 10\nB. 11", "AB"),
     # hedges
     (r"\boxed{A|B|C|D}", "ABCD"),
+    (r"\boxed{A..D}", "AD"),
+    (r"\boxed{A...D}", "AD"),
+    ("Answer: A..D", "AD"),
     (r"\boxed{A; B}", "AB"),
     (r"\boxed{A:B}", "AB"),
     (r"\boxed{A \lor B}", "AB"),

@@ -353,6 +353,8 @@ def test_a_manifest_makes_labs_of_known_parts_only(lab, named):
         (("held_out", None, {"family": "hub", "verifier": "x"}), "verifier"),
         (("lora", "megatron_core", "antigravity"), "lora='megatron_core'"),
         (("lora", "target_modules", "(a+)+$"), "target_modules"),
+        (("lora", "target_modules", "(|)" * 60 + "Z"), "target_modules"),
+        (("lora", "target_modules", r"(\w|.)" * 20 + "Z"), "target_modules"),
         (("lora", None, "x"), "lora="),
         (("verifier", "command", "x"), "command"),
         (("verifier", None, "verifiers.pool.Worker"), "verifier="),

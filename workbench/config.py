@@ -373,14 +373,18 @@ def _check_lora(options: Mapping[str, Any]) -> None:
         if not all(_is_harmless_pattern(text) for text in texts if isinstance(text, str)):
             raise ValueError(
                 f"lora: {name}={shown(value)}: data can give names of modules, and patterns of "
-                "names, alternatives and at most two .* in them"
+                "names, at most two groups of alternatives and at most two .* in them"
             )
 
 
 def _is_harmless_pattern(text: str) -> bool:
-    """Whether a regular expression is sure to match quickly; nested repetitions may take hours."""
+    """Whether a regular expression is sure to match quickly; others may take hours.
+
+    Repetitions that are nested do, and so do many groups that can each match in several ways.
+    """
     stars = text.count("*")
-    return bool(HARMLESS_PATTERN.fullmatch(text)) and stars == text.count(".*") and stars <= 2
+    is_bounded = stars == text.count(".*") and stars <= 2 and text.count("(") <= 2
+    return bool(HARMLESS_PATTERN.fullmatch(text)) and is_bounded
 
 
 # Descriptions

@@ -66,10 +66,10 @@ WORD_LIKE = "AI"
 
 # Words that offer one more answer, also at the beginning of the next sentence.
 MORE = r"(?i:or|and|also|maybe|perhaps|possibly|probably|alternatively|otherwise|either|unless)\b"
-# What joins one more letter to the first: such a word, a sign, or a command of LaTeX. A full stop
-# does not, since the next sentence may begin with a letter.
+# What joins one more letter to the first: such a word, a sign, dots that stand for a range, or a
+# command of LaTeX. One full stop does not, since the next sentence may begin with a letter.
 JOINT = (
-    rf"(?:\A|[^\w\s.)\]}}*_$'\"”]|\\\w{{1,20}}|\b{MORE}"
+    rf"(?:\A|\.{{2,}}|[^\w\s.)\]}}*_$'\"”]|\\\w{{1,20}}|\b{MORE}"
     r"|\b(?i:to|option|choice|answer|is|be|both|nor)\b)[\s*_$(){}\[\]\"'“”`]{0,12}+"
 )
 # What is said of a letter ends with the sentence, or where the reasons begin.
