@@ -1,5 +1,7 @@
 """Recorded trials as the notebooks of the papers show them."""
 
+from pathlib import Path
+
 import matplotlib
 
 matplotlib.use("agg")
@@ -10,7 +12,7 @@ import pandas as pd
 import pytest
 from written_records import curve
 
-from papers import tuned
+from papers import tuned, verdicts
 from papers.verdicts import Claim, Finding, judge
 from workbench.analysis.courses import read
 from workbench.analysis.intervals import Measurement
@@ -106,6 +108,18 @@ def test_a_pair_is_not_cut_by_a_third_arm(shelf, tmp_path):
     courses = read({name: tuned.Shelf(tmp_path, names).groups[name] for name in names.values()})
     table = tuned.gains(courses, {"mine": ("mine", "GRPO")}, {"by rounds": "round"})["by rounds"]
     assert table.loc["mine", "value"] == pytest.approx(20)
+
+
+def test_further_claims_leave_the_verdicts_of_the_published_ones_as_they_are():
+    """The table of a paper's notebook says of a claim what the table of all papers says."""
+    data = Path(__file__).parent.parent / "data"
+    further = [Claim("AERO", f"further {number}") for number in range(20)]
+    seen = [Finding(Measurement(np.array([-0.1, 0.0, 0.1])))] * 20
+    records = tuned.recorded([data / "runs" / "regime-aero"])
+    table = tuned.claims_of_paper("AERO", records, further, seen, seen)
+    everywhere = verdicts.read(data / "verdicts.csv")
+    known = everywhere.loc[everywhere["paper"] == "AERO", "verdict"]
+    assert table["verdict"].tolist() == [*known, *["cannot tell"] * 20]
 
 
 def test_a_table_of_verdicts_has_both_measurements():

@@ -11,23 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from papers import claims, regimes
 from papers import plots as paper_plots
+from papers import regimes, tuned
 from papers.gradients import sampled_groups
 from papers.plots import KINDS as COLOURS
 from papers.plots import panels
 from papers.tables import accuracy_gain, paired, seed_means
 from papers.times import OwnPrice
-from papers.tuned import EVERYTHING_TRAINED, Shelf, one_rate, recorded
-from papers.tuned import verdict_table as side_by_side
+from papers.tuned import EVERYTHING_TRAINED, RecordedTrial, claims_of_paper
 from papers.verdicts import Claim, Finding, judge
 from papers.verdicts import table as verdict_texts
 from workbench import Run, labs, plots
@@ -63,7 +61,6 @@ __all__ = [
     "MODELS",
     "CarriedPosterior",
     "Outcomes",
-    "Recorded",
     "advantage_figure",
     "categories",
     "category_panels",
@@ -130,7 +127,7 @@ AT_ONE_RATE = {
     "k = 3": "aero/k-3",
     "k = 4": "aero/k-4",
 }
-FOLDERS = ("regime-aero", "head-to-head", "aero")
+FOLDERS = ("head-to-head", "aero")
 # The three models of table 6, and what the paper calls GRPO with about .32 N rollouts on each.
 MODELS = {"Qwen2.5-Math-1.5B": "0.32N", "Qwen2.5-Math-7B": "N=6", "Qwen2.5-1.5B-Base": "N=5"}
 # The budgets of table 6 that runs at one rate have.
@@ -156,33 +153,9 @@ PHASES = {"generate": PALETTE[9], "update": PALETTE[0], "fixed": SOFT}
 Groups = Mapping[str, Sequence[Record]]
 
 
-class Recorded(NamedTuple):
-    """The recorded runs that the notebook reads, see `load`."""
-
-    records: dict[str, list[Record]]
-    shelf: Shelf
-    one_rate: dict[str, list[Record]]
-
-
-def load(folder: Any) -> Recorded:
-    """The recorded runs of AERO.
-
-    Parameters
-    ----------
-    folder : path
-        Such as data/runs.
-
-    Returns
-    -------
-    records : dict from "folder/label" to records
-    shelf : tuned.Shelf
-        The trial of the regime `aero`.
-    one_rate : dict from the names of `ARMS`, and further ones, to records
-        At one learning rate for all arms.
-    """
-    records = recorded(Path(folder, name) for name in FOLDERS)
-    shelf = Shelf(Path(folder, "regime-aero"), ARMS)
-    return Recorded(records, shelf, {name: records[place] for name, place in AT_ONE_RATE.items()})
+def load(folder: Any) -> RecordedTrial:
+    """The recorded runs of AERO: `tuned.load` of data/runs or another folder."""
+    return tuned.load(folder, "aero", ARMS, AT_ONE_RATE, FOLDERS)
 
 
 # What happened in every round
@@ -1585,7 +1558,7 @@ def verdict_table(
     before: Groups,
     found_before: Outcomes,
 ) -> pd.DataFrame:
-    """Every claim of the paper: what came out at one rate, and what came out between tuned arms.
+    """The table of `tuned.claims_of_paper`.
 
     Parameters
     ----------
@@ -1598,26 +1571,12 @@ def verdict_table(
     Returns
     -------
     DataFrame
-        As `tuned.verdict_table`, corrected by Holm's method over all claims. First the claims of
-        `published_claims.py`, then those of figures and tables.
     """
-    listed = claims.of("AERO")
     of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
-
-    def judged(runs: Any, groups: Groups, rollouts: Outcomes) -> pd.DataFrame:
-        measured = Measured(groups, rollouts)
-        further = [quantity(measured) for _, quantity in CLAIMS_OF_FIGURES]
-        return judge([*listed, *of_figures], [*claims.findings(listed, runs), *further])
-
-    tuned_ones = judged(records, tuned, found)
-    # The same claims put to the older runs, by giving them the labels of the tuned ones.
-    renamed = {f"regime-aero/{label}": before[name] for label, name in ARMS.items()}
-    at_one_rate = one_rate(judged(renamed, before, found_before))
-    # Where the verdict at one rate has been published before, it stays.
-    known = claims.at_one_rate(listed, shipped("verdicts-one-rate.csv"))
-    known = known[known["here_one_rate"] != ""]
-    at_one_rate.loc[known.index] = known
-    return side_by_side(tuned_ones, at_one_rate)
+    findings = [quantity(Measured(tuned, found)) for _, quantity in CLAIMS_OF_FIGURES]
+    untuned = [quantity(Measured(before, found_before)) for _, quantity in CLAIMS_OF_FIGURES]
+    older = {f"regime-aero/{label}": before[name] for label, name in ARMS.items()}
+    return claims_of_paper("AERO", records, of_figures, findings, untuned, older)
 
 
 def _published_budget(name: str) -> tuple[Claim, Quantity]:

@@ -7,23 +7,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from papers import claims
+from papers import tuned
 from papers.difficulty import visits
 from papers.gradients import sampled_groups
 from papers.plots import curve_panels, sweep
 from papers.published_claims import DAPO_FLAT
 from papers.tables import accuracy_gain, column_means, over_seeds, paired
-from papers.tuned import Shelf, one_rate, recorded
-from papers.tuned import verdict_table as side_by_side
-from papers.verdicts import Claim, Finding, judge
+from papers.tuned import RecordedTrial, Shelf, claims_of_paper
+from papers.verdicts import Claim, Finding
 from workbench.advantages import group_normalized
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course
@@ -42,7 +40,6 @@ __all__ = [
     "EPOCH",
     "MATURE",
     "TRAINED",
-    "Recorded",
     "accuracy_after",
     "agreement",
     "borrowed",
@@ -91,7 +88,7 @@ AT_ONE_RATE = {
     "recompute": "ar3po/recompute",
     "no-reuse": "ar3po/no-reuse",
 }
-FOLDERS = ("regime-ar3po", "head-to-head", "ar3po")
+FOLDERS = ("head-to-head", "ar3po")
 BORROWED = 2  # the stage of a borrowed response; the two stages of sampling are 0 and 1
 
 # Five bins of equal width. A rate of 0 and one of 1 have no bin of their own.
@@ -100,34 +97,10 @@ EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 Groups = Mapping[str, Sequence[Record]]
 
 
-class Recorded(NamedTuple):
-    """The recorded runs that the notebook reads, see `load`."""
-
-    records: dict[str, list[Record]]
-    shelf: Shelf
-    one_rate: dict[str, list[Record]]
-
-
-def load(folder: Any) -> Recorded:
-    """The recorded runs of AR3PO.
-
-    Parameters
-    ----------
-    folder : path
-        Such as data/runs.
-
-    Returns
-    -------
-    records : dict from "folder/label" to records
-    shelf : tuned.Shelf
-        The trial of the regime `ar3po`.
-    one_rate : dict from the names of `ARMS` to records
-        The same arms at one learning rate, in the default pool.
-    """
-    records = recorded(Path(folder, name) for name in FOLDERS)
-    shelf = Shelf(Path(folder, "regime-ar3po"), ARMS)
-    before = {ARMS[label]: records[place] for label, place in AT_ONE_RATE.items()}
-    return Recorded(records, shelf, before)
+def load(folder: Any) -> RecordedTrial:
+    """The recorded runs of AR3PO: `tuned.load` of data/runs or another folder."""
+    before = {ARMS[label]: place for label, place in AT_ONE_RATE.items()}
+    return tuned.load(folder, "ar3po", ARMS, before, FOLDERS)
 
 
 # How many rollouts a problem gets
@@ -632,7 +605,7 @@ def published_scores() -> pd.DataFrame:
 def verdict_table(
     records: Mapping[str, Sequence[Record]], tuned: Groups, before: Groups
 ) -> pd.DataFrame:
-    """Every claim of the paper: what came out at one rate, and what came out between tuned arms.
+    """The table of `tuned.claims_of_paper`.
 
     Parameters
     ----------
@@ -643,22 +616,10 @@ def verdict_table(
     Returns
     -------
     DataFrame
-        As `tuned.verdict_table`, corrected by Holm's method over all claims. First the claims of
-        `published_claims.py`, then those of figures.
     """
-    listed = claims.of("AR3PO")
     of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
-    found = judge([*listed, *of_figures], [*claims.findings(listed, records), *measured(tuned)])
-    # The same claims put to the older runs, by giving them the labels of the tuned ones.
-    renamed = {f"regime-ar3po/{label}": before[name] for label, name in ARMS.items()}
-    at_one_rate = one_rate(
-        judge([*listed, *of_figures], [*claims.findings(listed, renamed), *measured(before)])
-    )
-    # Where the verdict at one rate has been published before, it stays.
-    known = claims.at_one_rate(listed, shipped("verdicts-one-rate.csv"))
-    known = known[known["here_one_rate"] != ""]
-    at_one_rate.loc[known.index] = known
-    return side_by_side(found, at_one_rate)
+    older = {f"regime-ar3po/{label}": before[name] for label, name in ARMS.items()}
+    return claims_of_paper("AR3PO", records, of_figures, measured(tuned), measured(before), older)
 
 
 def measured(groups: Groups) -> list[Finding]:

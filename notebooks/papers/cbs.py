@@ -17,7 +17,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
 
-from papers import claims
 from papers.bandits import Bandit, regret
 from papers.correlations import score_correlations
 from papers.gradients import sampled_groups
@@ -25,9 +24,8 @@ from papers.measures import accuracy
 from papers.plots import bands, panels, sweep
 from papers.tables import accuracy_gain, over_seeds, paired, seed_means
 from papers.times import update_time
-from papers.tuned import Shelf, one_rate, recorded
-from papers.tuned import verdict_table as side_by_side
-from papers.verdicts import Claim, Finding, judge
+from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
+from papers.verdicts import Claim, Finding
 from workbench.advantages import group_normalized
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course, read
@@ -572,7 +570,7 @@ def signals(found: Mapping[tuple[str, str], Mapping[int, float]]) -> pd.DataFram
 
 
 def verdict_table(records: Runs) -> pd.DataFrame:
-    """Every claim of the paper: what came out at one rate, and what came out between tuned arms.
+    """The table of `tuned.claims_of_paper`.
 
     Parameters
     ----------
@@ -581,30 +579,18 @@ def verdict_table(records: Runs) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        As `tuned.verdict_table`, corrected by Holm's method over all claims that were measured
-        between tuned arms. First the claims of `published_claims.py`, then those of figures, then
-        those of which there are only runs at one rate.
     """
-    listed = claims.of("CBS")
-    of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
-    untuned = [claim for claim, _ in CLAIMS_AT_ONE_RATE]
-    found = judge(
-        [*listed, *of_figures, *untuned],
-        [
-            *claims.findings(listed, records),
-            *(Finding(quantity(_tuned(records))) for _, quantity in CLAIMS_OF_FIGURES),
-            *(Finding(reason="no tuned run") for _ in untuned),
-        ],
+    tuned = _tuned(records)
+    further = [claim for claim, _ in (*CLAIMS_OF_FIGURES, *CLAIMS_AT_ONE_RATE)]
+    findings = [Finding(quantity(tuned)) for _, quantity in CLAIMS_OF_FIGURES]
+    before = [Finding(quantity(records)) for _, quantity in CLAIMS_AT_ONE_RATE]
+    return claims_of_paper(
+        "CBS",
+        records,
+        further,
+        [*findings, *[NO_TUNED_RUN] * len(CLAIMS_AT_ONE_RATE)],
+        [*_untuned(records), *before],
     )
-    before = judge(
-        [*of_figures, *untuned],
-        [
-            *_untuned(records),
-            *(Finding(quantity(records)) for _, quantity in CLAIMS_AT_ONE_RATE),
-        ],
-    )
-    first = claims.at_one_rate(listed, shipped("verdicts-one-rate.csv"))
-    return side_by_side(found, pd.concat([first, one_rate(before)], ignore_index=True))
 
 
 # The same arms in runs at one rate, with GRPO's objective. CBS* makes one step a round there.

@@ -23,9 +23,8 @@ from papers.difficulty import CLASSES, Frames, classify
 from papers.measures import Measure, accuracy, difference
 from papers.plots import curve_panels, sweep_panels
 from papers.tables import accuracy_gain, column_means, over_seeds, paired, seed_means
-from papers.tuned import Shelf, one_rate, recorded
-from papers.tuned import verdict_table as side_by_side
-from papers.verdicts import Claim, Finding, judge
+from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
+from papers.verdicts import Claim, Finding
 from workbench import budgets
 from workbench.analysis.cost import CostModel
 from workbench.analysis.intervals import Measurement, mean_interval
@@ -801,7 +800,7 @@ def published_budgets() -> tuple[pd.DataFrame, pd.DataFrame]:
 def verdict_table(
     records: Mapping[str, Sequence[Record]], tuned: Pair, before: Pair
 ) -> pd.DataFrame:
-    """Every claim of the paper: what came out at one rate, and what came out between tuned arms.
+    """The table of `tuned.claims_of_paper`.
 
     Parameters
     ----------
@@ -812,24 +811,15 @@ def verdict_table(
     Returns
     -------
     DataFrame
-        As `tuned.verdict_table`, corrected by Holm's method over all claims that were measured
-        between tuned arms. First the claims of `published_claims.py`, then those of figures, then
-        those of which there are only runs at one rate.
     """
-    listed = claims.of("Knapsack RL")
     of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
-    untuned = [Finding(reason="no tuned run") for _ in CLAIMS_AT_ONE_RATE]
-    found = judge(
-        [*listed, *of_figures, *CLAIMS_AT_ONE_RATE],
-        [*claims.findings(listed, records), *measured(tuned), *untuned],
-    )
-    at_one_rate = judge(
+    return claims_of_paper(
+        "Knapsack RL",
+        records,
         [*of_figures, *CLAIMS_AT_ONE_RATE],
+        [*measured(tuned), *[NO_TUNED_RUN] * len(CLAIMS_AT_ONE_RATE)],
         [*measured(before), *claims.findings(CLAIMS_AT_ONE_RATE, records)],
     )
-    first = claims.at_one_rate(listed, shipped("verdicts-one-rate.csv"))
-    rest = one_rate(at_one_rate)
-    return side_by_side(found, pd.concat([first, rest], ignore_index=True))
 
 
 def measured(pair: Pair) -> list[Finding]:

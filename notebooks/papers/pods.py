@@ -31,9 +31,8 @@ from papers.intervals import Interval, LinearFit, Unpaired, linear_fit
 from papers.measures import Measure, Released, accuracy
 from papers.plots import bands, curve_panels, panels, sweep
 from papers.tables import accuracy_gain, column_means, over_seeds, paired
-from papers.tuned import Shelf, one_rate, recorded
-from papers.tuned import verdict_table as side_by_side
-from papers.verdicts import Claim, Finding, judge
+from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
+from papers.verdicts import Claim, Finding
 from workbench.analysis import comparisons
 from workbench.analysis.courses import Course, Unit
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
@@ -804,7 +803,7 @@ def _at_step_price(
 
 
 def verdict_table(records: Mapping[str, Sequence[Record]], shelf: Shelf) -> pd.DataFrame:
-    """Every claim of the paper: what came out at one rate, and what came out between tuned arms.
+    """The table of `tuned.claims_of_paper`.
 
     Parameters
     ----------
@@ -815,28 +814,18 @@ def verdict_table(records: Mapping[str, Sequence[Record]], shelf: Shelf) -> pd.D
     Returns
     -------
     DataFrame
-        As `tuned.verdict_table`, corrected by Holm's method over all claims that were measured
-        between tuned arms. First the claims of `published_claims.py`, then those of figures, then
-        those of which there are only runs at one rate.
     """
-    listed = claims.of("PODS")
+    before = {label: records[run] for label, run in BEFORE.items()}
     of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
     tuned = [Finding(quantity(shelf.records)) for _, quantity in CLAIMS_OF_FIGURES]
-    untuned = [Finding(reason="no tuned run") for _ in CLAIMS_AT_ONE_RATE]
-    found = judge(
-        [*listed, *of_figures, *CLAIMS_AT_ONE_RATE],
-        [*claims.findings(listed, records), *tuned, *untuned],
-    )
-    before = {label: records[run] for label, run in BEFORE.items()}
-    at_one_rate = judge(
+    untuned = [Finding(quantity(before)) for _, quantity in CLAIMS_OF_FIGURES]
+    return claims_of_paper(
+        "PODS",
+        records,
         [*of_figures, *CLAIMS_AT_ONE_RATE],
-        [
-            *(Finding(quantity(before)) for _, quantity in CLAIMS_OF_FIGURES),
-            *claims.findings(CLAIMS_AT_ONE_RATE, records),
-        ],
+        [*tuned, *[NO_TUNED_RUN] * len(CLAIMS_AT_ONE_RATE)],
+        [*untuned, *claims.findings(CLAIMS_AT_ONE_RATE, records)],
     )
-    first = claims.at_one_rate(listed, shipped("verdicts-one-rate.csv"))
-    return side_by_side(found, pd.concat([first, one_rate(at_one_rate)], ignore_index=True))
 
 
 # The arms of the regime as there were at one rate: 32 problems a round, and 8 kept of 32.

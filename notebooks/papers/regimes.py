@@ -243,7 +243,7 @@ REGIMES = {
     # Against the arm that samples least, so that none goes on for longer than the others.
     "aero": Regime(
         "AERO",
-        "32 problems a round",
+        "the default pool, 32 problems a round",
         labs.tiny,
         "grpo-5",
         aero_arms,
@@ -253,7 +253,7 @@ REGIMES = {
     # One problem a step, as the authors released it.
     "pods": Regime(
         "PODS",
-        "one problem a step, 600 steps",
+        "the default pool, one problem a step, 600 steps",
         labs.tiny,
         "grpo-16",
         pods_arms,
@@ -265,7 +265,7 @@ REGIMES = {
         },
     ),
     "pods-batch": Regime(
-        "PODS", "32 problems a round", labs.tiny, "grpo-8", pods_batch_arms, {"rounds": 100}
+        "PODS", "the default pool, 32 problems a round", labs.tiny, "grpo-8", pods_batch_arms, {"rounds": 100}
     ),
     **{
         f"cbs-{base}": Regime(

@@ -10,31 +10,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from papers.claims import at_one_rate
+from papers.claims import at_one_rate, judged, of
 from papers.plots import panels
 from papers.published_claims import CLAIMS
 from papers.regimes import REGIMES
 from papers.tables import accuracy_gain, markdown_table
-from papers.verdicts import here, kind
+from papers.verdicts import Claim, Finding, here, judge, kind
 from papers.verdicts import read as read_verdicts
 from papers.verdicts import table as verdict_texts
 from workbench.analysis import cost
 from workbench.analysis.courses import Course, Unit, read
 from workbench.analysis.runs import load_all
+from workbench.labs import shipped
 from workbench.plots import tuning_curves
 from workbench.plots.style import heading, ratio_ticks, style
 from workbench.records import Record
 
 __all__ = [
     "EVERYTHING_TRAINED",
+    "NO_TUNED_RUN",
+    "RecordedTrial",
     "Shelf",
+    "claims_of_paper",
     "gains",
     "headlines",
+    "load",
     "markdown",
     "one_rate",
     "recorded",
@@ -47,6 +53,9 @@ __all__ = [
 EVERYTHING_TRAINED = cost.CostModel(
     cost.FLOP_PRICE, "selected", label="FLOPs with every rollout trained"
 )
+
+
+NO_TUNED_RUN = Finding(reason="no tuned run")
 
 
 @dataclass(frozen=True)
@@ -145,6 +154,48 @@ def recorded(folders: Iterable[Path]) -> dict[str, list[Record]]:
     return runs
 
 
+class RecordedTrial(NamedTuple):
+    """The recorded runs that a paper's notebook reads, see `load`."""
+
+    records: dict[str, list[Record]]
+    shelf: Shelf
+    one_rate: dict[str, list[Record]]
+
+
+def load(
+    runs: Any,
+    regime: str,
+    names: Mapping[str, str],
+    before: Mapping[str, str],
+    folders: Iterable[str],
+) -> RecordedTrial:
+    """A regime's trial, and the runs at one rate that a notebook shows beside it.
+
+    Parameters
+    ----------
+    runs : path
+        Such as data/runs.
+    regime : str
+        A key of `REGIMES`.
+    names : dict from label to text
+        As in `Shelf`.
+    before : dict from name to "folder/label"
+        The runs at one rate for all arms.
+    folders : names of folders of runs
+
+    Returns
+    -------
+    records : dict from "folder/label" to records
+        Those of the folders and of the trial.
+    shelf : Shelf
+    one_rate : dict from the names of `before` to records
+    """
+    trial = f"regime-{regime}"
+    records = recorded(Path(runs, name) for name in (trial, *folders))
+    one_rate = {name: records[place] for name, place in before.items()}
+    return RecordedTrial(records, Shelf(Path(runs, trial), names), one_rate)
+
+
 def tuning_figure(shelf: Shelf, arms: Mapping[str, Sequence[str]], *, title: str) -> Figure:
     """What each arm cost to the target at each learning rate, a line an arm.
 
@@ -237,6 +288,48 @@ def verdict_table(found: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def claims_of_paper(
+    paper: str,
+    records: Mapping[str, Sequence[Record]],
+    further: Sequence[Claim],
+    findings: Sequence[Finding],
+    before: Sequence[Finding],
+    older: Mapping[str, Sequence[Record]] | None = None,
+) -> pd.DataFrame:
+    """Every claim of a paper: what came out at one rate, and what came out between tuned arms.
+
+    The claims of `published_claims.py` come first. Holm's correction is over these alone, so that
+    their verdicts are the same here as in a table of all papers. The further claims are corrected
+    among themselves.
+
+    Parameters
+    ----------
+    paper : str
+        Its short name, such as "PODS".
+    records : dict from "folder/label" to records
+    further : list of Claim
+        What the paper's figures and sections say beyond that.
+    findings, before : lists of Finding
+        What the further claims came to between tuned arms, and at one rate.
+    older : dict from "folder/label" to records, optional
+        Runs at one rate under the labels of the tuned arms. The claims of `published_claims.py`
+        that data/verdicts-one-rate.csv does not have are measured on them.
+
+    Returns
+    -------
+    DataFrame
+        As `verdict_table`.
+    """
+    listed = of(paper)
+    known = at_one_rate(listed, shipped("verdicts-one-rate.csv"))
+    if older is not None:
+        is_new = known["here_one_rate"] == ""
+        known[is_new] = one_rate(judged(listed, older))[is_new]
+    found = [judged(listed, records), judge(further, findings)]
+    rates = [known, one_rate(judge(further, before))]
+    return verdict_table(pd.concat(found, ignore_index=True), pd.concat(rates, ignore_index=True))
+
+
 def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """The claims that README shows, each with its regime and the rates of its two arms.
 
@@ -302,15 +395,15 @@ def _rate(folder: Path, arm: str) -> float:
     return float(arms["baseline_learning_rate"].iloc[0])
 
 
-def one_rate(judged: pd.DataFrame) -> pd.DataFrame:
+def one_rate(table: pd.DataFrame) -> pd.DataFrame:
     """Claims that were judged on runs at one rate, as `claims.at_one_rate` gives them.
 
     Parameters
     ----------
-    judged : DataFrame
+    table : DataFrame
         Of `verdicts.judge`. A claim that was not measured has empty cells.
     """
-    rows = [(here(row), kind(row["verdict"]) if row["n"] else "") for _, row in judged.iterrows()]
+    rows = [(here(row), kind(row["verdict"]) if row["n"] else "") for _, row in table.iterrows()]
     return pd.DataFrame(rows, columns=["here_one_rate", "verdict_one_rate"])
 
 
