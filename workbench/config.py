@@ -131,7 +131,8 @@ def rebuild(description: Any, path: str = "", depth: int = 1) -> Any:
     """The value that `describe` described.
 
     Every name must be one of a slot value of this package, and every option an argument of what is
-    named. What is made on the way are configurations, which do nothing.
+    named. Parts are made before what holds them is checked. Their constructors only keep settings,
+    but for those that read a file of old answers, which must be an ordinary one.
 
     Parameters
     ----------

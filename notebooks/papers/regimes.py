@@ -265,7 +265,12 @@ REGIMES = {
         },
     ),
     "pods-batch": Regime(
-        "PODS", "the default pool, 32 problems a round", labs.tiny, "grpo-8", pods_batch_arms, {"rounds": 100}
+        "PODS",
+        "the default pool, 32 problems a round",
+        labs.tiny,
+        "grpo-8",
+        pods_batch_arms,
+        {"rounds": 100},
     ),
     **{
         f"cbs-{base}": Regime(

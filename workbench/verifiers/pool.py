@@ -220,10 +220,10 @@ class Pool:
         while waiting or busy:
             while waiting and len(busy) < self.size:
                 item = waiting.pop()
-                # What killed one worker at rest may have killed the others, so that an item is
-                # tried again by a new one.
-                may_rest = self._resting and item not in tried
-                worker = self._resting.pop() if may_rest else self._start()
+                # What killed one worker at rest may have killed the others too, so a new worker
+                # tries an item again.
+                takes_rested = self._resting and item not in tried
+                worker = self._resting.pop() if takes_rested else self._start()
                 worker.item = item
                 worker.until = time.monotonic() + self.deadline
                 busy[worker.link] = worker
