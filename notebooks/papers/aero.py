@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.axes import Axes
 
 from papers import plots as paper_plots
 from papers import regimes, tuned
-from papers.gradients import sampled_groups
+from papers.gradients import sampled_groups, update_direction
 from papers.plots import KINDS as COLOURS
 from papers.plots import panels
 from papers.tables import accuracy_gain, paired, seed_means
@@ -41,7 +40,6 @@ from workbench.analysis.courses import Unit, read
 from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.analysis.metrics import finite
 from workbench.analysis.runs import arms
-from workbench.grpo import grpo_step
 from workbench.labs import Lab, shipped
 from workbench.methods import Method
 from workbench.plots.style import INK, PALETTE, SOFT, heading, looks, seeds, style
@@ -1213,8 +1211,6 @@ def update_directions(
     counts : DataFrame, a row a name
         Means over rounds: sampled and trained on (rollouts a problem), and norm of the gradient.
     """
-    # With a learning rate of 0 the step computes its gradient and leaves the weights alone.
-    still = torch.optim.SGD(policy.parameters(), lr=0.0)
     asked, _ = lab.problems.draw(len(lab.problems), 0, seed)
     answers = sampled_groups(policy, asked, lab.verifier, most, sampling=lab.sampling, seed=seed)
     place = {problem.id: most * number for number, problem in enumerate(asked)}
@@ -1234,10 +1230,8 @@ def update_directions(
             problems = list(asked[start : start + 32])
             round_ = play(method, problems, Context(seed=seed), sample, lambda n, known: [])
             chosen = round_.rollouts.take(round_.rows)
-            stats = grpo_step(policy, still, chosen, round_.advantages, method.objective)
-            parts = [parameter.grad.reshape(-1) for parameter in policy.parameters()]
-            gradient = torch.cat(parts).double().numpy()
-            directions[name].append(gradient / np.linalg.norm(gradient))
+            direction, stats = update_direction(policy, chosen, round_.advantages, method.objective)
+            directions[name].append(direction)
             counts.append(
                 {
                     "method": name,

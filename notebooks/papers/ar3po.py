@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.axes import Axes
 
 from papers import tuned
 from papers.difficulty import visits
-from papers.gradients import sampled_groups
+from papers.gradients import sampled_groups, update_direction
 from papers.plots import curve_panels, sweep
 from papers.published_claims import DAPO_FLAT
 from papers.tables import accuracy_gain, column_means, over_seeds, paired
@@ -26,12 +25,10 @@ from workbench.advantages import group_normalized
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course
 from workbench.analysis.intervals import Measurement, mean_interval
-from workbench.grpo import grpo_step
 from workbench.labs import Lab, shipped
 from workbench.methods import ar3po
 from workbench.plots.style import PALETTE, SOFT, seeds, style
 from workbench.records import Record
-from workbench.rollouts import Rollouts
 from workbench.utils.validation import one_of
 
 __all__ = [
@@ -492,17 +489,7 @@ def update_directions(
     dict from name to (U, D) float64
         The gradients of U rounds on D parameters, each divided by its length.
     """
-    # With a learning rate of 0 the step computes its gradient and leaves the weights alone.
-    still = torch.optim.SGD(policy.parameters(), lr=0.0)
     objective = ar3po().objective
-
-    def direction(rollouts: Rollouts) -> np.ndarray:
-        advantages = group_normalized(rollouts.reward, rollouts.problem)
-        grpo_step(policy, still, rollouts, advantages, objective)
-        parts = [parameter.grad.reshape(-1) for parameter in policy.parameters()]
-        gradient = torch.cat(parts).double().numpy()
-        return gradient / np.linalg.norm(gradient)
-
     asked, _ = lab.problems.draw(len(lab.problems), 0, seed)
     found: dict[str, list[np.ndarray]] = {}
     for repeat in range(repeats):
@@ -516,7 +503,9 @@ def update_directions(
             for start in range(0, len(problems) - TRAINED + 1, TRAINED):
                 chosen = problems[start : start + TRAINED]
                 part = answers.take(rows[chosen][kept[chosen]])
-                found.setdefault(name, []).append(direction(part))
+                advantages = group_normalized(part.reward, part.problem)
+                direction, _ = update_direction(policy, part, advantages, objective)
+                found.setdefault(name, []).append(direction)
     return {name: np.array(directions) for name, directions in found.items()}
 
 

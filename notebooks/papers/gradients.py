@@ -25,7 +25,7 @@ from workbench.advantages import (
     selected_advantages,
 )
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
-from workbench.grpo import grpo_step
+from workbench.grpo import StepStats, grpo_step
 from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.rollouts import Context, Ragged, Rollouts
@@ -53,6 +53,7 @@ __all__ = [
     "rollout_gradients",
     "sampled_groups",
     "squared_norm",
+    "update_direction",
 ]
 
 # Over what the mean within a group is taken, see `fidelity`.
@@ -148,6 +149,34 @@ def rollout_gradients(policy: Any, rollouts: Rollouts, temperature: float = 1.0)
         parts = torch.autograd.grad(objective, trainable, allow_unused=True, materialize_grads=True)
         out[i] = torch.cat([part.reshape(-1) for part in parts])
     return out
+
+
+def update_direction(
+    policy: Any, rollouts: Rollouts, advantages: np.ndarray, objective: Objective
+) -> tuple[np.ndarray, StepStats]:
+    """The gradient of one update divided by its length, and what the step measured.
+
+    Parameters
+    ----------
+    policy : Policy
+        It is not changed.
+    rollouts : Rollouts
+        R rows.
+    advantages : (R,) float64
+    objective : Objective
+
+    Returns
+    -------
+    direction : (D,) float64
+        Over the policy's D parameters.
+    stats : StepStats
+    """
+    # With a learning rate of 0 the step computes its gradient and leaves the weights alone.
+    still = torch.optim.SGD(policy.parameters(), lr=0.0)
+    stats = grpo_step(policy, still, rollouts, advantages, objective)
+    gradient = torch.cat([parameter.grad.reshape(-1) for parameter in policy.parameters()])
+    direction = gradient.double().numpy()
+    return direction / np.linalg.norm(direction), stats
 
 
 def inner_products(gradients: Any) -> np.ndarray:
@@ -427,7 +456,8 @@ def prior_norms(
     ----------
     AERO (arXiv 2602.14338), section 5.6 and table 7, which compares runs of their own.
     """
-    # With a learning rate of 0 the step reports its gradient norm and leaves the weights alone.
+    # With a learning rate of 0 the step reports its gradient norm and leaves the weights alone. The
+    # gradient itself may be zero, so that it has no direction.
     still = torch.optim.SGD(policy.parameters(), lr=0.0)
     objective = Objective(loss_aggregation="rollout")
 
