@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.labs import shipped
-from workbench.policies.memory import KNOWN, Shape, estimate, from_config, shape
+from workbench.policies.memory import BYTES, KNOWN, Shape, estimate, from_config, shape
 
 # numbers of parameters as the hub counts them in the safetensors files
 PUBLISHED = {
@@ -122,7 +122,7 @@ def test_a_small_model_by_hand():
         "gradients": 4 * 488,
         "adam": 8 * 488,
         "casts": 0,
-        "activations": 2 * 10 * (8 * 2 + 6 * 8 + 2 * 12 + 2 * 6 + 4 * 10),
+        "activations": 10 * (2 * (8 * 2 + 6 * 8 + 2 * 12 + 2 * 6 + 4 * 10 + 7 * 2) + 4 * 2 * 8),
         "logits": 12 * 10 * 20,
         "keys and values": 2 * 2 * 6 * 2 * 3 * 5,
         "attention": 2 * (6 + 12) * 2 * 3 * 5,
@@ -179,24 +179,31 @@ def test_full_training_and_four_bits():
 
 
 def test_setting_a_of_pods_by_hand():
-    """3B, rank 64, 16 x 64 rollouts, vLLM with half of 48 GB: the trainer needs 7 to 8 GB more."""
+    """3B, rank 64, 16 x 64 rollouts, vLLM with half of 48 GB: the trainer needs about 8 GB more."""
     parts = estimate("Qwen2.5-3B", lora_rank=64, rollouts=1024, sampler_bytes=24e9)
     assert parts["weights"] + parts["keys and values"] == pytest.approx(24e9, abs=1)
     adapters = 64 * 36 * (2 * 4096 + 2 * 2304 + 3 * 13_056)
-    activations = 2 * 16_384 * (36 * 2048 + 6 * 2048 + 2 * 2048 + 2 * 256 + 4 * 11_008)
+    layer = 6 * 2048 + 2 * 2048 + 2 * 256 + 4 * 11_008 + 7 * 64
+    activations = 16_384 * (2 * (36 * 2048 + layer) + 4 * 2 * 2048)
     trainer = 16 * adapters + activations + 12 * 2**27
     assert sum(parts.values()) - 24e9 == pytest.approx(trainer, abs=1)
-    assert 7e9 < trainer < 8e9
+    assert 8e9 < trainer < 8.5e9
     # Without checkpointing all layers keep their activations.
     whole = estimate("Qwen2.5-3B", gradient_checkpointing=False)
-    assert whole["activations"] == pytest.approx(72e9, rel=0.01)
+    assert whole["activations"] == pytest.approx(82e9, rel=0.01)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    "autocast, dtype, rank",
+    [(False, "float32", 0), (True, "float32", 0), (True, "bfloat16", 8)],
+)
 @pytest.mark.parametrize("checkpointing", [True, False])
-def test_activations_are_of_the_size_that_a_backward_pass_keeps(checkpointing, autocast):
+def test_activations_are_of_the_size_that_a_backward_pass_keeps(
+    checkpointing, autocast, dtype, rank
+):
     """Measured: every tensor that autograd saves in a forward pass over 512 tokens, once each."""
     import torch
+    from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
@@ -208,7 +215,11 @@ def test_activations_are_of_the_size_that_a_backward_pass_keeps(checkpointing, a
         intermediate_size=176,
         vocab_size=64,
     )
-    model = AutoModelForCausalLM.from_config(config).train()
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).train()
+    if rank:
+        adapted = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
+        model = adapted.get_base_model()
+        model.enable_input_require_grads()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     weights = {parameter.data_ptr() for parameter in model.parameters()}
@@ -229,7 +240,8 @@ def test_activations_are_of_the_size_that_a_backward_pass_keeps(checkpointing, a
     sizes = from_config(config.to_dict())
     parts = estimate(
         sizes,
-        dtype="float32",
+        lora_rank=rank,
+        dtype=dtype,
         max_length=64,
         micro_tokens=512,
         gradient_checkpointing=checkpointing,
@@ -238,8 +250,8 @@ def test_activations_are_of_the_size_that_a_backward_pass_keeps(checkpointing, a
     expected = parts["activations"] + parts["casts"]
     if checkpointing:
         # The layer that is computed again comes on top in the backward pass, as do the casts.
-        expected = 4 * 512 * sizes.layers * sizes.hidden
-    assert 0.6 * expected < sum(kept.values()) < 1.6 * expected
+        expected = BYTES[dtype] * 512 * sizes.layers * sizes.hidden
+    assert 0.7 * expected < sum(kept.values()) < 1.4 * expected
 
 
 @given(

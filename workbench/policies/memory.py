@@ -256,9 +256,9 @@ def estimate(
         - casts: copies in bfloat16 of the weights that products read, where these are in float32
           and autocast is on. Those of trained weights last for the whole forward pass, those of
           weights under an adapter as long as the activations of their layer;
-        - activations: a layer keeps T (6 b H + c (2 a + 2 k + 4 I)), with attention that keeps no
-          T x T matrix. That is counted L times, or with checkpointing once, beside the inputs of
-          all layers, b T H L;
+        - activations: a layer keeps T (6 b H + c (2 a + 2 k + 4 I + 7 rank)), with attention that
+          keeps no T x T matrix, and T 8 H more for norms in float32 where b is 2. That is counted L
+          times, or with checkpointing once, beside the inputs of all layers, b T H L;
         - logits: up to 2^27 of them at a time, float32, three copies (logits, probabilities,
           gradient);
         - keys and values: 2 L k c a token of every rollout that is sampled at once, or what vLLM
@@ -292,7 +292,11 @@ def estimate(
     weights = int(each * (sizes.parameters - quantised) + NF4_BYTES * quantised)
     trained = sizes.lora_parameters(lora_rank) if lora_rank else sizes.parameters
     state = 4 if lora_rank else each
-    of_layer = each * BETWEEN * sizes.hidden + computed * sizes.inside_layer
+    between = each * BETWEEN * sizes.hidden
+    if each < BYTES["float32"]:
+        # A norm computes in float32, and keeps its input so.
+        between += 2 * BYTES["float32"] * sizes.hidden
+    of_layer = between + computed * (sizes.inside_layer + len(sizes.projections) * lora_rank)
     kept = sizes.layers * of_layer
     if gradient_checkpointing:
         kept = each * sizes.layers * sizes.hidden + of_layer
