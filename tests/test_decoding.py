@@ -306,3 +306,11 @@ def test_weights_of_the_moment_are_merged():
     assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) != before
     policy.load_state_dict(state)
     assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) == before
+
+
+def test_rounding_of_a_deep_model_is_no_other_computation():
+    """Logits of some hundreds and more after 60 layers: their rounding is larger than 1e-4."""
+    model = built("llama", num_hidden_layers=60, tie_word_embeddings=False).model
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1000)
+    assert TransformersPolicy(model, tiny_policy().tokenizer).merges
