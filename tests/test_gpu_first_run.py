@@ -15,7 +15,7 @@ pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
 import workbench as wb
 from examples.gpu_first_run import __main__ as first_run
 from examples.gpu_first_run import report, runs, subject
-from examples.gpu_first_run.settings import MORE_TO_DO, PARTS, Settings, parser
+from examples.gpu_first_run.settings import METHODS, MORE_TO_DO, Settings, parser
 from workbench.cli import doctor
 from workbench.policies import memory
 
@@ -23,10 +23,17 @@ TINY = [
     *("--device", "cpu", "--size", "tiny", "--steps", "2", "--rounds", "2"),
     *("--problems-per-round", "2", "--sampled", "4", "--kept", "2"),
     *("--new-tokens", "8", "--lora-rank", "2"),
+    *("--rates", "1e-5", "1e-4", "--paper-rounds", "2"),
 ]
 
 
 ROOT = Path(__file__).parents[1]
+
+
+def settings_of(out, *options):
+    given = vars(parser().parse_args(["--out", str(out), *options]))
+    del given["part"]
+    return Settings(**given)
 
 
 def notebook(folder):
@@ -50,13 +57,15 @@ def notebook_shows(out, table):
     assert "made without a GPU" in names["state"]
     titles = [value.data for value in shown if isinstance(value, Markdown)]
     assert [title.strip("*") for title in titles[: len(names["GROUPS"])]] == list(names["GROUPS"])
-    frames = pd.concat([value for value in shown if isinstance(value, pd.DataFrame)])
+    *tables, papers = [value for value in shown if isinstance(value, pd.DataFrame)]
+    assert papers["method"].tolist() == 2 * list(METHODS)
+    frames = pd.concat(tables)
     assert frames.columns.tolist() == ["grpo", "pods", "trl"]
     left_out = {"a rollout sampled [s]", "a rollout trained [s]", "sampling's share"}
     assert set(frames.index) == set(table.columns[table.notna().any()]) - left_out
     assert frames.loc["response tokens/s", "trl"] == f"{table.loc['trl', 'response tokens/s']:.4g}"
     assert "The price of sampling" in titles[-1]
-    assert isinstance(shown[-1], SVG)
+    assert [type(value) for value in shown[-3:]] == [SVG, pd.DataFrame, SVG]
 
 
 def test_the_notebook_says_what_is_missing(out, capsys):
@@ -85,8 +94,16 @@ def test_a_first_run_in_pieces_ends_with_records_and_a_report(out, capsys, monke
     assert "Nothing has been run yet" in (out / "report.md").read_text()
     # Far more than it takes, so that a busy machine changes nothing.
     assert first_run.main([*tiny, "--seconds", "6000"]) == 0
-    for part in PARTS:
+    papers = [f"{method}-{rate}" for rate in ("1e-05", "0.0001") for method in METHODS]
+    for part in ("doctor", "model", "grpo", "pods", "trl", *papers):
         assert (out / "logs" / f"{part}.done").is_file(), part
+    for name in papers:
+        record = wb.load(out / "papers" / name)
+        assert record.is_packed and len(record.rounds) == 2
+    rows = pd.read_csv(out / "papers.csv", index_col=0)
+    assert rows.index.tolist() == papers and (rows["rounds"] == 2).all()
+    assert rows.loc["grpo-1e-05", "rollouts a round"] == 2 * 2
+    assert (out / "papers.svg").stat().st_size > 1000
     for name in ("grpo", "pods"):
         assert len(wb.load(out / name).rounds) == 2
         assert json.loads((out / f"memory-{name}.json").read_text())["host"] > 2**20
@@ -101,6 +118,7 @@ def test_a_first_run_in_pieces_ends_with_records_and_a_report(out, capsys, monke
     price = ours["trained tokens/s"] / ours["sampled tokens/s"]
     assert np.allclose(ours["price of sampling"], price.where(price > 0), equal_nan=True)
     page = (out / "report.md").read_text()
+    assert "over all 14 runs" in page.lower() or "No cost model of this machine" in page
     assert "none: this ran on a CPU" in page
     assert "made here: qwen2" in page
     assert (out / "phases.svg").stat().st_size > 1000
@@ -120,9 +138,7 @@ def test_doctor_is_asked_for_the_sampler_of_the_run(out, monkeypatch, lab, has_v
     monkeypatch.setattr(doctor, "this_machine", lambda: here)
     monkeypatch.setattr(runs, "engine", lambda device: (lab, has_vllm))
     out.mkdir()
-    given = vars(parser().parse_args(["--out", str(out), "--model", "SmolLM2-135M"]))
-    del given["part"]
-    assert runs.doctor(Settings(**given))
+    assert runs.doctor(settings_of(out, "--model", "SmolLM2-135M"))
     told = json.loads((out / "doctor.json").read_text())["model"]
     share = {"transformers": 0.4, "unsloth": 0.5}[lab] * 80e9
     assert told.get("sampler_bytes") == (share if has_vllm else None)
@@ -143,7 +159,7 @@ def test_a_part_that_fails_is_named_in_the_report_and_the_others_run(out, monkey
 
     monkeypatch.setattr(first_run, "_in_a_process", started)
     assert first_run.main(["--out", str(out), *TINY]) == 1
-    assert asked == list(PARTS)
+    assert asked == settings_of(out, *TINY).parts
     assert "**grpo has failed:** `RuntimeError: out of memory`" in (out / "report.md").read_text()
     assert not (out / "logs" / "grpo.done").exists()
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from examples.gpu_first_run.settings import Settings, read
+from examples.gpu_first_run.settings import PAPERS, Settings, read
 
 PHASES = ("generate", "rescore", "verify", "schedule", "update")
 WARM_UP = 1  # rounds at the start that no mean counts: kernels are compiled in them
 
 
 def make(settings: Settings) -> bool:
-    """Write report.md, rounds.csv and phases.svg. True, since it can be made again at any time."""
+    """Write report.md, the tables and the figures. True, since it can be made again at any time."""
     import workbench as wb
 
     records = {}
@@ -32,7 +32,12 @@ def make(settings: Settings) -> bool:
     table.to_csv(settings.out / "summary.csv")
     if records:
         draw(settings, records)
-    (settings.out / "report.md").write_text(page(settings, table))
+    papers = papers_runs(settings)
+    if papers:
+        papers_table(settings, papers).to_csv(settings.out / "papers.csv")
+        draw_papers(settings, papers)
+    everything = [*records.values(), *papers.values()]
+    (settings.out / "report.md").write_text(page(settings, table, everything))
     print((settings.out / "report.md").read_text())
     return True
 
@@ -67,6 +72,43 @@ def summary(settings: Settings, name: str, record: Any) -> dict[str, Any]:
     if "sampler_gap" in late:
         numbers["sampler gap [nats]"] = late["sampler_gap"].mean()
     return numbers
+
+
+def papers_runs(settings: Settings) -> dict[str, Any]:
+    """The records of the papers' methods, by name; on a shelf once all of them are complete."""
+    import workbench as wb
+    from workbench.records.shelf import pack
+
+    place = settings.out / PAPERS
+    found = {}
+    for name in settings.papers:
+        if wb.records.exists(place / name):
+            found[name] = wb.load(place / name)
+    complete = [len(record.rounds) >= settings.paper_rounds for record in found.values()]
+    if len(found) == len(settings.papers) and all(complete):
+        pack(place, ("problem", "round", "correct", "stage", "selected", "length"))
+        found = {name: wb.load(place / name) for name in found}
+    return found
+
+
+def papers_table(settings: Settings, papers: dict[str, Any]) -> pd.DataFrame:
+    """A row a run of a paper's method: what it sampled and trained on, its time and accuracy."""
+    rows = {}
+    for name, record in papers.items():
+        method, rate = settings.papers[name]
+        late = record.rounds.iloc[WARM_UP:] if len(record.rounds) > WARM_UP else record.rounds
+        accuracy = record.accuracy()["accuracy"]
+        rows[name] = {
+            "method": method,
+            "learning_rate": rate,
+            "rounds": len(record.rounds),
+            "rollouts a round": record.rounds["rollouts"].mean(),
+            "trained a round": record.rounds["trained"].mean(),
+            "seconds a round": late["seconds"].mean(),
+            "accuracy first": accuracy.iloc[0] if len(accuracy) else nan,
+            "accuracy last": accuracy.iloc[-1] if len(accuracy) else nan,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def summary_of_trl(settings: Settings, beside: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +160,33 @@ def draw(settings: Settings, records: dict[str, Any]) -> None:
     plt.close(figure)
 
 
-def page(settings: Settings, table: pd.DataFrame) -> str:
+def draw_papers(settings: Settings, papers: dict[str, Any]) -> None:
+    """papers.svg: held-out accuracy by rounds and by rollouts, a panel a learning rate."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from workbench.plots import learning_curve, save
+
+    rates = settings.rates
+    figure, axes = plt.subplots(2, len(rates), figsize=(5 * len(rates), 7), squeeze=False)
+    for column, rate in enumerate(rates):
+        arms = {
+            settings.papers[name][0]: record
+            for name, record in papers.items()
+            if settings.papers[name][1] == rate
+        }
+        for axis, unit in zip(axes[:, column], ("round", "rollouts")):
+            if arms:
+                learning_curve(arms, x=unit, ax=axis)
+            axis.set_title(f"learning rate {rate:g}")
+    figure.tight_layout()
+    save({"papers": axes[0][0]}, settings.out)
+    plt.close(figure)
+
+
+def page(settings: Settings, table: pd.DataFrame, records: list[Any]) -> str:
     """The report as Markdown."""
     told = read(settings.file("doctor")) or {}
     machine = told.get("machine", {})
@@ -157,6 +225,8 @@ def page(settings: Settings, table: pd.DataFrame) -> str:
         lines += ["", f"**{part} has failed:** `{text}`"]
     if "grpo" in table.index and "pods" in table.index:
         lines += ["", price(table)]
+    if records:
+        lines += ["", fitted_price(records)]
     return "\n".join(lines) + "\n"
 
 
@@ -169,6 +239,21 @@ def price(table: pd.DataFrame) -> str:
     return (
         f"The price of sampling: PODS spends {sampling:.4g} s on a rollout that it samples and "
         f"{update:.4g} s on one that it trains on, a ratio of {sampling / update:.3g}."
+    )
+
+
+def fitted_price(records: list[Any]) -> str:
+    """One sentence on the cost model of this machine, from all rounds of all runs."""
+    from workbench.analysis.cost import of_machine
+
+    try:
+        model = of_machine({"all runs": records})
+    except ValueError as error:
+        return f"No cost model of this machine: {error}."
+    return (
+        f"Over all {len(records)} runs a sampled token costs {model.price:.3g} of a trained one, "
+        f"and every problem of a round as much as {model.fixed:.4g} trained tokens, however little "
+        "is sampled for it."
     )
 
 

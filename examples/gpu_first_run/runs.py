@@ -6,7 +6,15 @@ import resource
 import time
 from typing import Any
 
-from examples.gpu_first_run.settings import Settings, engine, problem_sets, read, template_of, write
+from examples.gpu_first_run.settings import (
+    PAPERS,
+    Settings,
+    engine,
+    problem_sets,
+    read,
+    template_of,
+    write,
+)
 
 # What samples in the lab "transformers", by whether vLLM is there.
 ENGINES = {False: "transformers", True: "vllm"}
@@ -83,20 +91,27 @@ def train(settings: Settings, name: str) -> bool:
     started = time.monotonic()
     import workbench as wb
 
-    method = wb.methods.grpo(settings.sampled)
-    if name == "pods":
-        method = wb.methods.pods(settings.sampled, settings.kept)
+    rounds = settings.rounds
+    place = settings.out / name
+    method, learning_rate = name, None
+    if name in settings.papers:
+        rounds = settings.paper_rounds
+        place = settings.out / PAPERS / name
+        method, learning_rate = settings.papers[name]
+    if wb.records.exists(place) and wb.load(place).is_packed:
+        return True
     run = wb.Run(
         make_lab(settings),
-        method,
-        out=settings.out / name,
+        make_method(settings, method, beside_papers=name in settings.papers),
+        out=place,
         problems_per_round=settings.problems_per_round,
-        evaluate_every=settings.rounds,
+        learning_rate=learning_rate,
+        evaluate_every=max(1, rounds // 4) if name in settings.papers else rounds,
         checkpoint_every=1,
     )
     path = settings.file(f"memory-{name}")
     peaks = read(path) or {}
-    for row in run.rounds(settings.rounds, progress=False):
+    for row in run.rounds(rounds, progress=False):
         peaks = largest(peaks, memory(settings.device))
         write(path, peaks)
         print(
@@ -105,7 +120,27 @@ def train(settings: Settings, name: str) -> bool:
         )
         if time.monotonic() - started > settings.seconds:
             break
-    return run.round >= settings.rounds
+    return run.round >= rounds
+
+
+def make_method(settings: Settings, name: str, beside_papers: bool) -> Any:
+    """The method of a run.
+
+    GRPO samples as much as PODS where the two are compared with TRL. Beside the papers it samples
+    as many rollouts as PODS keeps, and Knapsack RL has the same budget.
+    """
+    import workbench as wb
+
+    if name == "grpo":
+        return wb.methods.grpo(settings.kept if beside_papers else settings.sampled)
+    if name == "pods":
+        return wb.methods.pods(settings.sampled, settings.kept)
+    if name == "knapsack":
+        return wb.methods.knapsack(settings.kept)
+    if name == "cbs":
+        return wb.methods.cbs(n=settings.kept, planned=settings.paper_rounds)
+    # Their papers say how many rollouts they sample.
+    return getattr(wb.methods, name)()
 
 
 def memory(device: str) -> dict[str, int]:

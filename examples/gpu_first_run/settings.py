@@ -9,7 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-PARTS = ("doctor", "model", "grpo", "pods", "trl", "report")
+PARTS = ("doctor", "model", "grpo", "pods", "trl")
+# The methods of the five papers and GRPO, each of which runs at every rate.
+PAPERS = "papers"  # the folder of their records
+METHODS = ("grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
 SIZES = ("tiny", "qwen2", "smollm2")
 MORE_TO_DO = 75  # the exit status of a piece that ended before the work did
 
@@ -33,7 +36,12 @@ class Settings:
     device : {"cuda", "cpu"}
     rounds, problems_per_round : int
     sampled, kept : int
-        Rollouts of a problem, and how many of them PODS trains on. GRPO trains on all.
+        Rollouts of a problem, and how many of them PODS trains on. GRPO trains on all. Beside the
+        other papers GRPO samples as many as PODS keeps, and so does Knapsack RL on average.
+    rates : list of float
+        Learning rates of the papers' methods.
+    paper_rounds : int
+        Rounds of each of their runs.
     new_tokens : int
         Of a response.
     max_length : int
@@ -53,6 +61,8 @@ class Settings:
     problems_per_round: int
     sampled: int
     kept: int
+    rates: list[float]
+    paper_rounds: int
     new_tokens: int
     max_length: int
     lora_rank: int
@@ -62,6 +72,16 @@ class Settings:
     def model_path(self) -> str:
         """The model that is trained."""
         return self.model or str(self.out / "model")
+
+    @property
+    def papers(self) -> dict[str, tuple[str, float]]:
+        """Method and learning rate of the papers' runs, by name."""
+        return {f"{method}-{rate:g}": (method, rate) for rate in self.rates for method in METHODS}
+
+    @property
+    def parts(self) -> list[str]:
+        """All that is to do, in this order."""
+        return [*PARTS, *self.papers, "report"]
 
     def file(self, name: str) -> Path:
         """The JSON file that a part leaves behind."""
@@ -84,11 +104,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--problems-per-round", type=int, default=16)
     made.add_argument("--sampled", type=int, default=64)
     made.add_argument("--kept", type=int, default=16)
+    made.add_argument("--rates", type=float, nargs="+", default=[1e-5, 4e-5], help="of the papers")
+    made.add_argument("--paper-rounds", type=int, default=20)
     made.add_argument("--new-tokens", type=int, default=512)
     made.add_argument("--max-length", type=int, default=1024)
     made.add_argument("--lora-rank", type=int, default=64)
     made.add_argument("--seconds", type=float, default=540, help="begin nothing new after these")
-    made.add_argument("--part", choices=PARTS, help="only this part, in this very process")
+    made.add_argument("--part", help="only this part, in this very process")
     return made
 
 
