@@ -1,4 +1,4 @@
-"""The leaderboard: every method against one baseline, at equal cost, with intervals.
+"""The table of a leaderboard: every method against one baseline, at equal cost, with intervals.
 
 The question is what each method spends until its held-out accuracy is where the baseline gets to.
 Spending is counted in rollouts, FLOPs, seconds and rounds; each is a ratio to the baseline, seed by
@@ -204,7 +204,7 @@ def winners(
     Notes
     -----
     The winner is the best of many, so its ratio is a little too good: its luck is part of why it
-    won. A final with fresh seeds is free of that, see `workbench.trials.halving`.
+    won. A final with fresh seeds is free of that, see `papers.halving`.
     """
     tokens = cost.tokens_to_target(read(groups), target)
     one_of("baseline", baseline, tokens)
