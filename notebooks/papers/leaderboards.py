@@ -26,10 +26,10 @@ from workbench.plots.style import (
     WIDTH,
     framed,
     heading,
+    plain,
     ratio_ticks,
     style,
 )
-from workbench.plots.text import plain
 from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.numbers import ratio_text
