@@ -60,10 +60,8 @@ INTERNAL = (
     "policies.packing",
     "policies.unsloth",  # cannot be imported without Unsloth
     "pools",
-    "reports.configurations",
     "reports.figures",
     "reports.page",
-    "reports.responses",
     "reports.tables",
     "reports.trials",
     "trials.",

@@ -31,7 +31,7 @@ from workbench.policies import Sampling
 from workbench.pools import Pool
 from workbench.rollouts import Ragged, Rollouts
 from workbench.slots import NEEDS
-from workbench.trl.verdict import Verdict
+from workbench.trl.table import Verdict
 from workbench.verl import loop
 
 LEVELS = [1, 2, 3] * 4

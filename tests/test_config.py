@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench import advantages, allocators, config, methods, replay, selectors
 from workbench.allocators import DynamicSampling, Knapsack
-from workbench.datasets import chains
 from workbench.scheduler import Scheduler
 from workbench.utils import names
 from workbench.utils.descriptions import describe
@@ -193,8 +192,6 @@ def test_the_names_that_help_shows_are_those_of_the_code():
     """The command line shows them without loading what they name."""
     assert all(callable(getattr(wb.labs, name)) for name in names.LABS)
     assert set(names.SLOTS) == set(config.SLOTS)
-    assert names.BASES_WITH_MISTAKES == tuple(chains.ERROR_RATES)
-    assert names.REGIMES == (*chains.REGIMES, "tight")
 
 
 def test_a_task_of_a_stranger_cannot_ask_for_an_endless_text():

@@ -15,7 +15,7 @@ from workbench.cli import doctor
 from workbench.labs import shipped
 from workbench.policies import memory
 from workbench.utils import machine
-from workbench.utils.requirements import install_command, requirements
+from workbench.utils.machine import install_command, requirements
 
 NVIDIA_SMI = """#!/bin/sh
 echo "0, GPU-aaaa, NVIDIA L40S, 46068, 45000, 580.95.05"

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
+from papers import halving, leaderboard
 from papers.combinations import effects
+from papers.halving import combinations, survivors
 from workbench import config
 from workbench.analysis.courses import Course
-from workbench.trials import halving, leaderboard, tuning
-from workbench.trials.halving import combinations, survivors
+from workbench.trials import tuning
 
 # Combinations, rungs, survivors
 

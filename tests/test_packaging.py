@@ -144,11 +144,8 @@ def test_the_shipped_model_goes_into_the_wheel():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
         "targets"
     ]["wheel"]
-    assert {"data/models", "data/grids/leaderboard.yaml"} <= set(build["only-include"])
-    assert build["sources"] == {
-        "data/models": "workbench/_data/models",
-        "data/grids": "workbench/_data/grids",
-    }
+    assert set(build["only-include"]) == {"workbench", "data/models"}
+    assert build["sources"] == {"data/models": "workbench/_data/models"}
 
 
 # What an open project is expected to have

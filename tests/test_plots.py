@@ -24,8 +24,7 @@ from papers.intervals import Interval
 from workbench import plots
 from workbench.analysis.cost import CostModel
 from workbench.analysis.runs import load_all
-from workbench.plots.style import DARK, METHODS, looks, spread
-from workbench.plots.text import plain
+from workbench.plots.style import DARK, METHODS, looks, plain, spread
 
 RECORDS = [wb.load(wb.labs.shipped("runs/tiny-grpo") / f"seed-{seed}") for seed in range(3)]
 FIGURES = {

@@ -24,11 +24,9 @@ from workbench.analysis.courses import comparable
 from workbench.analysis.runs import labelled, load_all
 from workbench.plots.style import PALETTE, looks
 from workbench.reports import figures, report
-from workbench.reports.configurations import configuration
 from workbench.reports.figures import _inline
 from workbench.reports.page import TEMPLATES
-from workbench.reports.responses import responses
-from workbench.reports.tables import comparison, default_baseline
+from workbench.reports.tables import comparison, configuration, default_baseline, responses
 
 HOSTILE = [
     "</td></tr></table><script>alert(1)</script>",

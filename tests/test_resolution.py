@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from written_records import curve
 
 from papers import resolution
-from workbench.analysis.intervals import mean_interval
-from workbench.analysis.resolution import smallest_change
+from workbench.analysis.intervals import mean_interval, smallest_change
 from workbench.analysis.runs import load_all
 
 

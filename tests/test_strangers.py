@@ -30,8 +30,8 @@ from workbench.policies import Sampling
 from workbench.problems import from_file
 from workbench.records import RecordError
 from workbench.reports import report
-from workbench.reports.configurations import configuration
-from workbench.trials import grids, runner
+from workbench.reports.tables import configuration
+from workbench.trials import grids
 from workbench.utils.descriptions import describe
 from workbench.utils.names import MORE_PAPERS
 from workbench.verifiers import Math
@@ -648,7 +648,7 @@ def read_grid(folder, content):
             for path in (case.record, case.logs):
                 assert path.resolve().is_relative_to(folder.resolve())
         if cases and cases[0].notebook is None:
-            runner._check_runs(cases[:1])
+            grids._check_runs(cases[:1])
 
     with watch(), in_time():
         came_of_it = outcome(read)

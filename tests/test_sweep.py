@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 import workbench as wb
 from workbench import config as named
 from workbench.__main__ import main
-from workbench.trials import grids, runner, sweep
+from workbench.trials import grids, sweep
 from workbench.trials.cases import Case, execute, prepare, printed_results
 from workbench.trials.engine import Processes
 
@@ -128,7 +128,7 @@ def test_a_complete_record_without_an_outcome_is_taken_as_it_is(two_starts, tmp_
     case = Case("grpo/seed-0", {**PARAMETERS, **CASES[0]}, out / "grpo/seed-0", tmp_path / "logs")
     before = (out / "grpo/seed-0/shelf.json").stat().st_mtime_ns
     assert not case.finished
-    runner._check_runs([case])
+    grids._check_runs([case])
     execute(case)
     assert case.finished and case.outcome["results"]["rounds"] == 4
     assert (out / "grpo/seed-0/shelf.json").stat().st_mtime_ns == before
@@ -139,10 +139,10 @@ def test_a_complete_record_of_another_run_is_refused(two_starts, tmp_path):
     values = {**PARAMETERS, **CASES[0], "arguments": {"n": 6}}
     case = Case("grpo/seed-0", values, out / "grpo/seed-0", tmp_path / "logs")
     with pytest.raises(ValueError, match=r"grpo/seed-0: out=.* holds another run"):
-        runner._check_runs([case])
+        grids._check_runs([case])
     longer = Case("grpo/seed-0", {**values, "rounds": 9}, case.record, tmp_path / "logs")
     with pytest.raises(ValueError, match="it can be read, but"):
-        runner._check_runs([longer])
+        grids._check_runs([longer])
 
 
 def test_other_runs_may_join_but_not_the_same_with_other_parameters(two_starts):
@@ -187,7 +187,7 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
     for values, message in wrong:
         [case] = read({"cases": [{"label": "a", **PARAMETERS, **values}]}, tmp_path)
         with pytest.raises(ValueError, match=message):
-            runner._check_runs([case])
+            grids._check_runs([case])
     assert not list(tmp_path.iterdir())
 
 
@@ -321,7 +321,7 @@ def test_a_local_ray_cluster(tmp_path, monkeypatch):
 
 def test_the_longest_run_comes_first(tmp_path):
     cases = [{"label": "a", "rounds": 5}, {"label": "b", "rounds": 50}, {"label": "c", "cost": 99}]
-    order = sorted(read({"cases": cases, "seeds": 1}), key=runner._shortness)
+    order = sorted(read({"cases": cases, "seeds": 1}), key=grids._shortness)
     assert [case.name[0] for case in order] == ["c", "b", "a"]
 
 
@@ -756,7 +756,7 @@ def test_columns_of_the_same_name_are_kept_apart(tmp_path):
     case = Case("a", {"run": 5, "rate": 0.5}, tmp_path, tmp_path / "logs", tmp_path / "work.ipynb")
     write_notebook(tmp_path)
     case.end("done", results={"seconds": 1.0, "score": 3}, seconds=2.0)
-    [row] = runner._frame([case]).to_dict("records")
+    [row] = grids._frame([case]).to_dict("records")
     assert row.pop("logs").endswith("logs")
     assert row == {
         "run": "a",

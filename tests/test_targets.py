@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_records import curve
 
+from papers.standings import common_target
 from workbench.analysis import comparisons, targets
 from workbench.analysis.cost import CostModel
 from workbench.analysis.runs import load_all
@@ -171,16 +172,16 @@ class TestRecords:
     def test_the_highest_score_that_all_reach_is_the_common_target(self, tmp_path):
         """The stuck arm ends at .36 with seed 0, and seed 2 begins at .22."""
         groups = three_arms(tmp_path)
-        assert targets.common_target(groups) == pytest.approx(0.36)
-        assert targets.common_target(groups, share=0.5) == pytest.approx(0.22 + 0.5 * 0.14)
+        assert common_target(groups) == pytest.approx(0.36)
+        assert common_target(groups, share=0.5) == pytest.approx(0.22 + 0.5 * 0.14)
         with pytest.raises(ValueError, match="share=0"):
-            targets.common_target(groups, share=0)
+            common_target(groups, share=0)
 
     def test_arms_that_never_meet_have_no_target(self, tmp_path):
         curve(tmp_path, "low", 0, [0.1, 0.2, 0.3])
         curve(tmp_path, "high", 0, [0.4, 0.5, 0.6])
         with pytest.raises(ValueError, match=r"no target: a run ends at 0.3 and one begins at 0.4"):
-            targets.common_target(load_all(tmp_path))
+            common_target(load_all(tmp_path))
 
     def test_a_target_below_the_start_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match=r"target=0.2"):

@@ -31,8 +31,7 @@ from workbench.adapters import Driver
 from workbench.advantages import Posterior
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
-from workbench.trl.table import weighted_sum
-from workbench.trl.verdict import Verdict
+from workbench.trl.table import Verdict, weighted_sum
 
 # Methods with a course are refused, since TRL samples by itself.
 EVERY = [

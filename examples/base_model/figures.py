@@ -10,8 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from workbench.plots.style import NAMED, PALETTE, framed
-from workbench.plots.text import plain
+from workbench.plots.style import NAMED, PALETTE, framed, plain
 
 __all__ = ["pretraining", "success_rates"]
 

@@ -32,8 +32,7 @@ from workbench.analysis.courses import Course, read
 from workbench.analysis.intervals import Measurement, holm, mean_interval
 from workbench.analysis.runs import arms, by_seed
 from workbench.labs import Lab, shipped
-from workbench.plots.style import WIDTH, heading, looks, style, without_seeds
-from workbench.plots.text import plain
+from workbench.plots.style import WIDTH, heading, looks, plain, style, without_seeds
 from workbench.records import Record
 from workbench.rollouts import Context
 from workbench.scheduler import Learner, features, scaled

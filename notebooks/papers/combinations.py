@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
+from papers.halving import CHOICES, Choices, combinations, named_choices
 from workbench.analysis.intervals import mean_interval
-from workbench.trials.halving import CHOICES, Choices, combinations, named_choices
 
 
 def effects(rungs: pd.DataFrame, choices: Choices = CHOICES) -> pd.DataFrame:

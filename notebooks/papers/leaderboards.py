@@ -26,10 +26,10 @@ from workbench.plots.style import (
     WIDTH,
     framed,
     heading,
+    plain,
     ratio_ticks,
     style,
 )
-from workbench.plots.text import plain
 from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.numbers import ratio_text
@@ -127,7 +127,7 @@ def before_and_after(
     Parameters
     ----------
     before, after : DataFrame
-        Of `leaderboard.table`, with a column rollouts.
+        Of `standings.table`, with a column rollouts.
     title : str
     names : int
         How many methods are named: those whose ratio changed most.
@@ -276,7 +276,7 @@ def markdown(table: pd.DataFrame) -> str:
     Parameters
     ----------
     table : DataFrame
-        As `leaderboard.table` of the analysis gives it, with a column `changes` of what
+        As `standings.table` gives it, with a column `changes` of what
         `changed_slots` gives.
 
     Returns

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from papers.standings import target_of
 from workbench.analysis.courses import of_common_seeds, read
-from workbench.analysis.leaderboard import target_of
 from workbench.analysis.runs import load_all
 from workbench.analysis.sequential import ALPHA, BAND, LOOKS, nominal_levels
 from workbench.analysis.targets import crossings

@@ -20,12 +20,13 @@ import pandas as pd
 
 from papers import difficulty
 from papers.difficulty import unsolved_shares
+from papers.standings import common_target
 from papers.times import OwnPrice, update_time
 from workbench.analysis.cost import MACHINES
 from workbench.analysis.courses import Course, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import by_seed, one_setting
-from workbench.analysis.targets import common_target, crossing
+from workbench.analysis.targets import crossing
 from workbench.records import Record
 from workbench.utils.validation import one_of
 

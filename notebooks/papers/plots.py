@@ -27,8 +27,6 @@ from workbench.analysis import sequential
 from workbench.analysis.cost import FLOP_PRICE
 from workbench.analysis.courses import comparable, name_of
 from workbench.analysis.runs import arms
-from workbench.plots.cost import mark_price
-from workbench.plots.cost import prices as plain_prices
 from workbench.plots.curves import (
     AXIS_LABELS,
     axis_label,
@@ -53,6 +51,7 @@ from workbench.plots.style import (
     heading,
     looks,
     new_axes,
+    plain,
     ratio_ticks,
     seeds,
     short_numbers,
@@ -63,10 +62,11 @@ from workbench.plots.tables import (
     estimates,
     from_above,
     height_of_rows,
+    mark_price,
     name_rows,
     with_seeds,
 )
-from workbench.plots.text import plain
+from workbench.plots.tables import prices as plain_prices
 from workbench.utils.validation import one_of
 
 USUAL_NAME = 14  # letters of a row or column of a heat map

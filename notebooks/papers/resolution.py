@@ -19,9 +19,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.courses import Unit, common_budget, read
-from workbench.analysis.intervals import LEVEL, mean_interval
+from workbench.analysis.intervals import LEVEL, mean_interval, smallest_change
 from workbench.analysis.metrics import finite
-from workbench.analysis.resolution import smallest_change
 from workbench.analysis.targets import crossing
 from workbench.utils.validation import numpy_generator, one_of, whole_number
 

@@ -15,8 +15,7 @@ from matplotlib.axes import Axes
 from papers.intervals import Interval
 from papers.theorems import split_variances
 from workbench.analysis.intervals import mean_interval
-from workbench.plots.style import MARKERS, PALETTE, SOFT, framed, seeds
-from workbench.plots.text import plain
+from workbench.plots.style import MARKERS, PALETTE, SOFT, framed, plain, seeds
 from workbench.utils.validation import one_of
 
 __all__ = [

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from workbench.analysis.courses import Course, Unit, against, each, name_of, read
+from workbench.analysis.courses import Course, Unit, against, name_of, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
 from workbench.utils.validation import shown
@@ -152,7 +152,7 @@ def to_target(
     ----------
     groups : dict from label to records
     target : float
-        A score, see `common_target` for one that all runs reach.
+        A score.
     unit : str or Unit
         See `courses.spent`.
     baseline : str, optional
@@ -199,39 +199,6 @@ def to_target(
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename_axis(f"{y} {target:g}, {name_of(unit)}")
-
-
-def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float:
-    """The highest score that every run reaches, by the rising fit of its curve.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    y : str
-        As in `courses.read`.
-    share : float
-        1 for that score itself; .8 for a target at 80 % of the way there from the highest score
-        before training.
-
-    Raises
-    ------
-    ValueError
-        When a run ends no higher than another one begins.
-    """
-    courses = list(each(read(groups, y)))
-    fits = [rising(course.scores) for course in courses]
-    # Every run has to begin below the target and to end at it or above, so it lies between the
-    # highest start and the lowest end.
-    start = max(float(fit[0]) for fit in fits)
-    top = min(float(fit[-1]) for fit in fits)
-    if top <= start:
-        raise ValueError(
-            f"no target: a run ends at {top:.3g} and one begins at {start:.3g}, so there is no "
-            "score above the start that all reach"
-        )
-    if not 0 < share <= 1:
-        raise ValueError(f"share={shown(share)}: a number above 0 and up to 1 is needed")
-    return start + share * (top - start)
 
 
 def crossings(by_seed: dict[int, Course], target: float, unit: str | Unit) -> dict[int, Crossing]:

@@ -14,11 +14,11 @@ import typer
 from typer.core import TyperGroup
 
 from workbench import __version__
-from workbench.cli import doctor, leaderboard, look, train, trial
+from workbench.cli import doctor, look, train, trial
 from workbench.cli.terminal import say
 
 # Commands that go on where they stopped when they are called again.
-RESUMABLE = ("quickstart", "run", "resume", "sweep", "trial", "leaderboard")
+RESUMABLE = ("quickstart", "run", "resume", "sweep", "trial")
 
 
 class Commands(TyperGroup):
@@ -84,7 +84,6 @@ for command in (
     look.pack,
     train.sweep,
     trial.trial,
-    leaderboard.leaderboard,
     doctor.doctor,
 ):
     main.command()(command)

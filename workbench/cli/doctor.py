@@ -21,9 +21,8 @@ from workbench.cli.train import lab_options
 from workbench.policies import memory
 from workbench.utils import machine
 from workbench.utils.descriptions import defaults
-from workbench.utils.machine import no_gpu
+from workbench.utils.machine import install_command, installed_version, no_gpu, requirements
 from workbench.utils.names import LABS, OPTIMIZER_BITS
-from workbench.utils.requirements import install_command, installed_version, requirements
 from workbench.utils.shipped import shipped
 from workbench.utils.validation import boolean, number, one_of, unknown_argument
 

@@ -12,7 +12,7 @@ from workbench.analysis.courses import UNITS
 from workbench.cli.summaries import amount
 from workbench.plots import curves as plots
 from workbench.plots import tables as plots_tables
-from workbench.plots.text import plain
+from workbench.plots.style import plain
 from workbench.records import Record
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""Figures, one function each: of runs (`curves`), of costs (`cost`) and of tables (`tables`), all
-in one house style (`style`).
+"""Figures, one function each: of runs (`curves`) and of tables (`tables`), in one house style
+(`style`).
 """
 
-from workbench.plots.cost import prices as prices
 from workbench.plots.curves import accuracy_by_level as accuracy_by_level
 from workbench.plots.curves import by_level as by_level
 from workbench.plots.curves import learning_curve as learning_curve
@@ -14,6 +13,7 @@ from workbench.plots.style import heading as heading
 from workbench.plots.style import save as save
 from workbench.plots.style import style as style
 from workbench.plots.tables import differences as differences
+from workbench.plots.tables import prices as prices
 from workbench.plots.tables import stacked as stacked
 from workbench.plots.trials import trial as trial
 from workbench.plots.trials import tuning_curves as tuning_curves

@@ -31,12 +31,12 @@ from workbench.plots.style import (
     framed,
     heading,
     looks,
+    plain,
     seeds,
     short_numbers,
     style,
     without_seeds,
 )
-from workbench.plots.text import plain
 from workbench.records import Record
 from workbench.utils.validation import one_of
 

@@ -1,4 +1,4 @@
-"""The house style of all figures: sizes, colours, where labels stand, and how figures are saved.
+"""The house style of all figures: sizes, colours, names, places of labels, and how they are saved.
 
 - A figure is 7 inches wide, 700 pixels at the usual 100 dots an inch, and its text is readable at
   that size.
@@ -442,3 +442,52 @@ def _method_colour(label: str) -> str | None:
     # several beginnings that fit, the longest says most.
     fitting = [name for name in METHODS if text.startswith(name)]
     return METHODS[max(fitting, key=len)] if fitting else None
+
+
+# Names: other people's records may call a method anything.
+
+INVISIBLE = "\N{ZERO WIDTH SPACE}"
+LONGEST = 48  # characters: more would leave no room for the figure
+
+
+def plain(label: Any) -> str:
+    r"""A label that Matplotlib draws as it is written.
+
+    Dollars are no mathematics, a leading _ does not hide the label from the legend, and characters
+    that cannot be drawn, such as line breaks and halves of surrogate pairs, become the replacement
+    character. Of a label that is too long for any figure the beginning and the end are kept. What
+    has been made plain stays as it is.
+
+    Parameters
+    ----------
+    label : str, or anything else as `str` writes it
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> plain("a $x$")
+    'a \\$x\\$'
+    >>> plain(plain("a $x$")) == plain("a $x$")
+    True
+    >>> plain("a" * 500 + "z" * 500)
+    'aaaaaaaaaaaaaaaaaaaaaaaa…zzzzzzzzzzzzzzzzzzzzzzz'
+    """
+    text = str(label)
+    # What is counted is what is seen: escapes and the space of no width take no room, and a label
+    # that has been made plain must not be cut once more.
+    visible = text.removeprefix(INVISIBLE).replace(r"\$", "$")
+    if len(visible) > LONGEST:
+        # Paths, which tell equal names apart, differ at their end.
+        text = text[: LONGEST // 2] + "…" + text[1 - LONGEST // 2 :]
+    # Line breaks would break the layout, and half surrogate pairs cannot be written to a file.
+    drawable = "".join(
+        letter if letter.isprintable() or letter == INVISIBLE else "\N{REPLACEMENT CHARACTER}"
+        for letter in text
+    )
+    # Only dollars that are not escaped yet, so that a second call changes nothing.
+    escaped = re.sub(r"(?<!\\)\$", r"\\$", drawable)
+    # A space of no width keeps the _ from being the first character.
+    return INVISIBLE + escaped if escaped.startswith("_") else escaped

@@ -19,7 +19,6 @@ from workbench.analysis import cost
 from workbench.analysis.courses import Course, name_of, of_common_seeds, read
 from workbench.analysis.sequential import BAND
 from workbench.analysis.targets import crossings
-from workbench.plots.cost import mark_price, prices
 from workbench.plots.curves import AXIS_LABELS, learning_curve
 from workbench.plots.style import (
     INK,
@@ -29,12 +28,12 @@ from workbench.plots.style import (
     heading,
     label_ends,
     looks,
+    plain,
     ratio_ticks,
     style,
     without_seeds,
 )
-from workbench.plots.tables import interval
-from workbench.plots.text import plain
+from workbench.plots.tables import interval, mark_price, prices
 
 PRICES = tuple(float(price) for price in np.geomspace(0.03, 30, 31))
 

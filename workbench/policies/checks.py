@@ -13,8 +13,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from workbench.utils.machine import no_gpu
-from workbench.utils.requirements import install_command
+from workbench.utils.machine import install_command, no_gpu
 from workbench.utils.validation import cause_of, shown
 
 GIB = 2**30

@@ -23,7 +23,7 @@ from workbench import __version__
 from workbench.records.files import FORMAT, MANIFEST, RecordError, check_ordinary
 from workbench.records.tables import reading
 from workbench.utils.descriptions import differences
-from workbench.utils.requirements import installed_version
+from workbench.utils.machine import installed_version
 from workbench.utils.validation import LARGEST_INTEGER, cause_of, plain_data, shown
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from workbench.analysis import comparisons
 from workbench.plots import curves as plots
 from workbench.plots import tables as plots_tables
-from workbench.plots.style import BASELINE
-from workbench.plots.text import plain
+from workbench.plots.style import BASELINE, plain
 from workbench.records import Record
 from workbench.reports.tables import has_numbers
 

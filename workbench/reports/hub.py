@@ -19,9 +19,8 @@ from huggingface_hub.utils import validate_repo_id
 from workbench import plots
 from workbench.records import Record
 from workbench.records.files import JOURNAL, MANIFEST
-from workbench.reports.configurations import configuration
 from workbench.reports.page import TEMPLATES
-from workbench.reports.tables import results
+from workbench.reports.tables import configuration, results
 from workbench.run import Run
 from workbench.utils.validation import cause_of, instance_of
 

@@ -21,9 +21,15 @@ from workbench import __version__
 from workbench.analysis.runs import labelled
 from workbench.records import Record
 from workbench.reports import figures
-from workbench.reports.configurations import configuration
-from workbench.reports.responses import responses
-from workbench.reports.tables import Groups, average_round, comparison, each_record, results
+from workbench.reports.tables import (
+    Groups,
+    average_round,
+    comparison,
+    configuration,
+    each_record,
+    responses,
+    results,
+)
 from workbench.utils.validation import whole_number
 
 if TYPE_CHECKING:

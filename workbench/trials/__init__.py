@@ -1,6 +1,6 @@
 """Many runs: grids of them, and trials, which compare methods with each at its best."""
 
-from workbench.trials.runner import sweep
+from workbench.trials.grids import sweep
 from workbench.trials.trial import Trial, trial
 
 __all__ = ["Trial", "sweep", "trial"]

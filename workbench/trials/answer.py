@@ -17,8 +17,7 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.courses import UNITS, Course, Unit, name_of, read
-from workbench.analysis.intervals import Measurement
-from workbench.analysis.resolution import resolved_ratio
+from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import ALPHA, BAND, LOOKS, Reading, look_at, readings
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.records import Record

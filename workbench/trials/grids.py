@@ -1,4 +1,4 @@
-"""Grids: which runs to make, in a small YAML file of names and plain data.
+"""Grids: which runs to make, in a small YAML file of names and plain data, and the making of them.
 
     folder: ../runs/knapsack              # of the records, relative to this file, see below
     parameters:                           # one value for all runs, or a list of values
@@ -22,6 +22,12 @@ those of its cell tagged `parameters`, where a mapping arrives as JSON text.
 
 A run is called LABEL/seed-N, which is also the directory of its record. Without a label it is
 called after what varies.
+
+On disk, under the output directory: `sweep.json`, what is run; `results.csv`; the records, in
+LABEL/seed-N, unless the grid names another folder for them; and the directory logs/LABEL/seed-N of
+each run, see `cases`. A second start makes what is missing or failed, and waits for a first one
+that is still at work. It may have other runs than the first, but not the same with other
+parameters.
 """
 
 from __future__ import annotations
@@ -34,13 +40,15 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.policies.checks import check_packages
+from workbench.trials import engine
 from workbench.trials.arms import LOGS, check_label
-from workbench.trials.cases import PARAMETERS, Case
+from workbench.trials.cases import PARAMETERS, Case, prepare
+from workbench.utils.processes import signals_raise
 from workbench.utils.validation import (
     cause_of,
     did_you_mean,
@@ -50,6 +58,9 @@ from workbench.utils.validation import (
     shown,
     whole_number,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 # Characters of a name made of values, which becomes the name of a directory.
@@ -336,3 +347,125 @@ def _as_text(value: Any) -> str:
     if isinstance(value, dict):
         return ",".join(f"{name}={_as_text(inner)}" for name, inner in value.items())
     return str(value)
+
+
+# Working through a grid
+
+LOCK = "sweep.lock"
+LISTED = "sweep.json"  # the runs of the grid
+
+
+def sweep(
+    grid: Any,
+    *,
+    out: Any = None,
+    jobs: int | None = None,
+    ray: str | None = None,
+    gpus: float = 0.0,
+    records: Any = None,
+    report: Callable[[str], Any] = print,
+) -> pd.DataFrame:
+    """Make the runs of a grid.
+
+    Parameters
+    ----------
+    grid : path or dict
+        A YAML file, or its content; see `workbench.trials.grids`.
+    out : path, optional
+        The output directory, runs/sweeps/NAME by default, NAME being the file's.
+    jobs, ray, gpus
+        As for `engine.at_work`.
+    records : path, optional
+        Directory of the records, in place of the one that the grid names. A grid in a file, which
+        may be a stranger's, can name one in the working directory or in `out` alone.
+    report : function
+        Called with a line of text at the start and for each run that ends.
+
+    Returns
+    -------
+    DataFrame
+        A row for each run in the grid's order: run, status ("done" or "failed"), what came of it
+        (rounds, rollouts, training_seconds, accuracy and greedy at the end, or what the notebook's
+        cell tagged `results` printed), seconds in all, error, and logs.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        For what is wrong with the grid, before anything runs. A run that fails stops no other.
+    """
+    engine.check_arguments(jobs, ray, gpus)
+    name = "grid" if isinstance(grid, dict) else Path(grid).stem
+    out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
+    cases = read(grid, out, records)
+    # Before the lock, which is the first file that a sweep writes into its directory.
+    engine.check_directory(out, LISTED, LOCK, "sweep")
+    with engine.only_one(out / LOCK, report), signals_raise():
+        # What is done is looked up under the lock, since another sweep may have made runs until
+        # now.
+        _check_same_runs(out, cases)
+        todo = [case for case in cases if not case.finished]
+        if todo and todo[0].notebook is not None:
+            report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")
+        elif ray in (None, "local"):
+            if todo and ray is None:
+                engine.start_forkserver()  # which imports while the runs are checked here
+            _check_runs(todo)
+        if todo:
+            runs = {case.name: case.values for case in cases}
+            (out / LISTED).write_text(json.dumps(runs, indent=1) + "\n")
+            with engine.at_work(jobs=jobs, ray=ray, gpus=gpus, report=report) as work_off:
+                # The longest run first, so that none is left to the end.
+                work_off(sorted(cases, key=_shortness))
+        frame = _frame(cases)
+        frame.to_csv(out / "results.csv", index=False)
+    return frame
+
+
+def _shortness(case: Case) -> float:
+    """Less the longer a run takes: by the cost that the grid says, or else by its rounds."""
+    rounds = case.values.get("rounds", PARAMETERS["rounds"])
+    return -float(case.values.get("cost") or (rounds if isinstance(rounds, int) else 0))
+
+
+def _frame(cases: Sequence[Case]) -> pd.DataFrame:
+    """The table of all runs; a parameter or result called like another column gets a prefix."""
+    import pandas as pd
+
+    rows = []
+    for case in cases:
+        outcome = case.outcome
+        row = {
+            "run": case.name,
+            "status": outcome["status"],
+            "seconds": outcome["seconds"],
+            "error": outcome["error"],
+            "logs": os.path.relpath(case.logs),
+        }
+        # A notebook need not leave a record, so the table shows its parameters. The runs made
+        # directly have them in their manifests.
+        parameters = {} if case.notebook is None else case.values
+        for kind, values in (("parameter", parameters), ("result", outcome["results"])):
+            for name, value in values.items():
+                row[f"{kind}_{name}" if name in row else name] = value
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# Checks
+
+
+def _check_same_runs(out: Path, cases: Sequence[Case]) -> None:
+    for case in cases:
+        if case.finished and case.outcome["fingerprint"] != case.fingerprint():
+            raise ValueError(
+                f"out={str(out)!r}: {case.name} was made there with other parameters, or before "
+                "the code of its notebook was changed; name another directory"
+            )
+
+
+def _check_runs(cases: Sequence[Case]) -> None:
+    for case in cases:
+        try:
+            prepare(case)
+        except ValueError as error:
+            raise ValueError(f"{case.name}: {error}") from None

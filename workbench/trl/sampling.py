@@ -18,8 +18,7 @@ from workbench.policies import Sampling
 from workbench.pools import Pool, Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.trl import table
-from workbench.trl.table import Padding
-from workbench.trl.verdict import Verdict
+from workbench.trl.table import Padding, Verdict
 
 
 @dataclass

@@ -19,7 +19,7 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.slots import NEEDS, OF_COURSES
-from workbench.trl.verdict import check_correct
+from workbench.trl.table import check_correct
 from workbench.utils.descriptions import compose
 from workbench.utils.validation import instance_of, one_of, whole_number
 

@@ -42,7 +42,7 @@ from workbench.objectives import Objective, gains
 from workbench.trl import setup
 from workbench.trl.batches import BatchingTrainer
 from workbench.trl.sampling import Policy, RoundSampler
-from workbench.trl.verdict import Verdict, check_correct
+from workbench.trl.table import Verdict, check_correct
 from workbench.utils.descriptions import describe
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range

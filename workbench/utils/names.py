@@ -24,7 +24,7 @@ def _further_papers() -> tuple[str, ...]:
     return tuple(name for name in functions if name not in PAPERS)
 
 
-# Further papers, for the leaderboard.
+# Further papers.
 MORE_PAPERS = _further_papers()
 
 # The entry points of installed packages that bring methods of their own.
@@ -49,11 +49,8 @@ LABS = ("tiny", "transformers", "unsloth")
 # Bits of each moment that AdamW keeps: 32 by torch, 8 by bitsandbytes.
 OPTIMIZER_BITS = (32, 8)
 
-# The bases that learnt from a corpus with mistakes, and what the tiny lab has for them to choose.
-# `workbench.datasets.chains` says what the regimes are, and `labs.tiny` what "tight" is.
-BASES_WITH_MISTAKES = ("early", "late")
+# The sizes of the base models of the tiny lab.
 SIZES = ("small", "large")
-REGIMES = ("spread", "knapsack", "ar3po", "mixed", "tight")
 
 # The slots of a method, in the order of a round, and what each one decides.
 SLOTS = {

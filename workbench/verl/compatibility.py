@@ -12,7 +12,7 @@ import logging
 import re
 from types import ModuleType
 
-from workbench.utils.requirements import installed_version
+from workbench.utils.machine import installed_version
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The leaderboard: every method against one baseline, at equal cost, with intervals.
+"""The table of a leaderboard: every method against one baseline, at equal cost, with intervals.
 
 The question is what each method spends until its held-out accuracy is where the baseline gets to.
 Spending is counted in rollouts, FLOPs, seconds and rounds; each is a ratio to the baseline, seed by
@@ -20,11 +20,10 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import against, common_budget, each, of_common_seeds, read
-from workbench.analysis.intervals import Measurement
-from workbench.analysis.resolution import resolved_ratio
+from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import verdicts
-from workbench.analysis.targets import common_target, crossings, ratio_to_target, to_target
-from workbench.utils.validation import one_of
+from workbench.analysis.targets import crossings, ratio_to_target, rising, to_target
+from workbench.utils.validation import one_of, shown
 
 # Name of a column, and what is counted in it.
 UNITS: dict[str, Any] = {name: name for name in ("rollouts", "flops", "seconds", "round")}
@@ -63,6 +62,39 @@ def target_of(groups: Any, baseline: str = "grpo", share: float = SHARE) -> floa
     courses = read(groups)
     one_of("baseline", baseline, courses)
     return common_target({baseline: courses[baseline]}, share=share)
+
+
+def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float:
+    """The highest score that every run reaches, by the rising fit of its curve.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    y : str
+        As in `courses.read`.
+    share : float
+        1 for that score itself; .8 for a target at 80 % of the way there from the highest score
+        before training.
+
+    Raises
+    ------
+    ValueError
+        When a run ends no higher than another one begins.
+    """
+    courses = list(each(read(groups, y)))
+    fits = [rising(course.scores) for course in courses]
+    # Every run has to begin below the target and to end at it or above, so it lies between the
+    # highest start and the lowest end.
+    start = max(float(fit[0]) for fit in fits)
+    top = min(float(fit[-1]) for fit in fits)
+    if top <= start:
+        raise ValueError(
+            f"no target: a run ends at {top:.3g} and one begins at {start:.3g}, so there is no "
+            "score above the start that all reach"
+        )
+    if not 0 < share <= 1:
+        raise ValueError(f"share={shown(share)}: a number above 0 and up to 1 is needed")
+    return start + share * (top - start)
 
 
 def table(
@@ -204,7 +236,7 @@ def winners(
     Notes
     -----
     The winner is the best of many, so its ratio is a little too good: its luck is part of why it
-    won. A final with fresh seeds is free of that, see `workbench.trials.halving`.
+    won. A final with fresh seeds is free of that, see `papers.halving`.
     """
     tokens = cost.tokens_to_target(read(groups), target)
     one_of("baseline", baseline, tokens)
