@@ -1,0 +1,174 @@
+"""The methods of 2026 that decide where a rollout starts and when it stops, as notebook 13 reads them.
+
+Their trials are the regimes "course" and "course-tight" of `regimes.py`. Here is what only they
+need: what each arm spends to the target in several units, where its runs end, and an experiment on
+what a course that stops rollouts throws away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import workbench as wb
+from papers import standings
+from papers.tables import paired
+from workbench.analysis import cost
+from workbench.analysis.courses import common_budget, read
+from workbench.labs import Lab
+from workbench.methods import Method
+from workbench.records import Record
+
+__all__ = ["NAMES", "UNITS", "ends", "spent", "stopped_by"]
+
+# The arms of `regimes.course_arms`, as they are shown.
+NAMES = {
+    "grpo": "GRPO",
+    "ar3po": "AR3PO",
+    "maxrl": "MaxRL",
+    "gdpo": "GDPO",
+    "dps": "DPS",
+    "pilot-commit": "Pilot-Commit",
+    "duet": "DUET",
+    "arrol": "ARRoL",
+    "arrol-one-bin": "ARRoL, blind",
+    "prefix-sampling": "Prefix Sampling",
+    "prefix-rl": "PrefixRL",
+    "spec-rl": "SPEC-RL",
+    "partial-rollouts": "partial rollouts",
+}
+UNITS = {
+    "tokens": "tokens_sampled",
+    "rollouts": "rollouts",
+    "l40s": cost.MACHINES["l40s"],
+    "round": "round",
+}
+# No step is visible at this rate, so that runs of different methods keep the same weights.
+STILL = 1e-12
+SHORT, LONG = (1, 4), (7, 8)  # levels: operators of a chain
+
+
+def spent(
+    groups: Mapping[str, Sequence[Record]], target: float, baseline: str = "GRPO"
+) -> pd.DataFrame:
+    """What every arm needs to the target, over the baseline's, in each of `UNITS`.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+    target : float
+        Held-out accuracy.
+    baseline : str
+
+    Returns
+    -------
+    DataFrame, a row an arm
+        As `standings.table`. Its verdict is by rollouts; that by sampled tokens is the trial's.
+    """
+    return standings.table(dict(groups), baseline=baseline, target=target, units=UNITS)
+
+
+def ends(groups: Mapping[str, Sequence[Record]], baseline: str = "GRPO") -> pd.DataFrame:
+    """Where the runs stand once they have sampled as many tokens, against the baseline's.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+    baseline : str
+
+    Returns
+    -------
+    DataFrame, a row an arm and a quantity
+        value, low, high and n: the paired difference to the baseline of accuracy, accuracy on short
+        and on long chains, pass@8 (all in points), length of held-out responses in tokens, and the
+        share of them that the limit cuts off, in points.
+    """
+    courses = read(dict(groups))
+    budget = common_budget(courses, "tokens_sampled")
+    found = {
+        name: {record.manifest["seed"]: _standing(record, budget) for record in records}
+        for name, records in groups.items()
+    }
+    rows = {}
+    for name, of_seeds in found.items():
+        if name == baseline:
+            continue
+        for quantity in next(iter(of_seeds.values())):
+            difference = paired(
+                of_seeds, found[baseline], lambda arm, rival: arm[quantity] - rival[quantity]
+            )
+            rows[name, quantity] = difference.columns()
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _standing(record: Record, budget: float) -> dict[str, float]:
+    """The last evaluation of a run before it has sampled more tokens than the budget."""
+    spent_by = record.rounds.set_index("round")["tokens_sampled"].cumsum()
+    within = spent_by.index[spent_by <= budget]
+    evals = record.evals
+    last = evals["round"][evals["round"] <= (within.max() if len(within) else 0)].max()
+    rows = evals[evals["round"] == last]
+    right = rows["correct"] / rows["samples"]
+    short = rows["level"].between(*SHORT)
+    long = rows["level"].between(*LONG)
+    return {
+        "accuracy": 100 * right.mean(),
+        "short chains": 100 * right[short].mean(),
+        "long chains": 100 * right[long].mean(),
+        "greedy": 100 * rows["greedy"].mean(),
+        "length": rows["length"].mean(),
+        "cut off": 100 * rows["truncated"].mean(),
+    }
+
+
+def stopped_by(
+    method: Method, whole: Method, lab: Lab, out: Any, *, rounds: int, seed: int = 0
+) -> pd.DataFrame:
+    """Every rollout that a method started, and what it would have come to, had it gone on.
+
+    Two runs without any learning draw the same tokens for the same rollouts. In one of them the
+    method stops some; in the other all go on to their end.
+
+    Parameters
+    ----------
+    method : Method
+        Its course stops rollouts.
+    whole : Method
+        Samples at least as many rollouts of the same problems, and stops none.
+    lab : Lab
+    out : path
+        Of the two records.
+    rounds : int
+    seed : int
+
+    Returns
+    -------
+    DataFrame, a row a rollout of `method`
+        round, problem, level, stopped, right and length; the last two are those of the response
+        that was not stopped.
+    """
+    tables = {}
+    for name, each in (("stopping", method), ("whole", whole)):
+        run = wb.Run(lab, each, seed=seed, out=Path(out, name), learning_rate=STILL)
+        for _ in run.rounds(rounds, progress=False):
+            pass
+        tables[name] = wb.load(Path(out, name)).rollouts()
+    keys = ["round", "problem", "draw"]
+    stopping = tables["stopping"]
+    stopped = (stopping["status"] == "stopped").to_numpy()
+    started = stopping[keys].assign(stopped=stopped)
+    ended = tables["whole"][[*keys, "correct", "length"]]
+    joined = started.merge(ended, on=keys, validate="one_to_one")
+    if len(joined) != len(started):
+        raise ValueError(
+            f"{whole.name}: it sampled {len(joined)} of the {len(started)} rollouts that "
+            f"{method.name} started; take a method with more rollouts of the same problems"
+        )
+    levels = {problem.id: problem.level for problem in lab.problems}
+    return joined.rename(columns={"correct": "right"}).assign(
+        level=[levels[problem] for problem in joined["problem"]]
+    )
