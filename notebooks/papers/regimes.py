@@ -83,11 +83,14 @@ class Regime:
             against=against.but(name=self.against),
             lab=self.lab(),
             out=out,
-            measure="round",
-            seeds=SEEDS,
-            tuning_seeds=TUNING_SEEDS,
-            columns="outcomes",
-            **{**self.settings, **options},
+            **{
+                "measure": "round",
+                "seeds": SEEDS,
+                "tuning_seeds": TUNING_SEEDS,
+                "columns": "outcomes",
+                **self.settings,
+                **options,
+            },
         )
 
 
@@ -203,6 +206,38 @@ def cbs_arms(base: str) -> Callable[[], dict[str, Method]]:
     return arms
 
 
+def course_arms(limit: int, judged: int) -> Callable[[], dict[str, Method]]:
+    """Ten methods of 2026, GRPO, and the best of the leaderboard, in responses of so many tokens.
+
+    The published constants are for responses that are fifty times as long and for groups of 64.
+    DUET gets the lab's length limit, and a problem keeps at least two rollouts, so that an
+    advantage can be estimated. ARRoL judges at the given token in place of token 512, has five
+    rounds of warm-up in place of 20, and a head that learns faster, since it sees fewer rounds.
+    `arrol-one-bin` is the same with a head that cannot tell rollouts apart. Pilot-Commit has
+    groups of 8 + 24, and eight of them, so that a round trains on as many rollouts as GRPO's.
+    """
+
+    def arms() -> dict[str, Method]:
+        arrol = {"at": judged, "warm_up": 5, "learning_rate": 1e-2}
+        return {
+            "grpo": methods.grpo(),
+            "ar3po": methods.ar3po(),
+            "maxrl": methods.maxrl(),
+            "gdpo": methods.gdpo(),
+            "dps": methods.dps(),
+            "pilot-commit": methods.pilot_commit(8, 24, groups=8),
+            "duet": methods.duet(limit=limit, low=2, grace=8),
+            "arrol": methods.arrol(16, **arrol),
+            "arrol-one-bin": methods.arrol(16, bins=1, **arrol),
+            "prefix-sampling": methods.prefix_sampling(),
+            "prefix-rl": methods.prefix_rl(),
+            "spec-rl": methods.spec_rl(),
+            "partial-rollouts": methods.partial_rollouts(),
+        }
+
+    return arms
+
+
 REGIMES = {
     # A fifth of the pool out of reach, half of it solved: late in the training of Knapsack RL.
     "knapsack": Regime(
@@ -283,6 +318,22 @@ REGIMES = {
         )
         for base in ("grpo", "dapo", "gspo")
     },
+    "course": Regime(
+        "2026",
+        "the default pool, 32 problems a round",
+        labs.tiny,
+        "grpo",
+        course_arms(64, judged=16),
+        {"rounds": 60, "measure": "tokens_sampled", "evaluate_every": 10},
+    ),
+    "course-tight": Regime(
+        "2026",
+        "long chains and a limit of 42 tokens, 32 problems a round",
+        lambda: labs.tiny(regime="tight"),
+        "grpo",
+        course_arms(42, judged=12),
+        {"rounds": 60, "measure": "tokens_sampled", "evaluate_every": 10},
+    ),
 }
 
 
@@ -297,13 +348,28 @@ def shelve(trial: Trial, outcomes: tuple[str, ...], place: Path) -> None:
     place : path
         The folder of the shelf; what is there is replaced.
     """
+    shelve_runs(trial.out / "runs", outcomes, place)
+    for name, table in {"arms": trial.table, "tuning": trial.tuning}.items():
+        table.to_csv(place / f"{name}.csv", index=False, float_format="%.6g")
+
+
+def shelve_runs(runs: Path, outcomes: tuple[str, ...], place: Path) -> None:
+    """Pack copies of finished runs.
+
+    Parameters
+    ----------
+    runs : path
+        With a folder an arm.
+    outcomes : labels
+        The arms whose tables of rollouts are kept.
+    place : path
+        The folder of the shelf; what is there is replaced.
+    """
     shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(trial.out / "runs", place)
+    shutil.copytree(runs, place)
     for folder in sorted(place.iterdir()):
         pack(folder, None if folder.name in outcomes else ())
     pack(place)
-    for name, table in {"arms": trial.table, "tuning": trial.tuning}.items():
-        table.to_csv(place / f"{name}.csv", index=False, float_format="%.6g")
 
 
 def main() -> None:

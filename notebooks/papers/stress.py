@@ -1,0 +1,182 @@
+"""What survives outside the lab: methods under verifiers that err and rollouts by old weights.
+
+A condition is the tiny lab under stress (`Lab.stressed`). For each one a trial (`workbench.trial`)
+tunes every arm again, to the rollouts that it needs to what the tuned baseline reaches in three
+fifths of its rounds, and gives it five fresh seeds. The plain lab is a condition like the others,
+so that what an arm loses is told by pairs of runs with the same seed, each at its own best rate.
+
+In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes the runs of three
+conditions, and `python -m papers.stress long` the long runs, at the rates that were tuned in the
+plain lab. Each may be stopped at any time; the same command goes on. With `--shelve ../data/runs`
+finished ones are put on the shelf, as `stress-missed-10` and so on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from papers.regimes import shelve, shelve_runs
+from workbench import labs, methods
+from workbench.methods import Method
+from workbench.trials import engine
+from workbench.trials.arms import LOGS, Arm, carried_lab
+from workbench.trials.cases import Case
+from workbench.trials.trial import Trial
+
+__all__ = ["CONDITIONS", "LONG_ROUNDS", "Condition", "arms"]
+
+ROUNDS = 60
+SEEDS = 5
+BASELINE = "grpo"
+LONG_ROUNDS = 400
+LONG_SEEDS = 3
+LONG_BETWEEN = 20  # rounds between two evaluations of a long run
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a lab under stress does to a run, and how the arms meet it.
+
+    Attributes
+    ----------
+    lag, missed, accepted
+        As in `workbench.stress.Stress`.
+    corrected : bool
+        Whether every token is weighed by how much likelier the present weights make it than those
+        that sampled it, at most by 3 (truncated importance sampling).
+    """
+
+    lag: int = 0
+    missed: float = 0.0
+    accepted: float = 0.0
+    corrected: bool = False
+
+    def arm(self, method: Method) -> Method:
+        """The method in this condition."""
+        if not self.corrected:
+            return method
+        objective = replace(method.objective, sampler_correction="truncate", sampler_cap=3.0)
+        return method.but(objective=objective)
+
+    def trial(self, out: Path, **options: Any) -> Trial:
+        """The trial of this condition, before it is run.
+
+        Parameters
+        ----------
+        out : path
+        options
+            Such as `jobs`.
+        """
+        found = {label: self.arm(method) for label, method in arms().items()}
+        baseline = found.pop(BASELINE)
+        return Trial(
+            found,
+            against=baseline.but(name=BASELINE),
+            lab=labs.tiny().stressed(self.lag, self.missed, self.accepted),
+            out=out,
+            rounds=ROUNDS,
+            seeds=SEEDS,
+            tuning_seeds=1,
+            evaluate_every=10,
+            columns="outcomes",
+            **options,
+        )
+
+
+CONDITIONS = {
+    "plain": Condition(),
+    "missed-10": Condition(missed=0.1),
+    "accepted-10": Condition(accepted=0.1),
+    "both-10": Condition(missed=0.1, accepted=0.1),
+    "accepted-30": Condition(accepted=0.3),
+    "lag-1": Condition(lag=1),
+    "lag-4": Condition(lag=4),
+    "lag-16": Condition(lag=16),
+    "lag-1-corrected": Condition(lag=1, corrected=True),
+    "lag-4-corrected": Condition(lag=4, corrected=True),
+    "lag-16-corrected": Condition(lag=16, corrected=True),
+}
+
+
+def arms() -> dict[str, Method]:
+    """GRPO, the five papers' methods, DAPO and PKPO; AR3PO is the leaderboard's best as well."""
+    return {
+        BASELINE: methods.grpo(),
+        "pods": methods.pods(32, 8),
+        "ar3po": methods.ar3po(),
+        "knapsack": methods.knapsack(),
+        "aero": methods.aero(),
+        "cbs": methods.cbs(),
+        "dapo": methods.dapo(),
+        "pkpo": methods.pkpo(),
+    }
+
+
+def long_cases(rates: pd.Series, out: Path) -> list[Case]:
+    """The long runs: every arm at its tuned rate.
+
+    Parameters
+    ----------
+    rates : Series of float, by label
+        Learning rates.
+    out : path
+        Each run gets the directory `label/seed-0` in it.
+    """
+    lab = carried_lab(labs.tiny())
+    found = []
+    for seed in range(LONG_SEEDS):
+        for label, method in arms().items():
+            name = f"{label}/seed-{seed}"
+            values = {
+                "seed": seed,
+                "rounds": LONG_ROUNDS,
+                "learning_rate": float(rates[label]),
+                "evaluate_every": LONG_BETWEEN,
+                "columns": "outcomes",
+            }
+            own = Arm(label, method).carried()
+            case = Case(name, values, out / "runs" / name, out / LOGS / name, own=own, lab=lab)
+            found.append(case)
+    return found
+
+
+def run_long(rates: pd.Series, out: Path, jobs: int | None) -> None:
+    """Make the long runs that are missing."""
+    cases = long_cases(rates, out)
+    with engine.at_work(jobs=jobs) as work_off:
+        work_off(cases)
+    failed = [case.name for case in cases if not case.finished]
+    if failed:
+        raise RuntimeError(f"long runs that failed: {', '.join(failed)}; see their logs in {out}")
+
+
+def main() -> None:
+    """Make the runs that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("conditions", nargs="+", choices=[*CONDITIONS, "long"])
+    parser.add_argument("--out", default="../runs/stress")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--shelve", metavar="FOLDER", help="such as ../data/runs")
+    given = parser.parse_args()
+    out = Path(given.out)
+    for name in given.conditions:
+        if name == "long":
+            plain = CONDITIONS["plain"].trial(out / "plain", jobs=given.jobs).run()
+            rates = pd.Series({label: tuned.learning_rate for label, tuned in plain.tunings.items()})
+            run_long(rates, out / "long", given.jobs)
+            if given.shelve:
+                shelve_runs(out / "long" / "runs", (), Path(given.shelve, "stress-long"))
+            continue
+        trial = CONDITIONS[name].trial(out / name, jobs=given.jobs).run()
+        print(trial, flush=True)
+        if given.shelve:
+            shelve(trial, (), Path(given.shelve, f"stress-{name}"))
+
+
+if __name__ == "__main__":
+    main()
