@@ -1,4 +1,4 @@
-"""The methods of 2026 that decide where a rollout starts and when it stops, as notebook 13 reads them.
+"""Where a rollout starts and when it stops: the methods of 2026, as notebook 13 reads them.
 
 Their trials are the regimes "course" and "course-tight" of `regimes.py`. Here is what only they
 need: what each arm spends to the target in several units, where its runs end, and an experiment on
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 import workbench as wb
@@ -19,11 +18,12 @@ from papers import standings
 from papers.tables import paired
 from workbench.analysis import cost
 from workbench.analysis.courses import common_budget, read
+from workbench.analysis.targets import to_target
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.records import Record
 
-__all__ = ["NAMES", "UNITS", "ends", "spent", "stopped_by"]
+__all__ = ["NAMES", "UNITS", "ends", "ratios", "spent", "stopped_by"]
 
 # The arms of `regimes.course_arms`, as they are shown.
 NAMES = {
@@ -72,6 +72,26 @@ def spent(
     return standings.table(dict(groups), baseline=baseline, target=target, units=UNITS)
 
 
+def ratios(
+    groups: Mapping[str, Sequence[Record]], target: float, unit: str, baseline: str = "GRPO"
+) -> pd.DataFrame:
+    """What every arm needs to the target over the baseline's, in one of `UNITS`.
+
+    Parameters
+    ----------
+    groups, target, baseline
+        As in `spent`.
+    unit : str
+        A key of `UNITS`.
+
+    Returns
+    -------
+    DataFrame, a row an arm
+        As `targets.to_target`.
+    """
+    return to_target(read(dict(groups)), target, UNITS[unit], baseline=baseline)
+
+
 def ends(groups: Mapping[str, Sequence[Record]], baseline: str = "GRPO") -> pd.DataFrame:
     """Where the runs stand once they have sampled as many tokens, against the baseline's.
 
@@ -98,10 +118,11 @@ def ends(groups: Mapping[str, Sequence[Record]], baseline: str = "GRPO") -> pd.D
         if name == baseline:
             continue
         for quantity in next(iter(of_seeds.values())):
-            difference = paired(
-                of_seeds, found[baseline], lambda arm, rival: arm[quantity] - rival[quantity]
+            arm, rival = (
+                {seed: standing[quantity] for seed, standing in of_arm.items()}
+                for of_arm in (of_seeds, found[baseline])
             )
-            rows[name, quantity] = difference.columns()
+            rows[name, quantity] = paired(arm, rival, float.__sub__).columns()
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -116,12 +137,12 @@ def _standing(record: Record, budget: float) -> dict[str, float]:
     short = rows["level"].between(*SHORT)
     long = rows["level"].between(*LONG)
     return {
-        "accuracy": 100 * right.mean(),
-        "short chains": 100 * right[short].mean(),
-        "long chains": 100 * right[long].mean(),
-        "greedy": 100 * rows["greedy"].mean(),
-        "length": rows["length"].mean(),
-        "cut off": 100 * rows["truncated"].mean(),
+        "accuracy": float(100 * right.mean()),
+        "short chains": float(100 * right[short].mean()),
+        "long chains": float(100 * right[long].mean()),
+        "greedy": float(100 * rows["greedy"].mean()),
+        "length": float(rows["length"].mean()),
+        "cut off": float(100 * rows["truncated"].mean()),
     }
 
 

@@ -167,7 +167,9 @@ def main() -> None:
     for name in given.conditions:
         if name == "long":
             plain = CONDITIONS["plain"].trial(out / "plain", jobs=given.jobs).run()
-            rates = pd.Series({label: tuned.learning_rate for label, tuned in plain.tunings.items()})
+            rates = pd.Series(
+                {label: tuned.learning_rate for label, tuned in plain.tunings.items()}
+            )
             run_long(rates, out / "long", given.jobs)
             if given.shelve:
                 shelve_runs(out / "long" / "runs", (), Path(given.shelve, "stress-long"))
