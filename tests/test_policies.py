@@ -192,6 +192,23 @@ def test_a_kernel_of_a_stranger_is_refused(settings, broken):
         room.TransformersPolicy.from_pretrained(broken(**settings))
 
 
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {"target_modules": "(.*.*)*(.*.*)*(.*.*)*Z"},  # a pattern that is matched for hours
+        {"target_modules": ["q_proj"], "megatron_config": {}, "megatron_core": "antigravity"},
+        {"target_modules": ["q_proj"], "base_model_name_or_path": "stranger/model"},
+    ],
+)
+def test_an_adapter_that_comes_with_a_model_is_refused(adapter, broken):
+    """transformers puts it on the model, which then has no parameters to train."""
+    folder = broken()
+    config = {"peft_type": "LORA", "r": 2, **adapter}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="it comes with an adapter"):
+        room.TransformersPolicy.from_pretrained(folder)
+
+
 def test_a_vllm_for_this_machine_is_asked_for():
     if find_spec("vllm"):
         pytest.skip("vllm is here")

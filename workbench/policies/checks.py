@@ -301,8 +301,16 @@ def count_weights(config: Any) -> int:
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
     """A model's configuration and its tokenizer, which must fit each other and the template."""
     from transformers import AutoConfig, AutoTokenizer
+    from transformers.utils import find_adapter_config_file
 
     with offline_hint(path), quiet():
+        # transformers would put it on the model, or on another model that it names, and freeze the
+        # weights. It also has patterns of any kind, and names modules to import.
+        if find_adapter_config_file(path, revision=revision):
+            raise ValueError(
+                f"model={str(path)!r}: it comes with an adapter (adapter_config.json); give a "
+                "model with the adapter merged into its weights"
+            )
         # Without the refusal transformers would ask whether to run code that comes with the model.
         options = {"revision": revision, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(path, **options)
