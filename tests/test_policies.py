@@ -5,6 +5,7 @@ What every policy keeps is in `contract.py`, and packed rows are in `test_packin
 
 import copy
 import json
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -120,6 +121,46 @@ def test_a_chat_template_that_fails_is_named(template):
     with pytest.raises(ValueError, match="template='chat'") as error:
         checks.check_template("chat", tokenizer)
     assert "\n" not in str(error.value)
+
+
+MANY = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
+TWICE = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
+
+
+@pytest.mark.parametrize(
+    "template", [MANY, TWICE, "{{ 9 ** 9 ** 9 }}"], ids=["loops", "macro", "power"]
+)
+def test_a_chat_template_that_takes_long_is_named(template):
+    """It is a program of whoever has made the model, and would run for hours."""
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match="the tokenizer's chat template fails"):
+        checks.check_template("chat", tokenizer)
+
+
+def test_a_chat_template_that_takes_long_for_a_prompt_ends():
+    policy = tiny_policy(template="{prompt}")
+    tokenizer = copy.deepcopy(policy.tokenizer)
+    tokenizer.chat_template = "{% if messages[0].content != '1+1' %}" + MANY + "{% endif %}"
+    checks.check_template("chat", tokenizer)
+    tracing = sys.gettrace()
+    with pytest.raises(TimeoutError, match="the chat template computes for more than"):
+        checks.in_chat(tokenizer, "1+2=")
+    assert sys.gettrace() is tracing
+
+
+def test_a_chat_template_surrounds_the_prompt():
+    policy = tiny_policy()
+    policy.tokenizer = copy.deepcopy(policy.tokenizer)
+    policy.tokenizer.chat_template = "{% for m in messages %}({{ m.content }}){% endfor %}"
+    policy.template = "chat"
+    expected = [
+        policy.tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+        )
+        for prompt in ("1+2=", "7-3=")
+    ]
+    assert policy.encode(["1+2=", "7-3="]) == expected
 
 
 def test_a_missing_model_says_what_to_do():
