@@ -279,3 +279,16 @@ def test_a_trainer_that_gives_nothing_carries_what_needs_nothing():
     check_fits(methods.grpo(), "a loop", NEEDS, limits)
     with pytest.raises(ValueError, match="a loop with a penalty"):
         check_fits(methods.pruned(), "a loop", NEEDS, limits)
+
+
+def test_what_a_killed_process_left_in_a_checkpoint_goes_when_it_is_written_again(tmp_path):
+    """safetensors writes under another name first, the trainer's weights as well as ours."""
+    driver = Driver(methods.grpo(), seed=0)
+    folder = tmp_path / "checkpoint-2"
+    driver.save(folder)
+    mine = [".tmp-mine", "model.safetensors"]
+    for name in (".tmpAb3dEf", ".tmp000000", *mine):
+        (folder / name).write_text("half")
+    driver.save(folder)
+    assert {path.name for path in folder.iterdir()} == {"workbench.safetensors", *mine}
+    driver.load(folder)

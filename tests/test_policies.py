@@ -5,6 +5,7 @@ What every policy keeps is in `contract.py`, and packed rows are in `test_packin
 
 import copy
 import json
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -122,6 +123,46 @@ def test_a_chat_template_that_fails_is_named(template):
     assert "\n" not in str(error.value)
 
 
+MANY = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
+TWICE = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
+
+
+@pytest.mark.parametrize(
+    "template", [MANY, TWICE, "{{ 9 ** 9 ** 9 }}"], ids=["loops", "macro", "power"]
+)
+def test_a_chat_template_that_takes_long_is_named(template):
+    """It is a program of whoever has made the model, and would run for hours."""
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match="the tokenizer's chat template fails"):
+        checks.check_template("chat", tokenizer)
+
+
+def test_a_chat_template_that_takes_long_for_a_prompt_ends():
+    policy = tiny_policy(template="{prompt}")
+    tokenizer = copy.deepcopy(policy.tokenizer)
+    tokenizer.chat_template = "{% if messages[0].content != '1+1' %}" + MANY + "{% endif %}"
+    checks.check_template("chat", tokenizer)
+    tracing = sys.gettrace()
+    with pytest.raises(TimeoutError, match="the chat template computes for more than"):
+        checks.in_chat(tokenizer, "1+2=")
+    assert sys.gettrace() is tracing
+
+
+def test_a_chat_template_surrounds_the_prompt():
+    policy = tiny_policy()
+    policy.tokenizer = copy.deepcopy(policy.tokenizer)
+    policy.tokenizer.chat_template = "{% for m in messages %}({{ m.content }}){% endfor %}"
+    policy.template = "chat"
+    expected = [
+        policy.tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+        )
+        for prompt in ("1+2=", "7-3=")
+    ]
+    assert policy.encode(["1+2=", "7-3="]) == expected
+
+
 def test_a_missing_model_says_what_to_do():
     with pytest.raises(OSError, match="hf download nobody/no-such-model"):
         room.TransformersPolicy.from_pretrained("nobody/no-such-model")
@@ -190,6 +231,23 @@ def test_a_kernel_of_a_stranger_is_refused(settings, broken):
     """transformers fetches and runs it as soon as the model is made."""
     with pytest.raises(ValueError, match="names a kernel on the hub"):
         room.TransformersPolicy.from_pretrained(broken(**settings))
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {"target_modules": "(.*.*)*(.*.*)*(.*.*)*Z"},  # a pattern that is matched for hours
+        {"target_modules": ["q_proj"], "megatron_config": {}, "megatron_core": "antigravity"},
+        {"target_modules": ["q_proj"], "base_model_name_or_path": "stranger/model"},
+    ],
+)
+def test_an_adapter_that_comes_with_a_model_is_refused(adapter, broken):
+    """transformers puts it on the model, which then has no parameters to train."""
+    folder = broken()
+    config = {"peft_type": "LORA", "r": 2, **adapter}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="it comes with an adapter"):
+        room.TransformersPolicy.from_pretrained(folder)
 
 
 def test_a_vllm_for_this_machine_is_asked_for():

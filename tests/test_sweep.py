@@ -519,6 +519,24 @@ def test_a_damaged_outcome_counts_as_not_finished(text, tmp_path):
     assert case.finished
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["pipe", "link"])
+def test_no_file_of_a_sweep_is_read_or_written_through_a_pipe_or_a_link(how, tmp_path):
+    """Of a directory that somebody else has made; a pipe would make the sweep wait for ever."""
+    grid = write_grid(tmp_path, CASES[:1], parameters={"rounds": 1})
+    logs = tmp_path / "out/logs/grpo/seed-0"
+    logs.mkdir(parents=True)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    files = [logs / "outcome.json", logs / "log.txt"]
+    files += [tmp_path / "out" / name for name in ("sweep.json", "results.csv")]
+    for path in files:
+        os.mkfifo(path) if how == "pipe" else path.symlink_to(victim)
+    assert sweep(grid, out=tmp_path / "out", jobs=1)["status"].tolist() == ["done"]
+    assert victim.read_text() == "mine"
+    assert all(path.is_file() and not path.is_symlink() for path in files)
+
+
 def test_an_outcome_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     [case] = read({"cases": [{"label": "a"}]}, tmp_path)
     case.logs.mkdir(parents=True)

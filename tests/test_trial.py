@@ -4,6 +4,7 @@ import dataclasses
 import html
 import inspect
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 import workbench as wb
 from workbench.__main__ import main
+from workbench.records import RecordError
 from workbench.trials import Trial
 from workbench.trials.tuning import FIRST_SEED
 
@@ -204,6 +206,15 @@ def test_wrong_arguments_are_named_before_anything_is_written(options, message, 
 def test_a_directory_of_something_else_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="something else than a trial"):
+        Trial("pods", out=tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"settings": {}, "arms": 5}'])
+def test_a_plan_that_cannot_be_read_is_named(content, tmp_path):
+    path = tmp_path / "trial.json"
+    # A pipe, from which nothing would ever come.
+    os.mkfifo(path) if content is None else path.write_text(content)
+    with pytest.raises(RecordError, match=r"trial\.json: cannot be read"):
         Trial("pods", out=tmp_path)
 
 

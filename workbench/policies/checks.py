@@ -5,12 +5,15 @@ Each error says in one line what is missing, and what to do about it.
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from string import Formatter
+from types import FrameType
 from typing import Any
 
 from workbench.utils.machine import install_command, no_gpu
@@ -39,6 +42,7 @@ SERVED_MERGED = ("bias", "rank_pattern", "alpha_pattern")
 # Of `init_lora_weights`: those that leave the weights under the adapter as they are.
 STARTS = (True, False, None, "gaussian", "orthogonal")
 NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not there
+RENDERING = 2.0  # seconds of computing that a prompt in a chat template may take
 MOST_PROMPTS = 10  # places for the prompt in a template, which makes every prompt as much longer
 
 
@@ -126,13 +130,43 @@ def check_template(template: str, tokenizer: Any = None) -> None:
             "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
         )
     if template == "chat" and tokenizer is not None:
+        import jinja2
+
         try:
-            tokenizer.apply_chat_template([{"role": "user", "content": "1+1"}], tokenize=False)
+            tokens = jinja2.Environment().lex(tokenizer.get_chat_template())
+            # It may take for ever to work one out, and nothing could stop that.
+            if any(token[1:] == ("operator", "**") for token in tokens):
+                raise ValueError("it has a power of a number")
+            in_chat(tokenizer, "1+1")
         except Exception as error:  # Jinja's own, or whatever a template raises
             raise ValueError(
                 f"template='chat': the tokenizer's chat template fails ({cause_of(error)}); give a "
                 "pattern with {prompt}, or another tokenizer"
             ) from None
+
+
+def in_chat(tokenizer: Any, prompt: str) -> str:
+    """A prompt inside the tokenizer's chat template; TimeoutError where that takes long.
+
+    A chat template is a program, and may be a stranger's.
+    """
+    end = time.thread_time() + RENDERING
+
+    # Called before every line of a template, and wherever a function is called. A signal would
+    # reach the main thread alone.
+    def look(frame: FrameType, *_: Any) -> Any:
+        if time.thread_time() > end:
+            raise TimeoutError(f"the chat template computes for more than {RENDERING:g} s")
+        return look if frame.f_code.co_filename == "<template>" else None
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        return tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+        )
+    finally:
+        sys.settrace(before)
 
 
 def _is_template(template: str) -> bool:
@@ -300,8 +334,16 @@ def count_weights(config: Any) -> int:
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
     """A model's configuration and its tokenizer, which must fit each other and the template."""
     from transformers import AutoConfig, AutoTokenizer
+    from transformers.utils import find_adapter_config_file
 
     with offline_hint(path), quiet():
+        # transformers would put it on the model, or on another model that it names, and freeze the
+        # weights. It also has patterns of any kind, and names modules to import.
+        if find_adapter_config_file(path, revision=revision):
+            raise ValueError(
+                f"model={str(path)!r}: it comes with an adapter (adapter_config.json); give a "
+                "model with the adapter merged into its weights"
+            )
         # Without the refusal transformers would ask whether to run code that comes with the model.
         options = {"revision": revision, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(path, **options)

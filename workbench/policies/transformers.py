@@ -394,17 +394,15 @@ class TransformersPolicy:
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids of each prompt inside the template."""
-        if self.template == "chat":
-            return [
-                self.tokenizer.apply_chat_template(
-                    [{"role": "user", "content": prompt}],
-                    add_generation_prompt=True,
-                    return_dict=False,
-                )
-                for prompt in prompts
-            ]
-        texts = [self.template.format(prompt=prompt) for prompt in prompts]
-        return self.tokenizer(texts)["input_ids"]
+        is_chat = self.template == "chat"
+        texts = [
+            checks.in_chat(self.tokenizer, prompt)
+            if is_chat
+            else self.template.format(prompt=prompt)
+            for prompt in prompts
+        ]
+        # A chat template writes special tokens itself.
+        return self.tokenizer(texts, add_special_tokens=not is_chat)["input_ids"]
 
     def ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
         """Which of the responses, by their newest tokens (R, t), end with the last one, (R,) bool.

@@ -131,6 +131,12 @@ def check_ordinary(path: Path, largest: int = LARGEST) -> None:
         raise OSError(f"it is larger than {largest // 2**20} MiB")
 
 
+def read_ordinary(path: Path, largest: int = LARGEST) -> bytes:
+    """The content of a file; OSError for one that `check_ordinary` refuses."""
+    check_ordinary(path, largest)
+    return path.read_bytes()
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a whole file, as hex."""
     check_ordinary(path)

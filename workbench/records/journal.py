@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from workbench.records import files
-from workbench.records.files import MissingPart, RecordError, check_ordinary, replacing
+from workbench.records.files import MissingPart, RecordError, read_ordinary, replacing
 from workbench.records.manifest import read_manifest
 from workbench.records.tables import checked, joined, read_part, reading
 
@@ -157,7 +157,7 @@ def append(path: Path, entry: Mapping[str, Any], before: Line) -> Line:
 
 def cut(path: Path, last: Line, text: bytes = b"") -> None:
     """Put a text in the place of everything after a line."""
-    check_ordinary(path)
+    files.check_ordinary(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
         os.ftruncate(descriptor, last.end)
@@ -175,8 +175,7 @@ def cut(path: Path, last: Line, text: bytes = b"") -> None:
 
 def _read(path: Path) -> tuple[list[Line], str | None]:
     """The lines of a journal up to the first one that is damaged, and which one that is."""
-    check_ordinary(path)
-    *complete, last = path.read_bytes().split(b"\n")
+    *complete, last = read_ordinary(path).split(b"\n")
     lines: list[Line] = []
     before = None
     for text in complete:

@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from workbench.records import files
-from workbench.records.files import RecordError, RecordWarning, check_ordinary
+from workbench.records.files import RecordError, RecordWarning, read_ordinary
 from workbench.utils.validation import cause_of
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
@@ -170,8 +170,7 @@ def rounds_wanted(directory: Path) -> int | None:
 def _content(path: Path) -> dict[str, Any]:
     """What the file of a lock says; empty when it says nothing yet, or nothing that can be read."""
     try:
-        check_ordinary(path, LARGEST)
-        holder = json.loads(path.read_bytes())
+        holder = json.loads(read_ordinary(path, LARGEST))
     except (OSError, ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) else {}

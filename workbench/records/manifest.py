@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.records.files import FORMAT, MANIFEST, RecordError, check_ordinary
+from workbench.records.files import FORMAT, MANIFEST, RecordError, read_ordinary
 from workbench.records.tables import reading
 from workbench.utils.descriptions import differences
 from workbench.utils.machine import installed_version
@@ -57,8 +57,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     with reading(path):
         # The size is asked before the file is read, since reading a huge one would fill the memory.
-        check_ordinary(path, MOST_BYTES)
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_ordinary(path, MOST_BYTES))
         # The format comes before all other checks: a manifest of a later version may well have
         # other entries, and the useful answer is which version reads it.
         if isinstance(manifest, dict) and "format" in manifest:

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.records import files
-from workbench.records.files import RecordError, check_ordinary, replacing, stamp_of, sync
+from workbench.records.files import RecordError, read_ordinary, replacing, stamp_of, sync
 from workbench.records.journal import Directory
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import checked_manifest
@@ -75,8 +75,7 @@ class Shelf:
         path = folder / files.SHELF
         with reading(path):
             if content is None:
-                check_ordinary(path, MOST_BYTES)
-                content = path.read_bytes()
+                content = read_ordinary(path, MOST_BYTES)
             index = checked_index(content)
         self.runs: dict[str, dict[str, Any]] = index["runs"]
         self.tables: dict[str, dict[str, str]] = index["tables"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.labs import Lab
 from workbench.records import exists, load, pack
-from workbench.records.files import make_directory, replacing
+from workbench.records.files import make_directory, read_ordinary, replacing
 from workbench.run import ARGUMENTS, Run
 from workbench.scheduler import FEATURES
 from workbench.trials.arms import Carried, digest_of
@@ -104,8 +104,8 @@ class Case:
     def outcome(self) -> dict[str, Any]:
         """What `outcome.json` says; empty before the run has ended, and where it is damaged."""
         try:
-            told = json.loads((self.logs / "outcome.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError, RecursionError):
+            told = json.loads(read_ordinary(self.logs / "outcome.json"))
+        except (OSError, ValueError, RecursionError):
             return {}
         # All that `end` writes, or nothing.
         return told if isinstance(told, dict) and told.keys() == OUTCOME else {}

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from multiprocessing import connection, forkserver
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 from unittest.mock import patch
 
 from workbench.policies.checks import check_packages
@@ -234,6 +234,15 @@ class Processes:
             process.join()
 
 
+def _open_log(case: Case) -> TextIO:
+    """The log of a case, empty."""
+    path = case.logs / "log.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Whatever lies there is removed rather than opened: it could be a pipe, or a link.
+    path.unlink(missing_ok=True)
+    return path.open("w")
+
+
 def _work(case: Case, environment: dict[str, str]) -> None:
     """One case in a process of its own, everything that it prints going to its log."""
     # Nothing outlives the caller. The kernel kills this process when the forkserver
@@ -246,8 +255,7 @@ def _work(case: Case, environment: dict[str, str]) -> None:
     os.environ.update({**DEFAULTS, **environment, **ONE_THREAD})
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    case.logs.mkdir(parents=True, exist_ok=True)
-    with open(case.logs / "log.txt", "w") as log:
+    with _open_log(case) as log:
         # By descriptor, so that what C libraries and subprocesses print goes to the log too.
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -350,9 +358,8 @@ class Cluster:
 
 def _execute_logged(case: Case) -> None:
     """A case with everything that Python prints going to its log."""
-    case.logs.mkdir(parents=True, exist_ok=True)
     with (
-        open(case.logs / "log.txt", "w") as log,
+        _open_log(case) as log,
         contextlib.redirect_stdout(log),
         contextlib.redirect_stderr(log),
     ):

@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.policies.checks import check_packages
+from workbench.records.files import replacing
 from workbench.trials import engine
 from workbench.trials.arms import LOGS, check_label
 from workbench.trials.cases import PARAMETERS, Case, prepare
@@ -412,12 +413,14 @@ def sweep(
             _check_runs(todo)
         if todo:
             runs = {case.name: case.values for case in cases}
-            (out / LISTED).write_text(json.dumps(runs, indent=1) + "\n")
+            with replacing(out / LISTED) as temporary:
+                temporary.write_text(json.dumps(runs, indent=1) + "\n")
             with engine.at_work(jobs=jobs, ray=ray, gpus=gpus, report=report) as work_off:
                 # The longest run first, so that none is left to the end.
                 work_off(sorted(cases, key=_shortness))
         frame = _frame(cases)
-        frame.to_csv(out / "results.csv", index=False)
+        with replacing(out / "results.csv") as temporary:
+            frame.to_csv(temporary, index=False)
     return frame
 
 

@@ -33,7 +33,8 @@ from workbench.analysis.sequential import ALPHA
 from workbench.analysis.targets import rising
 from workbench.labs import Lab
 from workbench.records import Record, load
-from workbench.records.files import replacing
+from workbench.records.files import read_ordinary, replacing
+from workbench.records.tables import reading
 from workbench.trials import engine, tuning
 from workbench.trials.answer import Answer
 from workbench.trials.answer import answers as find_answers
@@ -654,7 +655,11 @@ class Trial:
     def _recorded_plan(self) -> dict[str, Any]:
         """What an earlier call has written; empty before the first one."""
         path = self.out / PLAN
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not path.exists():
+            return {}
+        with reading(path):
+            plan = json.loads(read_ordinary(path))
+            return {name: dict(plan[name]) for name in ("settings", "arms")}
 
     def _check_arms(self) -> None:
         """ValueError for an arm that cannot run, by what can be seen without running it."""

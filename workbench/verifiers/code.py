@@ -39,8 +39,9 @@ tester's own. A program may still return any constant that it was trained to.
 `docs/guides/verifiers.md` has the table of what holds each kind of attack, and what is not covered.
 
 `sandbox="weak"` is for where bubblewrap cannot run: the same limits and the same filter, but no
-namespaces. On Linux with Landlock it reads no file but the interpreter's own and writes none. Each
-`Code(sandbox="weak")` warns of what it leaves open on the machine that it runs on.
+namespaces. A program with more than 64 threads is killed there. On Linux with Landlock it reads no
+file but the interpreter's own and writes none. Each `Code(sandbox="weak")` warns of what it leaves
+open on the machine that it runs on.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class Code(Verifier):
         assert tests.material is not None
         candidate, checker = self._pair(source, tests.material)
         try:
-            ended = checker.finish(self.deadline)
+            ended = checker.finish(self.deadline, candidate)
             # The checker knows only that nobody answers any more. How the candidate ended tells a
             # crash from an answer that is merely wrong.
             if ended.code == CANDIDATE_GONE:

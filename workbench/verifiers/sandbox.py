@@ -11,9 +11,9 @@ process, which stays root, is beyond its reach.
 namespaces.
 
 In both, `inside.py` limits processor time, memory, file sizes, descriptors and, with bubblewrap,
-threads. On Linux on x86-64 and ARM64 it gives up the system calls of `seccomp`. In the weak sandbox
-it also gives up writing and, where the kernel has Landlock, reading anything but the interpreter's
-files.
+threads, which are counted from outside as well. On Linux on x86-64 and ARM64 it gives up the system
+calls of `seccomp`. In the weak sandbox it also gives up writing and, where the kernel has Landlock,
+reading anything but the interpreter's files.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ INSTALL = (
 FREE_USERS = range(61184, 65520)
 START_SECONDS = 60.0  # a start that takes longer has failed
 MOST_OUTPUT = 2**20  # bytes
-# The kernel counts by user, so they are limited with bubblewrap only: in the weak sandbox the user
-# is whoever started the training.
+# The kernel counts by user, so it limits them with bubblewrap only: in the weak sandbox the user is
+# whoever started the training. There a program with more is killed at the next look.
 MOST_THREADS = 64
+LOOK_SECONDS = 0.01
 SIGNALLED = 128  # exit codes from here on are signals
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -215,8 +216,9 @@ class Process:
             start_new_session=True,
         )
 
-    def finish(self, seconds: float) -> Ended:
-        """Wait for its end, at most so many seconds from `READY` on, when its program starts.
+    def finish(self, seconds: float, candidate: Process | None = None) -> Ended:
+        """Wait for its end, at most so many seconds from `READY` on, when its program starts, or
+        that of its candidate.
 
         Raises
         ------
@@ -228,7 +230,7 @@ class Process:
             # The start does not count. Without a start nothing but the end of the pipe comes.
             is_ready = self.ready.poll(START_SECONDS) and os.read(self.ready.fileno(), 1) == READY
         began = time.monotonic()
-        is_late = is_ready and not self._ends_within(seconds)
+        is_late = is_ready and not self._ends_within(seconds, candidate or self)
         took = time.monotonic() - began
         code = self.stop()
         if not is_ready:
@@ -240,17 +242,33 @@ class Process:
         self.stdout.seek(0)
         return Ended(self.stdout.read(), code, is_late, took)
 
-    def _ends_within(self, seconds: float) -> bool:
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0.0, seconds))
+    def _ends_within(self, seconds: float, watched: Process | None = None) -> bool:
+        end = time.monotonic() + seconds
+        while self.process.poll() is None and (left := end - time.monotonic()) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(min(left, LOOK_SECONDS if watched else left))
+            if watched and watched.threads > MOST_THREADS:
+                watched.kill()
         return self.process.returncode is not None
+
+    @property
+    def threads(self) -> int:
+        """How many there are; 0 after its end, and on other systems than Linux."""
+        with suppress(OSError):
+            # A directory has two links, and one more for each directory in it.
+            return os.stat(f"/proc/{self.process.pid}/task").st_nlink - 2
+        return 0
+
+    def kill(self) -> None:
+        """Kill it and what it has started."""
+        # It may have ended by itself just now. macOS calls that a matter of permission.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, SIGKILL)
 
     def stop(self, seconds: float = 0.0) -> int:
         """Kill what still runs after so many seconds; its exit code."""
         if not self._ends_within(seconds):
-            # It may have ended by itself just now. macOS calls that a matter of permission.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, SIGKILL)
+            self.kill()
         code = self.process.wait()
         # As shells count, and as bubblewrap does when a signal has ended the program inside.
         return SIGNALLED - code if code < 0 else code
