@@ -47,7 +47,10 @@ class Says:
             r"Says\.score returned the rewards \[.*'1'.*; numbers are needed",
         ),
         (lambda n: None, r"Says\.score returned None; Scores\(reward, status\) is needed"),
-        (lambda n: json.loads("{"), r"Says\.score raised Expecting property name.* for '"),
+        (
+            lambda n: json.loads("{"),
+            r"Says\.score raised JSONDecodeError \(Expecting property name.* for '",
+        ),
     ],
 )
 @pytest.mark.parametrize("held_out", [0, 4])
@@ -74,6 +77,10 @@ def test_lists_are_scores_too_and_what_a_judge_returns_is_checked():
     for returned in (None, [1.0], Scores([1, 0], ["ok", "ok"]), Scores(["x"], ["ok"])):
         with pytest.raises(ValueError, match=r"verifier: Judges\.judge returned"):
             Judges(lambda *_, returned=returned: returned).score(["a"], ["a"])
+    # A run says the same, and does not blame a response for it.
+    lab = replace(small_lab(), verifier=Judges(lambda *_: None))
+    with pytest.raises(ValueError, match=r"^verifier: Judges\.judge returned None; .* is needed$"):
+        go(wb.Run(lab, wb.methods.grpo(2), problems_per_round=4), 1)
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,17 @@ class TestStyle:
         assert "prefers-color-scheme: dark" in text
         assert "<dc:date>" not in text
 
+    def test_a_title_longer_than_the_figure_is_not_cut_off(self, tmp_path):
+        widths = []
+        for title in ("short", "a title of the axes that is far too long " * 3):
+            plots.save({"curve": plots.learning_curve(RECORDS, title=title)}, tmp_path)
+            text = (tmp_path / "curve.svg").read_text()
+            widths.append(float(re.search(r'<svg[^>]* width="([\d.]+)pt"', text)[1]))
+        assert widths[0] < 520
+        assert widths[1] > 600
+        [ax] = papers.panels(1)
+        assert "\n" in plots.heading(ax, "a title of a whole figure " * 5).get_suptitle()
+
     def test_what_was_drawn_outside_the_style_follows_a_dark_page_too(self, tmp_path):
         """Matplotlib writes no colour for black text, so it would stay black on a dark page."""
         figure, ax = plt.subplots()

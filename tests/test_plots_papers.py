@@ -327,6 +327,8 @@ class TestDistributions:
         assert len(axes) == 3
         assert "5 seeds" in axes[0].get_title("left")
         assert [text.get_text() for text in axes[2].texts] == ["1.0", "3.0"]
+        # The darkest cell is the largest ratio, however large it is.
+        assert axes[2].collections[0].get_clim() == (0, 3)
         assert len(papers.correlation_maps(mean, mean.abs())) == 2
         several = papers.correlation_maps(mean, mean.abs(), spread={"CBS": spread, "CBS*": spread})
         assert [text.get_text() for text in several[2].texts] == ["1.0", "3.0"] * 2

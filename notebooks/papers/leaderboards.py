@@ -164,7 +164,7 @@ def before_and_after(
             ax.annotate(
                 plain(str(label)),
                 place,
-                xytext=(-6 if runs_into else 6, -3),
+                xytext=(-6, -10) if runs_into else (6, -3),
                 ha="right" if runs_into else "left",
                 textcoords="offset points",
                 size="small",

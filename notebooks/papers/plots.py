@@ -631,9 +631,8 @@ def correlation_maps(
             ratios = pd.DataFrame({name: table["ratio"] for name, table in spreads.items()}).T
             heatmap(
                 ratios[mean.columns],
-                largest=4.0,
                 digits=1,
-                title="spread between settings / spread by seeds alone (1: equal)",
+                title="spread between objectives / spread between seeds (1: no more than seeds)",
                 bar=False,
                 ax=axes[2],
             )
@@ -794,6 +793,7 @@ def gains(
     *,
     title: str | None = None,
     label: str = "difference (right is better; hollow: the interval holds 0)",
+    baseline: str | None = None,
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
     """Differences to a baseline with their intervals, a panel for each budget.
@@ -805,6 +805,8 @@ def gains(
         interval leaves 0 out. One seed has no interval and a hollow dot.
     title, label : str, optional
         The finding, and the x axis.
+    baseline : str, optional
+        The row that is left out: the others then have the colours that they have beside it.
     axes : list of Axes, optional
 
     Returns
@@ -817,7 +819,8 @@ def gains(
             figure = plt.figure(figsize=(WIDTH, 1.3 + 0.3 * len(first)), layout="constrained")
             # One x axis for all budgets, so that the same gain has the same length in each panel.
             axes = list(figure.subplots(1, len(tables), sharex=True, squeeze=False)[0])
-        styles = looks(map(str, first.index))
+        rows = list(map(str, first.index))
+        styles = looks(rows if baseline is None else [baseline, *rows])
         for ax, (name, table) in zip(axes, tables.items()):
             estimates(ax, table, "value", [styles[str(row)].colour for row in table.index])
             ax.set_title(plain(name))
@@ -870,7 +873,7 @@ def verdicts(
         drawn = ax.table(
             cells.to_numpy().tolist(),
             colLabels=list(cells),
-            colWidths=[0.12, 0.40, 0.13, 0.17, 0.05, 0.19],
+            colWidths=[0.11, 0.37, 0.16, 0.17, 0.05, 0.19],
             cellLoc="left",
             colLoc="left",
             bbox=(0, 0, 1, 1),
@@ -1229,6 +1232,8 @@ def prices(
         ax.set_ylabel(f"{ax.get_ylabel()}\n(trained rollouts: {trained})")
         if break_even is not None:
             _mark_break_even(ax, break_even, looks([baseline, *table["label"].unique()]))
+            marked = f"dot and bar at 1: price at which it costs as much as {plain(baseline)}"
+            ax.set_xlabel(f"{ax.get_xlabel()}\n({marked}, and its interval)")
         for name, place in (machines or {}).items():
             # A price that was not measured, such as that of FLOPs, comes without an interval.
             price, low, high = place if isinstance(place, tuple) else (place, place, place)

@@ -122,7 +122,7 @@ def needed_rollouts(
                 label="simulated",
             )
         else:
-            text = f"until the first, measured\n(n = {len(observed)} problems)"
+            text = f"until the first, measured\n({len(observed)} problems)"
             ax.plot(
                 observed["rate"],
                 observed["needed"],
@@ -206,7 +206,7 @@ def norm_bound(frame: pd.DataFrame, *, title: str | None = None, ax: Axes | None
                 # ones stay visible.
                 ms=9 - 2 * i,
                 mew=1.3,
-                label=f"{plain(case)} (n = {len(part)})",
+                label=f"{plain(case)} ({len(part)} problems)",
             )
         ax.set_xscale("log")
         ax.set_ylim(0, None)
@@ -234,8 +234,7 @@ def norms_by_balance(
     _check_not_empty("frame", frame)
     with framed(
         ax,
-        title=title
-        or f"Balance and the gradient's size (n = {frame['problem'].nunique()} problems)",
+        title=title or f"Balance and the gradient's size ({frame['problem'].nunique()} problems)",
         xlabel=f"wrong rollouts m beside c = {c} right ones",
         ylabel=f"relative to m = {c}",
     ) as ax:
@@ -377,7 +376,7 @@ def fidelity(
     _check_not_empty("means", means)
     with framed(
         ax,
-        title=title or f"What selectors leave of a gradient (n = {means['n'].max()} problems)",
+        title=title or f"What selectors leave of a gradient ({means['n'].max()} problems)",
         xlabel="share of the rollouts kept",
         ylabel=FIDELITY_LABELS[y],
         legend=legend,

@@ -220,6 +220,9 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         if column is not None and column not in row:
             there = ", ".join(map(repr, row))
             hint = did_you_mean(column, row)
+            # One column whose name holds a separator: the file has another one than a comma.
+            if len(row) == 1 and (other := re.search(r"[;\t|]", next(iter(row)))):
+                hint = f"; separate the columns by commas in place of {other[0]!r}"
             raise ValueError(f"{where} has no column {column!r}; there are {there}{hint}")
 
     def refused(column: str, needed: str) -> ValueError:
@@ -304,7 +307,9 @@ def _check_usable(
         # The verifier that most answers fit.
         ((form, _),) = Counter(forms).most_common(1)
         other = f"verifier=verifiers.{form}(), which fits them"
-        if form in ("words", name):
+        if form == name == "Choice":
+            other = "verifier=verifiers.Choice(letters=...) with the letters of all options"
+        elif form in ("words", name):
             other = "another verifier, which may be your own (docs/guides/own-verifier.md)"
         raise ValueError(
             f"{where(unusable[0])}: {name} cannot use {len(unusable)} of the {len(problems)} "

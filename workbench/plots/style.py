@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -37,6 +38,7 @@ from scipy.optimize import isotonic_regression
 WIDTH = 7.0  # inches
 HEIGHT = 3.6
 LABEL_GAP = 0.075  # of the height of the axes, between labels at the ends of lines
+TITLE_LETTERS = 72  # in a line of the title of a whole figure
 
 SETTINGS = rc_params_from_file(Path(__file__).parent / "house.mplstyle", use_default_template=False)
 INK = SETTINGS["text.color"]
@@ -57,6 +59,7 @@ DARK = {
     GRID: "#3a3f45",
     PAPER: "#16191d",
     BASELINE: "#d0d0d0",
+    METHODS["random"]: "#a995dd",
 }
 
 # Later settings of one method share its colour and differ in their dashes.
@@ -261,7 +264,7 @@ def heading(
         labels = part.get_legend_handles_labels()
         figure.legend(*labels, loc="outside lower center", ncols=legend, frameon=False)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        figure.suptitle(fill(title, TITLE_LETTERS), x=0.01, ha="left", weight="bold")
     return figure
 
 
@@ -389,7 +392,8 @@ def svg(figure: Figure) -> str:
     _black_to_ink(figure)
     buffer = io.StringIO()
     with style():
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        # As wide as what is drawn: a title or label longer than the figure is not cut off.
+        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     # Matplotlib writes colours into style attributes, which only a rule with !important
     # overrides.
     rules = [

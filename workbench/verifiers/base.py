@@ -98,11 +98,13 @@ def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[st
     try:
         scores = verifier.score(responses, answers)
     except Exception as error:
-        # What the verifiers of this package raise names the answer or the process already.
-        if type(verifier).__module__.startswith("workbench.") or isinstance(error, OSError):
+        # What the verifiers of this package raise names the answer or the process already, and what
+        # a judge returned is named by `_recordable`.
+        is_named = isinstance(error, OSError) or str(error).startswith("verifier: ")
+        if is_named or type(verifier).__module__.startswith("workbench."):
             raise
         raise ValueError(
-            f"verifier: {name}.score raised {cause_of(error)} for "
+            f"verifier: {name}.score raised {type(error).__name__} ({cause_of(error)}) for "
             f"{shown(_that_raises(verifier, responses, answers))}; what a model writes must not "
             "make it raise"
         ) from error
