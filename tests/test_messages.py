@@ -223,3 +223,16 @@ def test_an_argument_that_does_not_exist_is_an_error_of_python():
         wb.labs.transformers("any-model", wb.problems.arithmetic(8), dtpe="float32")
     with pytest.raises(TypeError, match="selektor"):
         wb.methods.grpo().but(selektor=wb.selectors.All())
+
+
+class Chooses(wb.slots.Slot):
+    """A curriculum that forgets its return."""
+
+    def choose(self, pool, n, context):
+        pool[:n]
+
+
+def test_a_curriculum_that_returns_nothing_is_told_what_is_needed():
+    run = wb.Run(small_lab(), wb.methods.grpo(2).but(curriculum=Chooses()), problems_per_round=4)
+    with pytest.raises(ValueError, match="curriculum: it returned None; a list of problems"):
+        go(run, 1)

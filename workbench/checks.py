@@ -29,6 +29,8 @@ def checked_problems(
     A round begins with `most` problems where that is given, and with at least one. In the middle of
     a round, where others are `taken` already, there may be fewer, since the pool may have no more.
     """
+    if problems is None:
+        raise ValueError(f"{slot}: it returned None; a list of problems of the pool is needed")
     problems = unique_problems(slot, problems, taken)
     least = 0 if taken else most or 1
     if not least <= len(problems) <= (most or len(problems)):
