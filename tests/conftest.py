@@ -27,29 +27,57 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("any")
 
 
-# The files that take longest, the longest first. `make test` gives whole files to its processes in
-# this order, so that none of them is left with a long file when the others have nothing to do.
-# `make check` leaves them out, as it does single tests that are marked slow.
-LONGEST = (
+# Files that consist of slow tests: `make check` leaves them out, as it does single tests that are
+# marked slow.
+SLOW_FILES = (
+    "test_cli.py",
+    "test_code_guide.py",
+    "test_escapes.py",
+    "test_gpu_first_run.py",
+    "test_hub.py",
+    "test_power_loss.py",
+    "test_recorded_runs.py",
+    "test_strangers.py",
     "test_sweep.py",
     "test_trl.py",
     "test_trl_resume.py",
     "test_trl_rewards.py",
     "test_trl_wider.py",
-    "test_power_loss.py",
-    "test_escapes.py",
     "test_verifier_pool.py",
+)
+# The files that take longest, the longest first. `make test` gives whole files to its processes in
+# this order, so that none of them is left with a long file when the others have nothing to do.
+LONGEST = (
+    "test_trial.py",
+    "test_trl.py",
+    "test_hub.py",
+    "test_run.py",
+    "test_verifier_pool.py",
+    "test_escapes.py",
     "test_code_guide.py",
+    "test_served.py",
+    "test_sweep.py",
+    "test_trl_rewards.py",
+    "test_trl_resume.py",
+    "test_stand_ins.py",
+    "test_recorded_runs.py",
+    "test_leaderboard.py",
+    "test_records.py",
     "test_cli.py",
     "test_strangers.py",
-    "test_hub.py",
+    "test_trl_wider.py",
+    "test_docs.py",
     "test_gpu_first_run.py",
+    "test_verifiers.py",
+    "test_pods.py",
+    "test_course_slot.py",
+    "test_trying.py",
 )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Notebooks first, which start a kernel each, then long files; those are marked slow."""
+    """Notebooks first, which start a kernel each, then long files; marks files of slow tests."""
 
     def rank(item):
         if item.path.suffix == ".ipynb":
@@ -59,7 +87,7 @@ def pytest_collection_modifyitems(items):
 
     items.sort(key=rank)
     for item in items:
-        if item.path.name in LONGEST:
+        if item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
 
 

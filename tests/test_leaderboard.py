@@ -387,6 +387,7 @@ def made(tmp_path_factory):
     return folder / "out", first, again, other, told
 
 
+@pytest.mark.slow
 def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
     out, first, _, _, _ = made
     assert first.exit_code == 0, first.output
@@ -404,6 +405,7 @@ def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
     assert "seconds" not in table
 
 
+@pytest.mark.slow
 def test_a_second_start_makes_nothing_and_tells_the_same(made):
     _, first, again, other, _ = made
     assert "done in" not in again.output
@@ -411,6 +413,7 @@ def test_a_second_start_makes_nothing_and_tells_the_same(made):
     assert other.exit_code == 1 and "target: 0.7, 0.48" in other.output
 
 
+@pytest.mark.slow
 def test_the_tables_are_printed_and_told_as_json(made):
     _, first, _, _, told = made
     lines = first.output.splitlines()
