@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -75,6 +76,24 @@ LONGEST = (
 )
 
 
+# Parameters of notebooks that `make test` makes smaller: they change live cells alone, whose output
+# nobody compares, and what these cells assert holds at this size, too.
+SMALLER = {
+    "07_theory.ipynb": {"problems": 12},
+    "colab.ipynb": {"rounds": 3, "held_out": 16},
+}
+
+
+def make_smaller(item):
+    """Put the values of `SMALLER` into a notebook's cell of parameters."""
+    if "parameters" in item.cell.metadata.get("tags", []):
+        for name, value in SMALLER.get(item.path.name, {}).items():
+            item.cell.source, found = re.subn(
+                rf"^({name}: int =) \d+", rf"\1 {value}", item.cell.source, flags=re.MULTILINE
+            )
+            assert found == 1, f"{item.path.name} has no parameter {name}"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Notebooks first, which start a kernel each, then long files; marks files of slow tests."""
@@ -87,6 +106,8 @@ def pytest_collection_modifyitems(items):
 
     items.sort(key=rank)
     for item in items:
+        if item.path.suffix == ".ipynb":
+            make_smaller(item)
         if item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
 
