@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -27,29 +28,75 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("any")
 
 
-# The files that take longest, the longest first. `make test` gives whole files to its processes in
-# this order, so that none of them is left with a long file when the others have nothing to do.
-# `make check` leaves them out, as it does single tests that are marked slow.
-LONGEST = (
+# Files that consist of slow tests: `make check` leaves them out, as it does single tests that are
+# marked slow.
+SLOW_FILES = (
+    "test_cli.py",
+    "test_code_guide.py",
+    "test_escapes.py",
+    "test_gpu_first_run.py",
+    "test_hub.py",
+    "test_power_loss.py",
+    "test_recorded_runs.py",
+    "test_strangers.py",
     "test_sweep.py",
     "test_trl.py",
     "test_trl_resume.py",
     "test_trl_rewards.py",
     "test_trl_wider.py",
-    "test_power_loss.py",
-    "test_escapes.py",
     "test_verifier_pool.py",
+)
+# The files that take longest, the longest first. `make test` gives whole files to its processes in
+# this order, so that none of them is left with a long file when the others have nothing to do.
+LONGEST = (
+    "test_trial.py",
+    "test_trl.py",
+    "test_hub.py",
+    "test_run.py",
+    "test_verifier_pool.py",
+    "test_escapes.py",
     "test_code_guide.py",
+    "test_served.py",
+    "test_sweep.py",
+    "test_trl_rewards.py",
+    "test_trl_resume.py",
+    "test_stand_ins.py",
+    "test_recorded_runs.py",
+    "test_leaderboard.py",
+    "test_records.py",
     "test_cli.py",
     "test_strangers.py",
-    "test_hub.py",
+    "test_trl_wider.py",
+    "test_docs.py",
     "test_gpu_first_run.py",
+    "test_verifiers.py",
+    "test_pods.py",
+    "test_course_slot.py",
+    "test_trying.py",
 )
+
+
+# Parameters of notebooks that `make test` makes smaller: they change live cells alone, whose output
+# nobody compares, and what these cells assert holds at this size, too.
+SMALLER = {
+    "07_theory.ipynb": {"problems": 12},
+    "colab.ipynb": {"rounds": 3, "held_out": 16},
+}
+
+
+def make_smaller(item):
+    """Put the values of `SMALLER` into a notebook's cell of parameters."""
+    if "parameters" in item.cell.metadata.get("tags", []):
+        for name, value in SMALLER.get(item.path.name, {}).items():
+            item.cell.source, found = re.subn(
+                rf"^({name}: int =) \d+", rf"\1 {value}", item.cell.source, flags=re.MULTILINE
+            )
+            assert found == 1, f"{item.path.name} has no parameter {name}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Notebooks first, which start a kernel each, then long files; those are marked slow."""
+    """Notebooks first, which start a kernel each, then long files; marks files of slow tests."""
 
     def rank(item):
         if item.path.suffix == ".ipynb":
@@ -59,7 +106,9 @@ def pytest_collection_modifyitems(items):
 
     items.sort(key=rank)
     for item in items:
-        if item.path.name in LONGEST:
+        if item.path.suffix == ".ipynb":
+            make_smaller(item)
+        if item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
 
 

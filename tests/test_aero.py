@@ -344,6 +344,7 @@ def test_figures_of_outcomes_are_drawn(few, pairs):
     assert len(aero.phases_figure(pairs, title="phases")) == 2
 
 
+@pytest.mark.slow
 def test_parts_at_one_rate_cost_what_they_add(recorded):
     runs = {name: records[:2] for name, records in recorded.one_rate.items()}
     parts = aero.parts_at_one_rate(runs)

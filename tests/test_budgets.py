@@ -248,6 +248,7 @@ def test_single_rollouts_that_are_certain_to_help():
     ).tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_million_problems():
     p = np.random.default_rng(0).random(1_000_000)
     counts = knapsack(p, 8_000_000)

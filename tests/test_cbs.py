@@ -142,6 +142,7 @@ class TestBuffer:
             Buffer(rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["grpo", "dapo", "gspo"])
 @pytest.mark.parametrize("scope", ["group", "buffer"])
 def test_every_objective_resumes_exactly(base, scope, tmp_path):
@@ -186,6 +187,7 @@ def test_the_full_set_in_mini_batches_that_mix_problems(tmp_path):
     assert not same_weights(record.path, whole.path)
 
 
+@pytest.mark.slow
 def test_from_the_buffer(tmp_path):
     record = trained(
         wb.methods.cbs(n=4, scope="buffer", rounds=3, warmup=0, start=0.5, floor=0.5), tmp_path, 6
@@ -219,6 +221,7 @@ def test_dapo_stores_what_passed(tmp_path):
     assert (old.groupby(["round", "problem"])["correct"].nunique() == 2).all()
 
 
+@pytest.mark.slow
 def test_with_other_slots(tmp_path):
     method = wb.methods.ar3po(2, 2).but(selector=Scheduler(50, "round"), advantage=LeaveOneOut())
     rollouts = trained(method, tmp_path / "a", 8).rollouts()

@@ -145,6 +145,7 @@ class TestOnRecords:
     def test_a_trial_that_is_missing_is_passed_over(self, tmp_path):
         assert cbs.load(tmp_path) == ({}, {})
 
+    @pytest.mark.slow
     def test_a_table_of_verdicts_has_both_measurements(self, recorded):
         table = cbs.verdict_table(recorded.records).set_index("claim")
         first = table.iloc[: -len(cbs.CLAIMS_AT_ONE_RATE)]
@@ -160,6 +161,7 @@ class TestOnRecords:
         table = cbs.signals(cbs.strength(groups))
         assert table.loc["CBS", ("reward signals", "mean")] > 0.4
 
+    @pytest.mark.slow
     def test_figures_name_the_arms(self, recorded):
         shelf = recorded.shelves["grpo"]
         ax = cbs.ends_figure(cbs.ends_by_seed(shelf.courses), title="a seed fails")

@@ -210,6 +210,7 @@ def test_shares(kind):
     np.testing.assert_allclose(scores.reward, [2 / 3, 3 / 4, 0, 1 / 2, 1])
 
 
+@pytest.mark.slow
 @both
 def test_the_deadline_is_the_response_s(kind):
     sleeps = "import time\ntime.sleep(float(input()))\nprint(1)"
@@ -362,6 +363,7 @@ class TestLink:
         assert link.ask("call", 1) == 3
 
 
+@pytest.mark.slow
 @all_kinds
 def test_a_test_that_expects_an_error_is_not_passed_by_breaking_the_conversation(kind):
     """Whatever the checker meets when it reads nonsense, no test may take it for its own error."""

@@ -577,6 +577,7 @@ class Anything(Slot):
         }[self.make]
 
 
+@pytest.mark.slow
 def test_by_default_a_run_is_what_it_was(late, tmp_path):
     assert "course" not in describe(methods.grpo())
     assert describe(methods.grpo().but(course=None)) == describe(methods.grpo())
@@ -609,6 +610,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_resumed_run_is_the_uninterrupted_one(late, name, tmp_path):
     method = METHODS[name]

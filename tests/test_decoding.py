@@ -182,6 +182,7 @@ def loaded_once():
     return tiny_policy()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_branching_copies_what_was_asked_for(data):
     """Rows hold their own number, so that a copy says which row it came from."""

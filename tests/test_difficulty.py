@@ -277,6 +277,7 @@ class TestKnapsack:
         # The last two of the first visit were wrong.
         assert knapsack.estimation_error(TWO_VISITS, window=2).to_dict() == {1: 0.5}
 
+    @pytest.mark.slow
     def test_chance_alone_makes_an_error_too(self):
         """Three right of six, split as 4 + 2: in 6 of 15 ways the two are alike."""
         rng = np.random.default_rng(0)

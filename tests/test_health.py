@@ -206,6 +206,7 @@ def test_the_recorded_healthy_runs_are_left_alone(seed):
     assert last > 0.6 * first
 
 
+@pytest.mark.slow
 def test_a_run_says_it_keeps_it_and_does_not_repeat_it_after_a_resume(tmp_path):
     class Accepts:
         def score(self, responses, answers):

@@ -138,6 +138,7 @@ def test_a_lab_that_is_made_like_another_may_say_so(lab):
     assert replace(wrapped, name="mine").config is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lora", [None, {"r": 4, "target_modules": "all-linear"}], ids=["full", "lora"]
 )

@@ -394,6 +394,7 @@ def printed(arguments):
     return stream.getvalue()
 
 
+@pytest.mark.slow
 def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
     out, first, _ = made
     for label in ("grpo", "mine"):
@@ -410,12 +411,14 @@ def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
     assert "seconds" not in table
 
 
+@pytest.mark.slow
 def test_a_second_start_makes_nothing_and_tells_the_same(made):
     _, first, again = made
     assert "done in" not in again
     assert again.splitlines()[-1] == first.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_tables_are_printed(made):
     _, first, _ = made
     lines = first.splitlines()

@@ -100,6 +100,7 @@ def test_a_problem_without_question_or_answer_is_refused_by_the_lab(prompt, answ
         replace(small_lab(), held_out=pool)
 
 
+@pytest.mark.slow
 def test_an_answer_that_the_verifier_cannot_read_is_refused_before_the_run():
     problems = [Problem(f"sum-{i}", f"{i}+1=", str(i + 1)) for i in range(4)]
     problems[2] = Problem("odd-one", "2+1=", "three, as everybody knows?")

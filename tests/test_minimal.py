@@ -33,6 +33,7 @@ def test_the_frugal_way_keeps_rewards_that_differ():
     assert rewards[kept].sum() == 2
 
 
+@pytest.mark.slow
 def test_the_command_draws_its_figure(tmp_path, monkeypatch, capsys):
     path = tmp_path / "further" / "minimal.svg"
     monkeypatch.setattr(minimal, "PROBLEMS_A_ROUND", 2)

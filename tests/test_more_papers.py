@@ -1127,6 +1127,7 @@ def test_counts_in_proportion_add_up_and_keep_the_order_of_weights(weights, aver
     assert (np.diff(counts[order]) >= -1).all()  # rounding may turn two that are next to each other
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_every_curriculum_returns_different_problems_and_goes_on_from_its_state(seed, n):
     made = [

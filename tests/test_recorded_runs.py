@@ -48,10 +48,23 @@ def recorded():
     return runs
 
 
+def read_tables(records):
+    """Read the tables of all records, each kind of table in a pass of its own.
+
+    A row group of a packed table holds several runs, and the one that was read last is kept. So
+    kind by kind each is read once, and record by record it would be read anew for every run.
+    """
+    for kind in ("rounds", "evals"):
+        for record in records:
+            getattr(record, kind)
+
+
 @pytest.fixture(scope="module")
 def runs():
     """Name -> case of the grid and record."""
-    return recorded()
+    found = recorded()
+    read_tables([record for _, record in found.values()])
+    return found
 
 
 def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
@@ -72,6 +85,7 @@ def test_the_runs_of_a_regime_are_its_arms_at_their_best_rates():
         rates = arms["learning_rate"].to_dict()
         rates[regime.against] = arms["baseline_learning_rate"].max()
         groups = load_all(folder)
+        read_tables([record for records in groups.values() for record in records])
         assert set(groups) == set(regime.arms()), folder.name
         for label, records in groups.items():
             assert sorted(record.manifest["seed"] for record in records) == list(range(SEEDS))

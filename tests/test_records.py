@@ -295,6 +295,7 @@ def test_a_table_of_very_many_rows_is_not_read(tmp_path):
         wb.load(path, strict=True).rollouts()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["text", "tokens"])
 def test_a_small_table_that_would_fill_the_memory_is_refused(column, tmp_path):
     """One text in many rows is in the file once, and so is one token in a long list."""
@@ -481,6 +482,7 @@ def test_the_rollouts_of_a_round_that_never_ended_are_not_read(tmp_path):
 STRANGE_NAMES = ["000002 (1).parquet", "._000002.parquet", "0000002.parquet", "٠٠٠٠٠٢.parquet"]
 
 
+@pytest.mark.slow
 def test_files_of_other_names_are_neither_read_nor_removed(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "whole", **SMALL), 3)
     go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "run", **SMALL), 2)
@@ -742,6 +744,7 @@ def test_a_loop_that_was_left_does_not_block_the_next_loop_of_the_same_run(lab, 
     same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "left"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 def test_a_run_whose_lock_file_was_deleted_stops_before_it_writes(how, lab, tmp_path):
     method = wb.methods.grpo(n=2)
@@ -762,6 +765,7 @@ def test_a_run_whose_lock_file_was_deleted_stops_before_it_writes(how, lab, tmp_
     assert same_weights(tmp_path / "whole", path)
 
 
+@pytest.mark.slow
 def test_a_run_that_another_took_over_goes_on_from_what_that_left(lab, tmp_path):
     method = wb.methods.grpo(n=2)
     go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 4)
@@ -828,6 +832,7 @@ def test_a_checkpoint_of_other_weights_is_refused(lab, tmp_path):
         go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="the memory map of a process is read from /proc"
 )
@@ -883,6 +888,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 def test_a_reader_beside_the_writer_never_sees_half_a_row_and_never_waits(tmp_path):
     path = tmp_path / "run"
     code = textwrap.dedent(WRITER.format(tests=os.path.dirname(__file__), path=str(path)))

@@ -147,6 +147,7 @@ def hostile(runs, tmp_path_factory):
 # The page
 
 
+@pytest.mark.slow
 def test_the_page_is_well_formed_and_loads_nothing(page, runs):
     assert page.well_formed
     text = (runs / "report.html").read_text()
@@ -258,6 +259,7 @@ def test_a_share_of_the_responses_is_whole_groups(runs, tmp_path):
 # Hostile records
 
 
+@pytest.mark.slow
 def test_what_a_model_writes_stays_text(hostile, tmp_path):
     text = report(wb.load(hostile), tmp_path / "report.html").read_text()
     assert "\x1b" not in text and "\\x1b[2J" in text
@@ -276,6 +278,7 @@ def test_what_a_model_writes_stays_text(hostile, tmp_path):
     assert longest == f"{cut[:240]}…{cut[240:4000]}\n… 4000 characters more"
 
 
+@pytest.mark.slow
 def test_warnings_stay_text_and_are_one_list(hostile, tmp_path):
     page = Page(report(wb.load(hostile), tmp_path / "report.html").read_text())
     [(_, warnings)] = page.all("section", **{"class": "warnings"})
@@ -284,6 +287,7 @@ def test_warnings_stay_text_and_are_one_list(hostile, tmp_path):
     assert len(warnings.strip().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_half_surrogate_pairs_and_formulas_break_no_report(runs, tmp_path):
     path = tmp_path / "a" / "$\\foo{$"
     shutil.copytree(runs / "pods" / "seed-0", path)
@@ -302,6 +306,7 @@ def test_no_script_but_its_own_may_run(page):
 # Records that lack something
 
 
+@pytest.mark.slow
 def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
     run = wb.Run(
         small_lab(held_out=0), wb.methods.grpo(4), out=tmp_path / "blind", problems_per_round=4
@@ -334,6 +339,7 @@ def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
 # Figures and groups
 
 
+@pytest.mark.slow
 def test_many_labels_have_a_legend_in_every_figure_of_curves(tmp_path):
     labels = [f"arm {number}" for number in range(25)] + ["grpo", "grpo n = 16"]
     groups = {}

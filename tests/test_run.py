@@ -192,6 +192,7 @@ next(another)
 """
 
 
+@pytest.mark.slow
 def test_a_fork_never_writes_its_parents_rounds_and_an_open_loop_leaves_a_checkpoint(tmp_path):
     run, left_open = tmp_path / "run", tmp_path / "open"
     command = [sys.executable, "-c", PROCESSES, str(run), str(left_open)]
@@ -217,6 +218,7 @@ class TestEvaluationOffTheGrid:
     def evaluated(self, path):
         return wb.load(path).evals["round"].unique().tolist()
 
+    @pytest.mark.slow
     def test_five_rounds_and_then_ten_are_ten_rounds(self, lab, tmp_path):
         go(self.run(lab, tmp_path / "whole"), 10)
         go(self.run(lab, tmp_path / "parts"), 5)
@@ -235,6 +237,7 @@ class TestEvaluationOffTheGrid:
             assert go(again, 3) == []
             pd.testing.assert_frame_equal(wb.load(tmp_path).evals, before)
 
+    @pytest.mark.slow
     def test_an_interrupted_last_evaluation_is_made_when_the_rounds_are_asked_for_again(
         self, lab, tmp_path
     ):
@@ -298,6 +301,7 @@ def eight_rounds(out, told):
         told.send(row["round"])
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path):
     out = tmp_path / "killed"
     rng = random.Random(3)
@@ -354,6 +358,7 @@ def with_a_quota(out, limit, told):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limit, what, kept", [(1024, "round 4", 3), (1_000_000, "the checkpoint", 4)]
 )
@@ -396,6 +401,7 @@ def test_a_full_disk_loses_nothing(lab, tmp_path):
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 def test_progress_in_a_file_is_a_plain_line_now_and_then(lab, tmp_path, capsys):
     run = wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL)
     list(run.rounds(4))

@@ -375,6 +375,7 @@ class TestScheduler:
         assert Scheduler().state_dict() == {}
         assert whole == second
 
+    @pytest.mark.slow
     def test_a_paying_feature_is_found_from_round_rewards(self):
         paying = [score_follows_entropy(lambda entropy, rng: entropy - 0.5, i) for i in range(3)]
         noise = [score_follows_entropy(lambda entropy, rng: rng.normal(), i) for i in range(3)]

@@ -88,6 +88,7 @@ def test_a_chat_is_asked_in_messages_and_a_key_is_sent(local):
     assert "secret" not in repr(served.server)
 
 
+@pytest.mark.slow
 def test_a_run_plays_every_round_without_an_update(local, tmp_path):
     rows = go(wb.Run(lab_at(url_of(local)), wb.methods.knapsack(4), out=tmp_path, **SMALL), 3)
     record = wb.load(tmp_path)
@@ -100,6 +101,7 @@ def test_a_run_plays_every_round_without_an_update(local, tmp_path):
     assert "served:tiny" in manifest and "127.0.0.1" not in manifest
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_a_round_stops_the_run_and_nothing_is_lost(tmp_path):
     method = wb.methods.knapsack(4)
     with at() as (_, url):
@@ -121,6 +123,7 @@ def test_a_server_that_is_killed_in_a_round_stops_the_run_and_nothing_is_lost(tm
     same_record(wb.load(tmp_path / "killed"), wb.load(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path):
     method = wb.methods.grpo(4)
     with at() as (_, url):

@@ -202,6 +202,7 @@ def test_tables_are_the_same_to_the_last_bit():
 # A shelf of a stranger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shelf", "rounds", "evals", "rollouts"])
 def test_whatever_bit_is_flipped_the_file_is_named(kind, tmp_path):
     write(tmp_path / "a", 1)
@@ -287,6 +288,7 @@ def test_a_shelf_that_says_what_cannot_be_is_refused_by_its_name(change, tmp_pat
     assert str(error.value).isprintable()
 
 
+@pytest.mark.slow
 def test_a_table_of_very_many_rows_is_not_read(tmp_path):
     write(tmp_path / "a", 1)
     pack(tmp_path)

@@ -150,6 +150,7 @@ def test_an_engine_that_sleeps_wakes_before_it_is_given_weights(vllm):
     assert llm.events == [*once, "wake", *once]
 
 
+@pytest.mark.slow
 def test_an_engine_can_sleep_after_unsloth_has_been_imported(vllm, monkeypatch):
     """Unsloth sets the newer name of the variable, and vLLM looks for the older one."""
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
@@ -160,6 +161,7 @@ def test_an_engine_can_sleep_after_unsloth_has_been_imported(vllm, monkeypatch):
     assert "expandable_segments:True" in os.environ["PYTORCH_CUDA_ALLOC_CONF"]
 
 
+@pytest.mark.slow
 def test_an_engine_ends_with_its_last_policy_or_when_it_is_stopped(vllm):
     first = tiny_policy(vllm={"max_length": 40})
     assert tiny_policy(vllm={"max_length": 40}).engine is first.engine
@@ -178,6 +180,7 @@ def test_an_engine_ends_with_its_last_policy_or_when_it_is_stopped(vllm):
     assert vllm[2].events == ["shutdown"]  # nothing used it any more
 
 
+@pytest.mark.slow
 def test_a_second_engine_that_sleeps_is_refused(vllm):
     policy = tiny_policy(vllm={"sleeps": True})
     policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
@@ -189,6 +192,7 @@ def test_a_second_engine_that_sleeps_is_refused(vllm):
     tiny_policy(vllm={"sleeps": True, "max_length": 50})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_adapter_is_handed_over_merged_and_the_model_stays_as_it_is(vllm, dtype):
     pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
@@ -279,6 +283,7 @@ def run_by_vllm(tmp_path, method, rounds=2, noise=0.0, **options):
     return rows, wb.load(tmp_path), counted[0].rows
 
 
+@pytest.mark.slow
 def test_nothing_is_rescored_for_an_evaluation_or_a_single_step(vllm, tmp_path):
     rows, record, passes = run_by_vllm(tmp_path, wb.methods.pods(8, 4), evaluate_every=1)
     assert passes["rescored"] == 0
@@ -291,6 +296,7 @@ def test_nothing_is_rescored_for_an_evaluation_or_a_single_step(vllm, tmp_path):
     assert rollouts["sampler_gap"].notna().sum() == rollouts["trained"].sum()
 
 
+@pytest.mark.slow
 def test_of_several_steps_only_the_kept_rows_of_the_later_ones_are_rescored(vllm, tmp_path):
     method = wb.methods.pods(8, 4)
     rows, _, passes = run_by_vllm(tmp_path, method, rounds=1, mini_batches=2)
@@ -300,12 +306,14 @@ def test_of_several_steps_only_the_kept_rows_of_the_later_ones_are_rescored(vllm
     assert rows[0]["seconds_rescore"] > 0
 
 
+@pytest.mark.slow
 def test_slots_that_need_entropies_have_everything_rescored(vllm, tmp_path):
     rows, _, passes = run_by_vllm(tmp_path, wb.methods.rl_zvp(), rounds=1)
     assert passes["rescored"] == rows[0]["rollouts"] == 32
     assert np.isfinite(rows[0]["entropy"])
 
 
+@pytest.mark.slow
 def test_a_gap_is_corrected_by_default(vllm, tmp_path):
     """Responses that the trainer finds 3 times as likely as the sampler, or more, are left out."""
     rows, _, _ = run_by_vllm(tmp_path / "a", wb.methods.grpo(), rounds=1, noise=-1.0)
@@ -316,6 +324,7 @@ def test_a_gap_is_corrected_by_default(vllm, tmp_path):
     assert rows[0]["gradient_norm"] > 0
 
 
+@pytest.mark.slow
 def test_the_gap_of_a_sampler_and_the_share_above_the_cap_are_recorded(vllm, tmp_path):
     """Every token is exp(-1) times as likely for the sampler as for the trainer."""
     method = wb.methods.grpo().but(

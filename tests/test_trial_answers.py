@@ -243,6 +243,7 @@ def test_the_figure_can_be_drawn_before_anything_was_tuned(trial_parts):
     assert len(figure.axes) == 4, "the figure of an earlier look is drawn anew"
 
 
+@pytest.mark.slow
 def test_the_page_opens_with_the_sentences_and_shows_why(trial_parts, tmp_path):
     records, table = trial_parts
     path = wb.reports.trial(

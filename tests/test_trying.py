@@ -184,6 +184,7 @@ TRIES = """
 import json, sys
 import workbench as wb
 from workbench import config, verl
+from workbench.__main__ import main
 from workbench.utils.names import method_names
 
 out = sys.argv[1]
@@ -201,6 +202,9 @@ keys = verl.configuration(method)
 told = verl.method_of({"method": keys["trainer.v1.sampler.sampler_kwargs.method"]})
 assert told.selector == method.selector
 assert verl.method_of({"method": "shortest"}).selector.m == 4
+# The command line knows it, too, and nothing else of the package.
+cli = "run shortest --set n=4 --set m=2 --lab pool=16 --lab held_out=0 --rounds 1 --problems 2"
+main([*cli.split(), "--out", sys.argv[2], "--evaluate-every", "0"], standalone_mode=False)
 print(json.dumps({"selected": row["selected"], "class": type(again.method.selector).__module__}))
 """
 
@@ -214,16 +218,11 @@ def test_an_installed_package_brings_a_method(tmp_path):
     subprocess.run(["cp", "-r", root / "examples/method_package", copy], check=True)
     subprocess.run([*install, "--target", target, copy], check=True)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), str(root)])}
-    command = [sys.executable, "-c", TRIES, str(tmp_path / "run")]
+    command = [sys.executable, "-c", TRIES, str(tmp_path / "run"), str(tmp_path / "cli")]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == {"selected": 4, "class": "workbench_shortest"}
-    # The command line knows it, too, and nothing else of the package.
-    run = [sys.executable, "-m", "workbench", "run", "shortest", "--set", "n=4", "--set", "m=2"]
-    lab = ["--lab", "pool=16", "--lab", "held_out=0", "--rounds", "1", "--problems", "2"]
-    where = ["--out", tmp_path / "cli", "--evaluate-every", "0"]
-    done = subprocess.run([*run, *lab, *where], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert wb.load(tmp_path / "cli").label == "shortest"
     with pytest.raises(ValueError, match=r"^method='shortest'"):
         wb.config.method("shortest")  # not installed here

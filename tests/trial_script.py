@@ -10,6 +10,7 @@ import numpy as np
 
 import workbench as wb
 from workbench.slots import Selection, Slot
+from workbench.trials import engine
 from workbench.verifiers.base import Scores, Verifier
 
 
@@ -76,5 +77,7 @@ def make(out, arms, verifier=None, **options):
 
 
 if __name__ == "__main__":
+    # None of its runs is a notebook, and papermill takes seconds to load.
+    engine.PRELOAD = tuple(name for name in engine.PRELOAD if name != "papermill")
     trial = make(sys.argv[1], ARMS[sys.argv[2] if len(sys.argv) > 2 else "class"])
     print("sentence:", trial)
