@@ -185,6 +185,28 @@ READ = [
     ("B. 11 or C. 12", "BC"),
     ("(B) 11, maybe (C) 12", "BC"),
     ("**A** or **B**", ""),
+    # nothing but a letter where the text of an option would stand
+    (r"\boxed{A. B}", "AB"),
+    (r"\boxed{A.B}", "AB"),
+    (r"\boxed{A. B.}", "AB"),
+    (r"\boxed{(A) B}", "AB"),
+    (r"\boxed{A) (B)}", "AB"),
+    (r"\boxed{\text{A. B}}", "AB"),
+    (r"\boxed{A. \text{B}}", "AB"),
+    (r"\boxed{A. not B}", "AB"),
+    (r"\boxed{A: not B}", "AB"),
+    (r"\boxed{B. A}", "AB"),
+    ("Answer: A.B", "AB"),
+    ("A. B", "AB"),
+    ("The answer is A... D", "AD"),
+    ("The answer is A ... D.", "AD"),
+    ("The answer is A… D.", "AD"),
+    (r"\boxed{A. C major}", "A"),
+    (r"\boxed{A. A}", "A"),
+    (r"\boxed{C. B cells}", "C"),
+    ("Answer: C. D orbitals", "C"),
+    ("The answer is A... But wait, that is all.", "A"),
+    ("The answer is C... A cat has no such thing.", "C"),
     # thoughts
     (r"<think>\boxed{A}</think>\boxed{B}", "B"),
     ("<think>The answer is A.</think>\nB. 11", "B"),
@@ -217,6 +239,9 @@ def test_an_answer_may_have_the_text_of_its_option(choice):
     status = choice.score(responses, ["B. 11 m"] * 6).status.tolist()
     assert status == ["ok", "ok", "ok", "unparsed", "ok", "wrong"]
     assert choice.score([r"\boxed{B}"] * 2, ["(B) 11 m", "B"]).correct.all()
+    # The letter with its text, which is a letter too, as of a note.
+    notes = choice.score([r"\boxed{A. B}", "Answer: A. B", r"\boxed{A. B}"], ["A. B"] * 2 + ["A"])
+    assert notes.status.tolist() == ["ok", "ok", "wrong"]
 
 
 def test_scores_are_those_of_every_verifier(choice):

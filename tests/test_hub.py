@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import huggingface_hub
+import pyarrow as pa
 import pytest
 from huggingface_hub import errors
 from hypothesis import given
@@ -24,6 +25,7 @@ datasets = pytest.importorskip(
 from workbench import problems as wb_problems  # noqa: E402
 from workbench.datasets import hub  # noqa: E402
 from workbench.datasets.readers import MOST_TESTS, boxed_answer  # noqa: E402
+from workbench.records.tables import write_table  # noqa: E402
 from workbench.verifiers import Choice, Code, Math  # noqa: E402
 
 SAMPLES = Path(__file__).parent / "data" / "hub"
@@ -435,6 +437,17 @@ def test_files_of_other_kinds(kind, caches):
     path = caches / f"copy.{kind}"
     getattr(table, f"to_{kind}")(str(path))
     assert [p for p in wb_problems.hub("gsm8k", path=path)] == list(sample("gsm8k"))
+
+
+@pytest.mark.parametrize("name", ["train-0.parquet", "."])
+def test_a_file_of_far_too_many_rows_is_refused(name, caches):
+    """Before `datasets` writes them all into its cache."""
+    table = pa.table({"question": ["1+1="] * 3_000_000, "answer": ["#### 2"] * 3_000_000})
+    folder = caches / "many"
+    folder.mkdir()
+    write_table(folder / "train-0.parquet", table)
+    with pytest.raises(ValueError, match=r"train-0\.parquet': it is too large"):
+        wb_problems.hub("gsm8k", path=folder / name)
 
 
 def copy_of_the_repository(folder):

@@ -13,6 +13,7 @@ import textwrap
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -194,6 +195,30 @@ def test_lines_that_are_lost_moved_or_of_another_run_are_found(how, tmp_path):
     path.write_bytes(b"".join(changed[how]))
     with pytest.raises(RecordError, match=r"was changed|of another run"):
         wb.load(tmp_path / "run", strict=True)
+
+
+def work_of_this_thread():
+    """What the kernel has counted: bytes read and written, and how many calls that took."""
+    lines = Path("/proc/thread-self/io").read_text().splitlines()
+    return np.array([int(line.split()[1]) for line in lines[:4]])
+
+
+@pytest.mark.skipif(
+    not Path("/proc/thread-self/io").exists(), reason="needs Linux's /proc/thread-self/io"
+)
+def test_an_evaluation_costs_the_same_however_many_there_are(tmp_path):
+    """Nothing that was written before is read or written again, so only the digits differ."""
+    writer = Writer(tmp_path / "run", MANIFEST)
+    work = []
+    for number in range(1, 501):
+        frame = pd.DataFrame({"round": [number], **EVALUATION})
+        before = work_of_this_thread()
+        writer.evaluation(frame)
+        work.append(work_of_this_thread() - before)
+    bytes_read, bytes_written, reads, writes = work[499] - work[4]
+    # The number stands twice in the line. What is read is the kernel's own account.
+    assert bytes_written == 2 * (len("500") - len("5"))
+    assert abs(bytes_read) < 20 and reads == writes == 0
 
 
 FLIPS_BETWEEN = 5  # with 1, every byte: all are found, in some seconds more

@@ -1,16 +1,20 @@
 """Problems of your own: rows and files become a pool, and unusable ones are named up front."""
 
 import json
+import os
 from dataclasses import replace
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from conftest import go, small_lab
 
 import workbench as wb
 from workbench import config
+from workbench.datasets import rows as own_rows
 from workbench.labs import shipped
 from workbench.problems import Pool, Problem, Stream, from_file, from_rows
+from workbench.records.tables import write_table
 from workbench.verifiers import Choice, Scores
 
 ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "2+2=", "answer": 4}]
@@ -37,6 +41,30 @@ def test_ids_depend_on_the_prompt_alone():
     forward = {each.prompt: each.id for each in from_rows(ROWS)}
     assert forward == {each.prompt: each.id for each in from_rows(ROWS[::-1])}
     assert len(set(forward.values())) == 2
+
+
+@pytest.mark.parametrize("kind", ["parquet", "texts parquet", "jsonl", "csv", "json", "bytes"])
+def test_a_file_of_far_too_many_rows_is_refused(kind, tmp_path, monkeypatch):
+    """A stranger's manifest may name one; 17 KB of parquet took a minute and two gigabytes."""
+    monkeypatch.setattr(own_rows, "MOST_ROWS", 1000)
+    ending = kind.split()[-1].replace("bytes", "jsonl")
+    path = tmp_path / f"rows.{ending}"
+    if kind == "parquet":
+        write_table(path, pa.table({"prompt": ["1+1="] * 3_000_000, "answer": ["2"] * 3_000_000}))
+        assert path.stat().st_size < 50_000
+    elif kind == "texts parquet":
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 500, pa.int32()), ["x" * 10**7])
+        write_table(path, pa.table({"prompt": texts}))
+    elif kind == "bytes":
+        path.touch()
+        os.truncate(path, 2**40)  # a file of zeros that takes no place on the disk
+    else:
+        line = {"jsonl": '{"prompt": "1+1=", "answer": "2"}\n', "csv": "1+1=,2\n", "json": "0,"}
+        path.write_text({"csv": "prompt,answer\n"}.get(kind, "") + line[kind] * 2000)
+    if kind == "json":
+        path.write_text(f"[{path.read_text()[:-1]}]")
+    with pytest.raises(ValueError, match=f"path='.*{ending}': (it is too|it has more|its texts)"):
+        from_file(path)
 
 
 THIRD = {"prompt": "3+3=", "answer": "6"}

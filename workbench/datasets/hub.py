@@ -372,7 +372,8 @@ def _directory(key: str, folder: Path, split: str) -> Any:
     chosen = [name for name in (entry.splits[split], split) if name in there]
     if not chosen:
         raise ValueError(f"split={split!r}: {folder} has {', '.join(there)}")
-    return datasets.load_dataset(str(folder), config, split=chosen[0])
+    builder = datasets.load_dataset_builder(str(folder), config)
+    return _files([Path(file) for file in builder.config.data_files[chosen[0]]])
 
 
 def _files(paths: Sequence[Path]) -> Any:
@@ -384,5 +385,7 @@ def _files(paths: Sequence[Path]) -> Any:
             f"path={str(paths[0])!r}: a directory or a file ending in {', '.join(FORMATS)} is "
             "needed"
         )
+    for path in paths:
+        readers.check_size(path)
     # Files that are given by name are all one split to `datasets`, which it calls train.
     return datasets.load_dataset(kind, data_files=list(map(str, paths)), split="train")

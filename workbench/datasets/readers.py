@@ -23,6 +23,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from workbench.policies.checks import MOST_PROMPTS
@@ -30,6 +31,9 @@ from workbench.utils.seeding import generator
 from workbench.utils.validation import shown
 
 MOST_TESTS = 20
+# Of a file; DAPO-Math-17k has 1.8 million rows. A few thousand bytes of parquet can hold far more.
+MOST_ROWS = 2 * 10**6
+MOST_BYTES = 2**32
 PYTHON_3 = 3  # CodeContests' number of the language
 # Of APPS and of TACO, from 1 on.
 DIFFICULTIES = (
@@ -81,6 +85,24 @@ class Entry:
     answer: str
     level: int = 0
     response: str | None = None
+
+
+def check_size(path: Path) -> None:
+    """Raise ValueError for a file that would take hours or the whole memory to read, before it is
+    opened. A stranger's manifest may name it.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
+    rows = 0
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        rows = pyarrow.parquet.read_metadata(path).num_rows
+    if rows > MOST_ROWS or path.stat().st_size > MOST_BYTES:
+        raise ValueError(
+            f"path={str(path)!r}: it is too large; {MOST_ROWS} rows and {MOST_BYTES // 2**20} MiB "
+            "are allowed"
+        )
 
 
 def check_place(template: Any) -> None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from workbench.datasets.readers import check_place
+from workbench.datasets.readers import check_place, check_size
 from workbench.pools import Pool, Problem, digest_of
-from workbench.utils.validation import did_you_mean, is_number, one_of, shown
+from workbench.utils.validation import cause_of, did_you_mean, is_number, one_of, shown
 from workbench.verifiers import Choice, Code, Math
 from workbench.verifiers.base import check_verifier
 from workbench.verifiers.code import read_tests
@@ -28,6 +29,7 @@ Row = Mapping[str, Any]
 REPEATED = ("refuse", "drop")
 LEAVE_OUT = "leave their problems out"
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
+MOST_ROWS = 10**6  # of a file, which a stranger's manifest may name
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
@@ -108,7 +110,10 @@ def from_file(
         When there is no such file.
     """
     columns = {"prompt": prompt, "answer": answer, "level": level}
-    pool = _pool(_read(path), str(path), columns, template, repeated, verifier)
+    rows = list(itertools.islice(_read(path), MOST_ROWS + 1))
+    if len(rows) > MOST_ROWS:
+        raise ValueError(f"path={str(path)!r}: it has more than {MOST_ROWS} rows")
+    pool = _pool(rows, str(path), columns, template, repeated, verifier)
     # A verifier of your own is nothing that a manifest can make again.
     if verifier is None:
         pool.config = {
@@ -161,17 +166,23 @@ def _pool(
     return Pool(made, checked_for=type(verifier).__name__)
 
 
-def _read(path: Any) -> list[Any]:
+def _read(path: Any) -> Iterator[Any]:
     """The rows of a file, each a dict from column to value."""
     path = Path(path)
     if path.suffix not in KINDS:
         raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
-    if not path.is_file():
-        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
+    check_size(path)
     if path.suffix == ".parquet":
-        import pyarrow.parquet
+        from workbench.records.tables import parquet_file, read_rows
 
-        return pyarrow.parquet.read_table(path).to_pylist()
+        try:
+            with parquet_file(path) as file:
+                table = read_rows(file)
+        except ValueError as error:
+            raise ValueError(f"path={str(path)!r}: {cause_of(error)}") from None
+        for batch in table.to_batches(1000):
+            yield from batch.to_pylist()
+        return
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -180,14 +191,18 @@ def _read(path: Any) -> list[Any]:
         ) from None
     if path.suffix == ".csv":
         # Everything stays text: "007" and "1e3" are answers as they stand there.
-        return list(csv.DictReader(io.StringIO(text, newline="")))
-    if path.suffix == ".jsonl":
-        numbered = enumerate(text.split("\n"), start=1)
-        return [_json(line, f"{path}: line {number}") for number, line in numbered if line.strip()]
-    rows = _json(text, f"{path}: it")
-    if not isinstance(rows, list):
-        raise ValueError(f"{path}: a list of objects is needed; JSON lines belong in a .jsonl file")
-    return rows
+        yield from csv.DictReader(io.StringIO(text, newline=""))
+    elif path.suffix == ".jsonl":
+        for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
+            if line.strip():
+                yield _json(line, f"{path}: line {number}")
+    else:
+        rows = _json(text, f"{path}: it")
+        if not isinstance(rows, list):
+            raise ValueError(
+                f"{path}: a list of objects is needed; JSON lines belong in a .jsonl file"
+            )
+        yield from rows
 
 
 def _json(text: str, what: str) -> Any:

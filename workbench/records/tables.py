@@ -55,6 +55,11 @@ def open_table(path: Path, digest: str | None) -> pq.ParquetFile:
     """
     if digest not in (file_digest(path), None):
         raise ValueError("it was changed, or is a part of another run")
+    return parquet_file(path)
+
+
+def parquet_file(path: Path) -> pq.ParquetFile:
+    """Open a parquet file for `read_rows`."""
     metadata = pq.read_metadata(path)
     columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     # A text that stands in many rows is in the file once. It is read as it stands there, so that

@@ -16,8 +16,8 @@ The first rule that finds one decides:
 A letter that lacks its own line in a list of options that came before was about to be listed when
 the response was cut off, so it is no answer.
 
-Where several letters stand together, as in `\\boxed{A|C}` or "the answer is A, or perhaps C", the
-response has not settled on one and is `wrong`.
+Where several letters stand together, as in `\\boxed{A|C}`, `\\boxed{A. C}` or "the answer is A, or
+perhaps C", the response has not settled on one and is `wrong`.
 
 A letter is one character between boundaries, so neither "B12" nor "C-terminal" holds one. Lower
 case counts wherever a letter is expected. "A", "I" and all lower-case letters could be words: in
@@ -53,8 +53,10 @@ OPENING = re.compile(
     re.IGNORECASE,
 )
 
-# The rest of a line behind a letter that is all it says.
-LINE_END = r"[\s*_$)}\]\"'”`.:!]*\Z"
+# What may stand behind a letter, and the rest of a line behind one that is all it says.
+MARKS = r"[\s*_$)}\]\"'”`.:!]*"
+LINE_END = rf"{MARKS}\Z"
+BEHIND = re.compile(rf"{MARKS}+(?:not\b)?")
 
 # What must follow a letter that could be a word.
 ENDS = re.compile(
@@ -74,7 +76,7 @@ JOINT = (
 )
 # What is said of a letter ends with the sentence, or where the reasons begin.
 SENTENCE_END = re.compile(
-    rf"[.!?](?=\s{{1,4}}\(?[A-Z])(?!\s{{1,4}}{MORE})(?!\s{{1,4}}[A-Z][.):])"
+    rf"(?<!\.)[.!?](?=\s{{1,4}}\(?[A-Z])(?!\s{{1,4}}{MORE})(?!\s{{1,4}}[A-Z][.):])"
     rf"|\n(?!\s{{0,4}}{MORE})(?:(?=\s{{0,4}}\n)|(?![ *_-]{{0,4}}[A-Z](?:[.):]|$)))",
     re.MULTILINE,
 )
@@ -160,7 +162,8 @@ class Choice(Verifier):
     def _status(self, response: str, gold: tuple[str, str]) -> str:
         letter, option = gold
         letters = self.letters_of(response)
-        if not letters and option and option in self._option_texts(response):
+        texts = self._option_texts(response) if option else set()
+        if f"{letter}. {option}".casefold() in texts or (not letters and option in texts):
             return "ok"
         if not letters:
             return "unparsed"
@@ -223,6 +226,11 @@ class Choice(Verifier):
         said = text[letter.end() :]
         if not self._another.search(said):
             return {letter[1].upper()}
+        # Nothing but one more letter, where the text of its option would stand.
+        marks = BEHIND.match(said)
+        alone = self._first(said, marks.end() if marks else 0)
+        if alone and re.match(LINE_END, said[alone.end() :]):
+            return {letter[1].upper(), alone[1].upper()}
         ends = [end.start() for end in (SENTENCE_END.search(said), REASON.search(said)) if end]
         letters = {letter[1].upper()}
         for more in self._more.finditer(said[: min(ends, default=len(said))]):
