@@ -26,7 +26,18 @@ from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.records import Record
 
-__all__ = ["NAMES", "UNITS", "ends", "ratios", "resolution", "spent", "stopped_by"]
+__all__ = [
+    "NAMES",
+    "UNITS",
+    "difference_text",
+    "ends",
+    "of_a_round",
+    "ratio_text",
+    "ratios",
+    "resolution",
+    "spent",
+    "stopped_by",
+]
 
 # The arms of `regimes.course_arms`, as they are shown.
 NAMES = {
@@ -49,6 +60,13 @@ UNITS = {
     "rollouts": "rollouts",
     "l40s": cost.MACHINES["l40s"],
     "round": "round",
+}
+OF_A_ROUND = {
+    "rollouts": "rollouts",
+    "trained": "trained",
+    "tokens sampled": "tokens_sampled",
+    "tokens read": "tokens_read",
+    "tokens stopped": "tokens_stopped",
 }
 # No step is visible at this rate, so that runs of different methods keep the same weights.
 STILL = 1e-12
@@ -93,6 +111,42 @@ def ratios(
         As `targets.to_target`.
     """
     return to_target(read(dict(groups)), target, UNITS[unit], baseline=baseline)
+
+
+def of_a_round(groups: Mapping[str, Sequence[Record]]) -> pd.DataFrame:
+    """Rollouts and tokens of a round, means over rounds and seeds.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+
+    Returns
+    -------
+    DataFrame, a row an arm
+        rollouts; trained, those with a gradient; tokens sampled; tokens read, of old responses; and
+        tokens stopped, of responses that a course stopped.
+    """
+    rows = {}
+    for name, group in groups.items():
+        rounds = pd.concat([record.rounds for record in group])
+        # Only methods with a course have the last two.
+        rounds = rounds.reindex(columns=list(OF_A_ROUND.values()), fill_value=0)
+        rows[name] = {text: rounds[column].mean() for text, column in OF_A_ROUND.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def ratio_text(row: pd.Series, unit: str) -> str:
+    """A ratio of `spent` with its interval, in one of `UNITS`."""
+    if np.isnan(row[f"{unit}_low"]):
+        return f"{row[unit]:.2f}"
+    high = row[f"{unit}_high"]
+    end = f"{high:.2f}" if np.isfinite(high) else "open"
+    return f"{row[unit]:.2f} [{row[f'{unit}_low']:.2f}, {end}]"
+
+
+def difference_text(row: pd.Series) -> str:
+    """A difference of `ends` with its interval."""
+    return f"{row['value']:+.1f} [{row['low']:.1f}, {row['high']:.1f}]"
 
 
 def resolution(group: Sequence[Record], target: float) -> pd.DataFrame:
