@@ -36,6 +36,7 @@ SLOW_FILES = (
     "test_escapes.py",
     "test_gpu_first_run.py",
     "test_hub.py",
+    "test_pods.py",
     "test_power_loss.py",
     "test_recorded_runs.py",
     "test_strangers.py",

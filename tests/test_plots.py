@@ -355,6 +355,7 @@ class TestPlain:
         once.encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", HOSTILE, ids=["math", "underscore", "control", "half", "long"])
 class TestNamesOfStrangers:
     """Labels, names of methods and names of labs are drawn as they are written."""

@@ -1,5 +1,6 @@
 """The recorded runs are those of the grids, and made again they come out the same."""
 
+import contextlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -52,11 +53,13 @@ def read_tables(records):
     """Read the tables of all records, each kind of table in a pass of its own.
 
     A row group of a packed table holds several runs, and the one that was read last is kept. So
-    kind by kind each is read once, and record by record it would be read anew for every run.
+    kind by kind each is read once, and record by record it would be read anew for every run. What
+    is damaged is left to the tests.
     """
     for kind in ("rounds", "evals"):
         for record in records:
-            getattr(record, kind)
+            with contextlib.suppress(wb.records.RecordError):
+                getattr(record, kind)
 
 
 @pytest.fixture(scope="module")

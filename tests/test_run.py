@@ -560,6 +560,7 @@ def smallest_lab():
     return wb.labs.tiny(base="late", pool=9, held_out=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*wb.methods.PAPERS, *wb.methods.MORE_PAPERS])
 def test_every_method_trains_and_resumes_exactly_from_its_manifest(name, smallest_lab, tmp_path):
     method = getattr(wb.methods, name)(**SIZES.get(name, {"n": 4}))

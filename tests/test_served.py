@@ -144,6 +144,7 @@ def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path):
     same_record(wb.load(tmp_path / "waited"), wb.load(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_asked_again():
     with at(busy=2) as (_, url):
         served = ServedPolicy(Server(url, **{**QUICK, "retries": 2}), "tiny", "{prompt}")
