@@ -6,11 +6,12 @@ accepted only if further questions have the right answer:
 
 - Are small numbers close? Math-Verify rounds to six decimals, so 0.0 equals 1.6e-19 for it. Numbers
   below a thousandth are compared again, by their ratio, and so are percents.
-- Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min" and `42 \to 43` it passes
-  over a part, and `40 2` is a sum for it. Such answers are `unparsed`.
+- Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min", "42 million",
+  `\det(1)=42` and `42 \to 43` it passes over a part, and `40 2` is a sum for it. Such answers are
+  `unparsed`.
 - Does the answer contradict itself? Of `43=42` Math-Verify compares the last side alone.
-- Does the text offer several answers, or deny one? Of "the answer is 42 or 43" and "it is not 42"
-  Math-Verify reads one number.
+- Does the text offer several answers, or deny or bound one? Of "the answer is 42 or 43", "it is not
+  42" and "at most 42" Math-Verify reads one number.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ except ImportError as error:
 from latex2sympy2_extended.logic import And
 from sympy import Basic, Equality, Expr, I, MatrixBase, Number, Rel, Set, Symbol, log
 from sympy.core.expr import UnevaluatedExpr
+from sympy.core.function import AppliedUndef, Derivative
+from sympy.series.limits import Limit
 
 from workbench.verifiers.boxes import BOX, readable, with_readable_powers
 from workbench.verifiers.pool import Judge
@@ -47,6 +50,17 @@ NUMERAL = re.compile(r"(?<![A-Za-z}]\^)(?<![A-Za-z}]\^\{)[0-9]+(?:,[0-9]{3})*(?:
 # Numbers side by side, which Math-Verify adds.
 SIDE_BY_SIDE = re.compile(r"(?<![\\_^A-Za-z{.\d])[0-9][0-9.]*+(?:\s|\\[,;: ])++[0-9]")
 INEQUALITY = r"(?:\\(?:geq?|leq?|[gl]eqslant|lt|gt|neq?|not|neg|sim)(?![A-Za-z])|[<>≠≤≥])"
+# Words that make another number of the one in front of them, and those that deny or bound one.
+SCALE = (
+    r"(?:(?:hundred|thousand|million|billion|trillion|dozen|per\s?cent)\b"
+    r"|(?:[a-z]++\s++){0,2}?and\s++an?\s++(?:half|third|quarter)\b)"
+)
+DENIAL = re.compile(
+    rf"(?i)\b(?:{SCALE}|(?:not|cannot|never|neither|nor|but|except|excluding|than|most|least|wrong"
+    r"|incorrect|false)\b)"
+)
+# A whole number that goes on.
+GOES_ON = re.compile(r"(?<![.\d])[0-9]++(?:\\[,;:! ]|\s)*+\\[lcd]?dots[a-z]?\s*\Z")
 UNIT = re.compile(r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}")
 
 # A number as running text writes it, and several of them of which one may be right.
@@ -62,9 +76,17 @@ MEASURE = (
     r"|yards?|pounds?|lbs?|ounces?|oz|dollars?|cents?|k?m|cm|k?g)\b"
 )
 COMPOUND = re.compile(rf"{NUMBER}{MEASURE},?(?:\s++and)?\s++{NUMBER}{MEASURE}")
-DENIED = re.compile(
-    rf"(?:(?:\bnot|n't|\bnever|\bno)(?:\s++[A-Za-z]++){{0,3}}?|{INEQUALITY}=?)[\s$]++({NUMBER})"
+# What denies or bounds a number in front of it, and what denies or scales it behind.
+BEFORE = (
+    r"(?:(?:\b(?:not|cannot|never|no)|n't)(?:\s++[a-z]++){0,3}?|\b(?:than|at\s++most|at\s++least"
+    r"|up\s++to|exceeds?|below|above|(?:differs?|different)\s++from|(?:any|every)thing\s++but"
+    rf"|all\s++but|except(?:\s++for)?|excluding|neither|nor)|{INEQUALITY}=?)[\s$*]++"
 )
+BEHIND = (
+    rf"[\s$*]++(?:{SCALE}|(?:cannot|can't|isn't|wasn't|doesn't)\b|(?:is|was|are|does|can|would\s++be)"
+    r"\s++(?:[a-z]++\s++)?(?:not|wrong|incorrect|false|excluded|impossible|too)\b)"
+)
+MENTION = re.compile(rf"(?i)(?P<before>{BEFORE})?(?P<number>{NUMBER})(?P<behind>{BEHIND})?")
 SENTENCE_END = re.compile(rf"(?:\n|[.!?](?=\s|\Z))(?!\s{{0,4}}{MORE})")
 LONGEST_STATEMENT = 300  # characters behind the last "answer" that are read
 
@@ -112,7 +134,14 @@ def equivalence() -> Judge:
                 return {"status": "ok"}
             if is_box and _is_partly_read(content, answer, gold_text, gold, parsed):
                 return {"status": "unparsed"}
-            hedged = not is_box and _is_hedged(response, gold, parsed)
+
+            def right(number: str) -> bool:
+                # As if it stood alone in a box. A bare % begins a comment in LaTeX.
+                return _equivalent(gold, parsed(BOX + number.replace("%", r"\%") + "}"))
+
+            if not is_box and _is_denied(response, gold_text, right):
+                return {"status": "unparsed"}
+            hedged = not is_box and _is_hedged(response, right)
             return {"status": "wrong" if hedged or _contradicts_itself(answer, gold) else "ok"}
         # Two readings that agree settle the matter. That none agrees settles nothing if memory ran
         # out on the way, since the comparison that was cut short might have agreed.
@@ -270,12 +299,29 @@ def _is_partly_read(
     is_range = any(isinstance(reading, Set | Rel | And) for reading in gold)
     if re.search(INEQUALITY, content) and not is_range and not re.search(INEQUALITY, gold_text):
         return True
+    words, of_gold = ({*map(str.lower, DENIAL.findall(text))} for text in (content, gold_text))
+    if GOES_ON.search(content) or words - of_gold or _passes_over(content, answer[0], gold, parsed):
+        return True
     units = {unit for unit in map(_unit, (content, gold_text)) if unit}
     if len(units) > 1 or SIDE_BY_SIDE.search(content):
         return True
     unread = _unread(content, answer[0], parsed)
     # A gold answer may have such a part too, as 1101_2 has its base.
     return bool(unread) and not unread <= _unread(gold_text, gold[0], parsed)
+
+
+def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str], list]) -> bool:
+    r"""Whether the last side of an equation is read alone, and another is no name and not right.
+
+    Of `\det(1)=42` and `5 \bmod 3=42` the left side is not read. `\dim V=42` is a name.
+    """
+    *others, _ = content.split("=") if _is_number(reading) else [content]
+    for side in others:
+        rest = re.sub(r"\\[A-Za-z]+", "", side)
+        is_name = re.search("[A-Za-z]", rest) and not re.search("[0-9]", rest)
+        if not is_name and not _equivalent(gold, parsed(BOX + side + "}")):
+            return True
+    return False
 
 
 def _unit(text: str) -> str:
@@ -312,7 +358,7 @@ def _contradicts_itself(answer: list, gold: list) -> bool:
     """
     is_about_one = any(isinstance(reading, Equality) for reading in gold)
     for reading in answer:
-        for sides in _chains(reading):
+        for sides in map(_worked_out, _chains(reading)):
             if any(_differ(a, b) for a, b in combinations(filter(_is_number, sides), 2)):
                 return True
             unknowns = {side for side in sides if isinstance(side, Symbol)}
@@ -337,12 +383,25 @@ def _chains(reading: Any) -> Iterator[list]:
             yield from _chains(part)
 
 
+def _worked_out(sides: list) -> list:
+    """The sides of an equation, with derivatives and limits of known functions worked out."""
+    found = []
+    for side in sides:
+        operators = side.atoms(Derivative, Limit)
+        bound = {symbol for each in operators for symbol in each.args[1].atoms(Symbol)}
+        if bound and not side.has(AppliedUndef) and side.free_symbols <= bound:
+            # What holds for all numbers holds for one.
+            side = side.doit().subs(dict.fromkeys(bound, Number(1) / 7))
+        found.append(side)
+    return found
+
+
 def _differ(a: Any, b: Any) -> bool:
     """Whether two numbers differ by more than the last decimal that either of them shows."""
     # `doit` works out what the parser has left unevaluated.
     difference = abs((a - b).doit().evalf(15))
-    if not difference.is_comparable:
-        return False
+    if difference.is_infinite or not difference.is_comparable:
+        return bool(difference.is_infinite)
     scale = max(_size(a), _size(b))
     shown = [_last_decimal(part) for side in (a, b) for part in side.atoms() if part.is_Float]
     # Just under one unit: 2/3 = 0.667 is a rounding, while 3.14 = 3.15 is a contradiction. Without
@@ -361,18 +420,30 @@ def _last_decimal(number: Any) -> float:
 # Several answers at once
 
 
-def _is_hedged(response: str, gold: list, parsed: Callable[[str], list]) -> bool:
-    """Whether running text offers several numbers of which one is right and another is not, or
-    denies a right one.
-    """
+def _is_denied(response: str, gold_text: str, right: Callable[[str], bool]) -> bool:
+    """Whether running text mentions a right number last to deny, to bound or to scale it."""
+    sentences = SENTENCE_END.split(response)
+    numbered = [i for i, text in enumerate(sentences) if re.search("[0-9]", text)]
+    if not numbered:
+        return False
+    of_answer = [i for i, text in enumerate(sentences) if "answer" in text.lower()]
+    # The sentence of the last "answer", or the next one with a number; else the last with one.
+    place = next((i for i in numbered if of_answer and i >= of_answer[-1]), numbered[-1])
+    # What comes later may say that the answer is wrong, and may speak of other numbers.
+    later = "\n".join(sentences[place + 1 :])
+    for text, groups in ((sentences[place], ("before", "behind")), (later, ("behind",))):
+        for mention in reversed(list(MENTION.finditer(text[-LONGEST_STATEMENT:]))):
+            if right(mention["number"]):
+                said = [mention[group].strip().lower() for group in groups if mention[group]]
+                if any(words not in gold_text.lower() for words in said):
+                    return True
+                break
+    return False
 
-    def right(number: str) -> bool:
-        # As if it stood alone in a box. A bare % begins a comment in LaTeX.
-        return _equivalent(gold, parsed(BOX + number.replace("%", r"\%") + "}"))
 
+def _is_hedged(response: str, right: Callable[[str], bool]) -> bool:
+    """Whether running text offers several numbers of which one is right and another is not."""
     statement = _statement(response)
-    if any(right(denied[1]) for denied in DENIED.finditer(statement)):
-        return True
     offers = [pattern.search(statement) for pattern in (ALTERNATIVES, COMPOUND)]
     offers.append(LISTED.search(_answer(response)) or LISTED.match(statement.strip()))
     for offer in offers:
