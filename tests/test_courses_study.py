@@ -1,0 +1,63 @@
+"""What notebook 13 and the panel of stress need beyond the package."""
+
+import pandas as pd
+import pytest
+
+import workbench as wb
+from papers import courses, stress
+from papers.regimes import REGIMES
+
+LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight")
+
+
+def test_what_is_stopped_is_followed_to_its_end(tmp_path):
+    table = courses.stopped_by(
+        wb.methods.arrol(4, at=6, warm_up=1, learning_rate=1e-2),
+        wb.methods.grpo(4),
+        LAB,
+        tmp_path,
+        rounds=3,
+    )
+    assert len(table) == 3 * 32 * 4
+    assert not table[table["round"] == 1]["stopped"].any()  # the head's warm-up
+    late = table[table["round"] > 1]
+    assert 0.2 < late["stopped"].mean() < 0.8
+    # A response that was stopped at its sixth token would have gone on.
+    assert (late[late["stopped"]]["length"] > 6).all()
+    assert set(table["level"]) <= set(range(1, 9))
+
+
+def test_rollouts_that_the_other_method_did_not_sample_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="more rollouts"):
+        courses.stopped_by(wb.methods.arrol(4, at=6), wb.methods.grpo(2), LAB, tmp_path, rounds=1)
+
+
+@pytest.mark.parametrize("name", ["course", "course-tight"])
+def test_every_arm_of_a_course_has_a_name(name):
+    assert list(REGIMES[name].arms()) == list(courses.NAMES)
+
+
+@pytest.mark.parametrize("name", stress.CONDITIONS)
+def test_a_condition_is_its_lab_and_its_correction(name, tmp_path):
+    condition = stress.CONDITIONS[name]
+    trial = condition.trial(tmp_path / name)
+    assert list(trial.arms) == list(stress.arms())
+    under = trial.lab.stress
+    assert (under.lag, under.missed, under.accepted) == (
+        condition.lag,
+        condition.missed,
+        condition.accepted,
+    )
+    wanted = "truncate" if condition.corrected else None
+    for arm in trial.arms.values():
+        assert arm.method.objective.sampler_correction == wanted
+
+
+def test_long_runs_take_each_arm_at_its_rate(tmp_path):
+    rates = pd.Series({label: 1e-3 + i * 1e-5 for i, label in enumerate(stress.arms())})
+    cases = stress.long_cases(rates, tmp_path)
+    assert len(cases) == stress.LONG_SEEDS * len(rates)
+    for case in cases:
+        label = case.name.partition("/")[0]
+        assert case.values["learning_rate"] == rates[label]
+        assert case.values["rounds"] == stress.LONG_ROUNDS
