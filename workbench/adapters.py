@@ -21,7 +21,6 @@ import copy
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.records import checkpoints
-from workbench.records.files import UNFINISHED
+from workbench.records.files import unfinished
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import FindMore, Round, Sample, play
@@ -477,9 +476,8 @@ class Driver:
         own = {"round": self.round, "empty_rounds": self.empty_rounds, "seed": self.seed}
         state = {**numbers, **own, "method": describe(method), "slots": slots}
         Path(folder).mkdir(parents=True, exist_ok=True)
-        for path in Path(folder).iterdir():
-            if re.fullmatch(UNFINISHED, path.name):
-                path.unlink()
+        for path in unfinished(Path(folder).iterdir()):
+            path.unlink()
         checkpoints.save(Path(folder) / FILE, tensors, state)
 
     def load(self, folder: str | Path, **expected: int) -> dict[str, Any]:

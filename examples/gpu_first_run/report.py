@@ -45,7 +45,7 @@ def make(settings: Settings) -> bool:
 def summary(settings: Settings, name: str, record: Any) -> dict[str, Any]:
     """The numbers of one recorded run, means over its rounds after the first."""
     rounds = record.rounds
-    late = rounds.iloc[WARM_UP:] if len(rounds) > WARM_UP else rounds
+    late = after_warm_up(rounds)
     peaks = read(settings.file(f"memory-{name}")) or {}
     accuracy = record.accuracy()["accuracy"]
     sampled_a_second = late["tokens_sampled"].sum() / late["seconds_generate"].sum()
@@ -96,7 +96,6 @@ def papers_table(settings: Settings, papers: dict[str, Any]) -> pd.DataFrame:
     rows = {}
     for name, record in papers.items():
         method, rate = settings.papers[name]
-        late = record.rounds.iloc[WARM_UP:] if len(record.rounds) > WARM_UP else record.rounds
         accuracy = record.accuracy()["accuracy"]
         rows[name] = {
             "method": method,
@@ -104,7 +103,7 @@ def papers_table(settings: Settings, papers: dict[str, Any]) -> pd.DataFrame:
             "rounds": len(record.rounds),
             "rollouts a round": record.rounds["rollouts"].mean(),
             "trained a round": record.rounds["trained"].mean(),
-            "seconds a round": late["seconds"].mean(),
+            "seconds a round": after_warm_up(record.rounds)["seconds"].mean(),
             "accuracy first": accuracy.iloc[0] if len(accuracy) else nan,
             "accuracy last": accuracy.iloc[-1] if len(accuracy) else nan,
         }
@@ -117,7 +116,7 @@ def summary_of_trl(settings: Settings, beside: dict[str, Any]) -> dict[str, Any]
     It tells no seconds of sampling alone, and its tokens a second are those of whole steps.
     """
     steps = pd.DataFrame(beside["steps"])
-    late = steps.iloc[WARM_UP:] if len(steps) > WARM_UP else steps
+    late = after_warm_up(steps)
     rows = settings.sampled * settings.problems_per_round
     return {
         "rounds": len(steps),
@@ -126,6 +125,11 @@ def summary_of_trl(settings: Settings, beside: dict[str, Any]) -> dict[str, Any]
         "reward": late["reward"].mean(),
         **in_gb(beside["memory"]),
     }
+
+
+def after_warm_up(rounds: pd.DataFrame) -> pd.DataFrame:
+    """The rounds that means are taken over; all of them where there are no more."""
+    return rounds.iloc[WARM_UP:] if len(rounds) > WARM_UP else rounds
 
 
 def has(rounds: pd.DataFrame, phase: str) -> bool:

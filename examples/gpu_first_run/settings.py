@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 PARTS = ("doctor", "model", "grpo", "pods", "trl")
-# The methods of the five papers and GRPO, each of which runs at every rate.
-PAPERS = "papers"  # the folder of their records
+# GRPO and the methods of the five papers, each of which runs at every rate.
 METHODS = ("grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
+PAPERS = "papers"  # the folder of their records
 SIZES = ("tiny", "qwen2", "smollm2")
 MORE_TO_DO = 75  # the exit status of a piece that ended before the work did
 

@@ -189,8 +189,8 @@ def ends(groups: Mapping[str, Sequence[Record]], baseline: str = "GRPO") -> pd.D
     -------
     DataFrame, a row an arm and a quantity
         value, low, high and n: the paired difference to the baseline of accuracy, accuracy on short
-        and on long chains, pass@8 (all in points), length of held-out responses in tokens, and the
-        share of them that the limit cuts off, in points.
+        and on long chains and accuracy of greedy responses (all in points), length of held-out
+        responses in tokens, and the share of them that the limit cuts off, in points.
     """
     courses = read(dict(groups))
     budget = common_budget(courses, "tokens_sampled")

@@ -14,7 +14,7 @@ finished ones are put on the shelf, as `stress-missed-10` and so on.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import pandas as pd
 from papers.regimes import shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
+from workbench.stress import Stress
 from workbench.trials import engine
 from workbench.trials.arms import LOGS, Arm, carried_lab
 from workbench.trials.cases import Case
@@ -44,16 +45,14 @@ class Condition:
 
     Attributes
     ----------
-    lag, missed, accepted
-        As in `workbench.stress.Stress`.
+    stress : Stress
+        Of the lab.
     corrected : bool
         Whether every token is weighed by how much likelier the present weights make it than those
         that sampled it, at most by 3 (truncated importance sampling).
     """
 
-    lag: int = 0
-    missed: float = 0.0
-    accepted: float = 0.0
+    stress: Stress = Stress()
     corrected: bool = False
 
     def arm(self, method: Method) -> Method:
@@ -77,7 +76,7 @@ class Condition:
         return Trial(
             found,
             against=baseline.but(name=BASELINE),
-            lab=labs.tiny().stressed(self.lag, self.missed, self.accepted),
+            lab=labs.tiny().stressed(**asdict(self.stress)),
             out=out,
             rounds=ROUNDS,
             seeds=SEEDS,
@@ -90,16 +89,16 @@ class Condition:
 
 CONDITIONS = {
     "plain": Condition(),
-    "missed-10": Condition(missed=0.1),
-    "accepted-10": Condition(accepted=0.1),
-    "both-10": Condition(missed=0.1, accepted=0.1),
-    "accepted-30": Condition(accepted=0.3),
-    "lag-1": Condition(lag=1),
-    "lag-4": Condition(lag=4),
-    "lag-16": Condition(lag=16),
-    "lag-1-corrected": Condition(lag=1, corrected=True),
-    "lag-4-corrected": Condition(lag=4, corrected=True),
-    "lag-16-corrected": Condition(lag=16, corrected=True),
+    "missed-10": Condition(Stress(missed=0.1)),
+    "accepted-10": Condition(Stress(accepted=0.1)),
+    "both-10": Condition(Stress(missed=0.1, accepted=0.1)),
+    "accepted-30": Condition(Stress(accepted=0.3)),
+    "lag-1": Condition(Stress(lag=1)),
+    "lag-4": Condition(Stress(lag=4)),
+    "lag-16": Condition(Stress(lag=16)),
+    "lag-1-corrected": Condition(Stress(lag=1), corrected=True),
+    "lag-4-corrected": Condition(Stress(lag=4), corrected=True),
+    "lag-16-corrected": Condition(Stress(lag=16), corrected=True),
 }
 
 

@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -178,9 +178,13 @@ def rollout_parts(directory: Path) -> dict[int, Path]:
 
 
 def unfinished_files(directory: Path) -> list[Path]:
-    """What a killed process was writing. Nothing in it is needed."""
-    files = [path for folder in _NAMES for path in own_files(directory, folder)]
-    return [path for path in files if re.fullmatch(UNFINISHED, path.name)]
+    """What a killed process was writing in a record. Nothing in it is needed."""
+    return unfinished(path for folder in _NAMES for path in own_files(directory, folder))
+
+
+def unfinished(paths: Iterable[Path]) -> list[Path]:
+    """Those of the files that a killed process was writing, by their names."""
+    return [path for path in paths if re.fullmatch(UNFINISHED, path.name)]
 
 
 def refuse_links(directory: Path) -> None:
