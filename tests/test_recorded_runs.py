@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import workbench as wb
-from papers.regimes import REGIMES, SEEDS
+from papers import regimes, stress
 from workbench.analysis.runs import load_all
 from workbench.labs import shipped
 from workbench.trials import grids
@@ -77,21 +77,31 @@ def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
     there = {path for path in there if not re.search("tiny-grpo|-search$", path.parts[-3])}
     there = {path for path in there if path.parts[-2] != "tiny-grpo"}
     there = {path for path in there if not path.parts[-3].startswith("regime-")}
+    there = {path for path in there if path.parts[-4] != "stress"}
     assert len(runs) >= 900
     assert {record.path for _, record in runs.values()} == there
 
 
-def test_the_runs_of_a_regime_are_its_arms_at_their_best_rates():
+def trials_on_the_shelf():
+    """Folder, labels of all arms, label of the baseline, and seeds, of every recorded trial."""
     for folder in sorted(RUNS.glob("regime-*")):
-        regime = REGIMES[folder.name.removeprefix("regime-")]
+        regime = regimes.REGIMES[folder.name.removeprefix("regime-")]
+        yield folder, set(regime.arms()), regime.against, regimes.SEEDS
+    for table in sorted((RUNS / "stress").glob("*/arms.csv")):
+        assert table.parent.name in stress.CONDITIONS
+        yield table.parent, set(stress.arms()), stress.BASELINE, stress.SEEDS
+
+
+def test_the_runs_of_a_trial_are_its_arms_at_their_best_rates():
+    for folder, labels, baseline, seeds in trials_on_the_shelf():
         arms = pd.read_csv(folder / "arms.csv").set_index("arm")
         rates = arms["learning_rate"].to_dict()
-        rates[regime.against] = arms["baseline_learning_rate"].max()
+        rates[baseline] = arms["baseline_learning_rate"].max()
         groups = load_all(folder)
         read_tables([record for records in groups.values() for record in records])
-        assert set(groups) == set(regime.arms()), folder.name
+        assert set(groups) == labels, folder.name
         for label, records in groups.items():
-            assert sorted(record.manifest["seed"] for record in records) == list(range(SEEDS))
+            assert sorted(record.manifest["seed"] for record in records) == list(range(seeds))
             for record in records:
                 assert record.problems() == []
                 assert record.manifest["arguments"]["learning_rate"] == pytest.approx(

@@ -7,8 +7,8 @@ so that what an arm loses is told by pairs of runs with the same seed, each at i
 
 In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes the runs of three
 conditions, and `python -m papers.stress long` the long runs, at the rates that were tuned in the
-plain lab. Each may be stopped at any time; the same command goes on. With `--shelve ../data/runs`
-finished ones are put on the shelf, as `stress-missed-10` and so on.
+plain lab. Each may be stopped at any time; the same command goes on. With
+`--shelve ../data/runs/stress` finished ones are put on that shelf, each in a folder of its name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pandas as pd
 from papers.regimes import shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
+from workbench.records.shelf import pack
 from workbench.stress import Stress
 from workbench.trials import engine
 from workbench.trials.arms import LOGS, Arm, carried_lab
@@ -160,9 +161,10 @@ def main() -> None:
     parser.add_argument("conditions", nargs="+", choices=[*CONDITIONS, "long"])
     parser.add_argument("--out", default="../runs/stress")
     parser.add_argument("--jobs", type=int)
-    parser.add_argument("--shelve", metavar="FOLDER", help="such as ../data/runs")
+    parser.add_argument("--shelve", metavar="FOLDER", help="such as ../data/runs/stress")
     given = parser.parse_args()
     out = Path(given.out)
+    without_target = []
     for name in given.conditions:
         if name == "long":
             plain = CONDITIONS["plain"].trial(out / "plain", jobs=given.jobs).run()
@@ -171,12 +173,22 @@ def main() -> None:
             )
             run_long(rates, out / "long", given.jobs)
             if given.shelve:
-                shelve_runs(out / "long" / "runs", (), Path(given.shelve, "stress-long"))
+                shelve_runs(out / "long" / "runs", (), Path(given.shelve, name))
+                pack(given.shelve)
             continue
-        trial = CONDITIONS[name].trial(out / name, jobs=given.jobs).run()
+        try:
+            trial = CONDITIONS[name].trial(out / name, jobs=given.jobs).run()
+        except ValueError as error:
+            # Where the baseline learns nothing there is no target. The other conditions have one.
+            without_target.append(name)
+            print(f"{name}: {error}", flush=True)
+            continue
         print(trial, flush=True)
         if given.shelve:
-            shelve(trial, (), Path(given.shelve, f"stress-{name}"))
+            shelve(trial, (), Path(given.shelve, name))
+            pack(given.shelve)
+    if without_target:
+        raise SystemExit(f"conditions without a comparison: {', '.join(without_target)}")
 
 
 if __name__ == "__main__":
