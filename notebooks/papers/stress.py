@@ -7,7 +7,7 @@ so that what an arm loses is told by pairs of runs with the same seed, each at i
 
 In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes the runs of three
 conditions, and `python -m papers.stress long` the long runs, at the rates that were tuned in the
-plain lab. Each may be stopped at any time; the same command goes on. With
+plain lab and stand in the recorded table of its arms. Each may be stopped at any time; the same command goes on. With
 `--shelve ../data/runs/stress` finished ones are put on that shelf, each in a folder of its name.
 """
 
@@ -117,6 +117,14 @@ def arms() -> dict[str, Method]:
     }
 
 
+def recorded_rates() -> pd.Series:
+    """Learning rate of every arm, by label, as it was tuned in the plain lab."""
+    table = pd.read_csv(labs.shipped("runs") / "stress" / "plain" / "arms.csv", index_col="arm")
+    rates = table["learning_rate"].copy()
+    rates[BASELINE] = table["baseline_learning_rate"].iloc[0]
+    return rates
+
+
 def long_cases(rates: pd.Series, out: Path) -> list[Case]:
     """The long runs: every arm at its tuned rate.
 
@@ -167,11 +175,7 @@ def main() -> None:
     without_target = []
     for name in given.conditions:
         if name == "long":
-            plain = CONDITIONS["plain"].trial(out / "plain", jobs=given.jobs).run()
-            rates = pd.Series(
-                {label: tuned.learning_rate for label, tuned in plain.tunings.items()}
-            )
-            run_long(rates, out / "long", given.jobs)
+            run_long(recorded_rates(), out / "long", given.jobs)
             if given.shelve:
                 shelve_runs(out / "long" / "runs", (), Path(given.shelve, name))
                 pack(given.shelve)
