@@ -14,6 +14,7 @@ plain lab and stand in the recorded table of its arms. Each may be stopped at an
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from workbench.trials.arms import LOGS, Arm, carried_lab
 from workbench.trials.cases import Case
 from workbench.trials.trial import Trial
 
-__all__ = ["CONDITIONS", "LONG_ROUNDS", "Condition", "arms"]
+__all__ = ["CONDITIONS", "LONG_ROUNDS", "Condition", "panel", "probes"]
 
 ROUNDS = 60
 SEEDS = 5
@@ -38,6 +39,31 @@ BASELINE = "grpo"
 LONG_ROUNDS = 400
 LONG_SEEDS = 3
 LONG_BETWEEN = 20  # rounds between two evaluations of a long run
+
+
+def panel() -> dict[str, Method]:
+    """GRPO, the five papers' methods, DAPO and PKPO; AR3PO is the leaderboard's best as well."""
+    return {
+        BASELINE: methods.grpo(),
+        "pods": methods.pods(32, 8),
+        "ar3po": methods.ar3po(),
+        "knapsack": methods.knapsack(),
+        "aero": methods.aero(),
+        "cbs": methods.cbs(),
+        "dapo": methods.dapo(),
+        "pkpo": methods.pkpo(),
+    }
+
+
+def probes() -> dict[str, Method]:
+    """Arms of the panel with one part changed, which show what that part does under stress."""
+    return {
+        BASELINE: methods.grpo(),
+        "pkpo-k1": methods.pkpo(k=1),
+        "pkpo-n8": methods.pkpo(n=8),
+        "ar3po-no-reuse": methods.ar3po(mode=None),
+        "pods-random": methods.pods(32, 8, rule="random"),
+    }
 
 
 @dataclass(frozen=True)
@@ -51,10 +77,13 @@ class Condition:
     corrected : bool
         Whether every token is weighed by how much likelier the present weights make it than those
         that sampled it, at most by 3 (truncated importance sampling).
+    arms : function
+        Makes the methods, by label, the baseline among them.
     """
 
     stress: Stress = Stress()
     corrected: bool = False
+    arms: Callable[[], dict[str, Method]] = panel
 
     def arm(self, method: Method) -> Method:
         """The method in this condition."""
@@ -72,7 +101,7 @@ class Condition:
         options
             Such as `jobs`.
         """
-        found = {label: self.arm(method) for label, method in arms().items()}
+        found = {label: self.arm(method) for label, method in self.arms().items()}
         baseline = found.pop(BASELINE)
         return Trial(
             found,
@@ -100,21 +129,10 @@ CONDITIONS = {
     "lag-1-corrected": Condition(Stress(lag=1), corrected=True),
     "lag-4-corrected": Condition(Stress(lag=4), corrected=True),
     "lag-16-corrected": Condition(Stress(lag=16), corrected=True),
+    "probes-plain": Condition(arms=probes),
+    "probes-accepted-30": Condition(Stress(accepted=0.3), arms=probes),
+    "probes-lag-4": Condition(Stress(lag=4), arms=probes),
 }
-
-
-def arms() -> dict[str, Method]:
-    """GRPO, the five papers' methods, DAPO and PKPO; AR3PO is the leaderboard's best as well."""
-    return {
-        BASELINE: methods.grpo(),
-        "pods": methods.pods(32, 8),
-        "ar3po": methods.ar3po(),
-        "knapsack": methods.knapsack(),
-        "aero": methods.aero(),
-        "cbs": methods.cbs(),
-        "dapo": methods.dapo(),
-        "pkpo": methods.pkpo(),
-    }
 
 
 def recorded_rates() -> pd.Series:
@@ -138,7 +156,7 @@ def long_cases(rates: pd.Series, out: Path) -> list[Case]:
     lab = carried_lab(labs.tiny())
     found = []
     for seed in range(LONG_SEEDS):
-        for label, method in arms().items():
+        for label, method in panel().items():
             name = f"{label}/seed-{seed}"
             values = {
                 "seed": seed,
