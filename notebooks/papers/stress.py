@@ -7,8 +7,9 @@ so that what an arm loses is told by pairs of runs with the same seed, each at i
 
 In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes the runs of three
 conditions, and `python -m papers.stress long` the long runs, at the rates that were tuned in the
-plain lab and stand in the recorded table of its arms. Each may be stopped at any time; the same command goes on. With
-`--shelve ../data/runs/stress` finished ones are put on that shelf, each in a folder of its name.
+plain lab and stand in the recorded table of its arms. Each may be stopped at any time; the same
+command goes on. With `--shelve ../data/runs/stress` finished ones are put on that shelf, each in a
+folder of its name.
 """
 
 from __future__ import annotations
