@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 import workbench as wb
-from papers import courses, stress
+from papers import courses, stress, stressed
 from papers.regimes import REGIMES
 
 LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight")
@@ -41,7 +41,7 @@ def test_every_arm_of_a_course_has_a_name(name):
 def test_a_condition_is_its_lab_and_its_correction(name, tmp_path):
     condition = stress.CONDITIONS[name]
     trial = condition.trial(tmp_path / name)
-    assert list(trial.arms) == list(stress.arms())
+    assert list(trial.arms) == list(condition.arms())
     assert trial.lab.stress == condition.stress
     wanted = "truncate" if condition.corrected else None
     for arm in trial.arms.values():
@@ -49,10 +49,44 @@ def test_a_condition_is_its_lab_and_its_correction(name, tmp_path):
 
 
 def test_long_runs_take_each_arm_at_its_rate(tmp_path):
-    rates = pd.Series({label: 1e-3 + i * 1e-5 for i, label in enumerate(stress.arms())})
+    rates = pd.Series({label: 1e-3 + i * 1e-5 for i, label in enumerate(stress.panel())})
     cases = stress.long_cases(rates, tmp_path)
     assert len(cases) == stress.LONG_SEEDS * len(rates)
     for case in cases:
         label = case.name.partition("/")[0]
         assert case.values["learning_rate"] == rates[label]
         assert case.values["rounds"] == stress.LONG_ROUNDS
+
+
+def test_every_arm_and_every_condition_under_stress_has_a_name():
+    assert list(stress.panel()) == list(stressed.PANEL)
+    assert list(stress.probes()) == list(stressed.PROBES)
+    assert {*stressed.ERRORS, *stressed.LAGS} <= set(stress.CONDITIONS)
+
+
+def test_a_problem_is_lost_where_it_was_solved_before():
+    evals = pd.DataFrame(
+        {
+            "round": [0, 0, 10, 10, 20, 20],
+            "problem": ["a", "b"] * 3,
+            "samples": 4,
+            "correct": [2, 1, 1, 4, 4, 0],
+        }
+    )
+    # At round 10 the first one is lost, at round 20 the second, and the first one is back.
+    assert stressed.lost(evals).to_dict() == {0: 0.0, 10: 0.5, 20: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "reached", "text"),
+    [
+        (1.2, 1.1, 1.3, 5, "1.20 [1.10, 1.30]"),
+        (1.2, 1.1, float("inf"), 4, "at least 1.20"),
+        (0.8, 0.0, 0.9, 5, "at most 0.80"),
+        (0.8, 0.0, float("inf"), 3, "3 of 5 runs arrived"),
+        (4.2, 0.0, float("inf"), 0, "no run arrived"),
+    ],
+)
+def test_a_ratio_says_how_much_of_it_is_known(ratio, low, high, reached, text):
+    row = pd.Series({"ratio": ratio, "low": low, "high": high, "reached": reached, "seeds": 5})
+    assert stressed.ratio_text(row) == text

@@ -1,0 +1,219 @@
+"""What the panel of `stress.py` came to, as notebook 12 reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from papers.tables import paired
+from papers.tuned import Shelf
+from workbench.analysis.courses import scores
+from workbench.analysis.metrics import pass_at_k
+from workbench.records import Record
+
+__all__ = [
+    "ERRORS",
+    "LAGS",
+    "PANEL",
+    "PROBES",
+    "compared",
+    "long_table",
+    "losses",
+    "lost",
+    "misjudged",
+    "ratio_text",
+    "shelves",
+]
+
+# The arms of `stress.panel` and of `stress.probes`, as they are shown.
+PANEL = {
+    "grpo": "GRPO",
+    "pods": "PODS",
+    "ar3po": "AR3PO",
+    "knapsack": "Knapsack",
+    "aero": "AERO",
+    "cbs": "CBS",
+    "dapo": "DAPO",
+    "pkpo": "PKPO",
+}
+PROBES = {
+    "grpo": "GRPO",
+    "pkpo-k1": "PKPO, k = 1",
+    "pkpo-n8": "PKPO, 8 rollouts",
+    "ar3po-no-reuse": "AR3PO without reuse",
+    "pods-random": "PODS, random rollouts",
+}
+# The conditions of `stress.CONDITIONS`, as they are shown.
+ERRORS = {
+    "missed-10": "a tenth of right\nanswers missed",
+    "accepted-10": "a tenth of wrong\nanswers accepted",
+    "both-10": "a tenth of both",
+    "accepted-30": "three tenths of wrong\nanswers accepted",
+}
+LAGS = {
+    "lag-1": "weights of\n1 round ago",
+    "lag-4": "weights of\n4 rounds ago",
+    "lag-1-corrected": "1 round ago,\ncorrected",
+    "lag-4-corrected": "4 rounds ago,\ncorrected",
+}
+PASSES = 8  # samples of which one has to be right
+SOLVED = 0.5  # share of a problem's samples from which on it counts as solved
+
+
+def shelves(
+    folder: Path, conditions: Iterable[str], names: Mapping[str, str] = PANEL
+) -> dict[str, Shelf]:
+    """The recorded trials among the conditions, by the name of the condition."""
+    return {name: Shelf(folder / name, names) for name in conditions if (folder / name).exists()}
+
+
+def compared(
+    arm: Sequence[Record], baseline: Sequence[Record], y: str = "accuracy"
+) -> dict[str, float]:
+    """Held-out score after the last round, and how far it is from another arm's, seed by seed.
+
+    Parameters
+    ----------
+    arm, baseline : lists of Record
+    y : str
+        As in `courses.scores`.
+
+    Returns
+    -------
+    dict
+        score, in percent; value, low, high and n: the paired difference in points.
+    """
+    last, of_baseline = (
+        {record.manifest["seed"]: float(scores(record, y).iloc[-1]) for record in records}
+        for records in (arm, baseline)
+    )
+    difference = paired(last, of_baseline, lambda a, b: 100 * (a - b))
+    return {"score": 100 * float(np.mean(list(last.values()))), **difference.columns()}
+
+
+def losses(plain: Shelf, stressed: Mapping[str, Shelf]) -> dict[str, pd.DataFrame]:
+    """What every arm loses in each condition against its own runs in the plain lab.
+
+    Parameters
+    ----------
+    plain : Shelf
+    stressed : dict from condition to Shelf
+
+    Returns
+    -------
+    dict from condition to a DataFrame, a row an arm
+        As `compared` gives it.
+    """
+    return {
+        condition: pd.DataFrame.from_dict(
+            {name: compared(group, plain.groups[name]) for name, group in shelf.groups.items()},
+            orient="index",
+        )
+        for condition, shelf in stressed.items()
+    }
+
+
+def ratio_text(row: pd.Series) -> str:
+    """What an arm of `Trial.table` needs to the target over the baseline's, as far as it is known.
+
+    Parameters
+    ----------
+    row : Series
+        With ratio, low, high, reached, baseline_reached and seeds.
+    """
+    if row["reached"] == 0:
+        return "no run arrived"
+    ratio = f"{row['ratio']:.2f}"
+    from_below, from_above = row["low"] > 0, np.isfinite(row["high"])
+    if from_below and from_above:
+        return f"{ratio} [{row['low']:.2f}, {row['high']:.2f}]"
+    if from_below or from_above:
+        return f"at least {ratio}" if from_below else f"at most {ratio}"
+    return f"{row['reached']:.0f} of {row['seeds']:.0f} runs arrived"
+
+
+def misjudged(groups: Mapping[str, Sequence[Record]]) -> pd.DataFrame:
+    """How many verdicts were wrong, of all rollouts and of those that were trained on.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+
+    Returns
+    -------
+    DataFrame, a row an arm
+        sampled and trained: shares in percent, means over rounds and then over seeds. value, low,
+        high and n: the second minus the first, in points, with its interval over seeds.
+    """
+    rows = {}
+    for name, records in groups.items():
+        means = {
+            record.manifest["seed"]: 100 * record.rounds[["misjudged", "misjudged_trained"]].mean()
+            for record in records
+        }
+        sampled = {seed: float(mean["misjudged"]) for seed, mean in means.items()}
+        trained = {seed: float(mean["misjudged_trained"]) for seed, mean in means.items()}
+        rows[name] = {
+            "sampled": np.mean(list(sampled.values())),
+            "trained": np.mean(list(trained.values())),
+            **paired(trained, sampled, float.__sub__).columns(),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def lost(evals: pd.DataFrame) -> pd.Series:
+    """The share of held-out problems that were solved at an earlier evaluation and no longer are.
+
+    Parameters
+    ----------
+    evals : DataFrame, a row a problem and an evaluation
+        round, problem, samples and correct, as a record has them.
+
+    Returns
+    -------
+    Series of float, by round
+        A problem is solved where at least half of its samples are right.
+    """
+    solved = (evals["correct"] / evals["samples"] >= SOLVED).to_numpy()
+    table = evals.assign(solved=solved).pivot(index="round", columns="problem", values="solved")
+    return (table.cummax() & ~table).mean(axis=1)
+
+
+def long_table(groups: Mapping[str, Sequence[Record]], rounds: Sequence[int]) -> pd.DataFrame:
+    """How long runs stand after some of their rounds.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+    rounds : list of int
+        At which the runs were evaluated.
+
+    Returns
+    -------
+    DataFrame, a row an arm and a round
+        Means over seeds: accuracy, pass@8 and problems lost again, in percent; length of a held-out
+        response in tokens; and the entropy of the rollouts of that round, in nats a token.
+    """
+    rows = {
+        (name, number): pd.DataFrame([_standing(record, number) for record in records]).mean()
+        for name, records in groups.items()
+        for number in rounds
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _standing(record: Record, number: int) -> dict[str, Any]:
+    evals = record.evals
+    rows = evals[evals["round"] == number]
+    entropy = record.rounds.set_index("round")["entropy"]
+    return {
+        "accuracy": 100 * (rows["correct"] / rows["samples"]).mean(),
+        f"pass@{PASSES}": 100 * pass_at_k(rows["correct"], int(rows["samples"].iloc[0]), PASSES),
+        "lost again": 100 * lost(evals)[number],
+        "length": rows["length"].mean(),
+        "entropy": entropy.loc[max(1, number - 9) : number].mean(),
+    }
