@@ -15,6 +15,8 @@ from workbench.analysis.courses import scores
 from workbench.analysis.metrics import pass_at_k
 from workbench.records import Record
 
+Groups = Mapping[str, Sequence[Record]]
+
 __all__ = [
     "ERRORS",
     "LAGS",
@@ -22,6 +24,7 @@ __all__ = [
     "PROBES",
     "compared",
     "long_table",
+    "loss_text",
     "losses",
     "lost",
     "misjudged",
@@ -95,26 +98,26 @@ def compared(
     return {"score": 100 * float(np.mean(list(last.values()))), **difference.columns()}
 
 
-def losses(plain: Shelf, stressed: Mapping[str, Shelf]) -> dict[str, pd.DataFrame]:
-    """What every arm loses in each condition against its own runs in the plain lab.
+def losses(groups: Groups, plain: Groups) -> pd.DataFrame:
+    """What every arm loses under stress against its own runs in the plain lab.
 
     Parameters
     ----------
-    plain : Shelf
-    stressed : dict from condition to Shelf
+    groups, plain : dicts from name to records
+        Of the same arms in the two conditions.
 
     Returns
     -------
-    dict from condition to a DataFrame, a row an arm
+    DataFrame, a row an arm
         As `compared` gives it.
     """
-    return {
-        condition: pd.DataFrame.from_dict(
-            {name: compared(group, plain.groups[name]) for name, group in shelf.groups.items()},
-            orient="index",
-        )
-        for condition, shelf in stressed.items()
-    }
+    rows = {name: compared(group, plain[name]) for name, group in groups.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def loss_text(row: pd.Series) -> str:
+    """A row of `losses`: the score, and how far it is from the plain one with its interval."""
+    return f"{row['score']:.1f}: {row['value']:+.1f} [{row['low']:.1f}, {row['high']:.1f}]"
 
 
 def ratio_text(row: pd.Series) -> str:
@@ -136,7 +139,7 @@ def ratio_text(row: pd.Series) -> str:
     return f"{row['reached']:.0f} of {row['seeds']:.0f} runs arrived"
 
 
-def misjudged(groups: Mapping[str, Sequence[Record]]) -> pd.DataFrame:
+def misjudged(groups: Groups) -> pd.DataFrame:
     """How many verdicts were wrong, of all rollouts and of those that were trained on.
 
     Parameters
@@ -183,7 +186,7 @@ def lost(evals: pd.DataFrame) -> pd.Series:
     return (table.cummax() & ~table).mean(axis=1)
 
 
-def long_table(groups: Mapping[str, Sequence[Record]], rounds: Sequence[int]) -> pd.DataFrame:
+def long_table(groups: Groups, rounds: Sequence[int]) -> pd.DataFrame:
     """How long runs stand after some of their rounds.
 
     Parameters
