@@ -37,6 +37,7 @@ __all__ = [
     "resolution",
     "spent",
     "stopped_by",
+    "visited",
 ]
 
 # The arms of `regimes.course_arms`, as they are shown.
@@ -278,3 +279,33 @@ def stopped_by(
     return joined.rename(columns={"correct": "right"}).assign(
         level=[levels[problem] for problem in joined["problem"]]
     )
+
+
+def visited(method: Method, lab: Lab, out: Any, *, rounds: int, seed: int = 0) -> dict[str, float]:
+    """Which problems a method draws in a run that learns.
+
+    Parameters
+    ----------
+    method : Method
+    lab : Lab
+    out : path
+        Of the record.
+    rounds : int
+    seed : int
+
+    Returns
+    -------
+    dict
+        problems, how many different ones were drawn; draws of the most drawn 32, as a share of all
+        draws; and mixed groups, as a share of all groups.
+    """
+    run = wb.Run(lab, method, seed=seed, out=out, evaluate_every=0)
+    for _ in run.rounds(rounds, progress=False):
+        pass
+    groups = wb.load(out).rollouts().groupby(["round", "problem"])["correct"].mean()
+    draws = groups.groupby("problem").size().sort_values(ascending=False)
+    return {
+        "problems": len(draws),
+        "draws of the most drawn 32": draws.iloc[:32].sum() / draws.sum(),
+        "mixed groups": groups.between(0, 1, inclusive="neither").mean(),
+    }
