@@ -19,8 +19,10 @@ Groups = Mapping[str, Sequence[Record]]
 
 __all__ = [
     "ERRORS",
+    "LABELS",
     "LAGS",
     "PANEL",
+    "PARENTS",
     "PROBES",
     "compared",
     "long_table",
@@ -63,6 +65,14 @@ LAGS = {
     "lag-1-corrected": "1 round ago,\ncorrected",
     "lag-4-corrected": "4 rounds ago,\ncorrected",
 }
+# Which arm of the panel each of the probes is, but for one part; and the labels of the probes.
+PARENTS = {
+    "PKPO, k = 1": "PKPO",
+    "PKPO, 8 rollouts": "PKPO",
+    "AR3PO without reuse": "AR3PO",
+    "PODS, random rollouts": "PODS",
+}
+LABELS = {text: label for label, text in PROBES.items()}
 PASSES = 8  # samples of which one has to be right
 SOLVED = 0.5  # share of a problem's samples from which on it counts as solved
 
