@@ -426,6 +426,10 @@ def test_labels_that_are_no_directory_names_are_refused(label):
         read({"cases": [{"label": label}]})
 
 
+# What a slot is set to in Python. A grid in a dict could hold it, but not write it to disk.
+OBJECT = wb.selectors.MaxVariance(8)
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
@@ -441,6 +445,10 @@ def test_labels_that_are_no_directory_names_are_refused(label):
         ({"paramters": {}}, "key='paramters': .*did you mean 'parameters'"),
         ({"notebook": None}, "notebook=None: a path is needed"),
         ({"folder": 3}, "folder=3: a path is needed"),
+        ({"parameters": {"settings": {"selector": OBJECT}}}, r"'settings': MaxVariance\(m=8"),
+        ({"cases": [{"settings": {"selector": OBJECT}}]}, r"'settings': MaxVariance\(m=8"),
+        ({"cases": [{"arguments": {"m": [OBJECT]}}]}, r"'arguments': MaxVariance\(m=8"),
+        ({"cases": [{"cost": OBJECT}]}, r"'cost': MaxVariance\(m=8"),
     ],
 )
 def test_what_is_wrong_with_a_grid_is_said(content, message):

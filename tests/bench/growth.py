@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 import workbench as wb
 from tests.bench import ratios
+from workbench.plots.style import WIDTH
 from workbench.records import Writer
 from workbench.rollouts import Context, Rollouts
 
@@ -110,9 +111,10 @@ def draw(measured, path):
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import EngFormatter
 
     with wb.plots.style() as colours:
-        figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.4), layout="constrained")
+        figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.9), layout="constrained")
         for (name, (sizes, *costs)), colour, marker in zip(measured.items(), colours, "osD"):
             for ax, cost, scale in zip(axes, costs, (1, 2**20)):
                 if cost is None:
@@ -131,9 +133,13 @@ def draw(measured, path):
                     capsize=2,
                     label=label,
                 )
-        for ax, title in zip(axes, ("time (s)", "peak memory above the start (MiB)")):
-            ax.set(xscale="log", yscale="log", xlabel="rollouts", title=title)
-            ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        for ax, title in zip(axes, ("seconds", "MiB of memory above the start")):
+            ax.set(xscale="log", yscale="log", title=title)
+            # Plain numbers are read more easily than powers of ten.
+            ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.set_xlabel("rollouts of the round, buffer or record", fontsize="small")
+            ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.45, -0.2))
     wb.plots.save({Path(path).stem: figure}, Path(path).parent)
     plt.close(figure)
 

@@ -82,8 +82,8 @@ class Case:
     sets_out : bool
         Whether the notebook's parameter `out` is set to the record.
     own, lab : Carried, optional
-        The method and the lab as objects, in place of the names among its parameters. Whoever
-        starts the runs may say so, see `runner.sweep`. A grid cannot, since this runs code.
+        The method and the lab as objects, in place of the names among its parameters. A trial has
+        them, see `arms`. A grid cannot, since this runs code.
     """
 
     name: str

@@ -107,6 +107,7 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
 
     axes = _axes(content)
+    _check_plain(axes)
     varied = _varied(axes)
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
@@ -285,6 +286,19 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 # Checking
+
+
+def _check_plain(axes: Iterable[Iterable[Mapping[str, Any]]]) -> None:
+    """ValueError for an object among the values, which only a grid in a dict can have."""
+    for part in itertools.chain(*axes):
+        for name, value in part.items():
+            try:
+                plain_data(value)
+            except ValueError as error:
+                raise ValueError(
+                    f"parameter {name!r}: {error}. A grid has a class by its name, as in "
+                    '{"selector": "MaxVariance", "selector.m": 8}; wb.trial takes objects'
+                ) from None
 
 
 def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
