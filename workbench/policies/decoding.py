@@ -15,13 +15,77 @@ import numpy as np
 import torch
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
-from workbench.rollouts import Ragged
-from workbench.utils.seeding import generator
+from workbench.pools import Problem
+from workbench.rollouts import Ragged, place_within
+from workbench.utils.seeding import derive, generator
+from workbench.utils.validation import counts as whole_counts
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
 HEAD = 1024  # most likely tokens among which a nucleus is looked for before everything is sorted
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The responses that `Policy.generate` is asked for, those of a prompt together.
+
+    Attributes
+    ----------
+    problems : list of P Problem
+    counts : (P,) int64
+    seeds : list of P int
+    owner : (R,) int64
+        Number of the prompt of each response.
+    """
+
+    problems: list[Problem]
+    counts: np.ndarray
+    seeds: list[int]
+    owner: np.ndarray
+
+    @classmethod
+    def of(cls, prompts: Sequence[Any], counts: Any, seed: int | Sequence[int]) -> Wanted:
+        """Checked arguments of `Policy.generate`; a text is a problem without an answer."""
+        problems = [
+            prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
+            for i, prompt in enumerate(prompts)
+        ]
+        counts = whole_counts("counts", counts)
+        if counts.shape != (len(problems),):
+            raise ValueError(
+                f"counts has shape {counts.shape}: one count for each of the {len(problems)} "
+                "prompts is needed"
+            )
+        if not isinstance(seed, Sequence | np.ndarray):
+            seed = [derive(seed, i) for i in range(len(problems))]
+        owner = np.repeat(np.arange(len(problems)), counts)
+        return cls(problems, counts, [int(each) for each in seed], owner)
+
+    @property
+    def draw(self) -> np.ndarray:
+        """Which response to its prompt each one is, from 0, (R,)."""
+        return place_within(self.owner)
+
+    @property
+    def seed_of_each(self) -> list[int]:
+        """A seed for each response, for samplers that take one.
+
+        It depends on the prompt's seed and on the number of the draw alone, so it does not matter
+        what else is asked for.
+        """
+        pairs = zip(self.owner, self.draw)
+        return [derive(self.seeds[i], "response", int(number)) for i, number in pairs]
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """What the table of rollouts says of the problems."""
+        return {
+            "problem": np.array([each.id for each in self.problems], dtype=str)[self.owner],
+            "level": np.array([each.level for each in self.problems], dtype=np.int64)[self.owner],
+            "answer": np.array([each.answer for each in self.problems], dtype=object)[self.owner],
+            "draw": self.draw,
+        }
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What verl knows of a rollout as ours, and what goes back to verl.
 
-Shared by both ways in: `workbench.verl.loop` works on `DataProto`, `workbench.verl.v1` on the queue
-of verl's v1 trainer.
+`workbench.verl.v1` works on the queue of verl's v1 trainer, and examples/verl_loop.py on
+`DataProto`.
 """
 
 from __future__ import annotations
