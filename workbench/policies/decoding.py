@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
 from workbench.pools import Problem
@@ -21,7 +22,6 @@ from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import counts as whole_counts
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
-HEAD = 1024  # most likely tokens among which a nucleus is looked for before everything is sorted
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
 
@@ -78,7 +78,7 @@ class Wanted:
         return [derive(self.seeds[i], "response", int(number)) for i, number in pairs]
 
     @property
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, Any]:
         """What the table of rollouts says of the problems."""
         return {
             "problem": np.array([each.id for each in self.problems], dtype=str)[self.owner],
@@ -458,29 +458,17 @@ def _first_above(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def restrict(probabilities: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Zero what top_k and top_p exclude, (R, V); the most likely token always stays."""
-    if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
-        # Everything as likely as the last of the top k stays, so ties may leave more than k.
-        floor = probabilities.topk(sampling.top_k, dim=-1).values[:, -1:]
-        probabilities = probabilities.where(probabilities >= floor, 0.0)
+    """Zero what top_k and top_p exclude, (R, V); the most likely token always stays.
+
+    Everything as likely as the last of the top k stays, so ties may leave more than k. The mass of
+    top_p is a share of what top_k has left.
+    """
+    scores = probabilities.log()
+    if sampling.top_k:
+        scores = TopKLogitsWarper(sampling.top_k)(None, scores)
     if sampling.top_p < 1:
-        # A token stays while those before it do not hold the mass yet. The first one has nothing
-        # before it, so it always stays. The mass is a share of what top_k has left.
-        ordered, order = _head(probabilities, sampling.top_p)
-        before = ordered.cumsum(-1) - ordered
-        total = probabilities.sum(-1, keepdim=True)
-        ordered = ordered.where(before < sampling.top_p * total, 0.0)
-        probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
-    return probabilities
-
-
-def _head(probabilities: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The most likely tokens of each row in descending order, enough of them to hold the mass."""
-    size = probabilities.shape[-1]
-    values, order = probabilities.topk(min(HEAD, size), dim=-1)
-    if len(order) and (values.sum(-1) < mass * probabilities.sum(-1)).any():
-        return probabilities.sort(dim=-1, descending=True)
-    return values, order
+        scores = TopPLogitsWarper(sampling.top_p)(None, scores)
+    return probabilities.where(scores > -torch.inf, 0.0)
 
 
 def uniforms_of(seeds: Sequence[int], counts: np.ndarray, width: int) -> np.ndarray:

@@ -124,10 +124,11 @@ def shape(model: Any) -> Shape:
     ValueError
         For anything else.
     """
-    path: Path | None = Path(model).expanduser()
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file():
+    local = Path(model).expanduser()
+    if local.is_dir():
+        local = local / "config.json"
+    path = local if local.is_file() else None
+    if path is None:
         # In this order the endings of names such as Qwen2.5-7B-Instruct-unsloth-bnb-4bit all come
         # off.
         short = str(model).rpartition("/")[2]
@@ -156,15 +157,15 @@ def from_config(config: dict[str, Any]) -> Shape:
         raise ValueError(f"model_type={family!r}: sizes are known for {', '.join(FAMILIES)}")
     bias = bool(config.get("attention_bias", False))
     try:
-        heads = config["num_attention_heads"]
+        width, heads = config["hidden_size"], config["num_attention_heads"]
         return Shape(
-            config["hidden_size"],
+            width,
             config["num_hidden_layers"],
             heads,
             # Older configurations leave these two out, or have null: every query head then has keys
             # of its own, and the heads divide the width.
             config.get("num_key_value_heads") or heads,
-            config.get("head_dim") or config["hidden_size"] // heads,
+            config.get("head_dim") or width // heads,
             config["intermediate_size"],
             config["vocab_size"],
             tied=bool(config.get("tie_word_embeddings", False)),

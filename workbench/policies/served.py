@@ -352,9 +352,10 @@ class ServedEngine:
             "return_token_ids": True,
             "logprobs": 0,
         }
+        texts = [prompts[i].tolist() for i in range(len(prompts))]
         bodies = [
-            {**further, "prompt": ids.tolist(), **_asked(self.name, sampling, seed, int(most))}
-            for ids, seed, most in zip(prompts, seeds, room)
+            {**further, "prompt": ids, **_asked(self.name, sampling, seed, int(most))}
+            for ids, seed, most in zip(texts, seeds, room)
         ]
         choices = [choice for choice, _ in self.server.choices("/completions", bodies)]
         return Drawn.told(

@@ -263,15 +263,13 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     """Raise ValueError where a slot needs what this trainer, as it is configured, cannot give."""
     dataset: Any = given.get("train_dataset")
     is_indexable = isinstance(dataset, Dataset)
+    old = {"old_logprobs", "current_logprobs"}
     limits: dict[str, set[str]] = {}
     if not is_indexable:
-        limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = {
-            "problem_choice",
-            "more_problems",
-        }
+        found = {"problem_choice", "more_problems"}
+        limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = found
     if not is_indexable or "level" not in dataset.column_names:
         limits["without the column 'level' in train_dataset"] = {"levels"}
-    old = {"old_logprobs", "current_logprobs"}
     if any(given.get(name) for name in ("tools", "environment_factory", "rollout_func")):
         limits["with tools, environments or a rollout_func"] = {"old_responses", *old}
     if config.use_vllm and config.vllm_importance_sampling_correction:
