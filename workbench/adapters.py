@@ -15,8 +15,6 @@ A trainer samples and updates; a `Driver` does the rest of a round. It asks the 
 The guide "An adapter of your own" has a whole one.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -16,8 +16,6 @@ defines, such as the encoder of a decoder, so the prompt's definitions are put i
 tests.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

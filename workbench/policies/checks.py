@@ -3,8 +3,6 @@
 Each error says in one line what is missing, and what to do about it.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ and Qwen3. Bytes are estimates of what this package's training keeps at once. No
 CUDA context, workspaces and fragmentation; `SHARE` leaves room for them.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import dataclass

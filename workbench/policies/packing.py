@@ -12,8 +12,6 @@ prompt and responses are a tree, and each of its tokens is computed once. The la
 response predicts nothing and is left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

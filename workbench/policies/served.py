@@ -333,14 +333,12 @@ class ServedEngine:
     def respond(
         self,
         prompts: Ragged,
-        seeds: Sequence[int],
+        seeds: list[int],
         sampling: Sampling,
         end_ids: list[int],
-        room: np.ndarray | None = None,
+        room: np.ndarray,
     ) -> Drawn:
         """See `workbench.policies.vllm.Engine.respond`."""
-        if room is None:
-            room = np.full(len(prompts), sampling.max_new_tokens)
         # Everything is named that the model's own generation config might change unasked.
         further = {
             "repetition_penalty": 1.0,

@@ -3,8 +3,6 @@
 Everything here happens before a model is loaded.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import fields

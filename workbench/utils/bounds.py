@@ -12,8 +12,6 @@ checked when it is made; any other dataclass calls `check_arguments(self)`. An a
 type is taken as it is.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types

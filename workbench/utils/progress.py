@@ -1,7 +1,5 @@
 """Progress of a run: a bar on a terminal and in a notebook, and else a plain line now and then."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping

@@ -44,8 +44,6 @@ file but the interpreter's own and writes none. Each `Code(sandbox="weak")` warn
 open on the machine that it runs on.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -14,8 +14,6 @@ accepted only if further questions have the right answer:
   42" and "at most 42" Math-Verify reads one number.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

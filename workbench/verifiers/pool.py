@@ -26,8 +26,6 @@ that a judge leaves behind. Hostile code is not covered: a judge that runs code 
 its own.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -13,8 +13,6 @@ Values of `algorithm.adv_estimator`:
 Values of `actor_rollout_ref.actor.policy_loss.loss_mode`: workbench_token, workbench_sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

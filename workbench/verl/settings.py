@@ -3,8 +3,6 @@
 Everything here works without verl, so a method can be checked and its keys printed anywhere.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 `DataProto`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ the number of workers. It is for `trainer.v1.trainer_mode=sync`, agent loops tha
 session, and rewards that are computed while sampling.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Sequence
