@@ -24,8 +24,7 @@ from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.validation import instance_of, whole_number
-from workbench.verl.functions import PADDING
-from workbench.verl.table import Verdict, row_advantages
+from workbench.verl.functions import PADDING, Verdict, row_advantages
 
 SCORES = ("token_level_scores", "rm_scores")  # the reward before any KL term
 

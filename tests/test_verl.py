@@ -52,9 +52,8 @@ from workbench.rounds import Round
 from workbench.selectors import MaxVariance, Rejection
 from workbench.slots import Selection, Slot
 from workbench.utils.descriptions import describe
-from workbench.verl import compatibility
+from workbench.verl import compatibility, functions
 from workbench.verl import settings as verl_settings
-from workbench.verl import table as verl_table
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 needs_verl = pytest.mark.skipif(not INSTALLED, reason="verl is not installed here: make test-verl")
@@ -131,14 +130,14 @@ def test_a_prompt_that_comes_again_in_a_round_is_another_problem():
 
 def test_acc_says_what_is_correct_and_without_it_the_reward():
     reward = np.array([0.5, 0.5, 1.2, 0.0])
-    verdict = verl_table.Verdict(solved=0.5)
+    verdict = functions.Verdict(solved=0.5)
     assert verdict(reward, [None] * 4).tolist() == [True, True, True, False]
     assert verdict(reward, [False, 1.0, 0, np.True_]).tolist() == [False, True, False, True]
     assert verdict(reward, [None, 0, None, 1]).tolist() == [True, False, True, True]
 
 
 def test_rewards_that_do_not_say_what_is_correct_warn_once(caplog):
-    verdict = verl_table.Verdict()
+    verdict = functions.Verdict()
     assert verdict(np.array([0.0, 1.0]), [None, None]).tolist() == [False, True]
     assert verdict(np.array([0.3]), [1]).tolist() == [True]
     assert not caplog.records
@@ -149,7 +148,7 @@ def test_rewards_that_do_not_say_what_is_correct_warn_once(caplog):
 
 
 def test_rewards_stay_graded_where_nobody_needs_a_verdict(caplog):
-    verdict = verl_table.Verdict(needed=False)
+    verdict = functions.Verdict(needed=False)
     assert verdict(np.array([0.0, 1.0]), [None, None]).tolist() == [0, 1]
     found = verdict(np.array([0.3, 0.3]), [None, 1])
     assert np.isnan(found[0]) and found[1] == 1
@@ -186,18 +185,18 @@ def outcome(advantages, weights=None, gradient=None, lengths=(2, 1, 1, 2), group
 
 def factors(objective, multiple=1, **options):
     """What `row_advantages` makes of advantages of 1, one number a rollout."""
-    rows = verl_table.row_advantages(outcome(np.ones(4), **options), objective, multiple)
+    rows = functions.row_advantages(outcome(np.ones(4), **options), objective, multiple)
     return [rows[i].tolist() for i in range(4)]
 
 
 def test_advantages_are_spread_over_the_tokens_of_their_rows():
-    rows = verl_table.row_advantages(outcome(np.array([1.0, -1, 0.5, 0])), Objective(), 1)
+    rows = functions.row_advantages(outcome(np.array([1.0, -1, 0.5, 0])), Objective(), 1)
     assert [rows[i].tolist() for i in range(4)] == [[1, 1], [-1], [0.5], [0, 0]]
 
 
 def test_advantages_by_token_stay_by_token():
     advantages = Ragged.of([[1, 2], [3], [4], [5, 6]], np.float64)
-    rows = verl_table.row_advantages(outcome(advantages, np.array([1, 2, 1, 0.5])), Objective(), 1)
+    rows = functions.row_advantages(outcome(advantages, np.array([1, 2, 1, 0.5])), Objective(), 1)
     assert [rows[i].tolist() for i in range(4)] == [[1, 2], [6], [4], [2.5, 3]]
 
 

@@ -404,9 +404,9 @@ def draw_tokens(
     # What depends on the distribution alone is computed once for all tokens that are drawn from it.
     # Log-probabilities and entropy are those of the whole tempered distribution, before `restrict`
     # cuts it: the trainer computes the same from its logits.
-    if not greedy and sampling.temperature != 1:
-        logits = logits / sampling.temperature
-    logprobs = torch.log_softmax(logits, dim=-1)
+    tempered = logits if greedy else logits / sampling.temperature
+    logprobs = torch.log_softmax(tempered, dim=-1)
+    del tempered  # as large as all the logits
     probabilities = logprobs.exp()
     # An impossible token has 0 times -inf, which counts as 0.
     entropies = -(probabilities * logprobs).nan_to_num_(nan=0.0).sum(-1)

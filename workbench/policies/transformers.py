@@ -128,7 +128,10 @@ class TransformersPolicy:
                 "precision of its weights; leave the head out of target_modules"
             )
         self.parameter_count = count_parameters(core)
-        self.end_ids = _end_ids(tokenizer, model.generation_config)
+        # The tokens that end a response, ascending: the tokenizer's, and those the model names.
+        named = model.generation_config.eos_token_id
+        named = [] if named is None else np.atleast_1d(named).tolist()
+        self.end_ids = sorted({tokenizer.eos_token_id, *named})
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         # peft keeps an adapter in float32. Without autocast its products would be computed in
         # float32 too, without the tensor cores of a GPU.
@@ -766,10 +769,3 @@ def count_parameters(model: torch.nn.Module) -> int:
 def logits_at_once(device: torch.device) -> int:
     """Logits that a training step holds at once."""
     return LOGIT_CHUNK_ON_CUDA if device.type == "cuda" else LOGIT_CHUNK
-
-
-def _end_ids(tokenizer: Any, generation_config: Any) -> list[int]:
-    """The tokens that end a response, ascending: the tokenizer's, and those the model names."""
-    named = generation_config.eos_token_id
-    named = [] if named is None else np.atleast_1d(named).tolist()
-    return sorted({tokenizer.eos_token_id, *named})

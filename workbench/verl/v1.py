@@ -29,9 +29,8 @@ from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.verl.compatibility import explained
-from workbench.verl.functions import ADVANTAGES, TRAIN, register
+from workbench.verl.functions import ADVANTAGES, TRAIN, Verdict, register, row_advantages
 from workbench.verl.settings import check_configuration, read_options
-from workbench.verl.table import Verdict, row_advantages
 
 try:
     import transfer_queue as tq
@@ -247,7 +246,7 @@ class QueueRound:
         self.step = step
         self.manager = buffer.trainer.agent_loop_manager
         self.prompts = self._take()
-        self.problems = adapters.as_problems(_raw_prompts(self.prompts))
+        self.problems = adapters.as_problems(tensordicts.get(self.prompts, "raw_prompt"))
         self.place = {problem.id: i for i, problem in enumerate(self.problems)}
         self.keys: list[str] = []
         self.tags: dict[str, dict[str, Any]] = {}
@@ -265,7 +264,7 @@ class QueueRound:
         """The next n prompts of verl's data loader, without those that are in the round already."""
         self.buffer.refill_fn(n)
         prompts = self._take()
-        found = adapters.as_problems(_raw_prompts(prompts))
+        found = adapters.as_problems(tensordicts.get(prompts, "raw_prompt"))
         # At the end of an epoch the loader may give a prompt once more. The places below count all
         # prompts drawn, since repeated ones stay in the batch unused.
         new = [i for i, problem in enumerate(found) if problem.id not in self.place]
@@ -481,10 +480,6 @@ class QueueRound:
             tags=[self.tags[key]],
         )
         return key
-
-
-def _raw_prompts(prompts: TensorDict) -> list[Any]:
-    return list(tensordicts.get(prompts, "raw_prompt"))
 
 
 def _group(key: str) -> str:
