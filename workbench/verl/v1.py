@@ -434,7 +434,13 @@ class QueueRound:
         template = self.keys[same[0]] if len(same) else self.keys[0]
         stored = tq.kv_batch_get(keys=[template], partition_id=TRAIN)[0]
         fields = {name: stored[name] for name in stored.keys()}
-        _check_replayable(fields)
+        for name in NOT_REPLAYED:
+            value = fields.get(name)
+            if isinstance(value, torch.Tensor) or value:
+                raise ValueError(
+                    f"replay: the rows have {name}, which old responses are carried without; use "
+                    "replay=None"
+                )
         if not len(same):
             fields["reward_model"] = {}  # another problem's answer
 
@@ -521,14 +527,3 @@ def _nested(rows: Ragged) -> torch.Tensor:
 def _means(rows: Sequence[torch.Tensor], masks: Any) -> np.ndarray:
     """Mean of each row (T,) over its mask, (R,)."""
     return np.array([float((row * mask).sum() / mask.sum()) for row, mask in zip(rows, masks)])
-
-
-def _check_replayable(fields: dict[str, Any]) -> None:
-    """ValueError for rows with columns that an old response would need of its own."""
-    for name in NOT_REPLAYED:
-        value = fields.get(name)
-        if isinstance(value, torch.Tensor) or value:
-            raise ValueError(
-                f"replay: the rows have {name}, which old responses are carried without; use "
-                "replay=None"
-            )
