@@ -230,12 +230,11 @@ def check_precision(dtype: str, lora: Any) -> None:
     A bfloat16 number has 8 significant bits, so a weight of 0.02 does not move at all by a step of
     1e-6: the nearest other number is 6e-5 away.
     """
-    if lora or dtype == "float32":
-        return
-    raise ValueError(
-        f"dtype={dtype!r}: weights in 16 bits cannot be trained, since small steps are rounded "
-        "away; take dtype='float32', which computes in bfloat16 on a GPU, or lora=dict(r=64, ...)"
-    )
+    if not lora and dtype != "float32":
+        raise ValueError(
+            f"dtype={dtype!r}: weights in 16 bits cannot be trained, since small steps are rounded "
+            "away; take dtype='float32', which computes in bfloat16 on a GPU, or lora=dict(r=64)"
+        )
 
 
 def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:

@@ -33,7 +33,6 @@ LOSSES = {
     ("cispo", "token"): "cispo",
     ("sapo", "rollout"): "sapo",
 }
-OBJECTIVE_FROM = ("method", "args")
 # What TRL sets where the user has said nothing. A value that differs from it was meant, so it is
 # never overwritten silently.
 DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
@@ -125,7 +124,7 @@ def configured(
         For what TRL's trainer, or the combination of its settings and the slots, cannot carry.
     """
     instance_of("method", method, Method, "workbench.methods.grpo(8), a name, or None for TRL")
-    one_of("objective_from", objective_from, OBJECTIVE_FROM)
+    one_of("objective_from", objective_from, ("method", "args"))
     if rows_at_once is not None:
         whole_number("rows_at_once", rows_at_once, 1)
 
