@@ -16,6 +16,7 @@ pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-
 from trl_cases import Dataset, small, trainer
 from verl_cases import Rows
 
+from examples import verl_loop as loop
 from workbench import methods, verl
 from workbench import trl as workbench_trl
 from workbench.adapters import (
@@ -32,7 +33,6 @@ from workbench.pools import Pool
 from workbench.rollouts import Ragged, Rollouts
 from workbench.slots import NEEDS
 from workbench.trl.table import Verdict
-from workbench.verl import loop
 
 LEVELS = [1, 2, 3] * 4
 PROMPTS = [f"{a}+{b}=" for a in (1, 2, 3) for b in (4, 5, 6, 7)]

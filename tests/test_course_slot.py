@@ -825,7 +825,7 @@ def test_trl_and_verl_refuse_a_course(name):
     settings = pytest.importorskip("workbench.verl.settings")
     with pytest.raises(ValueError, match=r"^(course|curriculum)=.* needs "):
         settings.check(METHODS[name])
-    from workbench.verl.loop import PROVIDES
+    from examples.verl_loop import PROVIDES
 
     with pytest.raises(ValueError, match="needs"):
         METHODS[name].check_provided(PROVIDES, "this loop")

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl_cases import INSTALLED, data_proto
 
+from examples.verl_loop import play
 from workbench import adapters, methods, verl
 from workbench.adapters import Driver
 from workbench.advantages import (
@@ -51,9 +52,8 @@ from workbench.rounds import Round
 from workbench.selectors import MaxVariance, Rejection
 from workbench.slots import Selection, Slot
 from workbench.utils.descriptions import describe
-from workbench.verl import compatibility
+from workbench.verl import compatibility, functions
 from workbench.verl import settings as verl_settings
-from workbench.verl import table as verl_table
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 needs_verl = pytest.mark.skipif(not INSTALLED, reason="verl is not installed here: make test-verl")
@@ -130,14 +130,14 @@ def test_a_prompt_that_comes_again_in_a_round_is_another_problem():
 
 def test_acc_says_what_is_correct_and_without_it_the_reward():
     reward = np.array([0.5, 0.5, 1.2, 0.0])
-    verdict = verl_table.Verdict(solved=0.5)
+    verdict = functions.Verdict(solved=0.5)
     assert verdict(reward, [None] * 4).tolist() == [True, True, True, False]
     assert verdict(reward, [False, 1.0, 0, np.True_]).tolist() == [False, True, False, True]
     assert verdict(reward, [None, 0, None, 1]).tolist() == [True, False, True, True]
 
 
 def test_rewards_that_do_not_say_what_is_correct_warn_once(caplog):
-    verdict = verl_table.Verdict()
+    verdict = functions.Verdict()
     assert verdict(np.array([0.0, 1.0]), [None, None]).tolist() == [False, True]
     assert verdict(np.array([0.3]), [1]).tolist() == [True]
     assert not caplog.records
@@ -148,7 +148,7 @@ def test_rewards_that_do_not_say_what_is_correct_warn_once(caplog):
 
 
 def test_rewards_stay_graded_where_nobody_needs_a_verdict(caplog):
-    verdict = verl_table.Verdict(needed=False)
+    verdict = functions.Verdict(needed=False)
     assert verdict(np.array([0.0, 1.0]), [None, None]).tolist() == [0, 1]
     found = verdict(np.array([0.3, 0.3]), [None, 1])
     assert np.isnan(found[0]) and found[1] == 1
@@ -185,18 +185,18 @@ def outcome(advantages, weights=None, gradient=None, lengths=(2, 1, 1, 2), group
 
 def factors(objective, multiple=1, **options):
     """What `row_advantages` makes of advantages of 1, one number a rollout."""
-    rows = verl_table.row_advantages(outcome(np.ones(4), **options), objective, multiple)
+    rows = functions.row_advantages(outcome(np.ones(4), **options), objective, multiple)
     return [rows[i].tolist() for i in range(4)]
 
 
 def test_advantages_are_spread_over_the_tokens_of_their_rows():
-    rows = verl_table.row_advantages(outcome(np.array([1.0, -1, 0.5, 0])), Objective(), 1)
+    rows = functions.row_advantages(outcome(np.array([1.0, -1, 0.5, 0])), Objective(), 1)
     assert [rows[i].tolist() for i in range(4)] == [[1, 1], [-1], [0.5], [0, 0]]
 
 
 def test_advantages_by_token_stay_by_token():
     advantages = Ragged.of([[1, 2], [3], [4], [5, 6]], np.float64)
-    rows = verl_table.row_advantages(outcome(advantages, np.array([1, 2, 1, 0.5])), Objective(), 1)
+    rows = functions.row_advantages(outcome(advantages, np.array([1, 2, 1, 0.5])), Objective(), 1)
     assert [rows[i].tolist() for i in range(4)] == [[1, 2], [6], [4], [2.5, 3]]
 
 
@@ -805,12 +805,12 @@ def rows_of(batch):
 def test_dynamic_sampling_goes_by_graded_rewards():
     method = methods.dapo(2, max_draws=1, overlong=0.0)
     scripted = {"a": [0.2, 0.2], "b": [0.2, 0.7], "c": [0.7, 0.9]}
-    play = partial(verl.play, method, prompts(list("abc")), step=1, more=lambda n: None)
-    batch = play(Scripted(**scripted))
+    once = partial(play, method, prompts(list("abc")), step=1, more=lambda n: None)
+    batch = once(Scripted(**scripted))
     assert rows_of(batch) == (["b", "b", "c", "c"], pytest.approx([0.2, 0.7, 0.7, 0.9]))
     assert "workbench/correct" not in batch.meta_info["metrics"]
     # Where it is said what is correct, rewards that differ are not enough.
-    batch = play(Scripted(**scripted), solved=0.5)
+    batch = once(Scripted(**scripted), solved=0.5)
     assert (
         rows_of(batch)[0] == ["b", "b"] and batch.meta_info["metrics"]["workbench/correct"] == 0.5
     )
@@ -818,7 +818,7 @@ def test_dynamic_sampling_goes_by_graded_rewards():
 
 def test_pods_keeps_rows_with_everything_they_have():
     generate = Scripted(a=[1, 0, 0, 0, 1], b=[0, 0, 1, 0, 0])
-    batch = verl.play(methods.pods(5, 2), prompts(["a", "b"]), generate, step=1)
+    batch = play(methods.pods(5, 2), prompts(["a", "b"]), generate, step=1)
     assert generate.requests == ["aaaaabbbbb"]
     assert rows_of(batch) == (["a", "a", "b", "b"], [1, 0, 0, 1])
     assert batch.batch["row"].tolist() == [0, 1, 5, 7]
@@ -845,7 +845,7 @@ def test_pods_keeps_rows_with_everything_they_have():
 def test_allocators_that_ask_again(allocator, requests):
     method = methods.grpo().but(allocator=allocator)
     generate = Scripted(a=[1, 0, 0, 1, 0, 1], b=[0] * 6)
-    batch = verl.play(method, prompts(["a", "b"]), generate, step=1)
+    batch = play(method, prompts(["a", "b"]), generate, step=1)
     assert generate.requests == requests
     assert batch.meta_info["metrics"]["workbench/stages"] == len(requests)
 
@@ -859,24 +859,24 @@ def test_dynamic_sampling_draws_further_prompts():
         drawn.append(n)
         return prompts(["c", "d"])
 
-    batch = verl.play(method, prompts(["a", "b"]), generate, step=1, more=more)
+    batch = play(method, prompts(["a", "b"]), generate, step=1, more=more)
     assert drawn == [2] and generate.requests == ["aabb", "ccdd"]
     assert rows_of(batch) == (["c", "c"], [1, 0])
     with pytest.raises(ValueError, match=r"\(more_problems\), which this loop does not provide"):
-        verl.play(method, prompts(["a"]), generate, step=2)
+        play(method, prompts(["a"]), generate, step=2)
 
 
 def test_counts_come_from_what_was_learnt_and_go_through_a_state():
     """First uniform; then p = 1/2 takes what it can hold, since the others have no value."""
     method = methods.knapsack(4, low=2, up=8, fallback=False)
     generate = Scripted(a=[1] * 4, b=[1, 0, 1, 0], c=[0] * 4)
-    verl.play(method, prompts(["a", "b", "c"]), generate, step=1)
+    play(method, prompts(["a", "b", "c"]), generate, step=1)
     assert generate.requests == ["aaaabbbbcccc"]
 
     again = methods.knapsack(4, low=2, up=8, fallback=False)
     again.load_state_dict(method.state_dict())
     generate = Scripted(a=[1] * 2, b=[1, 0] * 4, c=[0] * 2)
-    verl.play(again, prompts(["c", "b", "a"]), generate, step=2)
+    play(again, prompts(["c", "b", "a"]), generate, step=2)
     counts = [generate.requests[0].count(text) for text in "cba"]
     assert counts == [2, 8, 2]
     assert counts == knapsack([0, 0.5, 1], 12, low=2, up=8, fallback=False).tolist()
@@ -887,7 +887,7 @@ def test_uneven_groups_and_mixed_baselines():
     method = methods.grpo(4).but(
         selector=Rejection(uniform=2, balanced=1), advantage=Posterior(), name="mine"
     )
-    batch = verl.play(method, prompts(["a", "b"]), Scripted(a=[1, 0, 0, 0], b=[1] * 4), step=1)
+    batch = play(method, prompts(["a", "b"]), Scripted(a=[1, 0, 0, 0], b=[1] * 4), step=1)
     texts, _ = rows_of(batch)
     assert texts == ["a", "a", "b", "b"]
     # The kept pair of a has mean 1/2. All four of b are right: u = 5/6.
@@ -906,7 +906,7 @@ def test_padding_divides_and_the_loss_is_that_of_the_real_rows(multiple, size, a
     method = methods.pods(4, 2).but(objective=objective, advantage=GroupNormalized(scale=False))
     generate = Scripted(a=[1, 0, 0.5, 1], b=[0.25])
     method = method.but(allocator=Uneven([4, 1]), selector=MaxVariance(2, "group"))
-    batch = verl.play(method, prompts(["a", "b"]), generate, step=1, multiple=multiple)
+    batch = play(method, prompts(["a", "b"]), generate, step=1, multiple=multiple)
     assert len(batch) == size and len(batch.chunk(multiple)) == multiple
     padding = torch.tensor(batch.non_tensor_batch["is_padding"].astype(bool))
     assert padding.tolist() == [False] * 3 + [True] * (size - 3)
@@ -962,7 +962,7 @@ class Halves(Slot):
 
 def test_advantages_of_each_token_reach_the_batch():
     method = methods.grpo(3).but(advantage=Halves())
-    batch = verl.play(method, prompts(["a"]), Scripted(a=[0, 0, 1]), step=1)
+    batch = play(method, prompts(["a"]), Scripted(a=[0, 0, 1]), step=1)
     assert batch.batch["advantages"].tolist() == [[1, 0, 0, 0], [1, -1, 0, 0], [1, -1, -1, 0]]
 
 
@@ -974,14 +974,14 @@ def test_tokens_of_tools_are_part_of_a_response_but_not_trained_on():
         return rows
 
     method = methods.grpo(2).but(advantage=Halves())
-    batch = verl.play(method, prompts(["a"]), generate, step=1)
+    batch = play(method, prompts(["a"]), generate, step=1)
     assert batch.batch["advantages"].tolist() == [[1, 0, 0, -1], [1, -1, 0, -1]]
     assert batch.meta_info["metrics"]["workbench/length"] == 4
 
 
 def test_reward_parts_read_lengths_and_texts():
     method = methods.grpo(2).but(reward=(Correct(), Overlong(weight=0.5, buffer=0.5)))
-    batch = verl.play(method, prompts(["a"]), Scripted(a=[1, 1]), step=1, max_new_tokens=2)
+    batch = play(method, prompts(["a"]), Scripted(a=[1, 1]), step=1, max_new_tokens=2)
     assert batch.meta_info["metrics"]["workbench/reward"] == 0.75  # the second is truncated
     assert batch.batch["advantages"][:, 0].tolist() == [1, -1]
 
@@ -989,7 +989,7 @@ def test_reward_parts_read_lengths_and_texts():
 def test_a_loop_says_what_is_wrong_with_its_rows():
     ours = methods.grpo(2)
     with pytest.raises(ValueError, match="generate: it returned 1 rows for 2 prompts"):
-        verl.play(ours, prompts(["a"]), lambda wanted: Scripted(a=[1])(wanted[:1]), step=1)
+        play(ours, prompts(["a"]), lambda wanted: Scripted(a=[1])(wanted[:1]), step=1)
 
     def unscored(wanted):
         rows = Scripted(a=[1, 0])(wanted)
@@ -997,16 +997,16 @@ def test_a_loop_says_what_is_wrong_with_its_rows():
         return rows
 
     with pytest.raises(ValueError, match="no token_level_scores or rm_scores"):
-        verl.play(ours, prompts(["a"]), unscored, step=1)
+        play(ours, prompts(["a"]), unscored, step=1)
     with pytest.raises(NonFinite, match="such as nan of a rollout of problem "):
-        verl.play(ours, prompts(["a"]), Scripted(a=[1, float("nan")]), step=1)
+        play(ours, prompts(["a"]), Scripted(a=[1, float("nan")]), step=1)
     with pytest.raises(ValueError, match=r"\(old_responses\), which this loop does not provide"):
-        verl.play(methods.ar3po(), prompts(["a"]), Scripted(), step=1)
+        play(methods.ar3po(), prompts(["a"]), Scripted(), step=1)
     with pytest.raises(ValueError, match="multiple=0"):
-        verl.play(ours, prompts(["a"]), Scripted(), step=1, multiple=0)
+        play(ours, prompts(["a"]), Scripted(), step=1, multiple=0)
     with pytest.raises(ValueError, match="kept none of 4 rollouts"):
         drawing = methods.dapo(2, max_draws=1)
-        verl.play(drawing, prompts(["a", "b"]), Scripted(a=[1, 1], b=[0, 0]), step=1, more=prompts)
+        play(drawing, prompts(["a", "b"]), Scripted(a=[1, 1], b=[0, 0]), step=1, more=prompts)
 
 
 # A round on verl's queue. The queue is real; trainer and agent loop are scripted here, and real in

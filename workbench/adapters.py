@@ -15,8 +15,6 @@ A trainer samples and updates; a `Driver` does the rest of a round. It asks the 
 The guide "An adapter of your own" has a whole one.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
@@ -35,7 +33,7 @@ from workbench.pools import Problem
 from workbench.records import checkpoints
 from workbench.records.files import unfinished
 from workbench.records.round_stats import round_stats
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Context, Ragged, Rollouts, place_within
 from workbench.rounds import FindMore, Round, Sample, play
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.names import GRADED
@@ -177,10 +175,7 @@ def draws(problem: np.ndarray, problems: Sequence[Problem], before: np.ndarray) 
     """
     place = {each.id: i for i, each in enumerate(problems)}
     owner = np.array([place[name] for name in problem], dtype=np.int64)
-    sizes = np.bincount(owner, minlength=len(problems))
-    starts = np.cumsum(sizes) - sizes
-    # The rows of a problem begin where those of the problems before it end.
-    return np.arange(len(owner)) - starts[owner] + before[owner]
+    return place_within(owner) + before[owner]
 
 
 def scored(rollouts: Rollouts, method: Method, sampling: Sampling) -> Rollouts:

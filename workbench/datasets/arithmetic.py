@@ -4,8 +4,6 @@ running value.
 7+5-3=   ->   +5=12-3=9 \\boxed{9}
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 

@@ -9,8 +9,6 @@ The reward functions are code of the environment. They run in this process, with
 without a deadline, so an environment has to be one that you trust.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

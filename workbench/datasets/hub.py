@@ -13,8 +13,6 @@ Answers of mathematics are for `verifiers.Math`, letters for `verifiers.Choice`.
 tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import re

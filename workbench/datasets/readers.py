@@ -16,12 +16,9 @@ defines, such as the encoder of a decoder, so the prompt's definitions are put i
 tests.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -311,18 +308,14 @@ def _is_of_numpy(node: ast.stmt) -> bool:
 def _definitions(prompt: str, entry_point: str) -> str:
     """The imports and functions of a prompt, but for the one that it asks for."""
     try:
-        body: Iterable[ast.stmt] = ast.parse(prompt).body
+        body = ast.parse(prompt).body
     except SyntaxError:
         return ""
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
     # What the prompt begins, the answer has to define: a stub in the
     # tests would be tested in its place.
-    kept = [
-        node
-        for node in body
-        if isinstance(node, kinds) and getattr(node, "name", None) != entry_point
-    ]
-    return ast.unparse(ast.Module(kept, []))
+    own: list[ast.stmt] = [node for node in body if getattr(node, "name", None) != entry_point]
+    return ast.unparse(ast.Module([node for node in own if isinstance(node, kinds)], []))
 
 
 def text_of(value: Any) -> str:

@@ -1,7 +1,5 @@
 """Generated tasks of reasoning-gym as pools of problems."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from workbench.policies.checks import check_packages

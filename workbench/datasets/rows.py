@@ -4,8 +4,6 @@ All rows are checked before any model is loaded: a training run that meets an un
 hour would end there.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

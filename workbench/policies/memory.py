@@ -5,8 +5,6 @@ and Qwen3. Bytes are estimates of what this package's training keeps at once. No
 CUDA context, workspaces and fragmentation; `SHARE` leaves room for them.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import dataclass
@@ -30,13 +28,6 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # both blocks, and what the norms return.
 BETWEEN = 6
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-NEEDED = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "vocab_size",
-)
 
 
 @dataclass(frozen=True)
@@ -75,17 +66,11 @@ class Shape:
 
         In the order query, key, value, output, gate, up, down.
         """
+        width, mlp = self.hidden, self.mlp
         queries = self.heads * self.head
         keys = self.kv_heads * self.head
-        return [
-            (self.hidden, queries),
-            (self.hidden, keys),
-            (self.hidden, keys),
-            (queries, self.hidden),
-            (self.hidden, self.mlp),
-            (self.hidden, self.mlp),
-            (self.mlp, self.hidden),
-        ]
+        attention = [(width, queries), (width, keys), (width, keys), (queries, width)]
+        return [*attention, (width, mlp), (width, mlp), (mlp, width)]
 
     @property
     def linear(self) -> int:
@@ -168,28 +153,28 @@ def from_config(config: dict[str, Any]) -> Shape:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise ValueError(f"model_type={family!r}: sizes are known for {', '.join(FAMILIES)}")
-    for name in NEEDED:
-        if name not in config:
-            raise ValueError(f"config: {name!r} is missing")
-    heads = config["num_attention_heads"]
     bias = bool(config.get("attention_bias", False))
-    return Shape(
-        config["hidden_size"],
-        config["num_hidden_layers"],
-        heads,
-        # Older configurations leave these two out, or have null: every query head then has keys of
-        # its own, and the heads divide the width.
-        config.get("num_key_value_heads") or heads,
-        config.get("head_dim") or config["hidden_size"] // heads,
-        config["intermediate_size"],
-        config["vocab_size"],
-        tied=bool(config.get("tie_word_embeddings", False)),
-        # Qwen2 always has these biases, and no key in its configuration says so.
-        qkv_bias=family == "qwen2" or bias,
-        out_bias=family in ("llama", "qwen3") and bias,
-        mlp_bias=bool(config.get("mlp_bias", False)),
-        head_norms=family == "qwen3",
-    )
+    try:
+        width, heads = config["hidden_size"], config["num_attention_heads"]
+        return Shape(
+            width,
+            config["num_hidden_layers"],
+            heads,
+            # Older configurations leave these two out, or have null: every query head then has keys
+            # of its own, and the heads divide the width.
+            config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or width // heads,
+            config["intermediate_size"],
+            config["vocab_size"],
+            tied=bool(config.get("tie_word_embeddings", False)),
+            # Qwen2 always has these biases, and no key in its configuration says so.
+            qkv_bias=family == "qwen2" or bias,
+            out_bias=family in ("llama", "qwen3") and bias,
+            mlp_bias=bool(config.get("mlp_bias", False)),
+            head_norms=family == "qwen3",
+        )
+    except KeyError as error:
+        raise ValueError(f"config: {error} is missing") from None
 
 
 def estimate(

@@ -15,8 +15,6 @@ adapter. `supports` looks at a model's structure, and a policy also compares the
 model's own before it trusts them. There is no gradient here: it is used for sampling only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

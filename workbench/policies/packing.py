@@ -12,8 +12,6 @@ prompt and responses are a tree, and each of its tokens is computed once. The la
 response predicts nothing and is left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,17 +167,13 @@ def distinct(texts: Ragged) -> tuple[Ragged, np.ndarray]:
     """Each different text once, in order of first appearance, and the number of each row's text
     (R,).
     """
-    numbers: dict[bytes, int] = {}
-    first: list[int] = []
-    number_of_row = np.empty(len(texts), dtype=np.int64)
-    for row in range(len(texts)):
-        # Prompts are compared by their tokens and not by their problem, so two problems with one
-        # text share its computation too.
-        number = numbers.setdefault(texts[row].tobytes(), len(first))
-        if number == len(first):
-            first.append(row)
-        number_of_row[row] = number
-    return texts.take(np.array(first, dtype=np.int64)), number_of_row
+    # Prompts are compared by their tokens and not by their problem, so two problems with one text
+    # share its computation too.
+    keys = [texts[row].tobytes() for row in range(len(texts))]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    number_of_row = np.array([numbers[key] for key in keys], dtype=np.int64)
+    _, first = np.unique(number_of_row, return_index=True)
+    return texts.take(first), number_of_row
 
 
 def whole_rows(prompts: Ragged, responses: Ragged, dtype: Any = np.int64) -> Ragged:

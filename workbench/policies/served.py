@@ -29,14 +29,12 @@ import numpy as np
 import torch
 
 from workbench.policies import Plan, Sampling
-from workbench.policies.decoding import Drawn
+from workbench.policies.decoding import Drawn, Wanted
 from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
-from workbench.utils.seeding import derive
 from workbench.utils.validation import cause_of, shown
-from workbench.utils.validation import counts as whole_counts
 
 # What a server answers while it is too busy, is starting, or has lost what computes for it. It
 # would refuse anything else again.
@@ -170,9 +168,10 @@ class Server:
         return found
 
 
-def _asked(sampling: Sampling, seed: int, most: int) -> dict[str, Any]:
+def _asked(model: str, sampling: Sampling, seed: int, most: int) -> dict[str, Any]:
     """What a request says of how its response is drawn."""
-    body = {
+    body: dict[str, Any] = {
+        "model": model,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": most,
@@ -230,27 +229,16 @@ class ServedPolicy:
         """See `Policy.generate`. Every response is a request of its own, with a seed of its own."""
         if plan is not None:
             raise ValueError("course: a server returns whole responses; take course=None")
-        counts = whole_counts("counts", counts)
-        problems = [
-            prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
-            for i, prompt in enumerate(prompts)
-        ]
-        owner = np.repeat(np.arange(len(problems)), counts)
-        draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-        seeds = (
-            seed if isinstance(seed, Sequence) else [derive(seed, i) for i in range(len(counts))]
-        )
+        wanted = Wanted.of(prompts, counts, seed)
         is_chat = self.template == "chat"
         bodies = []
-        for i, number in zip(owner, draw):
-            body = _asked(
-                sampling, derive(seeds[i], "response", int(number)), sampling.max_new_tokens
-            )
-            body["model"] = self.name
+        for i, its_seed in zip(wanted.owner, wanted.seed_of_each):
+            body = _asked(self.name, sampling, its_seed, sampling.max_new_tokens)
+            text = wanted.problems[i].prompt
             if is_chat:
-                body["messages"] = [{"role": "user", "content": problems[i].prompt}]
+                body["messages"] = [{"role": "user", "content": text}]
             else:
-                body["prompt"] = self.template.format(prompt=problems[i].prompt)
+                body["prompt"] = self.template.format(prompt=text)
             bodies.append(body)
         answers = self.server.choices("/chat/completions" if is_chat else "/completions", bodies)
         # A model that only thought has no content.
@@ -261,14 +249,11 @@ class ServedPolicy:
         lengths = [usage["completion_tokens"] for _, usage in answers]
         of_prompts = [usage["prompt_tokens"] for _, usage in answers]
         return Rollouts(
-            problem=np.array([problem.id for problem in problems], dtype=str)[owner],
-            level=np.array([problem.level for problem in problems], dtype=np.int64)[owner],
-            answer=np.array([problem.answer for problem in problems], dtype=object)[owner],
+            **wanted.columns,
             prompt=Ragged.of([np.zeros(n) for n in of_prompts], np.int32),
             response=Ragged.of([np.zeros(n) for n in lengths], np.int32),
             text=np.array(texts, dtype=object),
             truncated=np.array([choice["finish_reason"] == "length" for choice, _ in answers]),
-            draw=draw,
         )
 
     def check_prompts(self, problems: Iterable[Problem]) -> None:
@@ -348,17 +333,14 @@ class ServedEngine:
     def respond(
         self,
         prompts: Ragged,
-        seeds: Sequence[int],
+        seeds: list[int],
         sampling: Sampling,
         end_ids: list[int],
-        room: np.ndarray | None = None,
+        room: np.ndarray,
     ) -> Drawn:
         """See `workbench.policies.vllm.Engine.respond`."""
-        if room is None:
-            room = np.full(len(prompts), sampling.max_new_tokens)
         # Everything is named that the model's own generation config might change unasked.
         further = {
-            "model": self.name,
             "repetition_penalty": 1.0,
             "min_p": 0.0,
             "top_k": 0,
@@ -368,9 +350,10 @@ class ServedEngine:
             "return_token_ids": True,
             "logprobs": 0,
         }
+        texts = [prompts[i].tolist() for i in range(len(prompts))]
         bodies = [
-            {**further, "prompt": prompts[i].tolist(), **_asked(sampling, seeds[i], int(room[i]))}
-            for i in range(len(prompts))
+            {**further, "prompt": ids, **_asked(self.name, sampling, seed, int(most))}
+            for ids, seed, most in zip(texts, seeds, room)
         ]
         choices = [choice for choice, _ in self.server.choices("/completions", bodies)]
         return Drawn.told(

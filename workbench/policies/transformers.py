@@ -28,13 +28,11 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from workbench.grpo import micro_batches
 from workbench.policies import Plan, Sampling, checks, packing
-from workbench.policies.decoding import CachedDecoder, Drawn, Request, sample, uniforms_of
+from workbench.policies.decoding import CachedDecoder, Drawn, Request, Wanted, sample, uniforms_of
 from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, supports
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.seeding import derive
-from workbench.utils.validation import counts as whole_counts
 from workbench.utils.validation import shown
 
 # Logits held at once in float32, 64 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
@@ -114,9 +112,9 @@ class TransformersPolicy:
         self.rows = rows
         self.float32_head = float32_head
         self.engine = engine
-        limits = [max_length, None if engine is None else engine.max_length]
-        self.max_length = min((limit for limit in limits if limit is not None), default=None)
+        self.max_length = max_length
         if engine is not None:
+            self.max_length = min(max_length or engine.max_length, engine.max_length)
             self.samples_apart = True
         self.name = name or model.config.name_or_path
         # A LoRA model wraps the real one. Decoder and head are those inside, where the adapters are
@@ -130,7 +128,10 @@ class TransformersPolicy:
                 "precision of its weights; leave the head out of target_modules"
             )
         self.parameter_count = count_parameters(core)
-        self.end_ids = _end_ids(tokenizer, model.generation_config)
+        # The tokens that end a response, ascending: the tokenizer's, and those the model names.
+        named = model.generation_config.eos_token_id
+        named = [] if named is None else np.atleast_1d(named).tolist()
+        self.end_ids = sorted({tokenizer.eos_token_id, *named})
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         # peft keeps an adapter in float32. Without autocast its products would be computed in
         # float32 too, without the tensor cores of a GPU.
@@ -256,22 +257,10 @@ class TransformersPolicy:
         the rest of the batch. Where an engine samples, log-probabilities are the engine's own until
         `rescored` replaces them, and it tells no entropies.
         """
-        problems = [
-            prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
-            for i, prompt in enumerate(prompts)
-        ]
-        counts = whole_counts("counts", counts)
-        if counts.shape != (len(problems),):
-            raise ValueError(
-                f"counts has shape {counts.shape}: one count for each of the {len(problems)} "
-                "prompts is needed"
-            )
-        seeds = _seeds_of(seed, len(problems))
-        encoded = Ragged.of(self.encode([problem.prompt for problem in problems]), np.int32)
-        self._check_lengths(problems, encoded, sampling)
-        # For each row its prompt (R,), and which draw of that prompt it is, from 0.
-        owner = np.repeat(np.arange(len(problems)), counts)
-        draw = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        wanted = Wanted.of(prompts, counts, seed)
+        owner = wanted.owner
+        encoded = Ragged.of(self.encode([each.prompt for each in wanted.problems]), np.int32)
+        self._check_lengths(wanted.problems, encoded, sampling)
         # The texts that responses go on from, and which of them each row has.
         starts, start_of = encoded, owner
         room = np.full(len(owner), sampling.max_new_tokens)
@@ -287,19 +276,16 @@ class TransformersPolicy:
         if not len(owner):
             drawn = Drawn.empty(0, 1)
         elif self.engine is None:
-            uniforms = uniforms_of(seeds, counts, sampling.max_new_tokens)
+            uniforms = uniforms_of(wanted.seeds, wanted.counts, sampling.max_new_tokens)
             rows = np.arange(len(owner))
             request = Request(self, sampling, asked, start_of, uniforms, room, rows)
             drawn = self._draw(starts, request)
         else:
             self.engine.update(self.model)
-            # An engine takes a seed a response. It depends on the prompt's seed and on the number
-            # of the draw alone, so it does not matter what else is in the call.
-            of_rows = [derive(seeds[i], "response", int(j)) for i, j in zip(owner, draw)]
             texts = starts.take(start_of)
-            drawn = self.engine.respond(texts, of_rows, sampling, self.end_ids, room)
-        prompts = starts.take(start_of)
-        rollouts = self._rollouts(problems, prompts, owner, draw, drawn, asked.prefixes)
+            seeds = wanted.seed_of_each
+            drawn = self.engine.respond(texts, seeds, sampling, self.end_ids, room)
+        rollouts = self._rollouts(wanted, starts.take(start_of), drawn, asked.prefixes)
         return rollouts if plan is None else rollouts.assign(stopped=drawn.stopped)
 
     def _check_plan(self, plan: Plan, size: int) -> None:
@@ -417,13 +403,7 @@ class TransformersPolicy:
         return ended
 
     def _rollouts(
-        self,
-        problems: Sequence[Problem],
-        prompts: Ragged,
-        owner: np.ndarray,
-        draw: np.ndarray,
-        drawn: Drawn,
-        prefixes: Ragged | None,
+        self, wanted: Wanted, prompts: Ragged, drawn: Drawn, prefixes: Ragged | None
     ) -> Rollouts:
         response = Ragged.of_padded(drawn.tokens, drawn.lengths)
         tokens = [response[i].tolist() for i in range(len(response))]
@@ -431,14 +411,11 @@ class TransformersPolicy:
             tokens = [prefixes[i].tolist() + row for i, row in enumerate(tokens)]
         entropy = Ragged.of_padded(drawn.entropies, drawn.lengths)
         return Rollouts(
-            problem=np.array([problem.id for problem in problems], dtype=str)[owner],
-            level=np.array([problem.level for problem in problems], dtype=np.int64)[owner],
-            answer=np.array([problem.answer for problem in problems], dtype=object)[owner],
+            **wanted.columns,
             prompt=prompts,
             response=response,
             old_logprobs=Ragged.of_padded(drawn.logprobs, drawn.lengths),
             text=np.array(self.decode(tokens), dtype=object),
-            draw=draw,
             truncated=drawn.truncated,
             token_entropy=entropy,
             entropy=entropy.means(),
@@ -792,17 +769,3 @@ def count_parameters(model: torch.nn.Module) -> int:
 def logits_at_once(device: torch.device) -> int:
     """Logits that a training step holds at once."""
     return LOGIT_CHUNK_ON_CUDA if device.type == "cuda" else LOGIT_CHUNK
-
-
-def _end_ids(tokenizer: Any, generation_config: Any) -> list[int]:
-    """The tokens that end a response, ascending: the tokenizer's, and those the model names."""
-    named = generation_config.eos_token_id
-    named = [] if named is None else np.atleast_1d(named).tolist()
-    return sorted({tokenizer.eos_token_id, *named})
-
-
-def _seeds_of(seed: int | Sequence[int], prompts: int) -> list[int]:
-    """One seed for each prompt."""
-    if isinstance(seed, Sequence | np.ndarray):
-        return [int(each) for each in seed]
-    return [derive(seed, i) for i in range(prompts)]

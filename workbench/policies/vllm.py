@@ -20,7 +20,7 @@ import gc
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
@@ -240,18 +240,16 @@ class Engine:
     def respond(
         self,
         prompts: Ragged,
-        seeds: Sequence[int],
+        seeds: list[int],
         sampling: Sampling,
         end_ids: list[int],
-        room: np.ndarray | None = None,
+        room: np.ndarray,
     ) -> Drawn:
-        """One response to each of R prompts, with one seed each, of at most room (R,) tokens where
-        that is given. Entropies are unknown (NaN).
+        """One response to each of R prompts, with one seed each, of at most room (R,) tokens.
+        Entropies are unknown (NaN).
         """
         from vllm import SamplingParams
 
-        if room is None:
-            room = np.full(len(prompts), sampling.max_new_tokens)
         params = [
             SamplingParams(
                 seed=seed,
@@ -355,12 +353,9 @@ def _drawn(answers: list[Any]) -> Drawn:
             raise RuntimeError(f"vLLM ended a response by {answer.finish_reason!r}")
     # All numbers of an answer stand in one list, and those of a position begin with the token that
     # was drawn.
-    chosen = [
-        [answer.logprobs.logprobs[start] for start in answer.logprobs.start_indices]
-        for answer in answers
-    ]
+    told = [answer.logprobs for answer in answers]
     return Drawn.told(
         [answer.token_ids for answer in answers],
-        chosen,
+        [[each.logprobs[start] for start in each.start_indices] for each in told],
         [answer.finish_reason == "length" for answer in answers],
     )

@@ -5,8 +5,6 @@ numbers. Where there are fewer rows than that, a micro-batch consists of one ful
 filler, since every process has to take part in every step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

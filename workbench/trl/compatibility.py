@@ -5,8 +5,6 @@ it would never be called and the trainer would silently do something else, so a 
 missing or takes other parameters is an error at import.
 """
 
-from __future__ import annotations
-
 import inspect
 
 try:

@@ -1,7 +1,5 @@
 """Sampling the rollouts of one round with TRL's trainer, on all processes together."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Everything here happens before a model is loaded.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import fields
@@ -35,7 +33,6 @@ LOSSES = {
     ("cispo", "token"): "cispo",
     ("sapo", "rollout"): "sapo",
 }
-OBJECTIVE_FROM = ("method", "args")
 # What TRL sets where the user has said nothing. A value that differs from it was meant, so it is
 # never overwritten silently.
 DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
@@ -127,7 +124,7 @@ def configured(
         For what TRL's trainer, or the combination of its settings and the slots, cannot carry.
     """
     instance_of("method", method, Method, "workbench.methods.grpo(8), a name, or None for TRL")
-    one_of("objective_from", objective_from, OBJECTIVE_FROM)
+    one_of("objective_from", objective_from, ("method", "args"))
     if rows_at_once is not None:
         whole_number("rows_at_once", rows_at_once, 1)
 
@@ -263,15 +260,13 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     """Raise ValueError where a slot needs what this trainer, as it is configured, cannot give."""
     dataset: Any = given.get("train_dataset")
     is_indexable = isinstance(dataset, Dataset)
+    old = {"old_logprobs", "current_logprobs"}
     limits: dict[str, set[str]] = {}
     if not is_indexable:
-        limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = {
-            "problem_choice",
-            "more_problems",
-        }
+        found = {"problem_choice", "more_problems"}
+        limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = found
     if not is_indexable or "level" not in dataset.column_names:
         limits["without the column 'level' in train_dataset"] = {"levels"}
-    old = {"old_logprobs", "current_logprobs"}
     if any(given.get(name) for name in ("tools", "environment_factory", "rollout_func")):
         limits["with tools, environments or a rollout_func"] = {"old_responses", *old}
     if config.use_vllm and config.vllm_importance_sampling_correction:

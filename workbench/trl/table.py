@@ -6,8 +6,6 @@ says which of them judges the answer. So it is asked for, or inferred by one rul
 function of a run judges, if it gives nothing but 0 and 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

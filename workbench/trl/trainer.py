@@ -19,8 +19,6 @@ ones join, which are trained on, and their advantages. The model, sampling, opti
 TRL's. Every process decides from the same gathered table.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Iterator

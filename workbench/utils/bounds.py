@@ -12,8 +12,6 @@ checked when it is made; any other dataclass calls `check_arguments(self)`. An a
 type is taken as it is.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types
@@ -91,15 +89,11 @@ def _declared(kind: type) -> list[tuple[str, Bound, bool]]:
         return []
     declared = []
     for field in dataclasses.fields(kind):
-        members = _members(hints[field.name])
+        hint = hints[field.name]
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        members = typing.get_args(hint) if is_union else (hint,)
         bounds = [bound for member in members for bound in getattr(member, "__metadata__", ())]
         declared += [
             (field.name, bound, types.NoneType in members) for bound in bounds if field.init
         ]
     return declared
-
-
-def _members(kind: Any) -> tuple[Any, ...]:
-    """The types of a union such as `Count | None`; any other type alone."""
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if is_union else (kind,)

@@ -1,7 +1,5 @@
 """What a notebook shows of an object: a small HTML table that fits any theme."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 from typing import Any

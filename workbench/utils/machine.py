@@ -3,8 +3,6 @@
 No heavy package is loaded to find out.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

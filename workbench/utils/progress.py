@@ -1,7 +1,5 @@
 """Progress of a run: a bar on a terminal and in a notebook, and else a plain line now and then."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from typing import Any
 SECONDS = 30.0  # between two lines
 
 
-class Progress:
+class Progress(AbstractContextManager):
     """Rounds done, of those asked for.
 
     A file or a pipe would keep every state of a bar that is drawn anew, so it gets lines.
@@ -38,9 +36,6 @@ class Progress:
         self.has_lines = is_shown and not has_bar
         self.started = time.monotonic()
         self.last_line = float("-inf")
-
-    def __enter__(self) -> Progress:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.bar.close()

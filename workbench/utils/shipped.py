@@ -1,7 +1,5 @@
 """Where the files are that come with the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

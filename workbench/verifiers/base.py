@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -148,7 +149,7 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
     return Scores(reward.astype(np.float64), status)
 
 
-class Verifier:
+class Verifier(AbstractContextManager):
     """Base class of the verifiers: checks what it is given, and ends in a `with` block.
 
     A verifier of your own derives from it and writes `judge`. Its constructor keeps the arguments
@@ -209,9 +210,6 @@ class Verifier:
         # Another process gets a verifier made with the same arguments, without the locks and the
         # processes of this one.
         return partial(type(self), **self.config), ()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

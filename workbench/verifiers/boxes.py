@@ -5,8 +5,6 @@ A response chooses the text, so everything here takes a number of steps that gro
 alone. A pattern with several runs of optional space would take hours over a page of blanks.
 """
 
-from __future__ import annotations
-
 import re
 
 BOX = "\\boxed{"

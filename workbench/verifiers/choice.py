@@ -24,8 +24,6 @@ case counts wherever a letter is expected. "A", "I" and all lower-case letters c
 running text they count only before punctuation, at the end, or before a word such as "because".
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any

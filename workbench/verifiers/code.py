@@ -44,8 +44,6 @@ file but the interpreter's own and writes none. Each `Code(sandbox="weak")` warn
 open on the machine that it runs on.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math
@@ -143,9 +141,7 @@ class Code(Verifier):
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
         # All answers are read before any program runs, so that a
         # mistake in the data is told at once.
-        tests = {}
-        for i, answer in enumerate(answers):
-            tests[answer] = read_tests(answer, f"answers[{i}]")
+        tests = {answer: read_tests(answer, f"answers[{i}]") for i, answer in enumerate(answers)}
 
         # Equal pairs are run once.
         pairs = list(dict.fromkeys(zip(responses, answers)))

@@ -14,8 +14,6 @@ accepted only if further questions have the right answer:
   42" and "at most 42" Math-Verify reads one number.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re
@@ -262,7 +260,7 @@ def _decimals(reading: Any) -> int:
     sizes = [size for size in map(_size, _numbers(reading)) if 0 < size < SMALL]
     if not sizes:
         return 0
-    return min(MOST_DECIMALS, DIGITS + math.ceil(-_log10(min(sizes))))
+    return min(MOST_DECIMALS, DIGITS + math.ceil(-float(log(min(sizes), 10))))
 
 
 def _numbers(reading: Any) -> Iterator[Any]:
@@ -283,10 +281,6 @@ def _size(number: Any) -> Any:
     # magnitude.
     value = abs((number.doit() if number.has(UnevaluatedExpr) else number).evalf(8))
     return value if value.is_comparable else math.inf
-
-
-def _log10(size: Any) -> float:
-    return float(log(size, 10))
 
 
 # What Math-Verify passes over
@@ -333,7 +327,8 @@ def _unit(text: str) -> str:
 def _unread(content: str, reading: Any, parsed: Callable[[str], list]) -> set[str]:
     """The numbers in a box that change nothing about its reading."""
     unread = set()
-    known = {str(part) for number in _atoms(reading) for part in number.as_numer_denom()}
+    atoms = reading.atoms(Number) if isinstance(reading, Basic | MatrixBase) else ()
+    known = {str(part) for number in atoms for part in abs(number).as_numer_denom()}
     for numeral in NUMERAL.finditer(content):
         if numeral.group() in known:
             continue
@@ -342,11 +337,6 @@ def _unread(content: str, reading: Any, parsed: Callable[[str], list]) -> set[st
         if parsed(BOX + changed + "}")[:1] == [reading]:
             unread.add(numeral.group())
     return unread
-
-
-def _atoms(reading: Any) -> Iterator[Any]:
-    if isinstance(reading, Basic | MatrixBase):
-        yield from (abs(number) for number in reading.atoms(Number))
 
 
 # Contradictions
@@ -457,8 +447,8 @@ def _statement(response: str) -> str:
     """The sentence that gives the answer: behind the last "answer", else the last with a digit."""
     if "answer" in response.lower():
         return _answer(response)
-    sentences = SENTENCE_END.split(response)
-    return next((text for text in reversed(sentences) if re.search("[0-9]", text)), "")
+    numbered = (text for text in SENTENCE_END.split(response)[::-1] if re.search("[0-9]", text))
+    return next(numbered, "")
 
 
 def _answer(response: str) -> str:

@@ -19,8 +19,6 @@ The time and memory of reading a gold answer count as its first item's, so a gol
 is a `timeout`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

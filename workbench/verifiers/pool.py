@@ -26,8 +26,6 @@ that a judge leaves behind. Hostile code is not covered: a judge that runs code 
 its own.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json
@@ -39,13 +37,13 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from workbench.utils.processes import die_with_parent
 from workbench.verifiers.base import ForkSafeLock
@@ -154,7 +152,7 @@ class Server:
         self.process.wait()
 
 
-class Pool:
+class Pool(AbstractContextManager):
     """Up to `workers` processes around one judge, started when first needed and again after
     `close`.
 
@@ -287,9 +285,6 @@ class Pool:
         """Kill the workers and wait for them. A later `run` starts new ones."""
         with self._lock:
             self._stop()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -14,8 +14,6 @@ The numbers are the kernel's: arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h. Where a machine does not have the call its number is left out.
 """
 
-from __future__ import annotations
-
 import csv
 import platform
 import struct

@@ -5,8 +5,6 @@ brings a module of verl or says how to install it. `workbench.verl.v1` overrides
 verl's classes, which patch releases leave as they are, so other releases are refused.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import re

@@ -1,4 +1,5 @@
-"""What verl calls by name: our advantages and our policy losses, and `register`, which names them.
+"""What goes between verl and a method: which rollouts are correct, the factors of the ratios, and
+what verl calls by name, our advantages and our policy losses, which `register` names.
 
 Values of `algorithm.adv_estimator`:
 
@@ -13,8 +14,6 @@ Values of `algorithm.adv_estimator`:
 Values of `actor_rollout_ref.actor.policy_loss.loss_mode`: workbench_token, workbench_sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,8 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from workbench import adapters
 from workbench.advantages import batch_normalized, group_normalized, leave_one_out, posterior
 from workbench.objectives import IMPORTANCE_SAMPLING, Objective, gains
+from workbench.rollouts import Ragged
+from workbench.rounds import Round
 from workbench.verl.compatibility import check_installed, load
 
 TRAIN = "train"  # the queue's partition of training rows
@@ -31,6 +33,66 @@ ADVANTAGES = "workbench_advantages"  # the queue's column of them, one number a 
 PADDING = "pad"  # how verl's own padding rows begin their uid
 
 AdvantageFunction = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Verdict(adapters.Verdict):
+    """Which rollouts are correct, by what verl knows of them.
+
+    That is `acc`, where the reward function returns it: 1 is correct. Without it, a reward of at
+    least `solved` is, and with solved=None a reward of 1, where nothing but 0 and 1 is given.
+    """
+
+    def __init__(self, solved: float | None = None, needed: bool = True) -> None:
+        super().__init__(
+            needed,
+            advice="let the reward function return `acc`, or set `solved`, the reward from which a "
+            "rollout counts as correct",
+            solved=solved,
+        )
+
+    def __call__(self, reward: np.ndarray, acc: Sequence[Any]) -> np.ndarray:
+        """The verdict (R,): 1 is correct, 0 is wrong, NaN not known.
+
+        By rewards (R,) and R values of `acc`, None where there is none.
+        """
+        # What the reward function says goes before the bar.
+        verdict = np.array([value is not None and float(value) == 1 for value in acc], dtype=float)
+        rest = np.array([value is None for value in acc], dtype=bool)
+        verdict[rest] = self.of_rewards(reward[rest], first=False)
+        return verdict
+
+
+def row_advantages(outcome: Round, objective: Objective, multiple: int) -> Ragged:
+    """What verl multiplies the ratios of the selected rows with: advantages times row weights.
+
+    Besides the weights of `adapters.row_weights` these are 0 for old responses that carry no
+    gradient, and, where the loss is a mean over rollouts, what makes up for padding: verl fills the
+    K rows up to a multiple of its mini-batch, and divides by the size with padding.
+
+    Parameters
+    ----------
+    outcome : Round
+    objective : Objective
+    multiple : int
+        Rows of a mini-batch.
+    """
+    # An advantage of zero leaves the row in verl's averages and takes its gradient away.
+    carries_gradient = outcome.rollouts["gradient"][outcome.rows]
+    is_uneven = outcome.weights is not None and (outcome.weights != 1).any()
+    if (objective.kl > 0 or objective.entropy > 0) and (is_uneven or not carries_gradient.all()):
+        raise ValueError(
+            "weights: verl's KL penalty and entropy bonus do not follow the weights of rows; use "
+            "an Objective with kl=0 and entropy=0"
+        )
+    weights = adapters.row_weights(outcome, objective.loss_aggregation) * carries_gradient
+    if objective.loss_aggregation != "token" and len(weights):
+        # The number of rows after padding, by which verl divides.
+        padded = -(-len(weights) // multiple) * multiple
+        weights = weights * (padded / len(weights))
+    return adapters.token_advantages(outcome, weights)
+
+
+# By name
 
 
 def estimator(advantage: AdvantageFunction) -> Callable:

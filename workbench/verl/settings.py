@@ -3,8 +3,6 @@
 Everything here works without verl, so a method can be checked and its keys printed anywhere.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping
@@ -43,26 +41,14 @@ SAMPLER = "workbench.verl.v1.ReplayBuffer"
 NOT_COMPARED = ("actor_rollout_ref.rollout.n",)
 SAMPLER_KEYS = "trainer.v1.sampler."
 
-# Settings of verl that a method cannot go with: key, refused value, what to do instead.
-REFUSED = (
-    (
-        "algorithm.use_kl_in_reward",
-        True,
-        "advantages come from the method, which never sees that penalty; set it to False, and use "
-        "a method with Objective(kl=...)",
-    ),
-    (
-        "algorithm.filter_groups.enable",
-        True,
-        "the method decides which groups are trained on; set it to False, and use DynamicSampling "
-        "as the method's allocator",
-    ),
-    (
-        "skip.rollout_tq.enable",
-        True,
-        "rollouts that were sampled by another run pass the method by; set it to False",
-    ),
-)
+# Settings of verl that must be off, and why.
+REFUSED = {
+    "algorithm.use_kl_in_reward": "advantages come from the method, which never sees that penalty; "
+    "use a method with Objective(kl=...)",
+    "algorithm.filter_groups.enable": "the method decides which groups are trained on; use "
+    "DynamicSampling as its allocator",
+    "skip.rollout_tq.enable": "rollouts that were sampled by another run pass the method by",
+}
 
 
 class Options(NamedTuple):
@@ -322,9 +308,9 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
                 f"{key}={json.dumps(present, default=str)}: the method {method.name!r} needs "
                 f"{json.dumps(wanted, default=str)}; configuration(method) has all its keys"
             )
-    for key, refused, way_out in REFUSED:
-        if _value(config, key) == refused:
-            raise ValueError(f"{key}={refused}: {way_out}")
+    for key, reason in REFUSED.items():
+        if _value(config, key):
+            raise ValueError(f"{key}=True: set it to False, since {reason}")
     model = "reward.reward_model"
     if _value(config, f"{model}.enable") and not _value(config, f"{model}.enable_resource_pool"):
         raise ValueError(

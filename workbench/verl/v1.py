@@ -12,8 +12,6 @@ the number of workers. It is for `trainer.v1.trainer_mode=sync`, agent loops tha
 session, and rewards that are computed while sampling.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -31,9 +29,8 @@ from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.verl.compatibility import explained
-from workbench.verl.functions import ADVANTAGES, TRAIN, register
+from workbench.verl.functions import ADVANTAGES, TRAIN, Verdict, register, row_advantages
 from workbench.verl.settings import check_configuration, read_options
-from workbench.verl.table import Verdict, row_advantages
 
 try:
     import transfer_queue as tq
@@ -249,7 +246,7 @@ class QueueRound:
         self.step = step
         self.manager = buffer.trainer.agent_loop_manager
         self.prompts = self._take()
-        self.problems = adapters.as_problems(_raw_prompts(self.prompts))
+        self.problems = adapters.as_problems(tensordicts.get(self.prompts, "raw_prompt"))
         self.place = {problem.id: i for i, problem in enumerate(self.problems)}
         self.keys: list[str] = []
         self.tags: dict[str, dict[str, Any]] = {}
@@ -267,7 +264,7 @@ class QueueRound:
         """The next n prompts of verl's data loader, without those that are in the round already."""
         self.buffer.refill_fn(n)
         prompts = self._take()
-        found = adapters.as_problems(_raw_prompts(prompts))
+        found = adapters.as_problems(tensordicts.get(prompts, "raw_prompt"))
         # At the end of an epoch the loader may give a prompt once more. The places below count all
         # prompts drawn, since repeated ones stay in the batch unused.
         new = [i for i, problem in enumerate(found) if problem.id not in self.place]
@@ -437,7 +434,13 @@ class QueueRound:
         template = self.keys[same[0]] if len(same) else self.keys[0]
         stored = tq.kv_batch_get(keys=[template], partition_id=TRAIN)[0]
         fields = {name: stored[name] for name in stored.keys()}
-        _check_replayable(fields)
+        for name in NOT_REPLAYED:
+            value = fields.get(name)
+            if isinstance(value, torch.Tensor) or value:
+                raise ValueError(
+                    f"replay: the rows have {name}, which old responses are carried without; use "
+                    "replay=None"
+                )
         if not len(same):
             fields["reward_model"] = {}  # another problem's answer
 
@@ -485,10 +488,6 @@ class QueueRound:
         return key
 
 
-def _raw_prompts(prompts: TensorDict) -> list[Any]:
-    return list(tensordicts.get(prompts, "raw_prompt"))
-
-
 def _group(key: str) -> str:
     """The group of a row's key, which is `group_session_output`."""
     return key.split("_")[0]
@@ -528,14 +527,3 @@ def _nested(rows: Ragged) -> torch.Tensor:
 def _means(rows: Sequence[torch.Tensor], masks: Any) -> np.ndarray:
     """Mean of each row (T,) over its mask, (R,)."""
     return np.array([float((row * mask).sum() / mask.sum()) for row, mask in zip(rows, masks)])
-
-
-def _check_replayable(fields: dict[str, Any]) -> None:
-    """ValueError for rows with columns that an old response would need of its own."""
-    for name in NOT_REPLAYED:
-        value = fields.get(name)
-        if isinstance(value, torch.Tensor) or value:
-            raise ValueError(
-                f"replay: the rows have {name}, which old responses are carried without; use "
-                "replay=None"
-            )

@@ -1,4 +1,14 @@
-"""A round of a method in a training loop of your own on verl's `DataProto`."""
+"""A round of a method in a training loop of your own on verl's `DataProto`.
+
+`play` hands out prompts, one row for each rollout that the method wants, takes them back with
+scores, and returns the rows to train on with their advantages:
+
+    method = methods.pods(n=32, m=8)
+    for step, prompts in enumerate(loader, start=1):  # DataProto with raw_prompt
+        batch = play(method, prompts, generate, step=step, multiple=8)
+        trainer.update(batch)  # batch.batch["advantages"], groups may be uneven
+        logger.log(batch.meta_info["metrics"], step)
+"""
 
 from __future__ import annotations
 
@@ -14,8 +24,7 @@ from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.validation import instance_of, whole_number
-from workbench.verl.functions import PADDING
-from workbench.verl.table import Verdict, row_advantages
+from workbench.verl.functions import PADDING, Verdict, row_advantages
 
 SCORES = ("token_level_scores", "rm_scores")  # the reward before any KL term
 
