@@ -83,8 +83,8 @@ def test_a_problem_is_lost_where_it_was_solved_before():
         (1.2, 1.1, 1.3, 5, "1.20 [1.10, 1.30]"),
         (1.2, 1.1, float("inf"), 4, "at least 1.20"),
         (0.8, 0.0, 0.9, 5, "at most 0.80"),
-        (0.8, 0.0, float("inf"), 3, "3 of 5 runs arrived"),
-        (4.2, 0.0, float("inf"), 0, "no run arrived"),
+        (0.8, 0.0, float("inf"), 3, "3 of 5 runs reached it"),
+        (4.2, 0.0, float("inf"), 0, "no run reached it"),
     ],
 )
 def test_a_ratio_says_how_much_of_it_is_known(ratio, low, high, reached, text):

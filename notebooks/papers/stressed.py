@@ -139,14 +139,14 @@ def ratio_text(row: pd.Series) -> str:
         With ratio, low, high, reached, baseline_reached and seeds.
     """
     if row["reached"] == 0:
-        return "no run arrived"
+        return "no run reached it"
     ratio = f"{row['ratio']:.2f}"
     from_below, from_above = row["low"] > 0, np.isfinite(row["high"])
     if from_below and from_above:
         return f"{ratio} [{row['low']:.2f}, {row['high']:.2f}]"
     if from_below or from_above:
         return f"at least {ratio}" if from_below else f"at most {ratio}"
-    return f"{row['reached']:.0f} of {row['seeds']:.0f} runs arrived"
+    return f"{row['reached']:.0f} of {row['seeds']:.0f} runs reached it"
 
 
 def misjudged(groups: Groups) -> pd.DataFrame:
