@@ -220,12 +220,12 @@ def lab(name: str, model: str | Path, **options: Any) -> Any:
     )
 
 
-def measure_starts(model: Path, out: Path) -> None:
+def measure_starts(model: Path, out: Path, names: list[str]) -> None:
     """Write `starts.csv`: how often the model is right on each candidate before any training."""
     path = out / "starts.csv"
     out.mkdir(parents=True, exist_ok=True)
     rows = pd.read_csv(path).to_dict("records") if path.exists() else []
-    left = [name for name in CANDIDATES if name not in {row["task"] for row in rows}]
+    left = [name for name in names if name not in {row["task"] for row in rows}]
     policy = None
     for name in left:
         its_lab = lab(name, model)
@@ -312,11 +312,13 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("../build/smollm2"))
     parser.add_argument("--out", type=Path, default=Path("../runs/ladder"))
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--only", nargs="+", choices=CANDIDATES, help="default: all in the range")
+    parser.add_argument(
+        "--only", nargs="+", choices=CANDIDATES, help="default: all, or all in the range"
+    )
     parser.add_argument("--to", type=Path, default=Path("../data/ladder-candidates.csv"))
     asked = parser.parse_args()
     if asked.what == "starts":
-        measure_starts(asked.model, asked.out)
+        measure_starts(asked.model, asked.out, asked.only or list(CANDIDATES))
     elif asked.what == "curves":
         train(asked.model, asked.out, asked.rounds, asked.only or candidates_in_range(asked.out))
     else:
