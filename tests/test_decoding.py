@@ -18,6 +18,10 @@ from workbench.policies.decoding import draw_tokens, inverse_cdf, restrict
 from workbench.policies.transformers import TransformersPolicy
 from workbench.rollouts import Ragged
 
+NEEDS_PEFT = pytest.mark.skipif(
+    not find_spec("peft"), reason="peft is not installed (pip install peft)"
+)
+
 
 def built(family, attn_implementation="sdpa", **settings):
     """A policy on a small random model of a family, with the tiny model's tokenizer."""
@@ -98,11 +102,19 @@ def test_every_architecture_samples_what_its_own_forward_pass_says(kind):
         assert greedy.response[i].tolist() == own[0, prompt.shape[1] :].tolist()
 
 
-@pytest.mark.skipif(not find_spec("peft"), reason="peft is not installed (pip install peft)")
+@NEEDS_PEFT
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}])
 def test_adapters_are_merged_only_when_they_are_plain(options):
     policy = shaken(tiny_policy(lora={**LORA, **options}))
     assert policy.merges == (not options)
+    drawn = policy.generate(PROMPTS, [2] * 6, SAMPLING, seed=0)
+    assert np.abs(fresh(policy, drawn) - drawn.old_logprobs.padded()).max() < 1e-4
+
+
+@NEEDS_PEFT
+def test_an_adapter_on_the_head_counts_too():
+    targets = ["q_proj", "lm_head"]
+    policy = shaken(tiny_policy(lora={**LORA, "target_modules": targets}))
     drawn = policy.generate(PROMPTS, [2] * 6, SAMPLING, seed=0)
     assert np.abs(fresh(policy, drawn) - drawn.old_logprobs.padded()).max() < 1e-4
 
@@ -210,8 +222,22 @@ def test_branching_copies_what_was_asked_for(data):
             assert decoder.positions[: decoder.rows].tolist() == names.tolist()
 
 
+@pytest.mark.parametrize("lora", [None, pytest.param(LORA, marks=NEEDS_PEFT)])
+def test_products_of_16_bits_are_merged_too(lora):
+    policy = shaken(tiny_policy(dtype="bfloat16", lora=lora))
+    assert policy.merges
+    drawn = policy.generate(PROMPTS, [3] * 6, SAMPLING, seed=1)
+    # What the model itself computes in 16 bits is as far from float32 as this.
+    gaps = np.abs(fresh(policy, drawn) - drawn.old_logprobs.padded())
+    assert gaps.max() < 0.5 and gaps[gaps > 0].mean() < 0.02
+    exact = tiny_policy(lora=lora)
+    exact.load_state_dict({name: w.float() for name, w in policy.state_dict().items()})
+    gaps = np.abs(fresh(exact, drawn) - drawn.old_logprobs.padded())
+    assert gaps.max() < 0.5 and gaps[gaps > 0].mean() < 0.02
+
+
 def test_a_model_in_another_precision_is_not_merged():
-    assert not tiny_policy(dtype="bfloat16").merges
+    assert not tiny_policy(dtype="float16").merges
 
 
 def test_a_model_that_computes_otherwise_is_not_merged(monkeypatch):

@@ -69,9 +69,9 @@ def test_an_adapter_on_16_bit_weights_computes_in_bfloat16():
     """peft keeps it in float32, in which products would take far longer on a GPU."""
     policy = tiny_policy(lora=LORA, dtype="bfloat16")
     seen = []
-    for name, layer in policy.model.named_modules():
-        if name.endswith("lora_A.default"):
-            assert layer.weight.dtype == torch.float32
+    for layer in policy.model.modules():
+        if hasattr(layer, "lora_A"):
+            assert layer.lora_A["default"].weight.dtype == torch.float32
             layer.register_forward_hook(lambda layer, given, result: seen.append(result.dtype))
     rollouts = policy.generate(PROMPTS, [1] * 6, Sampling(max_new_tokens=4), seed=0)
     policy.logprobs(rollouts).sum().backward()
@@ -83,7 +83,7 @@ def test_an_adapter_on_16_bit_weights_computes_in_bfloat16():
 
 def test_every_kind_of_device_has_a_size_of_chunks():
     sizes = {name: room.logits_at_once(torch.device(name)) for name in ("cpu", "cuda", "mps")}
-    assert sizes == {"cpu": 2**24, "cuda": 2**27, "mps": 2**24}
+    assert sizes == {"cpu": 2**25, "cuda": 2**27, "mps": 2**25}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ import pytest
 import workbench as wb
 from tests.bench import limits, ratios
 from workbench.policies.transformers import TransformersPolicy
-from workbench.verifiers import Math
 
 PROBLEMS, N, REPEATS = 32, 8, 9
 LEARNING_RATE = 1e-12  # too small to change a weight
@@ -109,7 +108,7 @@ def alternating(request, tmp_path_factory):
     return request.param, arms, np.array(theirs[2:])
 
 
-def plain_trl(lab, out, after_step, spent):
+def plain_trl(lab, out, after_step, spent, n_problems=PROBLEMS, steps=REPEATS + 2):
     """TRL's trainer on the model and the problems of a lab.
 
     `spent` gets the seconds of each of its steps, and `after_step` runs between them.
@@ -121,11 +120,15 @@ def plain_trl(lab, out, after_step, spent):
     policy = lab.policy()
     assert isinstance(policy, TransformersPolicy)
     policy.model.set_attn_implementation("sdpa")
-    problems = lab.problems.draw(PROBLEMS * (REPEATS + 2), 0, 0)[0]
-    verifier = Math(boxed=True)
+    for module in policy.model.modules():
+        vars(module).pop("forward", None)  # of our own LoRA layers
+    # Fewer problems than that come again.
+    problems = [lab.problems.draw(n_problems, n_problems * i, 0)[0] for i in range(steps)]
+    chats = policy.template == "chat"
 
     def reward(completions, answer, **_):
-        return verifier.score(list(completions), list(answer)).reward.tolist()
+        texts = [each[0]["content"] if chats else each for each in completions]
+        return lab.verifier.score(texts, list(answer)).reward.tolist()
 
     class Turns(TrainerCallback):
         def on_step_begin(self, *_args, **_options):
@@ -140,23 +143,30 @@ def plain_trl(lab, out, after_step, spent):
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
-        max_steps=REPEATS + 2,
+        max_steps=steps,
         learning_rate=LEARNING_RATE,
-        per_device_train_batch_size=PROBLEMS * N,
+        per_device_train_batch_size=n_problems * N,
         num_generations=N,
-        max_completion_length=64,
+        max_completion_length=lab.sampling.max_new_tokens,
         temperature=1.0,
         report_to="none",
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
     )
-    data = Dataset.from_list([{"prompt": p.prompt, "answer": p.answer} for p in problems])
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": p.prompt}] if chats else p.prompt,
+            "answer": p.answer,
+        }
+        for of_step in problems
+        for p in of_step
+    ]
     return GRPOTrainer(
         policy.model,
         reward,
         config,
-        train_dataset=data,
+        train_dataset=Dataset.from_list(rows),
         processing_class=policy.tokenizer,
         callbacks=[Turns()],
     )

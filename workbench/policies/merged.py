@@ -10,9 +10,10 @@ launching small operations and on copying the cache. This decoder therefore
 - moves the last rows of the batch to the places of rows that have ended, so that the cache is not
   copied as a whole.
 
-It covers the family of Llama, Mistral, Qwen2 and Qwen3 in float32 on a CPU, with or without a LoRA
-adapter. `supports` looks at a model's structure, and a policy also compares the logits with the
-model's own before it trusts them. There is no gradient here: it is used for sampling only.
+It covers the family of Llama, Mistral, Qwen2 and Qwen3 on a CPU, with or without a LoRA adapter, in
+float32, and in bfloat16, where the products alone have 16 bits and all between them is float32.
+`supports` looks at a model's structure, and a policy also compares the logits with the model's own
+before it trusts them. There is no gradient here: it is used for sampling only.
 """
 
 import math
@@ -27,16 +28,20 @@ from workbench.policies.checks import has_windows
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 STATIC_ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length
+PRECISIONS = (torch.float32, torch.bfloat16)  # of the products
 LARGEST_KEPT = 2**26  # numbers of a buffer that is kept between calls, 256 MiB
 FIRST_PLACES = 64  # tokens of room in the cache beyond the prompts; doubled whenever it is full
 
 
 def supports(policy: Any) -> bool:
     """Whether a policy's model has the structure that `MergedDecoder` computes."""
-    # `MergedLayer` knows one activation, one kind of rotation and full attention, in float32. A
-    # model with anything else is sampled through its own modules instead.
+    # `MergedLayer` knows one activation, one kind of rotation and full attention. A model with
+    # anything else is sampled through its own modules instead.
     config = policy.model.config
-    if policy.device.type != "cpu" or policy.head.weight.dtype != torch.float32:
+    if policy.device.type != "cpu" or policy.head.weight.dtype not in PRECISIONS:
+        return False
+    # An adapter on the head would be left out.
+    if type(policy.head) is not torch.nn.Linear:
         return False
     if config.model_type not in FAMILIES or config.hidden_act != "silu":
         return False
@@ -44,8 +49,8 @@ def supports(policy: Any) -> bool:
         return False
     if has_windows(config):
         return False
-    layers = policy.decoder.layers
-    return all(_can_merge(module) for layer in layers for module in _projections(layer))
+    modules = [module for layer in policy.decoder.layers for module in _projections(layer)]
+    return all(type(module) is torch.nn.Linear or is_plain(module) for module in modules)
 
 
 class MergedDecoder:
@@ -85,10 +90,10 @@ class MergedDecoder:
         order = _pairs(self.head)
         # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped. There
         # may be room for more rows than are in use, and for more places.
-        self.keys = torch.stack([layer.keys[..., order] for layer in cache.layers])
+        self.keys = torch.stack([layer.keys[..., order] for layer in cache.layers]).float()
         if self.by_dimension:
             self.keys = self.keys.mT.contiguous()
-        self.values = torch.stack([layer.values for layer in cache.layers])
+        self.values = torch.stack([layer.values for layer in cache.layers]).float()
         self.rows, self.filled = mask.shape  # rows and places of the cache that are in use
         # What is added to the scores of each place: (rows, places).
         self.bias = torch.where(mask.bool(), 0.0, -torch.inf)
@@ -116,11 +121,11 @@ class MergedDecoder:
         keys, values = self._used()
         keys = (keys if self.by_dimension else keys.mT).flatten(1, 2)
         values = values.flatten(1, 2)
-        states = embedding(tokens, self.embedding)
+        states = embedding(tokens, self.embedding).float()
         for layer, its_keys, its_values in zip(self.layers, keys.unbind(), values.unbind()):
             states = layer.forward(states, its_keys, its_values, angles, bias)
         positions += 1
-        return torch.mm(self.norm(states), self.output)
+        return _product(self.norm(states), self.output, None)
 
     def branch(self, children: np.ndarray) -> np.ndarray:
         """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
@@ -184,7 +189,7 @@ class MergedDecoder:
         self.positions = positions
         # The tables repeat each angle for both halves of a head, so the first half has them all. As
         # complex numbers they turn a pair of dimensions by one multiplication.
-        cosine, sine = self.rotary(self.embedding, torch.arange(places)[None])
+        cosine, sine = self.rotary(self.bias, torch.arange(places)[None])
         half = self.head // 2
         self.angles = torch.complex(cosine[0, :, :half], sine[0, :, :half])
 
@@ -244,14 +249,14 @@ class MergedLayer:
         if query_bias is not None:
             self.qkv_bias = torch.cat([by_key(query_bias, key_bias).flatten(), value_bias])
         out, self.out_bias = _matrix(attention.o_proj)
-        self.out = out.t().contiguous()
+        self.out = _columns(out)
 
         gate, gate_bias = _matrix(mlp.gate_proj)
         up, up_bias = _matrix(mlp.up_proj)
         self.gate_up = _folded(torch.cat([gate, up]), layer.post_attention_layernorm)
         self.gate_up_bias = None if gate_bias is None else torch.cat([gate_bias, up_bias])
         down, self.down_bias = _matrix(mlp.down_proj)
-        self.down = down.t().contiguous()
+        self.down = _columns(down)
 
     def forward(
         self,
@@ -313,13 +318,11 @@ def _projections(layer: torch.nn.Module) -> list[torch.nn.Module]:
     return [module for name, module in layer.named_modules() if name.endswith("_proj")]
 
 
-def _can_merge(module: torch.nn.Module) -> bool:
-    """Whether a linear module is one matrix: a plain one, or one with plain LoRA adapters."""
-    if type(module) is torch.nn.Linear:
-        return True
+def is_plain(module: torch.nn.Module) -> bool:
+    """Whether a module is a linear one of peft with plain LoRA adapters."""
     # A subclass of a linear module, or a quantised one, computes something else than its weight
     # says. So the exact types are asked for, and variants of LoRA and their biases are refused.
-    if type(module).__module__ != "peft.tuners.lora.layer":
+    if type(module).__module__ != "peft.tuners.lora.layer" or not hasattr(module, "base_layer"):
         return False
     plain = type(module.base_layer) is torch.nn.Linear and not module.lora_variant
     return plain and not any(module.lora_bias.values())
@@ -332,7 +335,10 @@ def _matrix(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     # An adapter that is switched off adds nothing. A merged one is part of the weight already.
     if base is not module and not module.disable_adapters and not module.merged:
         for name in module.active_adapters:
-            weight = weight + module.get_delta_weight(name).detach()
+            a, b = module.lora_A[name].weight.detach(), module.lora_B[name].weight.detach()
+            b = b * module.scaling[name]
+            # The sum is rounded once, and no further copy of the weight is made.
+            weight = torch.addmm(weight, b.to(weight.dtype), a.to(weight.dtype))
     return weight, None if base.bias is None else base.bias.detach()
 
 
@@ -369,12 +375,21 @@ def _pairs(size: int) -> torch.Tensor:
 
 def _folded(weight: torch.Tensor, norm: Any) -> torch.Tensor:
     """The matrix (in, out) that does after `Normalised` what a linear weight does after RMSNorm."""
-    scale = norm.weight.detach() * math.sqrt(weight.shape[1])
-    return (weight * scale).t().contiguous()
+    scale = norm.weight.detach().float() * math.sqrt(weight.shape[1])
+    return _columns((weight * scale).to(weight.dtype))
+
+
+def _columns(weight: torch.Tensor) -> torch.Tensor:
+    """The matrix (in, out) of a linear weight."""
+    # Products in 16 bits read a transposed matrix as fast as an ordinary one.
+    return weight.t().contiguous() if weight.dtype == torch.float32 else weight.t()
 
 
 def _product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """inputs @ matrix + bias."""
+    """inputs @ matrix + bias in float32."""
+    if matrix.dtype != torch.float32:
+        result = torch.mm(inputs.to(matrix.dtype), matrix).float()
+        return result if bias is None else result + bias
     return torch.mm(inputs, matrix) if bias is None else torch.addmm(bias, inputs, matrix)
 
 
@@ -382,5 +397,7 @@ def _plus_product(
     states: torch.Tensor, inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
     """states + inputs @ matrix + bias."""
-    states = torch.addmm(states, inputs, matrix)
-    return states if bias is None else states + bias
+    if matrix.dtype == torch.float32:
+        states = torch.addmm(states, inputs, matrix)
+        return states if bias is None else states + bias
+    return states + _product(inputs, matrix, bias)

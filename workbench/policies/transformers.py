@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,20 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from workbench.grpo import micro_batches
 from workbench.policies import Plan, Sampling, checks, packing
 from workbench.policies.decoding import CachedDecoder, Drawn, Request, Wanted, sample, uniforms_of
+from workbench.policies.lora import fuse
 from workbench.policies.memory import BYTES
-from workbench.policies.merged import MergedDecoder, supports
+from workbench.policies.merged import MergedDecoder, is_plain, supports
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.validation import shown
 
-# Logits held at once in float32, 64 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
-LOGIT_CHUNK = 2**24
+# Logits held at once in float32, 128 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
+LOGIT_CHUNK = 2**25
 LOGIT_CHUNK_ON_CUDA = 2**27
 # How far two ways to compute the same in float32 may lie apart, relative to the largest number.
 # Through the 30 layers of SmolLM2 it is 1e-4.
 EXACT = 5e-4
+ROUGH = 0.05  # the same where products have 16 bits
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
 
 
@@ -128,6 +130,9 @@ class TransformersPolicy:
                 "precision of its weights; leave the head out of target_modules"
             )
         self.parameter_count = count_parameters(core)
+        if self.device.type == "cpu":
+            for module in filter(is_plain, self.decoder.modules()):
+                fuse(module)
         # The tokens that end a response, ascending: the tokenizer's, and those the model names.
         named = model.generation_config.eos_token_id
         named = [] if named is None else np.atleast_1d(named).tolist()
@@ -326,7 +331,9 @@ class TransformersPolicy:
         # The merged decoder has no hidden states of the model's own to show.
         merges = self.merges and not request.plan.states
         without_gradient = torch.inference_mode if merges else torch.no_grad
-        with without_gradient(), self._precision():
+        # Merged weights choose the precision of each product themselves.
+        precision = nullcontext() if merges else self._precision()
+        with without_gradient(), precision:
             # Each distinct text is computed once for all its responses.
             distinct, text_of_row = np.unique(request.owner, return_inverse=True)
             decoder, logits = self._prefill(texts.take(distinct), merges)
@@ -345,15 +352,17 @@ class TransformersPolicy:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
         ids, mask = self._left_padded(prompts)
         cache = DynamicCache(config=self.model.config)
-        states = self.decoder(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
+        with self._precision():
+            states = self.decoder(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+            logits = self.head(states[:, -1])
         kind = MergedDecoder if merged else CachedDecoder
-        return kind(self, cache, mask), self.head(states[:, -1])
+        return kind(self, cache, mask), logits
 
     def _left_padded(self, texts: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask, with the newest token of every row in the last column."""
@@ -526,7 +535,7 @@ class TransformersPolicy:
         return self.decoder(input_ids=ids, use_cache=False).last_hidden_state
 
     def _precision(self) -> AbstractContextManager:
-        """The context of every forward pass."""
+        """The context of every forward pass of the model's own modules."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
 
     def _token_logprobs(
@@ -546,10 +555,14 @@ class TransformersPolicy:
         """
 
         def score(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            logprobs = torch.log_softmax(self._logits(states) * scale, dim=-1)
+            logits = self._logits(states)
+            logprobs = torch.log_softmax(logits if scale == 1 else logits * scale, dim=-1)
             # Without a gradient the entropy is only measured, and autograd keeps nothing for it.
             with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
-                entropies = -(logprobs.exp() * logprobs).sum(-1)
+                weighed = logprobs.exp()
+                # In place where that is allowed, since fresh memory costs as much as the product.
+                weighed = weighed * logprobs if weighed.requires_grad else weighed.mul_(logprobs)
+                entropies = -weighed.sum(-1)
             return logprobs[predicts, targets], entropies[predicts]
 
         return checkpoint(score, states, use_reentrant=False) if recompute else score(states)
@@ -659,11 +672,16 @@ class TransformersPolicy:
         plain, _ = self._prefill(prompts, merged=False)
         merged, _ = self._prefill(prompts, merged=True)
         merged.spread(np.arange(2))
-        expected = plain.advance(newest)
-        # Relative to the largest logit: each of many layers adds its rounding, and single logits
-        # near 0 say nothing about the precision.
-        tolerance = EXACT * expected.abs().max().item()
-        return torch.allclose(merged.advance(newest), expected, atol=tolerance, rtol=0)
+        with self._precision():
+            expected = plain.advance(newest).float()
+        return self._is_close(merged.advance(newest), expected)
+
+    def _is_close(self, numbers: torch.Tensor, expected: torch.Tensor) -> bool:
+        """Whether numbers that were computed in two ways differ by rounding only."""
+        # Relative to the largest one, since single numbers near 0 say nothing about the precision.
+        exact = self.head.weight.dtype == torch.float32 and not self.autocast
+        tolerance = (EXACT if exact else ROUGH) * expected.abs().max().item()
+        return torch.allclose(numbers, expected, atol=tolerance, rtol=0)
 
     def _tried_layout(self, core: Any) -> str:
         """The fastest layout of rows in which the model computes the same as with padding.
@@ -676,10 +694,7 @@ class TransformersPolicy:
         padded = self._tried_states("padded")
         core.set_attn_implementation(packing.NAME)
         packed = self._tried_states("packed")
-        exact = self.head.weight.dtype == torch.float32 and not self.autocast
-        # Relative to the largest state: single entries near 0 say nothing about the precision.
-        tolerance = (EXACT if exact else 0.05) * padded.abs().max().item()
-        if torch.allclose(packed, padded, atol=tolerance, rtol=0):
+        if self._is_close(packed, padded):
             return "packed"
         # It was `sdpa` before, or the packed one through an earlier policy of the same model; see
         # `packing.supports`.

@@ -1,0 +1,67 @@
+"""LoRA layers on a CPU against what peft computes."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_policy
+from contract import LORA, PROMPTS, SAMPLING, shaken
+
+from workbench.policies.merged import is_plain
+
+pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
+
+
+def unfused(policy):
+    """The same policy with the forward functions of peft."""
+    policy = copy.deepcopy(policy)
+    for module in policy.decoder.modules():
+        vars(module).pop("forward", None)
+    return policy
+
+
+def gradients(policy, rollouts):
+    """Log-probabilities, and the gradient of their sum for each parameter, end to end."""
+    policy.model.train()
+    logprobs = policy.logprobs(rollouts)
+    logprobs.sum().backward()
+    return logprobs.detach(), torch.cat([each.grad.flatten() for each in policy.parameters()])
+
+
+def fused_modules(policy):
+    return [module for module in policy.decoder.modules() if "forward" in vars(module)]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.05)])
+def test_the_gradients_are_those_of_peft(dtype, tolerance):
+    policy = shaken(tiny_policy(dtype=dtype, lora=LORA))
+    assert fused_modules(policy)
+    rollouts = policy.generate(PROMPTS, [3] * 6, SAMPLING, seed=1)
+    ours, theirs = (gradients(each, rollouts) for each in (policy, unfused(policy)))
+    for mine, other in zip(ours, theirs):
+        assert (mine - other).norm() < tolerance * other.norm()
+
+
+def test_a_switched_off_adapter_adds_nothing():
+    policy = shaken(tiny_policy(lora=LORA))
+    rollouts = policy.generate(PROMPTS, [1] * 6, SAMPLING, seed=1)
+    with torch.no_grad():
+        reference = policy.frozen().logprobs(rollouts)
+        base = tiny_policy().logprobs(rollouts)
+    assert torch.allclose(reference, base, atol=1e-4)
+
+
+def test_dropout_is_left_to_peft():
+    policy = shaken(tiny_policy(lora={**LORA, "lora_dropout": 0.5}))
+    rollouts = policy.generate(PROMPTS, [1] * 6, SAMPLING, seed=1)
+    found = []
+    for each in (policy, unfused(policy)):
+        torch.manual_seed(0)
+        found.append(gradients(each, rollouts)[0].numpy())
+    assert np.array_equal(*found)
+
+
+def test_variants_of_lora_are_left_alone():
+    policy = tiny_policy(lora={**LORA, "use_dora": True})
+    assert not fused_modules(policy) and not any(map(is_plain, policy.decoder.modules()))
