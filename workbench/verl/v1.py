@@ -246,7 +246,7 @@ class QueueRound:
         self.step = step
         self.manager = buffer.trainer.agent_loop_manager
         self.prompts = self._take()
-        self.problems = adapters.as_problems(tensordicts.get(self.prompts, "raw_prompt"))
+        self.problems = adapters.as_problems(list(tensordicts.get(self.prompts, "raw_prompt")))
         self.place = {problem.id: i for i, problem in enumerate(self.problems)}
         self.keys: list[str] = []
         self.tags: dict[str, dict[str, Any]] = {}
@@ -264,7 +264,7 @@ class QueueRound:
         """The next n prompts of verl's data loader, without those that are in the round already."""
         self.buffer.refill_fn(n)
         prompts = self._take()
-        found = adapters.as_problems(tensordicts.get(prompts, "raw_prompt"))
+        found = adapters.as_problems(list(tensordicts.get(prompts, "raw_prompt")))
         # At the end of an epoch the loader may give a prompt once more. The places below count all
         # prompts drawn, since repeated ones stay in the batch unused.
         new = [i for i, problem in enumerate(found) if problem.id not in self.place]
