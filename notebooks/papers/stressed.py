@@ -52,18 +52,19 @@ PROBES = {
     "ar3po-no-reuse": "AR3PO without reuse",
     "pods-random": "PODS, random rollouts",
 }
-# The conditions of `stress.CONDITIONS`, as they are shown.
+# The conditions of `stress.CONDITIONS`, as they are shown: how many right answers are missed and
+# how many wrong ones are accepted, or how many rounds old the sampling weights are.
 ERRORS = {
-    "missed-10": "a tenth of right\nanswers missed",
-    "accepted-10": "a tenth of wrong\nanswers accepted",
-    "both-10": "a tenth of both",
-    "accepted-30": "three tenths of wrong\nanswers accepted",
+    "missed-10": "10 % missed",
+    "accepted-10": "10 % accepted",
+    "both-10": "10 % of both",
+    "accepted-30": "30 % accepted",
 }
 LAGS = {
-    "lag-1": "weights of\n1 round ago",
-    "lag-4": "weights of\n4 rounds ago",
-    "lag-1-corrected": "1 round ago,\ncorrected",
-    "lag-4-corrected": "4 rounds ago,\ncorrected",
+    "lag-1": "lag 1",
+    "lag-4": "lag 4",
+    "lag-1-corrected": "lag 1, corrected",
+    "lag-4-corrected": "lag 4, corrected",
 }
 # Which arm of the panel each of the probes is, but for one part; and the labels of the probes.
 PARENTS = {
