@@ -81,6 +81,8 @@ LONGEST = (
 # nobody compares, and what these cells assert holds at this size, too.
 SMALLER = {
     "02_ar3po.ipynb": {"rounds": 24},
+    "04_aero.ipynb": {"pool_size": 128},
+    "06_head_to_head.ipynb": {"problems": 12},
     "07_theory.ipynb": {"problems": 12},
     "colab.ipynb": {"rounds": 3, "held_out": 16},
 }
