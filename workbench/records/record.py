@@ -58,6 +58,11 @@ class Record:
         self.strict = strict
         # What was read, and what the files looked like before. Tables of rollouts are not kept,
         # since they are large.
+        place = self.path.resolve()
+        # The record has changed only if one of these files has: its own, or the shelf that it is
+        # on, which lies in its directory or in one above.
+        self._files = [self.path / MANIFEST, self.path / JOURNAL]
+        self._files += [folder / SHELF for folder in (place, *place.parents)]
         self._known: Directory | Packed | None = None
         self._stamps: dict[Path, tuple[int, int, int] | None] = {}
         self._frames: dict[str, pd.DataFrame] = {}
@@ -211,10 +216,7 @@ class Record:
 
     def _source(self) -> Directory | Packed:
         """The directory of the run or its place on a shelf, read anew where a file has changed."""
-        place = self.path.resolve()
-        files = [self.path / MANIFEST, self.path / JOURNAL]
-        files += [folder / SHELF for folder in (place, *place.parents)]
-        stamps = {file: stamp_of(file) for file in files}
+        stamps = {file: stamp_of(file) for file in self._files}
         if self._known is not None and stamps == self._stamps:
             return self._known
         try:
