@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 
-class Product(torch.autograd.Function):
+class _Product(torch.autograd.Function):
     """x @ (weight + b @ a).T for x (N, in), with a gradient for all but the weight."""
 
     @staticmethod
@@ -25,7 +25,7 @@ class Product(torch.autograd.Function):
 
 
 def fuse(module: Any) -> None:
-    """Let a plain LoRA layer of peft (see `merged.is_plain`) compute by `Product`."""
+    """Let a plain LoRA layer of peft (see `merged.is_plain`) compute by `_Product`."""
     module.forward = partial(_forward, module, module.forward)
 
 
@@ -40,4 +40,4 @@ def _forward(module: Any, peft: Any, x: torch.Tensor, *rest: Any, **options: Any
     b = module.lora_B[active[0]].weight * module.scaling[active[0]]
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
     parts = (each.to(dtype) for each in (x.flatten(0, -2), base.weight, a, b))
-    return Product.apply(*parts).view(*x.shape[:-1], -1)
+    return _Product.apply(*parts).view(*x.shape[:-1], -1)
