@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+import workbench as wb
 from papers import ladder
 from workbench import problems
 
@@ -32,3 +33,17 @@ def test_the_table_says_how_far_each_candidate_has_come(tmp_path):
     found = ladder.table(tmp_path)
     assert found["kind"].tolist() == ["numbers", "reasoning-gym"]
     assert found["rounds"].tolist() == [0, 0] and found["curve"].isna().all()
+
+
+def test_the_table_has_the_curve_of_a_run(tmp_path, lab):
+    starts = {"task": ["gcd"], "problems": 12, "start": [0.2], "tokens": 3}
+    pd.DataFrame(starts).to_csv(tmp_path / "starts.csv", index=False)
+    place = ladder.folder(tmp_path, "gcd")
+    run = wb.Run(lab, wb.methods.grpo(4), out=place, problems_per_round=4, evaluate_every=1)
+    for _ in run.rounds(2, progress=False):
+        pass
+    [row] = ladder.table(tmp_path).to_dict("records")
+    accuracy = wb.load(place).accuracy()["accuracy"]
+    assert (row["rounds"], row["at"]) == (2, 2)
+    assert row["reached"] == accuracy.iloc[-1]
+    assert row["curve"].split() == [f"{share:.3f}" for share in accuracy]

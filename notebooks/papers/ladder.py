@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench import Run, labs, methods, problems
+from workbench import Run, labs, load, methods, problems
 from workbench.evaluation import evaluate
 from workbench.policies import Sampling
 from workbench.pools import MOST_MISSES, Pool, Problem, split_of
-from workbench.records import Record
+from workbench.records import exists
 from workbench.utils.seeding import generator
 
 __all__ = ["CANDIDATES", "RANGE", "Candidate", "lab", "table"]
@@ -288,12 +288,11 @@ def table(out: Path) -> pd.DataFrame:
     further = []
     for name in frame["task"]:
         path = folder(out, name)
-        if not (path / "manifest.json").exists():
+        if not exists(path):
             further.append({"rounds": 0})
             continue
-        record = Record(path)
-        means = record.evals.groupby("round")[["correct", "samples"]].sum()
-        curve = means["correct"] / means["samples"]
+        record = load(path)
+        curve = record.accuracy().set_index("round")["accuracy"]
         further.append(
             {
                 "rounds": len(record.rounds),
@@ -307,6 +306,7 @@ def table(out: Path) -> pd.DataFrame:
 
 
 def main() -> None:
+    """Measure starts, train, or write the table, as the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=["starts", "curves", "table"])
     parser.add_argument("--model", type=Path, default=Path("../build/smollm2"))

@@ -8,8 +8,8 @@ so that what an arm loses is told by pairs of runs with the same seed, each at i
 In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes the runs of three
 conditions, and `python -m papers.stress long` the long runs, at the rates that were tuned in the
 plain lab and stand in the recorded table of its arms. Each may be stopped at any time; the same
-command goes on. With `--shelve ../data/runs/stress` finished ones are put on that shelf, each in a
-folder of its name.
+command goes on. With `--shelve ../data/runs/stress` finished ones are put on that shelf, and what
+was found of each arm and each tuning run into its tables `arms.csv` and `tuning.csv`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from papers.regimes import shelve, shelve_runs
+from papers.regimes import shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
 from workbench.records.shelf import pack
@@ -138,7 +138,8 @@ CONDITIONS = {
 
 def recorded_rates() -> pd.Series:
     """Learning rate of every arm, by label, as it was tuned in the plain lab."""
-    table = pd.read_csv(labs.shipped("runs") / "stress" / "plain" / "arms.csv", index_col="arm")
+    table = pd.read_csv(labs.shipped("runs") / "stress" / "arms.csv", index_col="arm")
+    table = table[table["condition"] == "plain"]
     rates = table["learning_rate"].copy()
     rates[BASELINE] = table["baseline_learning_rate"].iloc[0]
     return rates
@@ -182,6 +183,28 @@ def run_long(rates: pd.Series, out: Path, jobs: int | None) -> None:
         raise RuntimeError(f"long runs that failed: {', '.join(failed)}; see their logs in {out}")
 
 
+def shelve_condition(trial: Trial, shelf: Path, name: str) -> None:
+    """Put the finished runs of a condition on the shelf, and its rows into the shelf's tables.
+
+    Parameters
+    ----------
+    trial : Trial
+    shelf : path
+        Of all conditions. What it has of this one is replaced.
+    name : str
+        A key of `CONDITIONS`.
+    """
+    shelve_runs(trial.out / "runs", (), shelf / name)
+    pack(shelf)
+    for kind, table in {"arms": trial.table, "tuning": trial.tuning}.items():
+        path = shelf / f"{kind}.csv"
+        rows = table.assign(condition=name)
+        if path.exists():
+            older = pd.read_csv(path)
+            rows = pd.concat([older[older["condition"] != name], rows])
+        rows.to_csv(path, index=False, float_format="%.6g")
+
+
 def main() -> None:
     """Make the runs that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -208,8 +231,7 @@ def main() -> None:
             continue
         print(trial, flush=True)
         if given.shelve:
-            shelve(trial, (), Path(given.shelve, name))
-            pack(given.shelve)
+            shelve_condition(trial, Path(given.shelve), name)
     if without_target:
         raise SystemExit(f"conditions without a comparison: {', '.join(without_target)}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,23 +11,19 @@ import pandas as pd
 from papers.tables import paired
 from papers.tuned import Shelf
 from workbench.analysis.courses import scores
-from workbench.analysis.metrics import pass_at_k
 from workbench.records import Record
 
 Groups = Mapping[str, Sequence[Record]]
 
 __all__ = [
     "ERRORS",
-    "LABELS",
     "LAGS",
     "PANEL",
     "PARENTS",
     "PROBES",
     "compared",
-    "long_table",
     "loss_text",
     "losses",
-    "lost",
     "misjudged",
     "ratio_text",
     "shelves",
@@ -66,23 +61,30 @@ LAGS = {
     "lag-1-corrected": "lag 1, corrected",
     "lag-4-corrected": "lag 4, corrected",
 }
-# Which arm of the panel each of the probes is, but for one part; and the labels of the probes.
+# Which arm of the panel each of the probes is, but for one part.
 PARENTS = {
     "PKPO, k = 1": "PKPO",
     "PKPO, 8 rollouts": "PKPO",
     "AR3PO without reuse": "AR3PO",
     "PODS, random rollouts": "PODS",
 }
-LABELS = {text: label for label, text in PROBES.items()}
-PASSES = 8  # samples of which one has to be right
-SOLVED = 0.5  # share of a problem's samples from which on it counts as solved
+
+
+class ConditionShelf(Shelf):
+    """The recorded trial of a condition. All conditions share the tables of the folder above."""
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The rows of this condition in the table "arms" or "tuning"."""
+        table = pd.read_csv(self.folder.parent / f"{name}.csv")
+        return table[table["condition"] == self.folder.name]
 
 
 def shelves(
     folder: Path, conditions: Iterable[str], names: Mapping[str, str] = PANEL
 ) -> dict[str, Shelf]:
     """The recorded trials among the conditions, by the name of the condition."""
-    return {name: Shelf(folder / name, names) for name in conditions if (folder / name).exists()}
+    recorded = set(pd.read_csv(folder / "arms.csv")["condition"])
+    return {name: ConditionShelf(folder / name, names) for name in conditions if name in recorded}
 
 
 def compared(
@@ -177,57 +179,3 @@ def misjudged(groups: Groups) -> pd.DataFrame:
             **paired(trained, sampled, float.__sub__).columns(),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def lost(evals: pd.DataFrame) -> pd.Series:
-    """The share of held-out problems that were solved at an earlier evaluation and no longer are.
-
-    Parameters
-    ----------
-    evals : DataFrame, a row a problem and an evaluation
-        round, problem, samples and correct, as a record has them.
-
-    Returns
-    -------
-    Series of float, by round
-        A problem is solved where at least half of its samples are right.
-    """
-    solved = (evals["correct"] / evals["samples"] >= SOLVED).to_numpy()
-    table = evals.assign(solved=solved).pivot(index="round", columns="problem", values="solved")
-    return (table.cummax() & ~table).mean(axis=1)
-
-
-def long_table(groups: Groups, rounds: Sequence[int]) -> pd.DataFrame:
-    """How long runs stand after some of their rounds.
-
-    Parameters
-    ----------
-    groups : dict from name to records
-    rounds : list of int
-        At which the runs were evaluated.
-
-    Returns
-    -------
-    DataFrame, a row an arm and a round
-        Means over seeds: accuracy, pass@8 and problems lost again, in percent; length of a held-out
-        response in tokens; and the entropy of the rollouts of that round, in nats a token.
-    """
-    rows = {
-        (name, number): pd.DataFrame([_standing(record, number) for record in records]).mean()
-        for name, records in groups.items()
-        for number in rounds
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _standing(record: Record, number: int) -> dict[str, Any]:
-    evals = record.evals
-    rows = evals[evals["round"] == number]
-    entropy = record.rounds.set_index("round")["entropy"]
-    return {
-        "accuracy": 100 * (rows["correct"] / rows["samples"]).mean(),
-        f"pass@{PASSES}": 100 * pass_at_k(rows["correct"], int(rows["samples"].iloc[0]), PASSES),
-        "lost again": 100 * lost(evals)[number],
-        "length": rows["length"].mean(),
-        "entropy": entropy.loc[max(1, number - 9) : number].mean(),
-    }

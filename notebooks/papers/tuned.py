@@ -89,15 +89,19 @@ class Shelf:
         """The same as courses."""
         return read(self.groups)
 
+    def table(self, name: str) -> pd.DataFrame:
+        """The table "arms" or "tuning" that lies beside the runs."""
+        return pd.read_csv(Path(self.folder, f"{name}.csv"))
+
     @cached_property
     def arms(self) -> pd.DataFrame:
         """What was found of every arm but the baseline, as `Trial.table`."""
-        return pd.read_csv(Path(self.folder, "arms.csv"))
+        return self.table("arms")
 
     @cached_property
     def tuning(self) -> pd.DataFrame:
         """The tuning runs of the arms that are shown, as `Trial.tuning`, with their names."""
-        table = pd.read_csv(Path(self.folder, "tuning.csv"))
+        table = self.table("tuning")
         table = table[table["arm"].isin(list(self.names))]
         return table.assign(arm=table["arm"].map(dict(self.names)))
 

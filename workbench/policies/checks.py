@@ -120,10 +120,13 @@ def check_template(template: str, tokenizer: Any = None) -> None:
             "times, or be 'chat'; {{ and }} stand for braces"
         )
     if template == "chat" and tokenizer is not None:
+        if tokenizer.chat_template is None:
+            raise ValueError(
+                "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
+            )
         import jinja2
 
         try:
-            # transformers raises where there is none.
             tokens = jinja2.Environment().lex(tokenizer.get_chat_template())
             # It may take for ever to work one out, and nothing could stop that.
             if any(token[1:] == ("operator", "**") for token in tokens):

@@ -404,7 +404,8 @@ def draw_tokens(
     # What depends on the distribution alone is computed once for all tokens that are drawn from it.
     # Log-probabilities and entropy are those of the whole tempered distribution, before `restrict`
     # cuts it: the trainer computes the same from its logits.
-    tempered = logits if greedy else logits / sampling.temperature
+    is_plain = greedy or sampling.temperature == 1
+    tempered = logits if is_plain else logits / sampling.temperature
     logprobs = torch.log_softmax(tempered, dim=-1)
     del tempered  # as large as all the logits
     probabilities = logprobs.exp()
@@ -463,6 +464,8 @@ def restrict(probabilities: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     Everything as likely as the last of the top k stays, so ties may leave more than k. The mass of
     top_p is a share of what top_k has left.
     """
+    if not sampling.top_k and sampling.top_p == 1:
+        return probabilities
     scores = probabilities.log()
     if sampling.top_k:
         scores = TopKLogitsWarper(sampling.top_k)(None, scores)

@@ -7,7 +7,10 @@ import torch
 
 
 class _Product(torch.autograd.Function):
-    """x @ (weight + b @ a).T for x (N, in), with a gradient for all but the weight."""
+    """x @ (weight + b @ a).T, with a gradient for all but the weight.
+
+    For x (N, in), weight (out, in), a (r, in) and b (out, r), of one dtype.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, a: Any, b: Any) -> Any:
