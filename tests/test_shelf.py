@@ -125,6 +125,22 @@ def test_columns_of_the_rollouts_can_be_left_out(tmp_path):
     assert wb.load(path).manifest["thinned"] == {"columns": [], "rounds": None}
 
 
+def test_columns_of_the_evaluations_can_be_left_out(tmp_path):
+    writer = Writer(tmp_path / "run", MANIFEST)
+    count = len(EVALUATION["problem"])
+    lengths = {"length": np.arange(count) + 0.5, "level": np.arange(count)}
+    writer.evaluation(pd.DataFrame({"round": [0] * count, **EVALUATION, **lengths}))
+    writer.round(*round_of(1))
+    rounds, evals, rollouts = frames(tmp_path / "run")[2][:3]
+    pack(tmp_path, evals=("level",))
+    record = wb.load(tmp_path / "run", strict=True)
+    pd.testing.assert_frame_equal(record.evals, evals.drop(columns="length"))
+    pd.testing.assert_frame_equal(record.rounds, rounds)
+    pd.testing.assert_frame_equal(record.rollouts(), rollouts)
+    pack(tmp_path)
+    assert "length" not in wb.load(tmp_path / "run").evals
+
+
 def test_a_packing_that_was_stopped_before_it_removed_a_run_is_completed(tmp_path):
     path = write(tmp_path / "run")
     shutil.copytree(path, tmp_path / "before")

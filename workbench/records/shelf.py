@@ -34,7 +34,7 @@ from workbench.records.files import RecordError, read_ordinary, replacing, stamp
 from workbench.records.journal import Directory
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import checked_manifest
-from workbench.records.tables import checked, joined, open_table, read_rows, reading
+from workbench.records.tables import NEEDED_COLUMNS, checked, joined, open_table, read_rows, reading
 from workbench.utils.validation import cause_of
 
 SHELF_FORMAT = 1
@@ -244,7 +244,9 @@ def _known_shelf(folder: Path, stamp: tuple[int, int, int]) -> Shelf:
 # Packing
 
 
-def pack(folder: Any, columns: Sequence[str] | None = None) -> list[str]:
+def pack(
+    folder: Any, columns: Sequence[str] | None = None, evals: Sequence[str] | None = None
+) -> list[str]:
     """Put all finished runs at or under a folder onto one shelf.
 
     They can be read as before, under the same paths, but they cannot go on: their checkpoints are
@@ -258,6 +260,9 @@ def pack(folder: Any, columns: Sequence[str] | None = None) -> list[str]:
         one run becomes a shelf with this run alone.
     columns : names, optional
         Columns of the rollouts to keep: () for none, None for all.
+    evals : names, optional
+        Columns of the evaluations to keep beside those that every record has (round, problem,
+        samples, correct, greedy), such as ("level",); None for all.
 
     Returns
     -------
@@ -275,6 +280,7 @@ def pack(folder: Any, columns: Sequence[str] | None = None) -> list[str]:
     root = Path(folder)
     _folders(root)  # so that a folder that cannot be packed is refused before anything is written
     kept = None if columns is None else list(columns)
+    kept_evals = None if evals is None else list(evals)
     with contextlib.ExitStack() as locks:
         # Another process may have ended its packing just before, and removed the locked file.
         locks.enter_context(RecordLock(root)).check()
@@ -282,7 +288,8 @@ def pack(folder: Any, columns: Sequence[str] | None = None) -> list[str]:
         for other in sorted(set(folders.values()) - {root.resolve()}):
             locks.enter_context(RecordLock(other))
         sources = {
-            path.relative_to(root).as_posix(): _Kept(_source(path), kept) for path in folders
+            path.relative_to(root).as_posix(): _Kept(_source(path), kept, kept_evals)
+            for path in folders
         }
         try:
             _write(root, sources)
@@ -295,10 +302,11 @@ def pack(folder: Any, columns: Sequence[str] | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is kept of a record when it is packed: some columns of its rollouts, or None for all."""
+    """What is kept of a record when it is packed: some columns of two tables, or None for all."""
 
     source: Directory | Packed
     columns: list[str] | None
+    evals: list[str] | None
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -315,7 +323,11 @@ class _Kept:
     def table(self, kind: str) -> pa.Table:
         """One of the tables, without what is left out."""
         if kind != "rollouts":
-            return self.source.table(kind).replace_schema_metadata()
+            table = self.source.table(kind).replace_schema_metadata()
+            if kind == "evals" and self.evals is not None:
+                wanted = {*NEEDED_COLUMNS[kind], *self.evals}
+                table = table.select([name for name in table.column_names if name in wanted])
+            return table
         if self.columns == []:
             return pa.table({})
         table, problems = self.source.rollouts()
