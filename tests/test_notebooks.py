@@ -1,12 +1,15 @@
 """Every notebook keeps the house rules; what it computes is checked by nbval."""
 
 import ast
+import functools
 import importlib
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
+
+import workbench as wb
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -36,6 +39,19 @@ def test_names_of_the_library_that_a_notebook_imports_are_there(path):
                 for alias in node.names:
                     if not hasattr(module, alias.name):
                         importlib.import_module(f"{node.module}.{alias.name}")
+
+
+def test_code_in_the_text_of_a_notebook_uses_what_is_there(notebook):
+    """Code that is shown and not run, such as that for a machine with a GPU."""
+    known = {"wb": wb, "run": wb.Run}
+    for cell in notebook.cells:
+        shown = re.findall(r"```python\n(.*?)```", cell.source, flags=re.DOTALL)
+        if cell.cell_type == "markdown":
+            for node in ast.walk(ast.parse("\n".join(shown))):
+                text = ast.unparse(node)
+                if re.fullmatch(r"(wb|run)(\.\w+)+", text):
+                    first, *names = text.split(".")
+                    functools.reduce(getattr, names, known[first])
 
 
 def test_parameters_are_typed_scalars_with_a_comment(notebook):
