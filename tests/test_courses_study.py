@@ -64,6 +64,19 @@ def test_every_arm_and_every_condition_under_stress_has_a_name():
     assert {*stressed.ERRORS, *stressed.LAGS} <= set(stress.CONDITIONS)
 
 
+def test_a_problem_is_lost_where_it_was_solved_before():
+    evals = pd.DataFrame(
+        {
+            "round": [0, 0, 10, 10, 20, 20],
+            "problem": ["a", "b"] * 3,
+            "samples": 4,
+            "correct": [2, 1, 1, 4, 4, 0],
+        }
+    )
+    # At round 10 the first one is lost, at round 20 the second, and the first one is back.
+    assert stressed.lost(evals).to_dict() == {0: 0.0, 10: 0.5, 20: 0.5}
+
+
 @pytest.mark.parametrize(
     ("ratio", "low", "high", "reached", "text"),
     [

@@ -9,7 +9,8 @@ In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes
 conditions, and `python -m papers.stress long` the long runs, at the rates that were tuned in the
 plain lab and stand in the recorded table of its arms. Each may be stopped at any time; the same
 command goes on. With `--shelve ../data/runs/stress` finished ones are put on that shelf, and what
-was found of each arm and each tuning run into its tables `arms.csv` and `tuning.csv`.
+was found of each arm and each tuning run into its tables `arms.csv` and `tuning.csv`. Long runs get
+the shelf `stress-long` beside it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ ROUNDS = 60
 SEEDS = 5
 BASELINE = "grpo"
 LONG_ROUNDS = 400
-LONG_SEEDS = 3
+LONG_SEEDS = 5
 LONG_BETWEEN = 20  # rounds between two evaluations of a long run
+EVALS = ("level", "seconds")  # what a condition's shelf keeps of evaluations, beside the verdicts
 
 
 def panel() -> dict[str, Method]:
@@ -195,7 +197,7 @@ def shelve_condition(trial: Trial, shelf: Path, name: str) -> None:
         A key of `CONDITIONS`.
     """
     shelve_runs(trial.out / "runs", (), shelf / name)
-    pack(shelf)
+    pack(shelf, evals=EVALS)
     for kind, table in {"arms": trial.table, "tuning": trial.tuning}.items():
         path = shelf / f"{kind}.csv"
         rows = table.assign(condition=name)
@@ -219,8 +221,8 @@ def main() -> None:
         if name == "long":
             run_long(recorded_rates(), out / "long", given.jobs)
             if given.shelve:
-                shelve_runs(out / "long" / "runs", (), Path(given.shelve, name))
-                pack(given.shelve)
+                shelf = Path(given.shelve)
+                shelve_runs(out / "long" / "runs", (), shelf.with_name(f"{shelf.name}-long"))
             continue
         try:
             trial = CONDITIONS[name].trial(out / name, jobs=given.jobs).run()

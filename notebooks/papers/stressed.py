@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pandas as pd
 from papers.tables import paired
 from papers.tuned import Shelf
 from workbench.analysis.courses import scores
+from workbench.analysis.metrics import pass_at_k
 from workbench.records import Record
 
 Groups = Mapping[str, Sequence[Record]]
@@ -22,12 +24,17 @@ __all__ = [
     "PARENTS",
     "PROBES",
     "compared",
+    "long_table",
     "loss_text",
     "losses",
+    "lost",
     "misjudged",
     "ratio_text",
     "shelves",
 ]
+
+SOLVED = 0.5  # the share of right samples from which on a problem counts as solved
+PASSES = 8  # k of pass@k
 
 # The arms of `stress.panel` and of `stress.probes`, as they are shown.
 PANEL = {
@@ -179,3 +186,57 @@ def misjudged(groups: Groups) -> pd.DataFrame:
             **paired(trained, sampled, float.__sub__).columns(),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def lost(evals: pd.DataFrame) -> pd.Series:
+    """The share of held-out problems that were solved at an earlier evaluation and no longer are.
+
+    Parameters
+    ----------
+    evals : DataFrame, a row a problem and an evaluation
+        round, problem, samples and correct, as a record has them.
+
+    Returns
+    -------
+    Series of float, by round
+        A problem is solved where at least half of its samples are right.
+    """
+    solved = evals["correct"] / evals["samples"] >= SOLVED
+    table = evals.assign(solved=solved).pivot(index="round", columns="problem", values="solved")
+    return (table.cummax() & ~table).mean(axis=1)
+
+
+def long_table(groups: Groups, rounds: Sequence[int]) -> pd.DataFrame:
+    """How long runs stand after some of their rounds.
+
+    Parameters
+    ----------
+    groups : dict from name to records
+    rounds : list of int
+        At which the runs were evaluated.
+
+    Returns
+    -------
+    DataFrame, a row an arm and a round
+        Means over seeds: accuracy, pass@8 and problems lost again, in percent; length of a held-out
+        response in tokens; and the entropy of the rollouts of the last ten rounds up to that one,
+        in nats a token.
+    """
+    rows = {
+        (name, number): pd.DataFrame([_standing(record, number) for record in records]).mean()
+        for name, records in groups.items()
+        for number in rounds
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _standing(record: Record, number: int) -> dict[str, Any]:
+    rows = record.evals[record.evals["round"] == number]
+    entropy = record.rounds.set_index("round")["entropy"]
+    return {
+        "accuracy": 100 * (rows["correct"] / rows["samples"]).mean(),
+        f"pass@{PASSES}": 100 * pass_at_k(rows["correct"], int(rows["samples"].iloc[0]), PASSES),
+        "lost again": 100 * lost(record.evals)[number],
+        "length": rows["length"].mean(),
+        "entropy": entropy.loc[max(1, number - 9) : number].mean(),
+    }

@@ -306,14 +306,16 @@ def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series
 
 def _on_one_grid(courses: dict[str, dict[int, Course]]) -> dict[str, dict[int, Course]]:
     """Courses restricted to the rounds at which every run that was still going was evaluated."""
-    # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm.
+    # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm. Most of
+    # them were evaluated after the same rounds, and those are asked once.
     everyone = list(each(courses))
+    grids = {tuple(course.rounds.tolist()) for course in everyone}
     kept: dict[str, dict[int, Course]] = {}
     left_out: dict[str, list[int]] = {}  # by label: seeds of an arm share their grid
     for label, by_seed in courses.items():
         kept[label] = {}
         for seed, course in by_seed.items():
-            keep = np.array([_all_have(number, everyone) for number in course.rounds], dtype=bool)
+            keep = np.array([_all_have(number, grids) for number in course.rounds], dtype=bool)
             # The evaluation that every run gets at its end may lie off the grid; it is no warning.
             lost = course.rounds[:-1][~keep[:-1]]
             if len(lost):
@@ -339,7 +341,7 @@ def _on_one_grid(courses: dict[str, dict[int, Course]]) -> dict[str, dict[int, C
     return kept
 
 
-def _all_have(number: int, courses: Iterable[Course]) -> bool:
+def _all_have(number: int, grids: Iterable[tuple[int, ...]]) -> bool:
     """Whether every run that went on until this round was evaluated after it."""
     # A run that had ended by then has no say, or one short run would cut all others.
-    return all(number in course.rounds or course.rounds[-1] < number for course in courses)
+    return all(number in rounds or rounds[-1] < number for rounds in grids)
