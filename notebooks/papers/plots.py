@@ -824,7 +824,7 @@ def gains(
         for ax, (name, table) in zip(axes, tables.items()):
             estimates(ax, table, "value", [styles[str(row)].colour for row in table.index])
             ax.set_title(plain(name))
-            ax.locator_params(axis="x", nbins=4)
+            ax.locator_params(axis="x", nbins=4 if len(tables) < 5 else 3)
         name_panels(axes, first.index)
         numbers = [n for table in tables.values() for n in table.get("n", ())]
         if numbers and label.endswith(")"):

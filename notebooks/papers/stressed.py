@@ -67,6 +67,7 @@ LAGS = {
     "lag-4": "lag 4",
     "lag-1-corrected": "lag 1, corrected",
     "lag-4-corrected": "lag 4, corrected",
+    "lag-16-corrected": "lag 16, corrected",
 }
 # Which arm of the panel each of the probes is, but for one part.
 PARENTS = {
