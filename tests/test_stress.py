@@ -1,5 +1,7 @@
 """Labs under stress: verdicts that err, and rollouts sampled by old weights."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -98,11 +100,16 @@ class TestOldWeights:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("stress", [{"lag": 3}, {"lag": 1, "missed": 0.2, "accepted": 0.1}])
-    @pytest.mark.parametrize("name", ["grpo", "ar3po", "pods"])
+    @pytest.mark.parametrize("name", ["grpo", "corrected", "ar3po", "pods"])
     def test_a_resumed_run_is_the_uninterrupted_one(self, tmp_path, stress, name):
-        method = {"grpo": wb.methods.grpo(4), "ar3po": wb.methods.ar3po()}.get(
-            name, wb.methods.pods(n=4, m=2)
-        )
+        grpo = wb.methods.grpo(4)
+        weighed = replace(grpo.objective, sampler_correction="truncate", sampler_cap=3.0)
+        method = {
+            "grpo": grpo,
+            "corrected": grpo.but(objective=weighed),
+            "ar3po": wb.methods.ar3po(),
+            "pods": wb.methods.pods(n=4, m=2),
+        }[name]
         lab = LAB.stressed(**stress)
         whole = rollouts_of(lab, tmp_path / "whole", 5, method)
         rollouts_of(lab, tmp_path / "parts", 3, method)
