@@ -97,6 +97,16 @@ def test_the_shipped_models_are_those_of_the_data():
     assert doctor.shipped_models() == names
 
 
+def test_it_says_whether_the_pretrained_model_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = doctor.report("tiny")
+    assert "make smollm2" in doctor.text(told)
+    model = tmp_path / doctor.SMOLLM2
+    model.mkdir(parents=True)
+    (model / "tokenizer.json").touch()
+    assert doctor.this_machine()["pretrained"] == doctor.SMOLLM2
+
+
 def test_the_tiny_lab_runs_here():
     assert doctor.obstacles("tiny") == []
     assert doctor.obstacles("transformers") == []

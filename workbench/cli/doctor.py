@@ -10,6 +10,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from packaging.version import Version
@@ -48,6 +49,9 @@ GLIBC = "2.31"  # of llguidance, which vLLM asks for: the newest that a wheel of
 MAKE_COMPILER = "apt install build-essential"
 MODELS = "models"
 MAKE_MODELS = "python -m examples.base_model"
+# A pretrained model for a CPU, as a directory below that of the call.
+SMOLLM2 = "build/smollm2"
+MAKE_SMOLLM2 = "`make smollm2` in a checkout brings it"
 # What to do in a lab that can run.
 NEXT = {
     "tiny": "python -m workbench quickstart",
@@ -259,6 +263,7 @@ def this_machine() -> dict[str, Any]:
         "compiler": machine.compiler(),
         "torch": installed_version("torch"),
         "models": shipped_models(),
+        "pretrained": SMOLLM2 if Path(SMOLLM2, "tokenizer.json").is_file() else None,
     }
 
 
@@ -332,6 +337,7 @@ def _machine_lines(here: dict[str, Any]) -> list[str]:
         *[("gpu", gpu) for gpu in gpus or ["none"]],
         ("compiler", here["compiler"] or f"none: {MAKE_COMPILER}"),
         ("models", ", ".join(here["models"]) or f"none shipped here: {MAKE_MODELS}"),
+        ("smollm2", here["pretrained"] or f"not in {SMOLLM2}: {MAKE_SMOLLM2}"),
     ]
     return [f"{name:<10}{fact}" for name, fact in facts]
 
