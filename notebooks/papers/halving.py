@@ -4,7 +4,7 @@ A combination takes one value for each slot from `CHOICES`. All of them begin to
 each stage of the tuning the best third of them goes on, by what each costs at the best rate that it
 has been tried at. The few that are left meet the baseline and the best single paper on fresh seeds.
 
-The best of seventy is partly the luckiest of seventy, so its tuning runs flatter it. No tuning run
+The best of many is partly the luckiest of many, so its tuning runs flatter it. No tuning run
 has the fresh seeds, so their intervals are those of a comparison that was settled beforehand.
 """
 

@@ -97,7 +97,7 @@ def log_costs() -> dict[str, np.ndarray]:
         if all(one.reached for one in crossed.values()):
             found[label] = np.log([one.place for one in crossed.values()])
     # Eight further seeds of GRPO, recorded for the search over combinations.
-    more = read(load_all(RUNS / "leaderboard-search"))
+    more = read(load_all(RUNS / "leaderboard-search-one-rate"))
     for label, by_seed in more.items():
         crossed = crossings(by_seed, target, "rollouts")
         if label in found and all(one.reached for one in crossed.values()):
