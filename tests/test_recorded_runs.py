@@ -74,10 +74,12 @@ def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
     there = set(wb.records.record_paths(RUNS))
     # The first runs of the lab had no grid yet. Which combinations are in the final of a search
     # follows from records that are not kept, and which rates are tried from those before.
-    there = {path for path in there if not re.search("tiny-grpo|-search$", path.parts[-3])}
+    searched = re.compile("tiny-grpo|-search(-one-rate)?$")
+    there = {path for path in there if not searched.search(path.parts[-3])}
     there = {path for path in there if path.parts[-2] != "tiny-grpo"}
     there = {path for path in there if not path.parts[-3].startswith("regime-")}
     there = {path for path in there if path.parts[-4] != "stress"}
+    there = {path for path in there if path.parts[-3] != "stress-long"}
     assert len(runs) >= 900
     assert {record.path for _, record in runs.values()} == there
 
@@ -91,6 +93,17 @@ def trials_on_the_shelf():
     for name, arms in pd.read_csv(RUNS / "stress" / "arms.csv").groupby("condition"):
         labels = set(stress.CONDITIONS[name].arms())
         yield RUNS / "stress" / name, arms, labels, stress.BASELINE, stress.SEEDS
+
+
+def test_the_long_runs_are_the_panel_at_the_rates_of_the_plain_lab():
+    rates = stress.recorded_rates()
+    groups = load_all(RUNS / "stress-long")
+    assert set(groups) == set(stress.panel())
+    for label, records in groups.items():
+        assert [record.manifest["seed"] for record in records] == [*range(stress.LONG_SEEDS)]
+        used = {record.manifest["arguments"]["learning_rate"] for record in records}
+        assert used == {rates[label]}, label
+        assert {len(record.rounds) for record in records} == {stress.LONG_ROUNDS}, label
 
 
 def test_the_runs_of_a_trial_are_its_arms_at_their_best_rates():
