@@ -1,7 +1,8 @@
 # Everything starts here; `make` alone lists the targets. Needs make, and Python 3.11, 3.12 or 3.13 with venv and pip.
 
 PYTHON ?= python3
-JOBS ?= 2
+# One more than the usual two cores: some tests wait for processes that they have started.
+JOBS ?= 3
 PYTEST_ARGS ?=
 
 VENV := .venv
