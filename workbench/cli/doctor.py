@@ -49,7 +49,7 @@ GLIBC = "2.31"  # of llguidance, which vLLM asks for: the newest that a wheel of
 MAKE_COMPILER = "apt install build-essential"
 MODELS = "models"
 MAKE_MODELS = "python -m examples.base_model"
-# A pretrained model for a CPU, as a directory below that of the call.
+# Where `make smollm2` puts the pretrained model, as seen from a checkout.
 SMOLLM2 = "build/smollm2"
 MAKE_SMOLLM2 = "`make smollm2` in a checkout brings it"
 # What to do in a lab that can run.
